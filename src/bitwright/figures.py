@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labelled figures: a number is never reported without its unit and where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Source(StrEnum):
+    """Where a figure came from, in order of trust."""
+
+    MODEL = "model"
+    SIMULATION = "simulation"
+    SYNTHESIS = "synthesis"
+    PLACE_AND_ROUTE = "place-and-route"
+    MEASUREMENT = "measurement"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One reported number with its unit and source."""
+
+    value: float | int
+    unit: str
+    source: Source
+
+    def to_json(self) -> dict[str, float | int | str]:
+        return {"value": self.value, "unit": self.unit, "source": str(self.source)}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Device resources; additive. ``bram`` counts the family's native block RAMs.
+
+    ECP5: ``lut`` = LUT4 (carry cells count as two), ``bram`` = DP16KD, ``dsp`` = MULT18X18D.
+    7-series / UltraScale+: LUT6, RAMB18 equivalents, DSP48. Cyclone V: ALUTs, M10K, DSP.
+    """
+
+    lut: float = 0
+    ff: float = 0
+    dsp: float = 0
+    bram: float = 0
+
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(
+            self.lut + other.lut, self.ff + other.ff, self.dsp + other.dsp, self.bram + other.bram
+        )
+
+    def to_json(self) -> dict[str, float]:
+        return {"lut": self.lut, "ff": self.ff, "dsp": self.dsp, "bram": self.bram}

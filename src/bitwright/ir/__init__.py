@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The intermediate representation: immutable graphs, dialects as tables, the reference interpreter."""
+
+from bitwright.ir.dialect import AttrSpec, Dialect, OpSpec, ParamSpec, verify
+from bitwright.ir.graph import Attr, Graph, GraphBuilder, IntArray, Node, rebuild
+from bitwright.ir.integer import INTEGER, dot_interval, window_shape
+from bitwright.ir.passes import Pass, compare_graphs, pipeline
+from bitwright.ir.reference import random_feeds, run
+from bitwright.ir.text import load_graph, parse_graph, print_graph, save_graph
+from bitwright.ir.types import TensorType, bits_for_interval, parse_type
+
+__all__ = [
+    "INTEGER",
+    "Attr",
+    "AttrSpec",
+    "Dialect",
+    "Graph",
+    "GraphBuilder",
+    "IntArray",
+    "Node",
+    "OpSpec",
+    "ParamSpec",
+    "Pass",
+    "TensorType",
+    "bits_for_interval",
+    "compare_graphs",
+    "dot_interval",
+    "load_graph",
+    "parse_graph",
+    "parse_type",
+    "pipeline",
+    "print_graph",
+    "random_feeds",
+    "rebuild",
+    "run",
+    "save_graph",
+    "verify",
+    "window_shape",
+]

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A dialect is one table of operations; verifier, interpreter and documentation all read that table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from bitwright.errors import GraphError
+from bitwright.ir.graph import Attr, Graph, IntArray, Node
+from bitwright.ir.types import TensorType
+
+TypeRule = Callable[[Node, tuple[TensorType, ...]], tuple[TensorType, ...]]
+Reference = Callable[[Node, tuple[TensorType, ...], tuple[IntArray, ...]], tuple[IntArray, ...]]
+
+
+@dataclass(frozen=True)
+class AttrSpec:
+    """One attribute of an operation: its kind, its meaning and, where optional, its default."""
+
+    kind: str
+    meaning: str
+    default: Attr | None = None
+
+
+@dataclass(frozen=True)
+class ParamSpec:
+    """One array of an operation: its shape in words and whether it may be absent."""
+
+    shape: str
+    meaning: str
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One row of a dialect's table.
+
+    Attributes:
+        name: the operation's name.
+        meaning: one line.
+        arity: number of inputs.
+        infer: type rule; raises GraphError with the reason a node is illegal.
+        reference: numpy definition on ``(N, *shape)`` int64 levels.
+    """
+
+    name: str
+    meaning: str
+    arity: int
+    infer: TypeRule
+    reference: Reference
+    attrs: Mapping[str, AttrSpec] = field(default_factory=dict)
+    params: Mapping[str, ParamSpec] = field(default_factory=dict)
+    n_outputs: int = 1
+
+
+_KINDS: dict[str, Callable[[object], bool]] = {
+    "int": lambda v: isinstance(v, int) and not isinstance(v, bool),
+    "str": lambda v: isinstance(v, str),
+    "bool": lambda v: isinstance(v, bool),
+    "ints": lambda v: isinstance(v, tuple) and all(isinstance(i, int) for i in v),
+    "floats": lambda v: isinstance(v, tuple) and all(isinstance(i, int | float) for i in v),
+}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A named table of operations."""
+
+    name: str
+    ops: Mapping[str, OpSpec]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ops", MappingProxyType(dict(self.ops)))
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dialect) and self.name == other.name
+
+    def spec(self, node: Node) -> OpSpec:
+        """The table row of a node.
+
+        Raises:
+            GraphError: the dialect has no such operation.
+        """
+        if node.op not in self.ops:
+            raise GraphError(
+                f"unknown operation {node.op!r} in dialect {self.name}; it has {sorted(self.ops)}",
+                where=node.name,
+            )
+        return self.ops[node.op]
+
+    def complete(self, node: Node) -> Node:
+        """The node with the defaults of all attributes that were left out."""
+        spec = self.spec(node)
+        missing = {
+            name: attr.default
+            for name, attr in spec.attrs.items()
+            if name not in node.attrs and attr.default is not None
+        }
+        return replace(node, attrs={**node.attrs, **missing}) if missing else node
+
+    def infer(self, node: Node, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        """Check a node against its row and derive the types of its outputs.
+
+        Raises:
+            GraphError: wrong arity, attributes, parameters or input types.
+        """
+        spec = self.spec(node)
+        if len(node.inputs) != spec.arity or len(node.outputs) != spec.n_outputs:
+            raise GraphError(
+                f"{node.op} takes {spec.arity} inputs and gives {spec.n_outputs} outputs, got "
+                f"{len(node.inputs)} and {len(node.outputs)}",
+                where=node.name,
+            )
+        _check_attrs(spec, node)
+        _check_params(spec, node)
+        try:
+            return spec.infer(node, inputs)
+        except GraphError as error:
+            if error.where is None:
+                error.where = node.name
+            raise
+
+    def documentation(self) -> str:
+        """The table as Markdown; ``docs/dialects.md`` is generated from it."""
+        lines = [f"## Dialect `{self.name}`", "", "| op | attributes | parameters | meaning |"]
+        lines.append("|---|---|---|---|")
+        for spec in self.ops.values():
+            attrs = "; ".join(f"`{n}` ({a.kind}): {a.meaning}" for n, a in spec.attrs.items())
+            params = "; ".join(
+                f"`{n}` {p.shape}{' (optional)' if p.optional else ''}: {p.meaning}"
+                for n, p in spec.params.items()
+            )
+            lines.append(f"| `{spec.name}` | {attrs} | {params} | {spec.meaning} |")
+        return "\n".join(lines) + "\n"
+
+
+def _check_attrs(spec: OpSpec, node: Node) -> None:
+    unknown = sorted(set(node.attrs) - set(spec.attrs))
+    absent = sorted(set(spec.attrs) - set(node.attrs))
+    if unknown or absent:
+        raise GraphError(
+            f"{node.op} has attributes {sorted(spec.attrs)}; unknown {unknown}, missing {absent}",
+            where=node.name,
+        )
+    for name, attr in spec.attrs.items():
+        if not _KINDS[attr.kind](node.attrs[name]):
+            raise GraphError(
+                f"attribute {name} of {node.op} must be {attr.kind}, got {node.attrs[name]!r}",
+                where=node.name,
+            )
+
+
+def _check_params(spec: OpSpec, node: Node) -> None:
+    unknown = sorted(set(node.params) - set(spec.params))
+    absent = sorted(n for n, p in spec.params.items() if not p.optional and n not in node.params)
+    if unknown or absent:
+        raise GraphError(
+            f"{node.op} has parameters {sorted(spec.params)}; unknown {unknown}, missing {absent}",
+            where=node.name,
+        )
+
+
+def verify(graph: Graph) -> None:
+    """Check a whole graph against its dialect.
+
+    Raises:
+        GraphError: names the first node that breaks a rule.
+    """
+    known: dict[str, TensorType] = {}
+    for edge in graph.inputs:
+        if edge not in graph.types:
+            raise GraphError(f"input {edge!r} has no type", where=graph.name)
+        known[edge] = graph.types[edge]
+    names: set[str] = set()
+    for node in graph.nodes:
+        if node.name in names:
+            raise GraphError(f"two nodes are named {node.name!r}", where=graph.name)
+        names.add(node.name)
+        undefined = [edge for edge in node.inputs if edge not in known]
+        if undefined:
+            raise GraphError(
+                f"reads {undefined} before they are defined (nodes must be in topological order)",
+                where=node.name,
+            )
+        inferred = graph.dialect.infer(node, tuple(known[edge] for edge in node.inputs))
+        for edge, edge_type in zip(node.outputs, inferred, strict=True):
+            if edge in known:
+                raise GraphError(f"edge {edge!r} is defined twice", where=node.name)
+            if graph.types.get(edge) != edge_type:
+                raise GraphError(
+                    f"edge {edge!r} says {graph.types.get(edge)}, the rule of {node.op} gives "
+                    f"{edge_type}",
+                    where=node.name,
+                )
+            known[edge] = edge_type
+    missing = [edge for edge in graph.outputs if edge not in known]
+    if missing or not graph.outputs:
+        raise GraphError(f"outputs {missing or '()'} are not defined", where=graph.name)
+    stray = sorted(set(graph.types) - set(known))
+    if stray:
+        raise GraphError(f"types are given for edges that do not exist: {stray}", where=graph.name)

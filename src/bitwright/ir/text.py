@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs as text and as files: print -> parse and save -> load give equal graphs.
+
+Text, one node a line::
+
+    graph digits integer
+    input x : uint4[8,8,1] * 0x1p-4 in [0,15]
+    conv1 = conv(x) {"groups": 1, ...} <weight=0f3a...> @features.0 : int[8,8,8] * 0x1p-6 in [-9,12]
+    output scores label
+
+A file is a zip of that text and one ``.npy`` per parameter, named by content hash.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from bitwright.errors import DataError, GraphError
+from bitwright.files import atomic_write
+from bitwright.ir.dialect import Dialect, verify
+from bitwright.ir.graph import Attr, Graph, IntArray, Node, array_digest
+from bitwright.ir.types import TensorType, parse_type
+
+_NODE = re.compile(
+    r"^(?P<outputs>[\w., ]+) = (?P<name>[\w.]+):(?P<op>\w+)\((?P<inputs>[^)]*)\) "
+    r"(?P<attrs>\{.*\}) <(?P<params>[^>]*)> @(?P<source>\S*) : (?P<types>.+)$"
+)
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def print_graph(graph: Graph) -> str:
+    """The canonical text of a graph; parameters appear as content hashes."""
+    lines = [f"graph {graph.name} {graph.dialect.name}"]
+    lines += [f"input {edge} : {graph.types[edge]}" for edge in graph.inputs]
+    for node in graph.nodes:
+        attrs = json.dumps(dict(sorted(node.attrs.items())))
+        params = " ".join(f"{name}={digest}" for name, digest in node.digests.items())
+        types = " ; ".join(str(graph.types[edge]) for edge in node.outputs)
+        lines.append(
+            f"{', '.join(node.outputs)} = {node.name}:{node.op}({', '.join(node.inputs)}) "
+            f"{attrs} <{params}> @{node.source} : {types}"
+        )
+    lines.append(f"output {' '.join(graph.outputs)}")
+    return "\n".join(lines) + "\n"
+
+
+def parse_graph(
+    text: str, params: Mapping[str, IntArray], dialects: Mapping[str, Dialect]
+) -> Graph:
+    """Inverse of `print_graph`.
+
+    Args:
+        params: content hash -> array.
+        dialects: name -> dialect.
+
+    Raises:
+        GraphError: the text is malformed or names an unknown dialect or parameter.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    head = lines[0].split() if lines else []
+    if len(head) != 3 or head[0] != "graph" or head[2] not in dialects:
+        raise GraphError(f"expected 'graph NAME DIALECT' with {sorted(dialects)}, got {head}")
+    inputs: list[str] = []
+    outputs: tuple[str, ...] = ()
+    nodes: list[Node] = []
+    types: dict[str, TensorType] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        if line.startswith("input "):
+            edge, _, type_text = line[6:].partition(" : ")
+            inputs.append(edge)
+            types[edge] = parse_type(type_text)
+        elif line.startswith("output "):
+            outputs = tuple(line[7:].split())
+        else:
+            node, node_types = _parse_node(line, number, params)
+            nodes.append(node)
+            types.update(zip(node.outputs, node_types, strict=True))
+    graph = Graph(head[1], dialects[head[2]], tuple(inputs), outputs, tuple(nodes), types)
+    verify(graph)
+    return graph
+
+
+def _parse_node(
+    line: str, number: int, params: Mapping[str, IntArray]
+) -> tuple[Node, list[TensorType]]:
+    match = _NODE.match(line)
+    if match is None:
+        raise GraphError(f"cannot read {line!r}", where=f"line {number}")
+    hashes = dict(item.split("=", 1) for item in match["params"].split())
+    unknown = sorted(set(hashes.values()) - set(params))
+    if unknown:
+        raise GraphError(f"no parameter with hash {unknown}", where=f"line {number}")
+    node = Node(
+        name=match["name"],
+        op=match["op"],
+        inputs=tuple(edge for edge in match["inputs"].split(", ") if edge),
+        outputs=tuple(match["outputs"].split(", ")),
+        attrs={name: _attr(value) for name, value in json.loads(match["attrs"]).items()},
+        params={name: params[digest] for name, digest in hashes.items()},
+        source=match["source"],
+    )
+    return node, [parse_type(part) for part in match["types"].split(" ; ")]
+
+
+def _attr(value: object) -> Attr:
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, int | float | str | bool):
+        return value
+    raise GraphError(f"attributes are numbers, strings or lists of them, got {value!r}")
+
+
+def save_graph(graph: Graph, path: Path) -> None:
+    """Write a graph to one file, atomically and reproducibly (equal graphs, equal bytes)."""
+    arrays = {node.digests[name]: value for node in graph for name, value in node.params.items()}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        _add(archive, "graph.txt", print_graph(graph).encode())
+        for digest, value in sorted(arrays.items()):
+            body = io.BytesIO()
+            np.save(body, value, allow_pickle=False)
+            _add(archive, f"{digest}.npy", body.getvalue())
+    atomic_write(path, buffer.getvalue())
+
+
+def _add(archive: zipfile.ZipFile, name: str, body: bytes) -> None:
+    archive.writestr(zipfile.ZipInfo(name, _EPOCH), body, zipfile.ZIP_DEFLATED)
+
+
+def load_graph(path: Path, dialects: Mapping[str, Dialect]) -> Graph:
+    """Inverse of `save_graph`.
+
+    Raises:
+        DataError: the file is missing, truncated or corrupt (a parameter's hash differs).
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read("graph.txt").decode()
+            names = [name for name in archive.namelist() if name.endswith(".npy")]
+            params = {
+                name[:-4]: np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
+                for name in names
+            }
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
+        raise DataError(
+            f"not a readable graph file ({error})", where=str(path), hint="make it again"
+        ) from error
+    for digest, value in params.items():
+        if array_digest(value) != digest:
+            raise DataError(f"parameter {digest} does not have that hash", where=str(path))
+    return parse_graph(text, params, dialects)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The type of an edge: shape, number format, scale and the exact interval of its levels."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+
+from bitwright.errors import GraphError
+from bitwright.formats import Format, parse_format
+
+_INT63 = 1 << 62
+
+_TYPE = re.compile(
+    r"^(?P<format>[^\[\]]+)\[(?P<shape>[\d,]*)\] \* (?P<scale>[^ ]+) in "
+    r"\[(?P<lo>-?\d+),(?P<hi>-?\d+)\]$"
+)
+
+
+def bits_for_interval(lo: int, hi: int) -> int:
+    """Smallest width that holds every integer of ``[lo, hi]``: two's complement if lo < 0."""
+    if lo < 0:
+        return max(hi.bit_length() if hi >= 0 else 0, (-lo - 1).bit_length()) + 1
+    return max(1, hi.bit_length())
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape, format, scale and exact interval of one tensor of a graph.
+
+    Attributes:
+        shape: ``(H, W, C)`` or ``(C,)``; the batch axis is not part of the type.
+        format: the number format of the levels, or None for raw integers (accumulators, labels),
+            whose width is given by the interval alone.
+        scale: real value of level 1: one number, or one per channel. Empty for a tensor
+            without a real meaning (a label).
+        lo, hi: smallest and largest level that can occur.
+    """
+
+    shape: tuple[int, ...]
+    format: Format | None
+    scale: tuple[float, ...]
+    lo: int
+    hi: int
+
+    def __post_init__(self) -> None:
+        if not self.shape or any(d < 1 for d in self.shape):
+            raise GraphError(f"a tensor needs positive dimensions, got shape {self.shape}")
+        if self.lo > self.hi:
+            raise GraphError(f"empty interval [{self.lo}, {self.hi}]")
+        if max(abs(self.lo), abs(self.hi)) >= _INT63:
+            raise GraphError(
+                f"interval [{self.lo}, {self.hi}] needs more than 63 bits",
+                hint="use fewer bits or a smaller layer",
+            )
+        if len(self.scale) not in (0, 1, self.channels):
+            raise GraphError(
+                f"scale has {len(self.scale)} entries; expected 1 or {self.channels} (channels)"
+            )
+
+    @property
+    def channels(self) -> int:
+        return self.shape[-1]
+
+    @property
+    def size(self) -> int:
+        """Number of elements of one frame."""
+        return prod(self.shape)
+
+    @property
+    def is_bipolar(self) -> bool:
+        """Levels are -1 and +1, carried as one bit."""
+        return self.format is not None and self.format.name == "bipolar"
+
+    @property
+    def is_signed(self) -> bool:
+        """The wire is two's complement."""
+        return self.lo < 0 and not self.is_bipolar
+
+    @property
+    def wire_bits(self) -> int:
+        """Bits of one lane on a stream, derived from the interval."""
+        return 1 if self.is_bipolar else bits_for_interval(self.lo, self.hi)
+
+    def __str__(self) -> str:
+        name = "int" if self.format is None else self.format.name
+        shape = ",".join(map(str, self.shape))
+        scale = ",".join(float(s).hex() for s in self.scale) or "-"
+        return f"{name}[{shape}] * {scale} in [{self.lo},{self.hi}]"
+
+
+def parse_type(text: str) -> TensorType:
+    """Inverse of ``str(TensorType)``.
+
+    Raises:
+        GraphError: the text is not a type.
+    """
+    match = _TYPE.match(text.strip())
+    if match is None:
+        raise GraphError(f"expected a type such as 'uint4[8,8,1] * 0x1p-4 in [0,15]', got {text!r}")
+    scale = match["scale"]
+    return TensorType(
+        shape=tuple(int(d) for d in match["shape"].split(",") if d),
+        format=None if match["format"] == "int" else parse_format(match["format"]),
+        scale=() if scale == "-" else tuple(float.fromhex(s) for s in scale.split(",")),
+        lo=int(match["lo"]),
+        hi=int(match["hi"]),
+    )

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The graph, its text, its files, its verifier and the reference interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bitwright.errors import DataError, GraphError, MismatchError
+from bitwright.formats import parse_format
+from bitwright.ir import (
+    INTEGER,
+    Graph,
+    GraphBuilder,
+    Node,
+    TensorType,
+    bits_for_interval,
+    compare_graphs,
+    dot_interval,
+    load_graph,
+    parse_graph,
+    parse_type,
+    pipeline,
+    print_graph,
+    random_feeds,
+    rebuild,
+    save_graph,
+    verify,
+)
+from bitwright.ir.kernels import round_shift
+
+DIALECTS = {"integer": INTEGER}
+
+
+def small_graph(seed: int = 0) -> Graph:
+    rng = np.random.default_rng(seed)
+    b = GraphBuilder("small", INTEGER)
+    x = b.input("x", TensorType((6, 6, 2), parse_format("uint4"), (1 / 15,), 0, 15))
+    x = b.add(
+        "conv",
+        (x,),
+        name="conv1",
+        attrs={"padding": (1, 1, 1, 1), "weight_format": "int4", "weight_scale": (0.1,)},
+        params={"weight": rng.integers(-7, 8, (4, 3, 3, 2))},
+        source="features.0",
+    )
+    thresholds = np.sort(rng.integers(-200, 200, (4, 3)), axis=1)
+    x = b.add(
+        "threshold",
+        (x,),
+        name="act1",
+        attrs={"format": "uint2", "scale": (0.5,)},
+        params={"thresholds": thresholds, "flip": np.array([0, 1, 0, 1])},
+    )
+    x = b.add("max_pool", (x,), attrs={"kernel": (2, 2), "stride": (2, 2)})
+    x = b.add("flatten", (x,))
+    scores = b.add(
+        "dense",
+        (x,),
+        name="head",
+        attrs={"weight_format": "int4"},
+        params={"weight": rng.integers(-7, 8, (3, 36)), "bias": rng.integers(-9, 9, 3)},
+    )
+    label = b.add("argmax", (scores,), name="label")
+    return b.finish(scores, label)
+
+
+def params_of(graph: Graph) -> dict[str, np.ndarray]:
+    return {n.digests[name]: value for n in graph for name, value in n.params.items()}
+
+
+def test_text_and_file_round_trip(tmp_path: Path) -> None:
+    graph = small_graph()
+    assert parse_graph(print_graph(graph), params_of(graph), DIALECTS) == graph
+    path = tmp_path / "g.bwg"
+    save_graph(graph, path)
+    first = path.read_bytes()
+    loaded = load_graph(path, DIALECTS)
+    assert loaded == graph and loaded.digest == graph.digest
+    save_graph(loaded, path)
+    assert path.read_bytes() == first
+
+
+def test_corrupt_and_truncated_files_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "g.bwg"
+    save_graph(small_graph(), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="g.bwg"):
+        load_graph(path, DIALECTS)
+    with pytest.raises(DataError):
+        load_graph(tmp_path / "absent.bwg", DIALECTS)
+
+
+def test_reference_against_python_integers() -> None:
+    graph = small_graph(3)
+    feeds = random_feeds(graph, 2, np.random.default_rng(1))
+    values = graph.run(feeds, edges=True)
+    weight, x = graph.node("conv1").params["weight"], feeds["x"]
+    for frame in range(2):
+        for row in range(6):
+            for col in range(6):
+                total = 0
+                for kh in range(3):
+                    for kw in range(3):
+                        r, c = row + kh - 1, col + kw - 1
+                        if 0 <= r < 6 and 0 <= c < 6:
+                            total += sum(
+                                int(x[frame, r, c, i]) * int(weight[2, kh, kw, i]) for i in range(2)
+                            )
+                assert values["conv1"][frame, row, col, 2] == total
+    assert (values["label"][:, 0] == values["head"].argmax(axis=1)).all()
+
+
+@given(st.integers(-100, 100), st.integers(0, 200))
+def test_bits_for_interval_is_the_smallest_width(lo: int, extent: int) -> None:
+    hi = lo + extent
+    bits = bits_for_interval(lo, hi)
+
+    def fits(width: int) -> bool:
+        if lo < 0:
+            return -(1 << (width - 1)) <= lo and hi < 1 << (width - 1)
+        return hi < 1 << width
+
+    assert fits(bits) and (bits == 1 or not fits(bits - 1))
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(0, 12))
+def test_round_shift_is_the_exact_rule(value: int, shift: int) -> None:
+    exact = Fraction(value, 1 << shift)
+    x = np.array([value], dtype=np.int64)
+    assert round_shift(x, shift, "half_even")[0] == round(exact)
+    assert round_shift(x, shift, "half_up")[0] == (exact + Fraction(1, 2)).__floor__()
+    assert round_shift(x, shift, "floor")[0] == exact.__floor__()
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(-8, 8), st.integers(0, 15))
+def test_dot_interval_is_attained(seed: int, lo: int, extent: int) -> None:
+    rng = np.random.default_rng(seed)
+    weight, bias = rng.integers(-8, 8, (3, 5)), rng.integers(-20, 20, 3)
+    hi = lo + extent
+    low, high = dot_interval(weight, lo, hi, bias)
+    highest = np.where(weight > 0, hi, lo)
+    assert high == ((weight * highest).sum(axis=1) + bias).max()
+    lowest = np.where(weight > 0, lo, hi)
+    assert low == ((weight * lowest).sum(axis=1) + bias).min()
+
+
+def test_type_text_round_trip() -> None:
+    for kind in (
+        TensorType((4, 4, 3), parse_format("int4"), (0.1, 0.2, 1e-9), -7, 7),
+        TensorType((10,), None, (), -500, 400),
+        TensorType((2,), parse_format("bipolar"), (1.0,), -1, 1),
+    ):
+        assert parse_type(str(kind)) == kind
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"op": "convolve"}, "unknown operation"),
+        ({"attrs": {"weight_format": "int4", "stride": (0, 1)}}, "missing"),
+        ({"params": {}}, "missing"),
+        ({"inputs": ("nowhere",)}, "before they are defined"),
+        ({"params": {"weight": np.full((4, 3, 3, 2), 9)}}, "exceed int4"),
+    ],
+)
+def test_verify_names_the_broken_rule(change: dict[str, object], reason: str) -> None:
+    graph = small_graph()
+    nodes = tuple(replace(n, **change) if n.name == "conv1" else n for n in graph)
+    with pytest.raises(GraphError, match=reason) as caught:
+        verify(replace(graph, nodes=nodes))
+    assert caught.value.where == "conv1"
+
+
+def test_wrong_interval_cannot_pass() -> None:
+    graph = small_graph()
+    types = dict(graph.types)
+    types["conv1"] = replace(types["conv1"], lo=-1, hi=1)
+    with pytest.raises(GraphError, match="rule of conv"):
+        verify(replace(graph, types=types))
+
+
+def test_bipolar_cannot_be_padded() -> None:
+    b = GraphBuilder("g", INTEGER)
+    x = b.input("x", TensorType((4, 4, 1), parse_format("bipolar"), (1.0,), -1, 1))
+    with pytest.raises(GraphError, match="padded"):
+        b.add(
+            "conv",
+            (x,),
+            attrs={"padding": (1, 1, 1, 1), "weight_format": "bipolar"},
+            params={"weight": np.ones((1, 3, 3, 1), dtype=int)},
+        )
+
+
+def test_feeds_outside_the_interval_are_refused() -> None:
+    graph = small_graph()
+    with pytest.raises(GraphError, match="leave the interval"):
+        graph.run({"x": np.full((1, 6, 6, 2), 16)})
+    with pytest.raises(GraphError, match="no value"):
+        graph.run({})
+
+
+def test_checked_pipeline_catches_a_wrong_pass() -> None:
+    graph = small_graph()
+
+    def negate_bias(g: Graph) -> Graph:
+        nodes = tuple(
+            replace(n, params={**n.params, "bias": -n.params["bias"] - 1})
+            if n.name == "head"
+            else n
+            for n in g
+        )
+        return rebuild(g, nodes)
+
+    def rename(g: Graph) -> Graph:
+        return replace(g, name="other")
+
+    seen: list[str] = []
+    assert pipeline(graph, [rename], check=3, dump=lambda n, _: seen.append(n)).name == "other"
+    assert seen == ["rename"]
+    with pytest.raises(MismatchError, match="negate_bias"):
+        pipeline(graph, [negate_bias], check=3)
+    compare_graphs(graph, graph, 2, np.random.default_rng(0), "same")
+
+
+def test_nodes_are_values() -> None:
+    node = Node("n", "flatten", ("x",), ("n",))
+    assert node == Node("n", "flatten", ("x",), ("n",))
+    weight = small_graph().node("conv1").params["weight"]
+    with pytest.raises(ValueError, match="read-only"):
+        weight[0] = 0
