@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bipolar``: one bit that means -1 or +1.
+
+====  =====  ================================================
+code  level  encoded from
+====  =====  ================================================
+0     -1     x < 0
+1     +1     x >= 0 (also -0.0)
+====  =====  ================================================
+
+Deterministic rounding modes all give the sign. ``stochastic`` draws +1 with probability
+``clip((x / scale + 1) / 2, 0, 1)`` (BinaryConnect, Courbariaux et al. 2015, eq. 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import FormatError
+from bitwright.formats.base import Format, IntArray, checked_integers
+from bitwright.formats.rounding import FloatArray, Overflow, Rounding
+
+
+@dataclass(frozen=True, slots=True)
+class BipolarFormat(Format):
+    """Levels -1 and +1, stored as 0 and 1. There is no zero and no zero point."""
+
+    @property
+    def name(self) -> str:
+        return "bipolar"
+
+    @property
+    def bits(self) -> int:
+        return 1
+
+    @property
+    def signed(self) -> bool:
+        return True
+
+    @property
+    def min_code(self) -> int:
+        return 0
+
+    @property
+    def max_code(self) -> int:
+        return 1
+
+    @property
+    def min_level(self) -> int:
+        return -1
+
+    @property
+    def max_level(self) -> int:
+        return 1
+
+    @property
+    def level_step(self) -> int:
+        return 2
+
+    @property
+    def lsb(self) -> float:
+        return 1.0
+
+    @property
+    def qonnx_name(self) -> str:
+        return "BIPOLAR"
+
+    def codes(self, levels: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
+        array = checked_integers(levels, -1, 1, "bipolar level")
+        if np.any(array == 0):
+            raise FormatError("0 is no bipolar level: expected -1 or +1")
+        return np.asarray((array + 1) >> 1)
+
+    def levels(self, codes: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
+        _refuse_zero_point(zero_point)
+        return checked_integers(codes, 0, 1, "bipolar code") * 2 - 1
+
+    def check(self, overflow: Overflow) -> None:
+        """Every overflow mode is the same: the sign never overflows."""
+
+    def quantize(
+        self,
+        ratio: FloatArray,
+        zero_point: IntArray,
+        rounding: Rounding,
+        overflow: Overflow,
+        rng: np.random.Generator | None,
+    ) -> IntArray:
+        _refuse_zero_point(zero_point)
+        if rounding is not Rounding.STOCHASTIC:
+            return (ratio >= 0).astype(np.int64)
+        if rng is None:
+            raise FormatError("stochastic rounding needs a random generator", hint="pass rng=")
+        return (rng.random(ratio.shape) < (ratio + 1) * 0.5).astype(np.int64)
+
+
+def _refuse_zero_point(zero_point: npt.ArrayLike) -> None:
+    if np.any(np.asarray(zero_point) != 0):
+        raise FormatError("bipolar has no zero point")
+
+
+def parse(text: str) -> BipolarFormat | None:
+    """`BipolarFormat` of ``bipolar`` in either case; None if it is something else."""
+    return BipolarFormat() if text.lower() == "bipolar" else None

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``intN``, ``uintN`` and the narrow ``intNn``: plain integers of 1 to 16 bits.
+
+=========  ================  =====================================
+name       codes             note
+=========  ================  =====================================
+``int4``   -8 .. 7           two's complement
+``int4n``  -7 .. 7           narrow: symmetric, no -8 (weights)
+``uint4``  0 .. 15
+``int1``   -1 .. 0           ``int1n`` would hold only 0: refused
+=========  ================  =====================================
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import FormatError
+from bitwright.formats.base import Format, IntArray, checked_integers, uniform_codes
+from bitwright.formats.rounding import FloatArray, Overflow, Rounding
+
+MAX_BITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerFormat(Format):
+    """An integer of ``width`` bits, signed or not; ``narrow`` leaves out the most negative code."""
+
+    width: int
+    is_signed: bool
+    narrow: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= MAX_BITS:
+            raise FormatError(
+                f"{self.name!r} has {self.width} bits", hint=f"integers have 1 to {MAX_BITS} bits"
+            )
+        if self.narrow and (not self.is_signed or self.width == 1):
+            raise FormatError(f"{self.name!r}: only signed integers of 2 bits and more are narrow")
+
+    @property
+    def name(self) -> str:
+        return f"{'' if self.is_signed else 'u'}int{self.width}{'n' if self.narrow else ''}"
+
+    @property
+    def bits(self) -> int:
+        return self.width
+
+    @property
+    def signed(self) -> bool:
+        return self.is_signed
+
+    @property
+    def min_code(self) -> int:
+        return -(1 << (self.width - 1)) + int(self.narrow) if self.is_signed else 0
+
+    @property
+    def max_code(self) -> int:
+        return (1 << (self.width - int(self.is_signed))) - 1
+
+    @property
+    def min_level(self) -> int:
+        return self.min_code
+
+    @property
+    def max_level(self) -> int:
+        return self.max_code
+
+    @property
+    def level_step(self) -> int:
+        return 1
+
+    @property
+    def lsb(self) -> float:
+        return 1.0
+
+    @property
+    def qonnx_name(self) -> str:
+        if self == IntegerFormat(1, False):
+            return "BINARY"
+        return f"{'' if self.is_signed else 'U'}INT{self.width}"
+
+    def codes(self, levels: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
+        shifted = np.asarray(levels) + np.asarray(zero_point)
+        return checked_integers(shifted, self.min_code, self.max_code, f"{self.name} code")
+
+    def levels(self, codes: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
+        array = checked_integers(codes, self.min_code, self.max_code, f"{self.name} code")
+        return np.asarray(array - np.asarray(zero_point, dtype=np.int64))
+
+    def check(self, overflow: Overflow) -> None:
+        if overflow is Overflow.WRAP and self.narrow:
+            raise FormatError("a narrow range cannot wrap", where=self.name, hint="use sat")
+
+    def quantize(
+        self,
+        ratio: FloatArray,
+        zero_point: IntArray,
+        rounding: Rounding,
+        overflow: Overflow,
+        rng: np.random.Generator | None,
+    ) -> IntArray:
+        interval = (self.min_code, self.max_code)
+        return uniform_codes(ratio, zero_point, interval, rounding, overflow, rng)
+
+
+def parse(text: str) -> IntegerFormat | None:
+    """`IntegerFormat` of ``int4``, ``int4n``, ``uint8``, ``INT4``, ``BINARY``; else None."""
+    if text.lower() == "binary":
+        return IntegerFormat(1, False)
+    match = re.fullmatch(r"(u?)int(\d{1,3})(n?)", text.lower())
+    if match is None:
+        return None
+    return IntegerFormat(int(match[2]), not match[1], bool(match[3]))

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of formats: text to value, and the list of families. A new family adds one row here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bitwright.errors import FormatError
+from bitwright.formats import bipolar, fixed, integer, ternary
+from bitwright.formats.base import Format
+
+
+@dataclass(frozen=True)
+class FormatFamily:
+    """One family of formats: how its names look, what they mean, and a few of them."""
+
+    family: str
+    pattern: str
+    meaning: str
+    examples: tuple[str, ...]
+    parse: Callable[[str], Format | None]
+
+
+_FAMILIES: tuple[FormatFamily, ...] = (
+    FormatFamily(
+        "integer",
+        "intN, intNn, uintN",
+        "two's complement or unsigned, 1 to 16 bits; n = narrow (symmetric)",
+        ("int4", "int4n", "uint4", "int8", "uint8"),
+        integer.parse,
+    ),
+    FormatFamily("bipolar", "bipolar", "-1 or +1 in one bit", ("bipolar",), bipolar.parse),
+    FormatFamily("ternary", "ternary", "-1, 0 or +1 in two bits", ("ternary",), ternary.parse),
+    FormatFamily(
+        "fixed",
+        "fixed<W,I>, ufixed<W,I>",
+        "W bits, I of them (sign included) left of the binary point, W - I fractional",
+        ("fixed<8,3>", "ufixed<8,0>"),
+        fixed.parse,
+    ),
+)
+
+
+def list_formats() -> tuple[FormatFamily, ...]:
+    """All families, in the order they are documented."""
+    return _FAMILIES
+
+
+def parse_format(text: str | Format) -> Format:
+    """The format of a canonical name or a QONNX name (``INT4``, ``BIPOLAR``, ``FIXED<8,3>``).
+
+    A `Format` is returned as it is. Upper and lower case are the same.
+
+    Raises:
+        FormatError: unknown name, or parameters out of range.
+    """
+    if isinstance(text, Format):
+        return text
+    if not isinstance(text, str):
+        raise FormatError(f"a format is named by a string, not {text!r}")
+    for family in _FAMILIES:
+        value = family.parse(text.strip())
+        if value is not None:
+            return value
+    patterns = "; ".join(family.pattern for family in _FAMILIES)
+    raise FormatError(f"unknown format {text!r}", hint=f"formats: {patterns}")
