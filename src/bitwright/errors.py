@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exception tree. Every error says what is wrong, where, and what to do next.
 
-The command line prints ``message``, ``where`` and ``hint`` and exits with ``exit_code``; a traceback is
-shown only for errors outside this tree, which are bugs.
+The command line prints ``message``, ``where`` and ``hint`` and exits with ``exit_code``; a
+traceback is shown only for errors outside this tree, which are bugs.
 """
 
 from __future__ import annotations

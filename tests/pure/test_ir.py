@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bitwright.formats import parse_format
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bitwright.errors import DataError, GraphError, MismatchError
-from bitwright.formats import parse_format
 from bitwright.ir import (
     INTEGER,
     Graph,
@@ -92,7 +92,7 @@ def test_corrupt_and_truncated_files_are_named(tmp_path: Path) -> None:
     save_graph(small_graph(), path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match="g.bwg"):
+    with pytest.raises(DataError, match=r"g\.bwg"):
         load_graph(path, DIALECTS)
     with pytest.raises(DataError):
         load_graph(tmp_path / "absent.bwg", DIALECTS)

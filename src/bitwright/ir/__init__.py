@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The intermediate representation: immutable graphs, dialects as tables, the reference interpreter."""
+"""The intermediate representation: immutable graphs, dialects as tables, an interpreter."""
 
 from bitwright.ir.dialect import AttrSpec, Dialect, OpSpec, ParamSpec, verify
 from bitwright.ir.graph import Attr, Graph, GraphBuilder, IntArray, Node, rebuild

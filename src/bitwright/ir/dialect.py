@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dialect is one table of operations; verifier, interpreter and documentation all read that table."""
+"""A dialect is one table of operations: verifier, interpreter and documentation all read it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The immutable graph: nodes in topological order, one type per edge, parameters as read-only arrays."""
+"""The immutable graph: nodes in topological order, one type per edge, read-only parameters."""
 
 from __future__ import annotations
 
@@ -181,14 +181,14 @@ class Graph:
         Returns:
             edge name -> int64 levels ``(N, *shape)``.
         """
-        from bitwright.ir.reference import run  # noqa: PLC0415  (reference imports this module)
+        from bitwright.ir.reference import run
 
         return run(self, feeds, edges=edges)
 
     @cached_property
     def digest(self) -> str:
         """Content hash: equal graphs have equal digests, on every machine."""
-        from bitwright.ir.text import print_graph  # noqa: PLC0415
+        from bitwright.ir.text import print_graph
 
         return hashlib.sha256(print_graph(self).encode()).hexdigest()[:16]
 
@@ -262,7 +262,7 @@ class GraphBuilder:
 
     def finish(self, *outputs: str) -> Graph:
         """The finished, verified graph."""
-        from bitwright.ir.dialect import verify  # noqa: PLC0415
+        from bitwright.ir.dialect import verify
 
         graph = Graph(
             self.name, self.dialect, tuple(self._inputs), outputs, tuple(self._nodes), self.types

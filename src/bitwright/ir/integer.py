@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The integer dialect: what a quantized network means, as exact integer operations on NHWC levels."""
+"""The integer dialect: a quantized network as exact integer operations on NHWC levels."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def count_thresholds(x: IntArray, thresholds: IntArray) -> IntArray:
 
 
 def round_shift(x: IntArray, shift: int, rounding: str) -> IntArray:
-    """``x / 2**shift`` rounded to an integer: ``half_even``, ``half_up`` (towards +inf) or ``floor``."""
+    """``x / 2**shift`` rounded to an integer: half_even, half_up (to +inf) or floor."""
     if shift == 0 or rounding == "floor":
         return x >> shift
     half = np.int64(1) << (shift - 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes: pure functions Graph -> Graph, verified after each, and compared by execution when asked."""
+"""Passes: pure functions Graph -> Graph, verified after each, compared by execution if asked."""
 
 from __future__ import annotations
 
