@@ -54,7 +54,9 @@ def max_pool(
     lowest: int,
 ) -> IntArray:
     """Maximum over windows; the border is padded with the lowest level."""
-    return windows(pad_image(x, padding, lowest), kernel, stride, (1, 1)).max(axis=(3, 4))
+    patches = windows(pad_image(x, padding, lowest), kernel, stride, (1, 1))
+    maximum: IntArray = patches.max(axis=(3, 4))
+    return maximum
 
 
 def count_thresholds(x: IntArray, thresholds: IntArray) -> IntArray:
