@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data set value: raw uint8 images, labels, and the scale that makes them real numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.errors import DataError
+
+_IMAGE_AXES = 4
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image with its position in the original data set, so that it can always be named again.
+
+    Attributes:
+        index: position in the source (before any split).
+        image: (H, W, C) uint8 raw pixels.
+        label: class number.
+    """
+
+    index: int
+    image: NDArray[np.uint8]
+    label: int
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Labelled images of one split.
+
+    Attributes:
+        name: the split's name, such as ``mnist/test``.
+        images: (N, H, W, C) uint8, raw.
+        labels: (N,) int64 in [0, len(classes)).
+        classes: class names, in label order.
+        scale: real value of one raw step; ``real = raw * scale`` lies in [0, 1].
+        indices: (N,) int64, position of each image in its source.
+    """
+
+    name: str
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    scale: float
+    indices: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        count = len(self.images)
+        if self.images.ndim != _IMAGE_AXES or self.images.dtype != np.uint8:
+            found = f"{self.images.dtype} {self.images.shape}"
+            raise DataError(f"images must be uint8 (N, H, W, C), found {found}", where=self.name)
+        if self.labels.shape != (count,) or self.indices.shape != (count,):
+            raise DataError(
+                f"{count} images, but labels {self.labels.shape} and indices {self.indices.shape}",
+                where=self.name,
+            )
+        if count and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
+            raise DataError(
+                f"labels run from {self.labels.min()} to {self.labels.max()}, "
+                f"but there are {len(self.classes)} classes",
+                where=self.name,
+            )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, position: int) -> Sample:
+        image, label = self.images[position], int(self.labels[position])
+        return Sample(int(self.indices[position]), image, label)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self[position] for position in range(len(self)))
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(H, W, C) of one image."""
+        height, width, channels = self.images.shape[1:]
+        return height, width, channels
+
+    def take(self, positions: Sequence[int] | NDArray[np.int64], name: str = "") -> Dataset:
+        """The images at these positions of this split, in this order."""
+        chosen = np.asarray(positions, dtype=np.int64)
+        return Dataset(
+            name or self.name,
+            self.images[chosen],
+            self.labels[chosen],
+            self.classes,
+            self.scale,
+            self.indices[chosen],
+        )
+
+    def reals(self) -> NDArray[np.float32]:
+        """(N, C, H, W) float32: what a torch model gets; one float32 multiplication a pixel.
+
+        ``train.to_real`` computes the same bits on a device.
+        """
+        planar = np.ascontiguousarray(self.images.transpose(0, 3, 1, 2))
+        return planar.astype(np.float32) * np.float32(self.scale)
+
+
+@dataclass(frozen=True, eq=False)
+class DataSplits:
+    """A data set cut in three. Training sees ``train``, choices are made on ``validation``,
+    and ``test`` is only ever measured.
+
+    Attributes:
+        name: name of the data set.
+        source: where the images came from: a path, or the library that carries them.
+    """
+
+    name: str
+    train: Dataset
+    validation: Dataset
+    test: Dataset
+    source: str
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.train.classes
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.train.classes)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(H, W, C) of one image."""
+        return self.train.image_shape
+
+    @property
+    def scale(self) -> float:
+        return self.train.scale

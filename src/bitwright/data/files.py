@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files under the data sets: reading, the cache, checked downloads, gzip."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bitwright.errors import DataError
+from bitwright.files import atomic_write, cache_dir
+
+Progress = Callable[[str, int, int], None]
+"""Called as ``progress(what, done, total)`` during slow work; total 0 means unknown."""
+
+_CHUNK = 1 << 16
+_TIMEOUT_S = 30
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """The progress callback that shows nothing."""
+
+
+def store(target: Path, content: bytes) -> None:
+    """Write a file completely or not at all.
+
+    Raises:
+        DataError: the disk is full or the folder cannot be written.
+    """
+    try:
+        atomic_write(target, content)
+    except OSError as error:
+        raise DataError(
+            f"cannot be written: {error.strerror or error}",
+            where=str(target),
+            hint="free some disk space, or name another cache folder with BITWRIGHT_CACHE",
+        ) from error
+
+
+def cache_path(kind: str, name: str) -> Path:
+    """A file in the user's cache folder.
+
+    Raises:
+        DataError: the folder cannot be made.
+    """
+    try:
+        return cache_dir(kind) / name
+    except OSError as error:
+        raise DataError(
+            f"the cache folder cannot be made: {error.strerror or error}",
+            where=str(error.filename),
+            hint="name a writable folder with BITWRIGHT_CACHE",
+        ) from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def gunzip(packed: bytes, where: str) -> bytes:
+    """Unpack gzip data.
+
+    Raises:
+        DataError: it is corrupt or ends too early.
+    """
+    try:
+        return gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"is no whole gzip file: {error}",
+            where=where,
+            hint="the file is corrupt or cut short; delete it and fetch it again",
+        ) from error
+
+
+def download(
+    urls: Sequence[str],
+    target: Path,
+    sha256: str,
+    *,
+    unpack: Callable[[bytes, str], bytes] | None = None,
+    progress: Progress = no_progress,
+) -> Path:
+    """Fetch a file once, check it and keep it whole.
+
+    Args:
+        urls: mirrors, tried in this order.
+        target: where to keep it; returned at once when it is already there.
+        sha256: of the content, after ``unpack`` if given.
+        unpack: turns the file's bytes (and its name, for errors) into the bytes to check.
+
+    Raises:
+        DataError: no mirror gave a file with this checksum.
+    """
+    if target.is_file():
+        return target
+    failures: list[str] = []
+    for url in urls:
+        try:
+            content = _fetch(url, progress)
+            digest = hashlib.sha256(unpack(content, url) if unpack else content).hexdigest()
+        except (OSError, urllib.error.URLError, DataError) as error:
+            failures.append(f"{url}: {error}")
+            continue
+        if digest != sha256:
+            failures.append(f"{url}: SHA-256 is {digest}, expected {sha256}")
+            continue
+        store(target, content)
+        return target
+    raise DataError(
+        "download failed: " + "; ".join(failures),
+        where=target.name,
+        hint="check the network, or put the files in a folder and name it with --data or "
+        "BITWRIGHT_DATA",
+    )
+
+
+def _fetch(url: str, progress: Progress) -> bytes:
+    request = urllib.request.Request(url, headers={"User-Agent": "bitwright"})
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
+        total = int(reply.headers.get("Content-Length") or 0)
+        content = bytearray()
+        while chunk := reply.read(_CHUNK):
+            content += chunk
+            progress(f"downloading {url.rsplit('/', 1)[-1]}", len(content), total)
+    if total and len(content) != total:
+        raise OSError(f"got {len(content)} of {total} bytes")
+    return bytes(content)

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the images of class folders lie: a folder or a zip file, never unpacked to disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from bitwright.data.files import read_bytes
+from bitwright.errors import DataError
+
+EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".gif", ".tif", ".webp"})
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+    "testing": "test",
+}
+Parts = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The image files of a source, sorted by name.
+
+    Attributes:
+        path: the folder or zip file.
+        names: path of each image inside the source, with forward slashes.
+        folders: every folder inside the source, so that empty ones are noticed.
+        fingerprint: SHA-256 over names, sizes and checksums (zip) or times (folder).
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    folders: frozenset[Parts]
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which image belongs to which split and class.
+
+    Attributes:
+        classes: sorted class names.
+        members: for each split (``train``, ``validation``, ``test``, or ``all`` when the source has
+            no splits), the positions in ``Listing.names`` and the labels.
+    """
+
+    classes: tuple[str, ...]
+    members: dict[str, tuple[list[int], list[int]]]
+
+
+def list_images(path: Path) -> Listing:
+    """List a folder or zip file.
+
+    Raises:
+        DataError: it does not exist, is no zip file, or holds no image.
+    """
+    if path.is_dir():
+        listing = _list_folder(path)
+    elif path.is_file():
+        listing = _list_zip(path)
+    else:
+        raise DataError(
+            "no such folder or file",
+            where=str(path),
+            hint="name a folder of class folders, or a zip file of one",
+        )
+    if not listing.names:
+        raise DataError(
+            f"holds no image ({', '.join(sorted(EXTENSIONS))})",
+            where=str(path),
+            hint="expected CLASS/IMAGE, or train/CLASS/IMAGE and test/CLASS/IMAGE",
+        )
+    return listing
+
+
+@contextmanager
+def opened(listing: Listing) -> Iterator[Callable[[str], bytes]]:
+    """Give a function that reads one image file by its name."""
+    if listing.path.is_dir():
+        yield lambda name: read_bytes(listing.path / name)
+        return
+    with _open_zip(listing.path) as archive:
+        yield lambda name: _read_member(archive, name, listing.path)
+
+
+def find_layout(listing: Listing) -> Layout:
+    """Tell splits and classes from the folder names.
+
+    Folders that wrap everything are stepped over. A class may have folders inside it.
+
+    Raises:
+        DataError: an image lies outside any class folder, a class folder is empty, or the splits
+            have different classes.
+    """
+    parts = [PurePosixPath(name).parts for name in listing.names]
+    folders = set(listing.folders)
+    while _is_wrapped(parts):
+        parts = [entry[1:] for entry in parts]
+        folders = {entry[1:] for entry in folders if len(entry) > 1}
+    has_splits = all(entry[0].lower() in SPLITS for entry in parts)
+    depth = 1 if has_splits else 0
+    found: dict[str, dict[str, list[int]]] = {}
+    for entry in folders:
+        if len(entry) == depth + 1 and (not has_splits or entry[0].lower() in SPLITS):
+            found.setdefault(_split_of(entry, has_splits), {}).setdefault(entry[depth], [])
+    for position, entry in enumerate(parts):
+        if len(entry) < depth + 2:
+            raise DataError(
+                f"image {listing.names[position]} lies in no class folder",
+                where=str(listing.path),
+                hint="expected CLASS/IMAGE, or train/CLASS/IMAGE and test/CLASS/IMAGE",
+            )
+        split = found.setdefault(_split_of(entry, has_splits), {})
+        split.setdefault(entry[depth], []).append(position)
+    return _check_layout(found, listing.path)
+
+
+def _check_layout(found: dict[str, dict[str, list[int]]], path: Path) -> Layout:
+    classes = sorted(set().union(*found.values()))
+    if len(classes) < 2:
+        raise DataError(
+            f"holds only one class, {classes[0]!r}",
+            where=str(path),
+            hint="a classifier needs at least two class folders",
+        )
+    for split, members in found.items():
+        for name in classes:
+            if not members.get(name):
+                place = name if split == "all" else f"{split}/{name}"
+                raise DataError(
+                    f"class folder {place!r} holds no image",
+                    where=str(path),
+                    hint="every class needs images in every split; add some or remove the class",
+                )
+    layout: dict[str, tuple[list[int], list[int]]] = {}
+    for split, members in found.items():
+        pairs = sorted((at, classes.index(name)) for name in members for at in members[name])
+        layout[split] = ([at for at, _ in pairs], [label for _, label in pairs])
+    return Layout(tuple(classes), layout)
+
+
+def _split_of(entry: Parts, has_splits: bool) -> str:
+    return SPLITS[entry[0].lower()] if has_splits else "all"
+
+
+def _is_wrapped(parts: list[Parts]) -> bool:
+    first = {entry[0] for entry in parts}
+    deep = all(len(entry) > 2 for entry in parts)
+    return deep and len(first) == 1 and first.pop().lower() not in SPLITS
+
+
+def _hidden(parts: Parts) -> bool:
+    return any(part.startswith((".", "__MACOSX")) for part in parts)
+
+
+def _list_folder(path: Path) -> Listing:
+    names: list[str] = []
+    folders: set[Parts] = set()
+    digest = hashlib.sha256(str(path.resolve()).encode())
+    for base, subfolders, files in os.walk(path):
+        subfolders[:] = sorted(name for name in subfolders if not _hidden((name,)))
+        relative = Path(base).relative_to(path)
+        folders.update((*relative.parts, name) for name in subfolders)
+        for name in files:
+            if Path(name).suffix.lower() in EXTENSIONS and not _hidden((name,)):
+                names.append((relative / name).as_posix())
+    names.sort()
+    for name in names:
+        status = (path / name).stat()
+        digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return Listing(path, tuple(names), frozenset(folders), digest.hexdigest())
+
+
+def _list_zip(path: Path) -> Listing:
+    entries: list[tuple[str, int, int]] = []
+    folders: set[Parts] = set()
+    with _open_zip(path) as archive:
+        for entry in archive.infolist():
+            inside = PurePosixPath(entry.filename)
+            if _hidden(inside.parts):
+                continue
+            folder = inside.parts if entry.is_dir() else inside.parts[:-1]
+            folders.update(folder[:depth] for depth in range(1, len(folder) + 1))
+            if not entry.is_dir() and inside.suffix.lower() in EXTENSIONS:
+                entries.append((entry.filename, entry.file_size, entry.CRC))
+    entries.sort()
+    digest = hashlib.sha256(repr(entries).encode())
+    names = tuple(name for name, _, _ in entries)
+    return Listing(path, names, frozenset(folders), digest.hexdigest())
+
+
+@contextmanager
+def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise DataError(
+            f"is no whole zip file: {error}",
+            where=str(path),
+            hint="the file is corrupt or cut short; fetch it again",
+        ) from error
+    with archive:
+        yield archive
+
+
+def _read_member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
+    try:
+        return archive.read(name)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
+        raise DataError(
+            f"cannot be unpacked: {error}",
+            where=f"{path}:{name}",
+            hint="the zip file is corrupt or locked by a password; fetch it again",
+        ) from error

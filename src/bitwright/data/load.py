@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding and loading a data set by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from bitwright.data import cifar, digits, folders, mnist
+from bitwright.data.dataset import DataSplits
+from bitwright.data.files import Progress, no_progress
+from bitwright.data.spec import DATASETS, DatasetSpec
+from bitwright.errors import DataError, RecipeError
+
+ENVIRONMENT = "BITWRIGHT_DATA"
+
+
+def load_dataset(
+    spec: str | DatasetSpec | Mapping[str, Any],
+    data_dir: str | Path | None = None,
+    seed: int = 0,
+    *,
+    progress: Progress = no_progress,
+) -> DataSplits:
+    """Load a data set and cut it into training, validation and test images.
+
+    MNIST and CIFAR-10 are looked for in ``data_dir``, else at ``spec.path``, else in the folder
+    named by the environment variable BITWRIGHT_DATA; not found there, they are downloaded once
+    into the user's cache, checked by SHA-256.
+
+    Args:
+        spec: a name, a ``DatasetSpec``, or a mapping of its fields.
+        data_dir: folder to look in first; if given, the data must be there.
+        seed: of the stratified cuts; official test images stay what they are.
+        progress: called during downloads and decoding.
+
+    Raises:
+        RecipeError: the data set is unknown or the spec does not make sense.
+        DataError: files are missing, corrupt or truncated, or the download failed.
+    """
+    wanted = _as_spec(spec)
+    place = Path(data_dir) if data_dir is not None else wanted.path
+    match wanted.name:
+        case "digits":
+            shares = {"validation": wanted.validation, "test": wanted.test}
+            return digits.load(name="digits", seed=seed, **shares)
+        case "mnist":
+            folder = _locate("mnist", place, mnist.find) or mnist.fetch(progress)
+            return mnist.load(folder, name="mnist", validation=wanted.validation, seed=seed)
+        case "cifar10":
+            path = _locate("cifar10", place, cifar.find) or cifar.fetch(progress)
+            share = wanted.validation
+            return cifar.load(path, name="cifar10", validation=share, seed=seed, progress=progress)
+        case "folder":
+            return _load_folder(wanted, data_dir, seed, progress)
+    known = ", ".join(info.name for info in DATASETS)
+    raise RecipeError(
+        f"unknown data set {wanted.name!r}",
+        where="data.name",
+        hint=f"known: {known}; for your own images use 'folder' with a path",
+    )
+
+
+def _as_spec(spec: str | DatasetSpec | Mapping[str, Any]) -> DatasetSpec:
+    if isinstance(spec, DatasetSpec):
+        return spec
+    fields = {"name": spec} if isinstance(spec, str) else dict(spec)
+    try:
+        return DatasetSpec.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in ("data", *first["loc"]))
+        raise RecipeError(
+            f"{first['msg']}, found {first['input']!r}",
+            where=field,
+            hint=f"fields: {', '.join(DatasetSpec.model_fields)}",
+        ) from error
+
+
+def _locate(name: str, place: Path | None, find: Callable[[Path], Path | None]) -> Path | None:
+    """Where the data lies; None if it has to be downloaded."""
+    if place is not None:
+        found = find(place.expanduser())
+        if found is None:
+            raise DataError(
+                f"no {name} files here",
+                where=str(place),
+                hint=f"name the folder that holds them, or none at all to download {name}",
+            )
+        return found
+    folder = os.environ.get(ENVIRONMENT)
+    return find(Path(folder).expanduser()) if folder else None
+
+
+def _load_folder(
+    spec: DatasetSpec, data_dir: str | Path | None, seed: int, progress: Progress
+) -> DataSplits:
+    """The recipe's own images; a relative path is looked for under ``data_dir`` first."""
+    if spec.path is None and data_dir is None:
+        raise RecipeError(
+            "the data set 'folder' needs a path",
+            where="data.path",
+            hint="name a folder (or zip file) of class folders",
+        )
+    path = Path(data_dir).expanduser() if data_dir is not None else Path()
+    if spec.path is not None:
+        inside = path / spec.path.expanduser()
+        path = inside if inside.exists() else spec.path.expanduser()
+    return folders.load(
+        path,
+        folders.Decoding(spec.image_size, spec.grey),
+        name=path.stem or "folder",
+        validation=spec.validation,
+        test=spec.test,
+        seed=seed,
+        progress=progress,
+    )

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MNIST (LeCun, Cortes, Burges): 60 000 + 10 000 handwritten digits, 28 x 28 grey."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from bitwright.data.dataset import DataSplits
+from bitwright.data.files import Progress, cache_path, download, gunzip
+from bitwright.data.idx import read_idx
+from bitwright.data.splits import Labelled, Labels, split_two
+from bitwright.errors import DataError
+
+MIRRORS = (
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+)
+# SHA-256 of the unpacked files: the gzip bytes differ from mirror to mirror.
+SHA256 = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+CLASSES = tuple(str(digit) for digit in range(10))
+SCALE = 1 / 255
+_IMAGE_AXES = 3
+
+
+def find(place: Path) -> Path | None:
+    """The folder with the four IDX files: ``place`` itself or a sub-folder ``mnist`` of it.
+
+    A folder with only some of the four is taken too, so that reading it names what is missing.
+    """
+    for folder in (place, place / "mnist", place / "MNIST" / "raw"):
+        if any(_file(folder, name) is not None for name in SHA256):
+            return folder
+    return None
+
+
+def fetch(progress: Progress) -> Path:
+    """Download the four files into the cache and give their folder."""
+    for name, digest in SHA256.items():
+        urls = [f"{mirror}{name}.gz" for mirror in MIRRORS]
+        target = cache_path("mnist", f"{name}.gz")
+        download(urls, target, digest, unpack=gunzip, progress=progress)
+    return target.parent
+
+
+def load(folder: Path, *, name: str, validation: float, seed: int) -> DataSplits:
+    """Read the four files; validation images are cut from the 60 000 training images.
+
+    Raises:
+        DataError: a file is missing, corrupt, or the counts disagree.
+    """
+    training = _pair(folder, "train")
+    test = _pair(folder, "t10k")
+    if training.images.shape[1:] != test.images.shape[1:]:
+        raise DataError(
+            f"training images are {training.images.shape[1:]}, test images {test.images.shape[1:]}",
+            where=str(folder),
+        )
+    shared = Labels(name, CLASSES, SCALE, str(folder))
+    return split_two(training, test, shared, validation=validation, seed=seed)
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    for candidate in (folder / f"{name}.gz", folder / name):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _pair(folder: Path, prefix: str) -> Labelled:
+    names = (f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte")
+    paths = []
+    for name in names:
+        path = _file(folder, name)
+        if path is None:
+            raise DataError(
+                f"{name}.gz is missing",
+                where=str(folder),
+                hint="MNIST needs all four files; remove the folder's name to download them",
+            )
+        paths.append(path)
+    images, labels = (read_idx(path) for path in paths)
+    if images.ndim != _IMAGE_AXES or labels.ndim != 1:
+        raise DataError(
+            f"images have {images.ndim} axes (3 expected), labels {labels.ndim} (1 expected)",
+            where=str(paths[0]),
+        )
+    if len(images) != len(labels) or not len(images):
+        raise DataError(
+            f"{len(images)} images but {len(labels)} labels",
+            where=str(paths[1]),
+            hint="the two files belong to different data sets, or one is empty",
+        )
+    if int(labels.max()) >= len(CLASSES):
+        raise DataError(f"label {labels.max()} is no digit", where=str(paths[1]))
+    return Labelled(images[..., np.newaxis], labels.astype(np.int64))

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stratified splits that stay the same on every machine and numpy version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.data.dataset import Dataset, DataSplits
+from bitwright.errors import DataError
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Images and labels straight from a source, before any split."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+
+def stratified(
+    labels: NDArray[np.int64], fractions: Sequence[float], seed: int, *, where: str
+) -> list[NDArray[np.int64]]:
+    """Cut positions into parts that each hold the same share of every class.
+
+    Args:
+        labels: (N,) class numbers.
+        fractions: share of each part but the last; the last part takes the rest.
+        seed: of ``numpy.random.RandomState``, whose stream is frozen for ever.
+        where: named in errors.
+
+    Returns:
+        One ascending array of positions a part; together they hold each position once. Every part
+        gets at least one image of every class.
+
+    Raises:
+        DataError: a class has fewer images than there are parts.
+    """
+    random = np.random.RandomState(seed)
+    parts: list[list[NDArray[np.int64]]] = [[] for _ in range(len(fractions) + 1)]
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        if len(members) < len(parts):
+            raise DataError(
+                f"class {label} has {len(members)} images; {len(parts)} splits need one each",
+                where=where,
+                hint="add images to this class or remove it",
+            )
+        counts = [max(1, round(len(members) * fraction)) for fraction in fractions]
+        spare = len(members) - 1
+        for position, count in enumerate(counts):
+            counts[position] = min(count, spare - (len(counts) - 1 - position))
+            spare -= counts[position]
+        cuts = np.cumsum(counts)
+        for part, chosen in zip(parts, np.split(random.permutation(members), cuts), strict=True):
+            part.append(chosen)
+    return [np.sort(np.concatenate(part)).astype(np.int64) for part in parts]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What every split of a data set shares."""
+
+    name: str
+    classes: tuple[str, ...]
+    scale: float
+    source: str
+
+
+def split_three(
+    every: Labelled, shared: Labels, *, validation: float, test: float, seed: int
+) -> DataSplits:
+    """Cut one pool into training, validation and test images."""
+    parts = stratified(every.labels, (validation, test), seed, where=shared.source)
+    pool = _pool(every, shared, 0, "all")
+    return DataSplits(
+        shared.name,
+        pool.take(parts[2], f"{shared.name}/train"),
+        pool.take(parts[0], f"{shared.name}/validation"),
+        pool.take(parts[1], f"{shared.name}/test"),
+        shared.source,
+    )
+
+
+def split_two(
+    training: Labelled, test: Labelled, shared: Labels, *, validation: float, seed: int
+) -> DataSplits:
+    """Keep the official test images; cut the official training images in two.
+
+    Test images are numbered after the training images, so that every index names one image.
+    """
+    parts = stratified(training.labels, (validation,), seed, where=shared.source)
+    pool = _pool(training, shared, 0, "all")
+    return DataSplits(
+        shared.name,
+        pool.take(parts[1], f"{shared.name}/train"),
+        pool.take(parts[0], f"{shared.name}/validation"),
+        _pool(test, shared, len(training.labels), "test"),
+        shared.source,
+    )
+
+
+def keep_three(
+    training: Labelled, validation: Labelled, test: Labelled, shared: Labels
+) -> DataSplits:
+    """Keep the three splits that the source already has."""
+    second = len(training.labels)
+    return DataSplits(
+        shared.name,
+        _pool(training, shared, 0, "train"),
+        _pool(validation, shared, second, "validation"),
+        _pool(test, shared, second + len(validation.labels), "test"),
+        shared.source,
+    )
+
+
+def _pool(part: Labelled, shared: Labels, first_index: int, split: str) -> Dataset:
+    indices = np.arange(first_index, first_index + len(part.labels), dtype=np.int64)
+    name = f"{shared.name}/{split}"
+    return Dataset(name, part.images, part.labels, shared.classes, shared.scale, indices)
