@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Building a model by name: ours from the zoo, or the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from bitwright.errors import ModelError, RecipeError
+from bitwright.models import zoo
+from bitwright.models.catalog import MODELS, ModelSpec
+
+
+def build_model(
+    spec: str | ModelSpec | Mapping[str, Any],
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    *,
+    seed: int = 0,
+) -> nn.Module:
+    """Build a model with fresh weights, the same for the same seed, and try it on one image.
+
+    Args:
+        spec: a name of ``list_models()``, ``package.module:factory``, a ``ModelSpec`` or a mapping
+            of its fields. A user's factory is a function or ``nn.Module`` class; it gets the
+            options, and ``num_classes`` and ``input_shape`` if it has arguments of these names.
+        num_classes: length of the score vector.
+        input_shape: (H, W, C) of an image; the model itself is fed (N, C, H, W).
+        seed: of torch's generator while the model is built; its state is restored afterwards.
+
+    Raises:
+        RecipeError: the name or an option is unknown.
+        ModelError: the user's code fails, is no ``nn.Module``, or gives scores of another shape.
+    """
+    wanted = _as_spec(spec)
+    factory, options = _own(wanted) if wanted.is_own else _ours(wanted)
+    arguments = _arguments(factory, options, num_classes, input_shape, wanted)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _call(factory, arguments, wanted)
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"gave a {type(model).__name__}, not an nn.Module",
+            where=wanted.name,
+            hint="the factory must return the model",
+        )
+    _try(model, num_classes, input_shape, wanted.name)
+    return model
+
+
+def _as_spec(spec: str | ModelSpec | Mapping[str, Any]) -> ModelSpec:
+    if isinstance(spec, ModelSpec):
+        return spec
+    try:
+        fields = {"name": spec} if isinstance(spec, str) else dict(spec)
+        return ModelSpec.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RecipeError(
+            f"{first['msg']}, found {first['input']!r}",
+            where=".".join(str(part) for part in ("model", *first["loc"])),
+            hint=f"fields: {', '.join(ModelSpec.model_fields)}",
+        ) from error
+
+
+def _ours(spec: ModelSpec) -> tuple[Callable[..., Any], dict[str, Any]]:
+    for info in MODELS:
+        if info.name == spec.name:
+            factory: Callable[..., Any] = getattr(zoo, info.factory)
+            return factory, {**info.options, **spec.options}
+    raise RecipeError(
+        f"unknown model {spec.name!r}",
+        where="model",
+        hint=f"known: {', '.join(info.name for info in MODELS)}; "
+        "your own is written package.module:factory",
+    )
+
+
+def _own(spec: ModelSpec) -> tuple[Callable[..., Any], dict[str, Any]]:
+    module_name, _, attribute = spec.name.partition(":")
+    if not module_name or not attribute.isidentifier():
+        raise RecipeError(f"{spec.name!r} is not of the form package.module:factory", where="model")
+    here = os.getcwd()
+    if here not in sys.path:  # a user's module lies beside the recipe, as with `python -m`
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ModelError(
+            f"cannot import {error.name!r}",
+            where=spec.name,
+            hint=f"run from the folder that holds it (now {here}), or install it",
+        ) from error
+    except Exception as error:  # the user's module may fail in any way while it is imported
+        raise ModelError(
+            f"importing {module_name} failed: {type(error).__name__}: {error}",
+            where=_line_of(error, spec.name),
+            hint="correct the module; `python -c 'import ...'` shows the whole traceback",
+        ) from error
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise ModelError(
+            f"module {module_name} has no function or class {attribute!r}",
+            where=str(module.__file__),
+            hint=f"it has: {', '.join(public) or 'none'}",
+        )
+    return factory, dict(spec.options)
+
+
+def _arguments(
+    factory: Callable[..., Any],
+    options: dict[str, Any],
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    spec: ModelSpec,
+) -> dict[str, Any]:
+    offered = {"num_classes": num_classes, "input_shape": input_shape}
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return options
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = [name for name in options if name not in parameters]
+    if unknown and not takes_any:
+        known = [name for name in parameters if name not in offered]
+        raise RecipeError(
+            f"{spec.name} has no option {unknown[0]!r}",
+            where="model.options",
+            hint=f"its options: {', '.join(known) or 'none'}",
+        )
+    return {name: value for name, value in offered.items() if name in parameters} | options
+
+
+def _call(factory: Callable[..., Any], arguments: dict[str, Any], spec: ModelSpec) -> object:
+    try:
+        return factory(**arguments)
+    except (ModelError, RecipeError):
+        raise
+    except Exception as error:  # the user's factory may fail in any way
+        raise ModelError(
+            f"building the model failed: {type(error).__name__}: {error}",
+            where=_line_of(error, spec.name),
+            hint=f"it was called with {', '.join(arguments) or 'no arguments'}",
+        ) from error
+
+
+def _try(model: nn.Module, num_classes: int, input_shape: tuple[int, int, int], name: str) -> None:
+    height, width, channels = input_shape
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            scores = model(torch.zeros(1, channels, height, width))
+    except Exception as error:  # the user's forward may fail in any way
+        raise ModelError(
+            f"fails on an image of (N, C, H, W) = (1, {channels}, {height}, {width}): "
+            f"{type(error).__name__}: {error}",
+            where=_line_of(error, name),
+            hint="the model must take the data set's images",
+        ) from error
+    finally:
+        model.train(was_training)
+    shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+    if shape != (1, num_classes):
+        raise ModelError(
+            f"gives {shape} for one image; expected scores of shape (1, {num_classes})",
+            where=name,
+            hint=f"the data set has {num_classes} classes; take num_classes as an argument",
+        )
+
+
+def _line_of(error: BaseException, fallback: str) -> str:
+    """File and line where the user's code failed: the deepest frame outside installed packages."""
+    place = fallback
+    trace = error.__traceback__
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        if "site-packages" not in path and "importlib" not in path and path != __file__:
+            place = f"{path}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f"{error.filename}:{error.lineno}"
+    return place
