@@ -14,7 +14,7 @@ CLASSES = tuple(str(digit) for digit in range(10))
 
 def load(*, name: str, validation: float, test: float, seed: int) -> DataSplits:
     """Split the images in three, stratified. Needs no file and no network."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415  (slow to import)
+    from sklearn.datasets import load_digits
 
     bunch = load_digits()
     images = bunch.images.astype(np.uint8)[..., np.newaxis]

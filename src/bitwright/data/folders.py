@@ -156,7 +156,7 @@ def _shape(image: NDArray[np.uint8]) -> str:
 
 def _decode(content: bytes, decoding: Decoding, where: str) -> NDArray[np.uint8]:
     """One image file as (H, W, C) uint8."""
-    from PIL import Image, ImageOps  # noqa: PLC0415  (slow to import)
+    from PIL import Image, ImageOps
 
     try:
         with Image.open(io.BytesIO(content)) as opened_image:

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints: plain tensors and numbers, written whole or not at all, checked when read."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bitwright.errors import DataError, ModelError
+from bitwright.files import atomic_write
+
+_HINT = "the file is corrupt or cut short; delete it and train again"
+
+
+def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
+    """Write nested dicts and lists of tensors, numbers and strings.
+
+    Raises:
+        DataError: the disk is full or the folder cannot be written; the old file is untouched.
+    """
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    try:
+        atomic_write(path, buffer.getvalue())
+    except OSError as error:
+        raise DataError(
+            f"checkpoint cannot be written: {error.strerror or error}",
+            where=str(path),
+            hint="free some disk space and run again: finished epochs are kept",
+        ) from error
+
+
+def load_checkpoint(path: Path, *, fields: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Read a checkpoint onto the CPU. Nothing in the file is executed (``weights_only``).
+
+    Args:
+        path: the file.
+        fields: keys that it must have.
+
+    Raises:
+        DataError: it is missing, corrupt, truncated, or lacks a field.
+    """
+    if not path.is_file():
+        raise DataError("no such checkpoint", where=str(path), hint="train first")
+    try:
+        _check_sums(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (
+        OSError,
+        EOFError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        pickle.UnpicklingError,
+        zipfile.BadZipFile,
+        NotImplementedError,
+    ) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        message = f"is no whole checkpoint: {reason}"
+        raise DataError(message, where=str(path), hint=_HINT) from error
+    missing = [name for name in fields if not isinstance(content, dict) or name not in content]
+    if missing:
+        raise DataError(f"has no {missing[0]!r}", where=str(path), hint=_HINT)
+    result: dict[str, Any] = content
+    return result
+
+
+def _check_sums(path: Path) -> None:
+    """Compare the checksum of every tensor: torch itself reads flipped bits without a word."""
+    with zipfile.ZipFile(path) as archive:
+        broken = archive.testzip()
+    if broken is not None:
+        raise zipfile.BadZipFile(f"checksum of {broken} differs")
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    """Write a model's state dict."""
+    save_checkpoint(path, {"model": model.state_dict()})
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Load what ``save_weights`` wrote into a model of the same structure.
+
+    Raises:
+        DataError: the file is unusable.
+        ModelError: it belongs to another model.
+    """
+    load_state(model, load_checkpoint(path, fields=("model",))["model"], str(path))
+
+
+def load_state(model: nn.Module, state: dict[str, Any], where: str) -> None:
+    """Load a state dict, every key of which must fit.
+
+    Raises:
+        ModelError: keys or shapes differ.
+    """
+    try:
+        model.load_state_dict(state)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        raise ModelError(
+            f"checkpoint belongs to another model: {' '.join(lines[1:2]) or lines[0]}",
+            where=where,
+            hint="use the recipe it was trained with, or train again",
+        ) from error

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measuring a model on a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bitwright.data import Dataset
+from bitwright.errors import DataError
+from bitwright.train.transforms import to_real
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What a model says about N images of a data set.
+
+    Attributes:
+        accuracy: share of images whose highest score is the label's, in [0, 1].
+        loss: mean cross entropy.
+        confusion: (classes, classes) int64; row = label, column = prediction.
+        predictions: (N,) int64, the first of the highest scores.
+        scores: (N, classes) float32.
+    """
+
+    accuracy: float
+    loss: float
+    confusion: NDArray[np.int64]
+    predictions: NDArray[np.int64]
+    scores: NDArray[np.float32]
+
+
+def on_device(dataset: Dataset, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Images as one (N, C, H, W) uint8 tensor and labels as one (N,) int64 tensor."""
+    planar = np.ascontiguousarray(dataset.images.transpose(0, 3, 1, 2))
+    labels = torch.tensor(dataset.labels, dtype=torch.int64)
+    return torch.from_numpy(planar).to(device), labels.to(device)
+
+
+def evaluate(
+    model: nn.Module,
+    dataset: Dataset,
+    *,
+    batch_size: int = 500,
+    device: torch.device | str | None = None,
+) -> Evaluation:
+    """Run a model in evaluation mode over a data set; the model's mode is restored.
+
+    Args:
+        device: where to run; by default where the model's first parameter or buffer is.
+
+    Raises:
+        DataError: the data set is empty.
+    """
+    if not len(dataset):
+        raise DataError("holds no image", where=dataset.name)
+    place = torch.device(device) if device is not None else device_of(model)
+    images, labels = on_device(dataset, place)
+    scores = score_images(model, images, dataset.scale, batch_size).cpu()
+    return summarise(scores, labels.cpu(), len(dataset.classes))
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model's first parameter or buffer is; the CPU when it has none."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        return tensor.device
+    return torch.device("cpu")
+
+
+def score_images(model: nn.Module, images: Tensor, scale: float, batch_size: int) -> Tensor:
+    """(N, classes) float32 scores of uint8 images that lie on the model's device."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            parts = [model(to_real(batch, scale)) for batch in images.split(batch_size)]
+    finally:
+        model.train(was_training)
+    return torch.cat(parts).to(torch.float32)
+
+
+def summarise(scores: Tensor, labels: Tensor, num_classes: int) -> Evaluation:
+    """Accuracy, loss and confusion matrix of scores."""
+    loss = float(torch.nn.functional.cross_entropy(scores, labels))
+    values = scores.numpy()
+    predictions = values.argmax(axis=1).astype(np.int64)
+    truth = labels.numpy()
+    confusion = np.zeros((num_classes, num_classes), dtype=np.int64)
+    np.add.at(confusion, (truth, predictions), 1)
+    accuracy = float((predictions == truth).mean())
+    return Evaluation(accuracy, loss, confusion, predictions, values)

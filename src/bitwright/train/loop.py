@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop, on Lightning Fabric.
+
+A run is a pure function of (model, data, config): every epoch draws its order and its augmentation
+from a generator seeded by (seed, epoch), the learning rate is a function of the step, and torch's
+own generator is part of the checkpoint. So a run that was stopped anywhere, by Ctrl-C or by a
+killed process, goes on from its last whole epoch and ends with the same weights, bit for bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.loggers import TensorBoardLogger
+from torch import Tensor, nn
+
+from bitwright.data import DataSplits
+from bitwright.errors import ModelError, RecipeError, RunError
+from bitwright.train.checkpoint import load_checkpoint, load_state, save_checkpoint
+from bitwright.train.config import TrainConfig
+from bitwright.train.evaluation import Evaluation, on_device, score_images, summarise
+from bitwright.train.loss import cross_entropy, distillation_loss
+from bitwright.train.records import (
+    EpochMetrics,
+    FitResult,
+    OnProgress,
+    TrainProgress,
+    write_metrics,
+)
+from bitwright.train.schedule import lr_factor
+from bitwright.train.transforms import augment, to_real
+
+CHECKPOINT = "checkpoint.pt"
+METRICS = "metrics.jsonl"
+_SCHEMA = 1
+_FIELDS = ("schema", "config", "epoch", "model", "optimizer", "rng", "best", "history")
+_EVALUATION_BATCH = 500
+_PROGRESS_SECONDS = 0.1
+_EPOCH_STRIDE = 1_000_003  # a prime, so that (seed, epoch) pairs do not meet
+
+
+@dataclass
+class _Best:
+    """Weights of the best epoch so far; the loss decides between equal accuracies."""
+
+    epoch: int = 0
+    accuracy: float = -1.0
+    loss: float = float("inf")
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def beaten_by(self, accuracy: float, loss: float) -> bool:
+        return (accuracy, -loss) > (self.accuracy, -self.loss)
+
+
+@dataclass
+class _Run:
+    """Everything that one run carries from epoch to epoch."""
+
+    config: TrainConfig
+    splits: DataSplits
+    folder: Path
+    fabric: Fabric
+    model: nn.Module
+    forward: Any
+    optimizer: Any
+    teacher: nn.Module | None
+    training: tuple[Tensor, Tensor]
+    validation: tuple[Tensor, Tensor]
+    on_progress: OnProgress | None
+    best: _Best
+    history: list[EpochMetrics]
+
+    @property
+    def batch_size(self) -> int:
+        return min(self.config.batch_size, len(self.training[1]))
+
+    @property
+    def batches(self) -> int:
+        return len(self.training[1]) // self.batch_size
+
+
+def fit(
+    model: nn.Module,
+    splits: DataSplits,
+    config: TrainConfig,
+    *,
+    run_dir: str | Path,
+    resume: bool = True,
+    teacher: nn.Module | None = None,
+    on_progress: OnProgress | None = None,
+) -> FitResult:
+    """Train a model in place.
+
+    Writes ``checkpoint.pt`` (after every epoch), ``metrics.jsonl`` and ``tensorboard/`` under
+    ``run_dir``. Prints nothing. The caller's random state is left as it was.
+
+    Args:
+        model: takes (N, C, H, W) reals in [0, 1], gives (N, classes) scores; float or quantized.
+        splits: trained on ``train``; ``validation`` chooses; ``test`` is not touched.
+        config: the settings.
+        run_dir: folder of this run, made if missing.
+        resume: go on from ``checkpoint.pt`` if there is one; False starts anew.
+        teacher: model whose scores are learned too, as ``config.distillation`` says.
+        on_progress: called a few times a second and after every epoch.
+
+    Raises:
+        RecipeError: distillation without a teacher, or a device that is not there.
+        RunError: the checkpoint was written with other settings.
+        DataError: the checkpoint is corrupt, or the disk is full.
+        ModelError: the checkpoint belongs to another model, or the loss is no finite number.
+    """
+    if config.distillation is not None and teacher is None:
+        raise RecipeError(
+            "distillation is asked for, but there is no teacher",
+            where="distillation",
+            hint="name a teacher model or remove the distillation settings",
+        )
+    folder = Path(run_dir)
+    with _deterministic(config):
+        run = _start(model, splits, config, folder, teacher, on_progress)
+        first = _restore(run) if resume else 0
+        try:
+            for epoch in range(first, config.epochs):
+                _epoch(run, epoch)
+        finally:
+            for logger in run.fabric.loggers:
+                logger.finalize("stopped")
+        return _finish(run, first)
+
+
+@contextmanager
+def _deterministic(config: TrainConfig) -> Iterator[None]:
+    """Seed torch for this run; give the caller's generators and switches back afterwards."""
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
+    on_cpu = config.device == "cpu"
+    with torch.random.fork_rng(devices=[] if on_cpu else None):
+        torch.manual_seed(config.seed)
+        if not on_cpu:  # operations on the CPU are deterministic as they are
+            torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(was_deterministic)
+
+
+def _start(
+    model: nn.Module,
+    splits: DataSplits,
+    config: TrainConfig,
+    folder: Path,
+    teacher: nn.Module | None,
+    on_progress: OnProgress | None,
+) -> _Run:
+    logger = TensorBoardLogger(root_dir=folder, name="", version="tensorboard")
+    try:
+        fabric = Fabric(accelerator=config.device, devices=1, loggers=logger)
+    except (RuntimeError, ValueError) as error:
+        raise RecipeError(
+            f"device {config.device!r} is not usable: {error}",
+            where="device",
+            hint="use 'cpu' or 'auto'",
+        ) from error
+    forward, optimizer = fabric.setup(model, _optimizer(model, config))
+    if teacher is not None:
+        teacher = teacher.to(fabric.device).eval()
+    return _Run(
+        config,
+        splits,
+        folder,
+        fabric,
+        model,
+        forward,
+        optimizer,
+        teacher,
+        on_device(splits.train, fabric.device),
+        on_device(splits.validation, fabric.device),
+        on_progress,
+        _Best(),
+        [],
+    )
+
+
+def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    decayed, free = [], []
+    for name, parameter in model.named_parameters():
+        is_weight = parameter.ndim > 1 and name.rsplit(".", 1)[-1] == "weight"
+        (decayed if is_weight else free).append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": free, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if not groups:
+        raise ModelError("has no parameter to train", where=type(model).__name__)
+    if config.optimizer == "sgd":
+        nesterov = config.momentum > 0
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, lr=config.lr)
+
+
+def _epoch(run: _Run, epoch: int) -> None:
+    """One pass over the training images, the validation, and the checkpoint."""
+    started = time.perf_counter()
+    loss, accuracy = _train_epoch(run, epoch)
+    if not torch.isfinite(torch.tensor(loss)):
+        raise ModelError(
+            f"training diverged: the loss is {loss}",
+            where=f"epoch {epoch + 1}",
+            hint="lower the learning rate, add warm-up epochs, or set clip_norm",
+        )
+    measured = _validate(run)
+    entry = EpochMetrics(
+        epoch=epoch + 1,
+        lr=run.optimizer.param_groups[0]["lr"],
+        train_loss=loss,
+        train_accuracy=accuracy,
+        validation_loss=measured.loss,
+        validation_accuracy=measured.accuracy,
+        seconds=time.perf_counter() - started,
+    )
+    run.history.append(entry)
+    if run.config.keep == "last" or run.best.beaten_by(measured.accuracy, measured.loss):
+        state = {name: value.detach().clone() for name, value in run.model.state_dict().items()}
+        run.best = _Best(epoch + 1, measured.accuracy, measured.loss, state)
+    _save(run, epoch + 1)
+    scalars = {name: value for name, value in asdict(entry).items() if name != "epoch"}
+    run.fabric.log_dict(scalars, step=epoch + 1)
+    if run.on_progress is not None:
+        run.on_progress(_progress(run, epoch, run.batches, loss, accuracy))
+
+
+def _train_epoch(run: _Run, epoch: int) -> tuple[float, float]:
+    """Mean loss and accuracy over the epoch's training images."""
+    images, labels = run.training
+    generator = torch.Generator().manual_seed(run.config.seed * _EPOCH_STRIDE + epoch)
+    order = torch.randperm(len(labels), generator=generator).to(labels.device)
+    run.forward.train()
+    total_loss = torch.zeros((), dtype=torch.float64, device=labels.device)
+    total_right = torch.zeros((), dtype=torch.int64, device=labels.device)
+    next_report = time.perf_counter() + _PROGRESS_SECONDS
+    for batch in range(run.batches):
+        chosen = order[batch * run.batch_size : (batch + 1) * run.batch_size]
+        factor = lr_factor(run.config, epoch * run.batches + batch, run.batches)
+        for group in run.optimizer.param_groups:
+            group["lr"] = run.config.lr * factor
+        reals = to_real(images[chosen], run.splits.scale)
+        if not run.config.augmentation.is_none:
+            reals = augment(reals, run.config.augmentation, generator)
+        loss, right = _step(run, reals, labels[chosen])
+        total_loss += loss
+        total_right += right
+        if run.on_progress is not None and time.perf_counter() > next_report:
+            seen = (batch + 1) * run.batch_size
+            mean, share = float(total_loss) / (batch + 1), int(total_right) / seen
+            run.on_progress(_progress(run, epoch, batch + 1, mean, share))
+            next_report = time.perf_counter() + _PROGRESS_SECONDS
+    seen = run.batches * run.batch_size
+    return float(total_loss) / run.batches, int(total_right) / seen
+
+
+def _step(run: _Run, reals: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """One update; gives the loss and the number of right predictions."""
+    config = run.config
+    run.optimizer.zero_grad(set_to_none=True)
+    scores = run.forward(reals)
+    if config.distillation is not None and run.teacher is not None:
+        with torch.no_grad():
+            teacher_scores = run.teacher(reals)
+        loss = distillation_loss(
+            scores,
+            teacher_scores,
+            labels,
+            alpha=config.distillation.alpha,
+            temperature=config.distillation.temperature,
+            label_smoothing=config.label_smoothing,
+        )
+    else:
+        loss = cross_entropy(scores, labels, config.label_smoothing)
+    run.fabric.backward(loss)
+    if config.clip_norm is not None:
+        run.fabric.clip_gradients(run.forward, run.optimizer, max_norm=config.clip_norm)
+    run.optimizer.step()
+    return loss.detach(), (scores.detach().argmax(dim=1) == labels).sum()
+
+
+def _validate(run: _Run) -> Evaluation:
+    images, labels = run.validation
+    scores = score_images(run.model, images, run.splits.scale, _EVALUATION_BATCH).cpu()
+    return summarise(scores, labels.cpu(), run.splits.num_classes)
+
+
+def _progress(run: _Run, epoch: int, batch: int, loss: float, accuracy: float) -> TrainProgress:
+    last = run.history[-1] if run.history else None
+    epochs, batches = run.config.epochs, run.batches
+    return TrainProgress(epoch + 1, epochs, batch, batches, loss, accuracy, last)
+
+
+def _save(run: _Run, epochs_done: int) -> None:
+    rng = {"cpu": torch.get_rng_state()}
+    if run.fabric.device.type == "cuda":
+        rng["cuda"] = torch.cuda.get_rng_state(run.fabric.device)
+    content = {
+        "schema": _SCHEMA,
+        "config": run.config.model_dump_json(),
+        "epoch": epochs_done,
+        "model": run.model.state_dict(),
+        "optimizer": run.optimizer.state_dict(),
+        "rng": rng,
+        "best": asdict(run.best),
+        "history": [asdict(entry) for entry in run.history],
+    }
+    save_checkpoint(run.folder / CHECKPOINT, content)
+    write_metrics(run.folder / METRICS, run.history)
+
+
+def _restore(run: _Run) -> int:
+    """Load the checkpoint if there is one; gives the number of epochs already done."""
+    path = run.folder / CHECKPOINT
+    if not path.exists():
+        return 0
+    content = load_checkpoint(path, fields=_FIELDS)
+    _check_settings(run, content, path)
+    load_state(run.model, content["model"], str(path))
+    run.optimizer.load_state_dict(content["optimizer"])
+    torch.set_rng_state(content["rng"]["cpu"])
+    if "cuda" in content["rng"] and run.fabric.device.type == "cuda":
+        torch.cuda.set_rng_state(content["rng"]["cuda"], run.fabric.device)
+    run.best = _Best(**content["best"])
+    run.history = [EpochMetrics(**entry) for entry in content["history"]]
+    write_metrics(run.folder / METRICS, run.history)
+    return int(content["epoch"])
+
+
+def _check_settings(run: _Run, content: dict[str, Any], path: Path) -> None:
+    hint = "use another run directory, or delete this file to train anew"
+    if content["schema"] != _SCHEMA:
+        found = content["schema"]
+        raise RunError(
+            f"has schema {found}, this version writes {_SCHEMA}", where=str(path), hint=hint
+        )
+    before = TrainConfig.model_validate_json(content["config"])
+    for name in TrainConfig.model_fields:
+        then, now = getattr(before, name), getattr(run.config, name)
+        if then != now:
+            raise RunError(
+                f"was written with {name} = {then!r}, but now {name} = {now!r}",
+                where=str(path),
+                hint=hint,
+            )
+
+
+def _finish(run: _Run, first: int) -> FitResult:
+    """Put the kept weights into the model and bring it back to the CPU."""
+    if run.best.state:
+        load_state(run.model, run.best.state, str(run.folder / CHECKPOINT))
+    run.model.to("cpu").eval()
+    accuracy = run.best.accuracy if run.history else _validate_cpu(run)
+    return FitResult(tuple(run.history), run.best.epoch, accuracy, first)
+
+
+def _validate_cpu(run: _Run) -> float:
+    run.validation = on_device(run.splits.validation, "cpu")
+    return _validate(run).accuracy

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training run tells while it goes on and when it is done. No torch here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bitwright.errors import DataError
+from bitwright.files import atomic_write
+
+
+@dataclass(frozen=True)
+class EpochMetrics:
+    """Figures of one epoch; losses are means over images, accuracies shares in [0, 1].
+
+    Attributes:
+        epoch: from 1.
+        lr: learning rate of its last step.
+        seconds: wall time, validation included.
+    """
+
+    epoch: int
+    lr: float
+    train_loss: float
+    train_accuracy: float
+    validation_loss: float
+    validation_accuracy: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrainProgress:
+    """Where a run is; given to the progress callback a few times a second and after each epoch.
+
+    Attributes:
+        epoch: the epoch in work, from 1.
+        batch: batches done in this epoch.
+        loss: running mean of this epoch.
+        accuracy: running share of this epoch, on the augmented training images.
+        last: figures of the last finished epoch.
+    """
+
+    epoch: int
+    epochs: int
+    batch: int
+    batches: int
+    loss: float
+    accuracy: float
+    last: EpochMetrics | None
+
+    @property
+    def done(self) -> float:
+        """Share of the whole run that is done."""
+        return ((self.epoch - 1) + self.batch / max(1, self.batches)) / max(1, self.epochs)
+
+
+OnProgress = Callable[[TrainProgress], None]
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """A finished run; the model that was given holds the kept weights.
+
+    Attributes:
+        history: one entry an epoch.
+        kept_epoch: the epoch, from 1, whose weights were kept; 0 if nothing was trained.
+        validation_accuracy: of the kept weights.
+        resumed_from: epochs that were already done when this call began.
+    """
+
+    history: tuple[EpochMetrics, ...]
+    kept_epoch: int
+    validation_accuracy: float
+    resumed_from: int
+
+
+def write_metrics(path: Path, history: Sequence[EpochMetrics]) -> None:
+    """Write one JSON object a line, one line an epoch.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    try:
+        atomic_write(path, "".join(json.dumps(asdict(entry)) + "\n" for entry in history))
+    except OSError as error:
+        raise DataError(
+            f"metrics cannot be written: {error.strerror or error}",
+            where=str(path),
+            hint="free some disk space and run again: finished epochs are kept",
+        ) from error
+
+
+def read_metrics(path: Path) -> tuple[EpochMetrics, ...]:
+    """Read what ``write_metrics`` wrote.
+
+    Raises:
+        DataError: the file is missing or no such file.
+    """
+    try:
+        lines = path.read_text().splitlines()
+        return tuple(EpochMetrics(**json.loads(line)) for line in lines)
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(
+            f"cannot be read: {error}", where=str(path), hint="delete it and train again"
+        ) from error
