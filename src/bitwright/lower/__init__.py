@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen model -> integer graph, range analysis, overflow certificate, passes, QONNX export.
+
+`bitwright.lower.from_torch` reads the frozen torch model and is the only module here that imports
+torch; it is not re-exported, so that everything else works without torch.
+"""
+
+from __future__ import annotations
+
+from bitwright.lower.certificate import AccumulatorClaim, Certificate, Witness, certify, check
+from bitwright.lower.passes import PASSES, optimise
+from bitwright.lower.ranges import ChannelRange, DotRange, analyse, dot_range
+
+__all__ = [
+    "PASSES",
+    "AccumulatorClaim",
+    "Certificate",
+    "ChannelRange",
+    "DotRange",
+    "Witness",
+    "analyse",
+    "certify",
+    "check",
+    "dot_range",
+    "optimise",
+]

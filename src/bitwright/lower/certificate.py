@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The overflow certificate: for every accumulator the worst case, and an input that attains it.
+
+A certificate is a claim that can be checked without trusting whoever made it. For the claim
+``lo <= sum <= hi`` two things are shown:
+
+* *it is reached*: `Witness` says which inputs of one window sit at the upper end of their interval
+  and which at the lower end. `witness_input` rebuilds that feature map and the reference kernels
+  compute the sum: it must equal the claim.
+* *it is not exceeded*: for any other input x within the intervals,
+  ``hi - sum(x) = sum_i |w_i| * |x_i - x*_i| >= 0``, because the witness x* sits at the end to which
+  the sign of ``w_i`` points.
+
+`check` derives every figure again and executes every witness, and raises where anything differs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from math import ceil, log2
+from typing import Any
+
+import numpy as np
+
+from bitwright.errors import DataError, MismatchError
+from bitwright.formats import parse_format
+from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval
+from bitwright.lower.ranges import ChannelRange, DotRange, analyse, dot_range, product_range
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Witness:
+    """An input that attains a bound.
+
+    Attributes:
+        channel: the output channel (row) of the accumulator.
+        position: output pixel (oh, ow) of the window; (0, 0) for a vector.
+        at_hi: hexadecimal, one bit an input of the window in the order (kh, kw, c), first input in
+            the most significant bit of the first digit: 1 = upper end of its interval, 0 = lower.
+        count: number of inputs, as the last digit may be padded with zeros.
+    """
+
+    channel: int
+    position: tuple[int, int]
+    at_hi: str
+    count: int
+
+
+@dataclass(frozen=True)
+class AccumulatorClaim:
+    """Everything claimed of one accumulator.
+
+    Attributes:
+        node, source, op: which one, and the user's layer.
+        terms: number of products in one sum (MW).
+        weight_bits, input_bits: widths of the two operands.
+        lo, hi: exact worst case of the finished sum, bias included.
+        partial_lo, partial_hi: exact worst case of all partial sums in any order (for a requant:
+            of the product, the sum with the offset, and that plus half a unit for rounding).
+        width: bits of a two's complement (or unsigned) register that holds all of these.
+        naive_width: the bound without looking at the weights: weight bits + input bits +
+            ceil(log2(terms)); with a bias, one more than the wider of that and the bias.
+        low, high: inputs that attain lo and hi.
+    """
+
+    node: str
+    source: str
+    op: str
+    terms: int
+    weight_bits: int
+    input_bits: int
+    lo: int
+    hi: int
+    partial_lo: int
+    partial_hi: int
+    width: int
+    naive_width: int
+    low: Witness
+    high: Witness
+
+    @property
+    def saved(self) -> int:
+        """Bits saved against the naive width."""
+        return self.naive_width - self.width
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """All accumulators of one graph, named by the graph's digest."""
+
+    graph: str
+    digest: str
+    claims: tuple[AccumulatorClaim, ...]
+
+    def claim(self, node: str) -> AccumulatorClaim:
+        """The claim of a node.
+
+        Raises:
+            MismatchError: there is none.
+        """
+        for claim in self.claims:
+            if claim.node == node:
+                return claim
+        raise MismatchError("the certificate has no claim for this accumulator", where=node)
+
+    def to_json(self) -> str:
+        """The certificate as JSON text; `from_json` reads it back."""
+        body = {"schema": SCHEMA, "graph": self.graph, "digest": self.digest}
+        return json.dumps({**body, "claims": [asdict(c) for c in self.claims]}, indent=1) + "\n"
+
+    def table(self) -> str:
+        """The certificate as a text table, one accumulator a line."""
+        head = ("accumulator", "terms", "lo", "hi", "partial lo", "partial hi", "bits", "naive")
+        rows = [(*head, "saved")]
+        for c in self.claims:
+            numbers = (c.terms, c.lo, c.hi, c.partial_lo, c.partial_hi, c.width, c.naive_width)
+            rows.append((c.node, *map(str, numbers), str(c.saved)))
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return "\n".join(
+            "  ".join(
+                cell.ljust(widths[i]) if i == 0 else cell.rjust(widths[i])
+                for i, cell in enumerate(row)
+            )
+            for row in rows
+        )
+
+
+def from_json(text: str) -> Certificate:
+    """Inverse of `Certificate.to_json`.
+
+    Raises:
+        DataError: not a certificate, or one of another version.
+    """
+    try:
+        body: dict[str, Any] = json.loads(text)
+        if body["schema"] != SCHEMA:
+            raise DataError(
+                f"certificate of schema {body['schema']!r}, expected {SCHEMA}",
+                hint="make it again with this version",
+            )
+        claims = tuple(
+            AccumulatorClaim(
+                **{**c, "low": _witness_from(c["low"]), "high": _witness_from(c["high"])}
+            )
+            for c in body["claims"]
+        )
+        return Certificate(str(body["graph"]), str(body["digest"]), claims)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"not an overflow certificate: {error}") from error
+
+
+def _witness_from(body: dict[str, Any]) -> Witness:
+    row, column = body["position"]
+    return Witness(
+        int(body["channel"]), (int(row), int(column)), str(body["at_hi"]), int(body["count"])
+    )
+
+
+def _pack(bits: IntArray) -> str:
+    return np.packbits(bits.astype(np.uint8)).tobytes().hex()
+
+
+def _unpack(witness: Witness) -> IntArray:
+    packed = np.frombuffer(bytes.fromhex(witness.at_hi), np.uint8)
+    return np.unpackbits(packed, count=witness.count).astype(np.int64)
+
+
+def naive_width(weight_bits: int, input_bits: int, terms: int, bias: IntArray | None) -> int:
+    """Width of an accumulator without looking at the weights."""
+    width = weight_bits + input_bits + ceil(log2(terms))
+    if bias is None:
+        return width
+    return max(width, bits_for_interval(int(bias.min()), int(bias.max()))) + 1
+
+
+def _register(lo: int, hi: int) -> int:
+    return bits_for_interval(min(lo, 0), max(hi, 0))
+
+
+def _dot_claim(graph: Graph, node: Node, found: DotRange) -> AccumulatorClaim:
+    weight, source = node.params["weight"], graph.types[node.inputs[0]]
+    lo, hi = found.final.hull
+    partial_lo, partial_hi = found.partial.hull
+    row_lo, row_hi = int(found.final.lo.argmin()), int(found.final.hi.argmax())
+    weight_bits = parse_format(node.string("weight_format")).bits
+    input_bits = source.wire_bits if source.format is None else source.format.bits
+    terms = weight[0].size
+    place_lo, place_hi = found.low_at[row_lo], found.high_at[row_hi]
+    return AccumulatorClaim(
+        node=node.name,
+        source=node.source,
+        op=node.op,
+        terms=terms,
+        weight_bits=weight_bits,
+        input_bits=input_bits,
+        lo=lo,
+        hi=hi,
+        partial_lo=partial_lo,
+        partial_hi=partial_hi,
+        width=_register(min(lo, partial_lo), max(hi, partial_hi)),
+        naive_width=naive_width(weight_bits, input_bits, terms, node.params.get("bias")),
+        low=Witness(
+            row_lo, (int(place_lo[0]), int(place_lo[1])), _pack(weight[row_lo].ravel() < 0), terms
+        ),
+        high=Witness(
+            row_hi, (int(place_hi[0]), int(place_hi[1])), _pack(weight[row_hi].ravel() > 0), terms
+        ),
+    )
+
+
+def _product_claim(graph: Graph, node: Node, inputs: ChannelRange) -> AccumulatorClaim:
+    found = product_range(node, inputs)
+    multiplier, offset = node.params["multiplier"], node.params["offset"]
+    factors = np.broadcast_to(multiplier, inputs.lo.shape)
+    lo, hi = found.hull
+    row_lo, row_hi = int(found.lo.argmin()), int(found.hi.argmax())
+    # On the way: the bare product, the sum, and the sum with half a unit added for rounding.
+    half = (1 << node.integer("shift")) >> 1
+    partial_lo = min(0, lo, int((found.lo - offset).min()))
+    partial_hi = max(0, hi + half, int((found.hi - offset).max()))
+    weight_bits = bits_for_interval(int(multiplier.min()), int(multiplier.max()))
+    input_bits = graph.types[node.inputs[0]].wire_bits
+    return AccumulatorClaim(
+        node=node.name,
+        source=node.source,
+        op=node.op,
+        terms=1,
+        weight_bits=weight_bits,
+        input_bits=input_bits,
+        lo=lo,
+        hi=hi,
+        partial_lo=partial_lo,
+        partial_hi=partial_hi,
+        width=_register(partial_lo, partial_hi),
+        naive_width=naive_width(weight_bits, input_bits, 1, offset),
+        low=Witness(row_lo, (0, 0), _pack(factors[row_lo : row_lo + 1] < 0), 1),
+        high=Witness(row_hi, (0, 0), _pack(factors[row_hi : row_hi + 1] > 0), 1),
+    )
+
+
+def _claims(graph: Graph) -> tuple[AccumulatorClaim, ...]:
+    ranges = analyse(graph)
+    claims = []
+    for node in graph:
+        if node.op in ("conv", "dense"):
+            claims.append(_dot_claim(graph, node, dot_range(graph, node, ranges[node.inputs[0]])))
+        elif node.op == "requant":
+            claims.append(_product_claim(graph, node, ranges[node.inputs[0]]))
+    return tuple(claims)
+
+
+def certify(graph: Graph) -> Certificate:
+    """The overflow certificate of an integer graph."""
+    return Certificate(graph.name, graph.digest, _claims(graph))
+
+
+def _window(graph: Graph, node: Node, witness: Witness) -> tuple[IntArray, IntArray, IntArray]:
+    """Rows, columns and channels of the input that each bit of a witness speaks of."""
+    if node.op != "conv":
+        channels = np.arange(witness.count) if node.op == "dense" else np.array([witness.channel])
+        zero = np.zeros(len(channels), np.int64)
+        return zero, zero, channels
+    rows, kernel_h, kernel_w, width = node.params["weight"].shape
+    group = witness.channel // (rows // node.integer("groups"))
+    stride, padding, dilation = node.ints("stride"), node.ints("padding"), node.ints("dilation")
+    kh, kw, c = np.unravel_index(np.arange(witness.count), (kernel_h, kernel_w, width))
+    return (
+        witness.position[0] * stride[0] - padding[0] + kh * dilation[0],
+        witness.position[1] * stride[1] - padding[1] + kw * dilation[1],
+        c + group * width,
+    )
+
+
+def witness_input(graph: Graph, node: Node, witness: Witness) -> IntArray:
+    """The input of the node that a witness describes, levels ``(1, *shape)``.
+
+    What lies outside the window does not matter and sits at the lower end of its interval.
+    """
+    kind, seen = graph.types[node.inputs[0]], analyse(graph)[node.inputs[0]]
+    image = np.broadcast_to(seen.lo, kind.shape).copy()
+    height, width = kind.shape[:2] if len(kind.shape) == 3 else (1, 1)
+    rows, columns, channels = _window(graph, node, witness)
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    level = np.where(_unpack(witness) == 1, seen.hi[channels], seen.lo[channels])
+    pixels = image.reshape(height, width, -1)
+    pixels[rows[inside], columns[inside], channels[inside]] = level[inside]
+    return image[np.newaxis]
+
+
+def attained(graph: Graph, node: Node, witness: Witness) -> int:
+    """What the reference kernels compute at a witness, before a requant's shift."""
+    feed = witness_input(graph, node, witness)
+    if node.op == "requant":
+        values = feed * node.params["multiplier"] + node.params["offset"]
+    else:
+        types = tuple(graph.types[edge] for edge in node.inputs)
+        (values,) = INTEGER.spec(node).reference(node, types, (feed,))
+    place = witness.position if values.ndim == 4 else (0,) * (values.ndim - 2)
+    return int(values[(0, *place, witness.channel)])
+
+
+def _fail(claim: AccumulatorClaim, what: str) -> None:
+    raise MismatchError(
+        what, where=f"overflow certificate, {claim.node}", hint="certify the graph again"
+    )
+
+
+def _check_claim(graph: Graph, claim: AccumulatorClaim, derived: AccumulatorClaim) -> None:
+    for name, value in asdict(replace(derived, low=claim.low, high=claim.high)).items():
+        given = asdict(claim)[name]
+        if given != value:
+            _fail(claim, f"claims {name} = {given}, the graph gives {value}")
+    node = graph.node(claim.node)
+    for side, bound in (("low", claim.lo), ("high", claim.hi)):
+        witness: Witness = getattr(claim, side)
+        channels = graph.types[node.output].channels
+        expected = getattr(derived, side).count
+        if not 0 <= witness.channel < channels or witness.count != expected:
+            _fail(claim, f"the {side} witness does not fit the node")
+        if attained(graph, node, witness) != bound:
+            _fail(claim, f"its {side} witness gives {attained(graph, node, witness)}, not {bound}")
+    if _register(claim.partial_lo, claim.partial_hi) > claim.width:
+        _fail(claim, f"{claim.width} bits do not hold [{claim.partial_lo}, {claim.partial_hi}]")
+
+
+def check(certificate: Certificate, graph: Graph) -> None:
+    """Prove a certificate against a graph.
+
+    Every figure is derived again from the graph's weights, and every witness is executed by the
+    reference kernels.
+
+    Raises:
+        MismatchError: the certificate belongs to another graph, misses an accumulator, claims
+            a wrong figure, or a witness does not attain its bound.
+    """
+    if certificate.digest != graph.digest:
+        raise MismatchError(
+            f"the certificate is of graph {certificate.digest}, this is {graph.digest}",
+            where=f"overflow certificate, {graph.name}",
+            hint="certify the graph again",
+        )
+    derived = _claims(graph)
+    names = [claim.node for claim in certificate.claims]
+    if names != [claim.node for claim in derived]:
+        raise MismatchError(
+            f"the certificate speaks of {names}, the graph has {[c.node for c in derived]}",
+            where=f"overflow certificate, {graph.name}",
+        )
+    for claim, again in zip(certificate.claims, derived, strict=True):
+        _check_claim(graph, claim, again)

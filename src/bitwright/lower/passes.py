@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes on the integer graph: the same function, cheaper in hardware. Table: docs/passes.md.
+
+Each pass is pure and keeps every output equal for every input within the input intervals. It
+returns the graph itself where there is nothing to do. `optimise` runs them all, in check mode
+comparing every step by execution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bitwright.formats import Format, IntegerFormat, parse_format
+from bitwright.ir import Graph, IntArray, Node, Pass, bits_for_interval, pipeline, rebuild
+from bitwright.lower.ranges import ChannelRange, analyse, compared_range
+
+_SCALED = ("conv", "dense")
+_PRODUCT_LIMIT = 1 << 62
+
+
+def _sole_consumer(graph: Graph, edge: str) -> Node | None:
+    """The only reader of an edge, or None if others (or the outside) see it too."""
+    readers = graph.consumers(edge)
+    return readers[0] if len(readers) == 1 and edge not in graph.outputs else None
+
+
+def _with(graph: Graph, changed: Mapping[str, Node]) -> Graph:
+    """The graph with some nodes replaced, by name."""
+    if not changed:
+        return graph
+    return rebuild(graph, tuple(changed.get(node.name, node) for node in graph))
+
+
+def _without(graph: Graph, removed: Mapping[str, str], changed: Mapping[str, Node]) -> Graph:
+    """The graph without some nodes; ``removed`` maps their output edge to the edge to read."""
+    if not removed and not changed:
+        return graph
+
+    def resolve(edge: str) -> str:
+        while edge in removed:
+            edge = removed[edge]
+        return edge
+
+    kept = [changed.get(n.name, n) for n in graph if not set(n.outputs) & set(removed)]
+    return rebuild(graph, tuple(replace(n, inputs=tuple(map(resolve, n.inputs))) for n in kept))
+
+
+def _free_edge(graph: Graph, name: str) -> str:
+    while name in graph.types:
+        name += "_"
+    return name
+
+
+def _rows(array: IntArray, channels: int) -> IntArray:
+    """A parameter of (C or 1) rows, spread to one row per channel."""
+    return np.broadcast_to(array, (channels, *array.shape[1:])).astype(np.int64)
+
+
+def _flips(node: Node) -> bool:
+    return bool(np.any(node.params.get("flip", 0)))
+
+
+def _flip(node: Node, channels: int) -> IntArray:
+    flip = node.params.get("flip")
+    return np.zeros(channels, np.int64) if flip is None else _rows(flip, channels)
+
+
+def _params(node: Node, **new: IntArray | None) -> dict[str, IntArray]:
+    """The node's parameters with some replaced, or removed where None."""
+    merged: dict[str, IntArray | None] = {**node.params, **new}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _through_pools(graph: Graph, edge: str) -> Node | None:
+    """The sole consumer of an edge, looking through max pools."""
+    node = _sole_consumer(graph, edge)
+    while node is not None and node.op == "max_pool":
+        node = _sole_consumer(graph, node.output)
+    return node
+
+
+def _take_bias(consumer: Node, bias: IntArray, reach: int) -> Node | None:
+    """The consumer of ``x + bias`` rewritten to read x; None if its numbers would not fit.
+
+    Thresholds: ``x + b >= t`` is ``x >= t - b`` and ``-(x + b) >= t`` is ``-x >= t + b``.
+    Requant: ``(x + b) * m + o = x * m + (o + b * m)``.
+    """
+    channels = len(bias)
+    if consumer.op == "threshold":
+        signed = np.where(_flip(consumer, channels) == 1, -bias, bias)
+        thresholds = _rows(consumer.params["thresholds"], channels) - signed[:, np.newaxis]
+        return replace(consumer, params=_params(consumer, thresholds=thresholds))
+    if consumer.op != "requant":
+        return None
+    multiplier = consumer.params["multiplier"]
+    largest = int(np.abs(multiplier).max())
+    old_offset = int(np.abs(consumer.params["offset"]).max())
+    worst_offset = old_offset + int(np.abs(bias).max()) * largest
+    if worst_offset + reach * largest >= _PRODUCT_LIMIT:
+        return None
+    offset = _rows(consumer.params["offset"], channels) + bias * multiplier
+    return replace(consumer, params=_params(consumer, offset=offset))
+
+
+def merge_bias(graph: Graph) -> Graph:
+    """Move a conv's or dense layer's bias into the thresholds (or requant offsets) behind it.
+
+    Looks through max pools: adding a constant per channel commutes with a maximum. A bias of
+    zeros is dropped.
+    """
+    changed: dict[str, Node] = {}
+    for node in graph:
+        bias = node.params.get("bias")
+        if bias is None or node.op not in _SCALED:
+            continue
+        bare = replace(node, params=_params(node, bias=None))
+        if not bias.any():
+            changed[node.name] = bare
+            continue
+        consumer = _through_pools(graph, node.output)
+        if consumer is None:
+            continue
+        kind = graph.types[node.output]
+        reach = max(abs(kind.lo), abs(kind.hi)) + int(np.abs(bias).max())
+        taken = _take_bias(changed.get(consumer.name, consumer), bias, reach)
+        if taken is not None:
+            changed[node.name], changed[consumer.name] = bare, taken
+    return _with(graph, changed)
+
+
+def absorb_flips(graph: Graph) -> Graph:
+    """Negate weight rows (and bias, and weight scale) so that their thresholds need no flip.
+
+    Where a negated row would leave the weight format (-8 in ``int4``), the flip stays.
+    """
+    changed: dict[str, Node] = {}
+    for node in graph:
+        producer = graph.producer(node.inputs[0])
+        if node.op != "threshold" or "flip" not in node.params or producer is None:
+            continue
+        if producer.op not in _SCALED or _sole_consumer(graph, producer.output) is None:
+            continue
+        weight = producer.params["weight"]
+        channels = weight.shape[0]
+        flat = weight.reshape(channels, -1)
+        limits = parse_format(producer.string("weight_format"))
+        fits = (-flat.max(axis=1) >= limits.min_level) & (-flat.min(axis=1) <= limits.max_level)
+        flip = _flip(node, channels)
+        negate = (flip == 1) & fits
+        sign = np.where(negate, -1, 1)
+        left = np.where(negate, 0, flip)
+        changed[node.name] = replace(node, params=_params(node, flip=left if left.any() else None))
+        if negate.any():
+            changed[producer.name] = _negated(producer, sign)
+    return _with(graph, changed)
+
+
+def _negated(node: Node, sign: IntArray) -> Node:
+    weight = node.params["weight"]
+    bias = node.params.get("bias")
+    scales = np.broadcast_to(np.array(node.floats("weight_scale")), sign.shape) * sign
+    return replace(
+        node,
+        attrs={**node.attrs, "weight_scale": tuple(float(s) for s in scales)},
+        params=_params(
+            node,
+            weight=weight * sign.reshape(-1, *[1] * (weight.ndim - 1)),
+            bias=None if bias is None else bias * sign,
+        ),
+    )
+
+
+def _composed(first: Node, second: Node, channels: int, reach: int) -> Node:
+    """One threshold node for ``second(first(x))``.
+
+    With n = count of first's thresholds, first gives ``base + step * n``. Second asks
+    ``base + step * n >= t``, that is ``n >= k`` with ``k = ceil((t - base) / step)``: always for
+    k <= 0, never for k > T, else ``x >= t1[k]``. With second's flip it asks ``n <= m``, which is
+    ``not x >= t1[m + 1]``, that is ``-x >= 1 - t1[m + 1]``.
+
+    Args:
+        reach: largest absolute value of x.
+    """
+    inner, outer = (_rows(n.params["thresholds"], channels) for n in (first, second))
+    flips = _flip(second, channels)
+    base, step, count = first.integer("base"), first.integer("step"), inner.shape[1]
+    always, never = -reach, reach + 1
+    thresholds = np.empty_like(outer)
+    for channel in range(channels):
+        padded = np.concatenate(([always], inner[channel], [never]))
+        if flips[channel]:
+            index = (-outer[channel] - base) // step + 1
+            thresholds[channel] = 1 - padded[np.clip(index, 0, count + 1)]
+        else:
+            index = -((base - outer[channel]) // step)
+            thresholds[channel] = padded[np.clip(index, 0, count + 1)]
+    flip = _flip(first, channels) ^ flips
+    return replace(
+        second,
+        inputs=first.inputs,
+        params=_params(
+            second,
+            thresholds=np.clip(thresholds, always, never),
+            flip=flip if flip.any() else None,
+        ),
+    )
+
+
+def fuse_thresholds(graph: Graph) -> Graph:
+    """Two threshold nodes in a row become one."""
+    for node in graph:
+        follower = _sole_consumer(graph, node.output) if node.op == "threshold" else None
+        if follower is None or follower.op != "threshold":
+            continue
+        kind = graph.types[node.inputs[0]]
+        reach = max(abs(kind.lo), abs(kind.hi)) + 1
+        one = _composed(node, follower, kind.channels, reach)
+        fused = _without(graph, {node.output: node.inputs[0]}, {follower.name: one})
+        return fuse_thresholds(fused)
+    return graph
+
+
+def sink_pool(graph: Graph) -> Graph:
+    """Swap ``max_pool -> threshold`` to ``threshold -> max_pool`` where that narrows the pool.
+
+    A threshold without flip is monotone, so it commutes with a maximum; the pool and its line
+    buffer then carry the few bits behind the threshold. The edge behind both keeps its name, the
+    one between them gets a new one, so equal names still carry equal values.
+    """
+    for pool in graph:
+        node = _sole_consumer(graph, pool.output) if pool.op == "max_pool" else None
+        if node is None or node.op != "threshold" or _flips(node):
+            continue
+        wide, narrow = graph.types[pool.output], graph.types[node.output]
+        if narrow.wire_bits >= wide.wire_bits:
+            continue
+        between = _free_edge(graph, f"{node.output}_full")
+        early = replace(node, inputs=pool.inputs, outputs=(between,))
+        late = replace(pool, inputs=(between,), outputs=node.outputs)
+        order = {pool.name: early, node.name: late}
+        return sink_pool(rebuild(graph, tuple(order.get(n.name, n) for n in graph)))
+    return graph
+
+
+def _is_identity(graph: Graph, node: Node, seen: ChannelRange) -> bool:
+    source, target = graph.types[node.inputs[0]], graph.types[node.output]
+    if source.scale != target.scale or source.is_bipolar != target.is_bipolar:
+        return False
+    lo, hi = seen.hull
+    if node.op == "requant":
+        plain = (node.params["multiplier"] == 1).all() and not node.params["offset"].any()
+        inside = node.integer("lo") <= lo and hi <= node.integer("hi")
+        return bool(plain) and node.integer("shift") == 0 and inside
+    if node.op == "threshold":
+        count = node.params["thresholds"].shape[1]
+        base, step = node.integer("base"), node.integer("step")
+        if _flips(node) or base > lo or base + step * count < hi:
+            return False
+        levels = np.array([lo, hi]) if source.is_bipolar else np.arange(lo, hi + 1)
+        found = node.params["thresholds"][np.newaxis] <= levels[:, np.newaxis, np.newaxis]
+        return bool((base + step * found.sum(axis=2) == levels[:, np.newaxis]).all())
+    if node.op == "max_pool":
+        return node.ints("kernel") == (1, 1) and node.ints("stride") == (1, 1)
+    return False
+
+
+def remove_identities(graph: Graph) -> Graph:
+    """Remove thresholds, requants and pools that give back their input unchanged."""
+    ranges = analyse(graph)
+    removed = {
+        node.output: node.inputs[0]
+        for node in graph
+        if node.output not in graph.outputs and _is_identity(graph, node, ranges[node.inputs[0]])
+    }
+    return _without(graph, removed, {})
+
+
+def tighten_thresholds(graph: Graph) -> Graph:
+    """Clip thresholds into [lo, hi + 1] of their channel; drop those that all channels (never) pass.
+
+    A threshold that every channel always passes moves into ``base``, one that none ever passes
+    goes. The output interval, and so the wire, narrows with them. One threshold always remains.
+    """
+    ranges = analyse(graph)
+    changed: dict[str, Node] = {}
+    for node in graph:
+        if node.op != "threshold":
+            continue
+        seen = compared_range(node, ranges[node.inputs[0]])
+        old = node.params["thresholds"]
+        if old.shape[0] == 1:
+            lo, hi = (np.array([end], np.int64) for end in seen.hull)
+        else:
+            lo, hi = seen.lo, seen.hi
+        clipped = np.clip(old, lo[:, np.newaxis], hi[:, np.newaxis] + 1)
+        always = int((clipped <= lo[:, np.newaxis]).all(axis=0).sum())
+        never = int((clipped > hi[:, np.newaxis]).all(axis=0).sum())
+        first = min(always, old.shape[1] - 1)
+        last = max(old.shape[1] - never, first + 1)
+        kept = clipped[:, first:last]
+        if np.array_equal(kept, old):
+            continue
+        base = node.integer("base") + first * node.integer("step")
+        changed[node.name] = replace(
+            node, attrs={**node.attrs, "base": base}, params=_params(node, thresholds=kept)
+        )
+    return _with(graph, changed)
+
+
+def share_thresholds(graph: Graph) -> Graph:
+    """Keep one row of thresholds where every channel has the same."""
+    changed: dict[str, Node] = {}
+    for node in graph:
+        if node.op != "threshold" or node.params["thresholds"].shape[0] == 1:
+            continue
+        thresholds = node.params["thresholds"]
+        flip = _flip(node, thresholds.shape[0])
+        if (thresholds == thresholds[:1]).all() and (flip == flip[0]).all():
+            changed[node.name] = replace(
+                node,
+                params=_params(
+                    node, thresholds=thresholds[:1], flip=flip[:1] if flip.any() else None
+                ),
+            )
+    return _with(graph, changed)
+
+
+def _narrow_weight(old: Format, lo: int, hi: int) -> Format:
+    if not isinstance(old, IntegerFormat):
+        return old
+    if not old.signed:
+        return IntegerFormat(max(1, hi.bit_length()), False)
+    if old.narrow:
+        return IntegerFormat(max(2, max(-lo, hi).bit_length() + 1), True, True)
+    return IntegerFormat(max(2, bits_for_interval(min(lo, -1), hi)), True)
+
+
+def _narrow_output(old: Format, lo: int, hi: int) -> Format:
+    if not isinstance(old, IntegerFormat):
+        return old
+    bits = bits_for_interval(lo, hi)
+    return IntegerFormat(bits, lo < 0) if bits < old.bits else old
+
+
+def narrow_formats(graph: Graph) -> Graph:
+    """Give weights and activations the smallest integer format that holds them.
+
+    Only ``intN``, ``intNn`` and ``uintN`` are narrowed, within their kind; an activation that
+    never goes below zero becomes unsigned where that is smaller.
+    """
+    changed: dict[str, Node] = {}
+    for node in graph:
+        if node.op in _SCALED:
+            key, weight = "weight_format", node.params["weight"]
+            old = parse_format(node.string(key))
+            new = _narrow_weight(old, int(weight.min()), int(weight.max()))
+        elif node.op in ("threshold", "requant"):
+            key, kind = "format", graph.types[node.output]
+            old = parse_format(node.string(key))
+            new = _narrow_output(old, kind.lo, kind.hi)
+        else:
+            continue
+        if new.bits < old.bits:
+            changed[node.name] = replace(node, attrs={**node.attrs, key: new.name})
+    return _with(graph, changed)
+
+
+PASSES: tuple[Pass, ...] = (
+    fuse_thresholds,
+    merge_bias,
+    absorb_flips,
+    sink_pool,
+    remove_identities,
+    tighten_thresholds,
+    share_thresholds,
+    narrow_formats,
+)
+
+
+def optimise(graph: Graph, *, passes: Sequence[Pass] = PASSES, check: int = 0) -> Graph:
+    """Run the passes in order.
+
+    Args:
+        check: number of random frames on which every pass is compared with `Graph.run`.
+
+    Raises:
+        MismatchError: a pass changed an output (a bug).
+    """
+    return pipeline(graph, passes, check=check)

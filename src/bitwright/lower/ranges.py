@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Range analysis: the exact interval of every channel of every edge, and of every partial sum.
+
+An edge's type carries one interval for the whole tensor. This analysis is finer: it keeps one
+interval per channel (per element behind a flatten), and it looks at which taps of a padded window
+can hold pixels at all. Every bound of one node is attained for some input within the intervals of
+its input edge, so it cannot be improved by looking at that node alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.errors import GraphError
+from bitwright.ir import Graph, IntArray, Node, TensorType
+from bitwright.ir import kernels
+
+_LIMIT = float(1 << 62)
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelRange:
+    """Smallest and largest level of each channel: two int64 arrays of shape (channels,)."""
+
+    lo: IntArray
+    hi: IntArray
+
+    @property
+    def hull(self) -> tuple[int, int]:
+        """The interval that holds every channel."""
+        return int(self.lo.min()), int(self.hi.max())
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, ChannelRange)
+            and np.array_equal(self.lo, other.lo)
+            and np.array_equal(self.hi, other.hi)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False)
+class DotRange:
+    """Intervals of one accumulator of a conv or dense node, per output channel.
+
+    Attributes:
+        final: the finished sum, bias included.
+        partial: every value the sum can have on the way, whatever the order of the terms and
+            whether the bias comes first, last or is added elsewhere. See `partial_range`.
+        low_at, high_at: output position (oh, ow) of a window that attains the final bound; (0, 0)
+            for a dense node. Shape (channels, 2).
+    """
+
+    final: ChannelRange
+    partial: ChannelRange
+    low_at: IntArray
+    high_at: IntArray
+
+
+def _constant(tensor: TensorType) -> ChannelRange:
+    return ChannelRange(
+        np.full(tensor.channels, tensor.lo, np.int64), np.full(tensor.channels, tensor.hi, np.int64)
+    )
+
+
+def _guard(weight: IntArray, inputs: ChannelRange, bias: IntArray, where: str) -> None:
+    """Sums of absolute values below 2^62, so that int64 below is exact."""
+    largest = float(max(np.abs(inputs.lo).max(), np.abs(inputs.hi).max()))
+    flat = np.abs(weight.astype(np.float64)).reshape(weight.shape[0], -1).sum(axis=1)
+    worst = float((flat * largest + np.abs(bias.astype(np.float64))).max())
+    if worst >= _LIMIT:
+        raise GraphError(
+            f"the accumulator can reach {worst:.3g}, more than 62 bits",
+            where=where,
+            hint="use fewer bits or a smaller layer",
+        )
+
+
+def _group_inputs(
+    inputs: ChannelRange, groups: int, rows: int
+) -> Iterator[tuple[slice, ChannelRange]]:
+    """Output rows and the ranges of the input channels they read, group by group."""
+    width = len(inputs.lo) // groups
+    for group in range(groups):
+        part = slice(group * width, (group + 1) * width)
+        out = slice(group * rows // groups, (group + 1) * rows // groups)
+        yield out, ChannelRange(inputs.lo[part], inputs.hi[part])
+
+
+def _split(weight: IntArray) -> tuple[IntArray, IntArray]:
+    return np.maximum(weight, 0), np.minimum(weight, 0)
+
+
+def _exact(weight: IntArray, inputs: ChannelRange) -> tuple[IntArray, IntArray]:
+    """Smallest and largest ``weight @ x`` per row; weight is ``(rows, taps..., channels)``.
+
+    A weight above zero takes its largest sum at x = hi, one below zero at x = lo.
+    """
+    positive, negative = _split(weight)
+    axes = tuple(range(1, weight.ndim - 1))
+    positive, negative = positive.sum(axis=axes), negative.sum(axis=axes)
+    low = positive @ inputs.lo + negative @ inputs.hi
+    high = positive @ inputs.hi + negative @ inputs.lo
+    return low, high
+
+
+def partial_range(
+    weight: IntArray, inputs: ChannelRange, bias: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Interval of every partial sum, in any order of the terms, per row.
+
+    A partial sum is the sum over some subset S of the terms ``t_i = w_i x_i``, with or without the
+    bias. Each term lies in ``[l_i, h_i]``; the largest sum over all subsets takes exactly the terms
+    with ``h_i > 0``, so it is ``sum max(0, h_i) + max(0, bias)``, and the smallest is
+    ``sum min(0, l_i) + min(0, bias)``. Both are attained by some subset and some order, so the
+    bound is exact for "any order". If every input interval contains 0 (or is bipolar, [-1, 1]) then
+    ``l_i <= 0 <= h_i`` and this is the interval of the finished sum, only widened to hold 0 and
+    the sum without bias; if it does not (inputs in [3, 7], say), a partial sum can leave the
+    interval of the finished sum: 3 terms of +7 before 3 terms of -7. Taps that fall on
+    padding are terms left out, which the subsets cover.
+    """
+    positive, negative = _split(weight)
+    axes = tuple(range(1, weight.ndim - 1))
+    positive, negative = positive.sum(axis=axes), negative.sum(axis=axes)
+    above, below = np.maximum(inputs.hi, 0), np.minimum(inputs.lo, 0)
+    low = positive @ below + negative @ above + np.minimum(bias, 0)
+    high = positive @ above + negative @ below + np.maximum(bias, 0)
+    return low, high
+
+
+def _axis_masks(
+    size: int, out: int, kernel: int, stride: int, before: int, dilation: int
+) -> dict[tuple[bool, ...], int]:
+    """Distinct sets of taps that fall on pixels along one axis -> the first such output index."""
+    taps = np.arange(kernel) * dilation
+    masks: dict[tuple[bool, ...], int] = {}
+    for index in range(out):
+        at = index * stride - before + taps
+        masks.setdefault(tuple(bool(v) for v in (at >= 0) & (at < size)), index)
+    return masks
+
+
+def conv_masks(
+    node: Node, source: TensorType, target: TensorType
+) -> list[tuple[NDArray[np.bool_], NDArray[np.bool_], tuple[int, int]]]:
+    """Every distinct pattern of taps on pixels: (rows, columns, an output position with it)."""
+    kernel = node.params["weight"].shape[1:3]
+    stride, padding, dilation = node.ints("stride"), node.ints("padding"), node.ints("dilation")
+    rows, columns = (
+        _axis_masks(source.shape[a], target.shape[a], kernel[a], stride[a], padding[a], dilation[a])
+        for a in (0, 1)
+    )
+    return [
+        (np.array(r), np.array(c), (at_r, at_c))
+        for r, at_r in rows.items()
+        for c, at_c in columns.items()
+    ]
+
+
+def _bias(node: Node, rows: int) -> IntArray:
+    return node.params.get("bias", np.zeros(rows, np.int64))
+
+
+def _dense_range(node: Node, inputs: ChannelRange) -> DotRange:
+    weight = node.params["weight"]
+    bias = _bias(node, weight.shape[0])
+    _guard(weight, inputs, bias, node.name)
+    low, high = _exact(weight, inputs)
+    partial = ChannelRange(*partial_range(weight, inputs, bias))
+    at = np.zeros((weight.shape[0], 2), np.int64)
+    return DotRange(ChannelRange(low + bias, high + bias), partial, at, at)
+
+
+def _conv_range(
+    node: Node, inputs: ChannelRange, source: TensorType, target: TensorType
+) -> DotRange:
+    weight = node.params["weight"]
+    rows, groups = weight.shape[0], node.integer("groups")
+    bias = _bias(node, rows)
+    _guard(weight, inputs, bias, node.name)
+    masks = conv_masks(node, source, target)
+    low, high = np.empty((len(masks), rows), np.int64), np.empty((len(masks), rows), np.int64)
+    partial_low, partial_high = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    for out, part in _group_inputs(inputs, groups, rows):
+        for index, (in_rows, in_columns, _) in enumerate(masks):
+            seen = weight[out][:, in_rows][:, :, in_columns]
+            low[index, out], high[index, out] = _exact(seen, part)
+        partial_low[out], partial_high[out] = partial_range(weight[out], part, bias[out])
+    places = np.array([at for _, _, at in masks], np.int64)
+    return DotRange(
+        ChannelRange(low.min(axis=0) + bias, high.max(axis=0) + bias),
+        ChannelRange(partial_low, partial_high),
+        places[low.argmin(axis=0)],
+        places[high.argmax(axis=0)],
+    )
+
+
+def dot_range(graph: Graph, node: Node, inputs: ChannelRange) -> DotRange:
+    """Accumulator intervals of a conv or dense node for given intervals of its input channels.
+
+    Raises:
+        GraphError: the node has no accumulator, or it needs more than 62 bits.
+    """
+    if node.op == "dense":
+        return _dense_range(node, inputs)
+    if node.op == "conv":
+        return _conv_range(node, inputs, graph.types[node.inputs[0]], graph.types[node.output])
+    raise GraphError(f"{node.op} has no accumulator", where=node.name)
+
+
+def product_range(node: Node, inputs: ChannelRange) -> ChannelRange:
+    """Interval of ``x * multiplier + offset`` of a requant node, before the shift."""
+    ends = np.stack([inputs.lo * node.params["multiplier"], inputs.hi * node.params["multiplier"]])
+    ends = ends + node.params["offset"]
+    return ChannelRange(ends.min(axis=0), ends.max(axis=0))
+
+
+def _requant_range(node: Node, inputs: ChannelRange) -> ChannelRange:
+    product = product_range(node, inputs)
+    lo, hi = (
+        np.clip(
+            kernels.round_shift(end, node.integer("shift"), node.string("rounding")),
+            node.integer("lo"),
+            node.integer("hi"),
+        )
+        for end in (product.lo, product.hi)
+    )
+    return ChannelRange(lo, hi)
+
+
+def compared_range(node: Node, inputs: ChannelRange) -> ChannelRange:
+    """Interval of what a threshold node compares: x, or -x in the flipped channels."""
+    if "flip" not in node.params:
+        return inputs
+    flip = node.params["flip"] == 1
+    return ChannelRange(
+        np.where(flip, -inputs.hi, inputs.lo), np.where(flip, -inputs.lo, inputs.hi)
+    )
+
+
+def _threshold_range(node: Node, inputs: ChannelRange) -> ChannelRange:
+    seen = compared_range(node, inputs)
+    base, step = node.integer("base"), node.integer("step")
+    lo, hi = (
+        base + step * kernels.count_thresholds(end, node.params["thresholds"])
+        for end in (seen.lo, seen.hi)
+    )
+    return ChannelRange(lo, hi)
+
+
+def _node_range(graph: Graph, node: Node, inputs: ChannelRange) -> ChannelRange:
+    source, target = graph.types[node.inputs[0]], graph.types[node.output]
+    match node.op:
+        case "conv" | "dense":
+            return dot_range(graph, node, inputs).final
+        case "threshold":
+            return _threshold_range(node, inputs)
+        case "requant":
+            return _requant_range(node, inputs)
+        case "max_pool":
+            return inputs
+        case "flatten":
+            pixels = source.size // source.channels
+            return ChannelRange(np.tile(inputs.lo, pixels), np.tile(inputs.hi, pixels))
+        case _:
+            return _constant(target)
+
+
+def analyse(graph: Graph) -> dict[str, ChannelRange]:
+    """The interval of every channel of every edge of an integer graph.
+
+    Raises:
+        GraphError: an interval leaves the one its edge's type states (a bug in a type rule).
+    """
+    ranges = {edge: _constant(graph.types[edge]) for edge in graph.inputs}
+    for node in graph:
+        found = _node_range(graph, node, ranges[node.inputs[0]])
+        lo, hi = found.hull
+        stated = graph.types[node.output]
+        if lo < stated.lo or hi > stated.hi:
+            raise GraphError(
+                f"range analysis finds [{lo}, {hi}], the type states [{stated.lo}, {stated.hi}]",
+                where=node.name,
+            )
+        ranges[node.output] = found
+    return ranges

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Range analysis and the overflow certificate: exact, attained, and able to fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bitwright.errors import DataError, MismatchError
+from bitwright.formats import parse_format
+from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds, rebuild
+from bitwright.lower import analyse, certify, check
+from bitwright.lower.certificate import from_json, witness_input
+from bitwright.lower.ranges import ChannelRange, dot_range, partial_range
+from tests.strategies import integer_graphs
+
+
+def one_dense(weight: list[list[int]], lo: int, hi: int, bias: list[int] | None = None) -> Graph:
+    b = GraphBuilder("one", INTEGER)
+    x = b.input("x", TensorType((len(weight[0]),), parse_format("int8"), (1.0,), lo, hi))
+    params = {"weight": np.array(weight)}
+    if bias is not None:
+        params["bias"] = np.array(bias)
+    y = b.add("dense", (x,), name="d", attrs={"weight_format": "int8"}, params=params)
+    return b.finish(y)
+
+
+@given(integer_graphs(), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_no_value_leaves_its_channel_interval(graph: Graph, seed: int) -> None:
+    ranges = analyse(graph)
+    values = graph.run(random_feeds(graph, 8, np.random.default_rng(seed)), edges=True)
+    for edge, levels in values.items():
+        axes = tuple(range(levels.ndim - 1))
+        assert (levels.min(axis=axes) >= ranges[edge].lo).all(), edge
+        assert (levels.max(axis=axes) <= ranges[edge].hi).all(), edge
+
+
+@given(integer_graphs())
+@settings(max_examples=60, deadline=None)
+def test_every_certificate_of_a_random_network_checks(graph: Graph) -> None:
+    certificate = certify(graph)
+    check(certificate, graph)
+    check(from_json(certificate.to_json()), graph)
+    assert from_json(certificate.to_json()) == certificate
+
+
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=4), st.data())
+@settings(max_examples=80, deadline=None)
+def test_bounds_equal_brute_force(weight: list[int], data: st.DataObject) -> None:
+    lo = data.draw(st.integers(-3, 3))
+    hi = data.draw(st.integers(lo, lo + 3))
+    bias = data.draw(st.integers(-5, 5))
+    inputs = list(product((lo, hi), repeat=len(weight)))
+    sums = [bias + sum(w * x for w, x in zip(weight, xs, strict=True)) for xs in inputs]
+    graph = one_dense([weight], lo, hi, [bias])
+    found = dot_range(graph, graph.node("d"), analyse(graph)["x"])
+    assert found.final.hull == (min(sums), max(sums))
+    reached = {0, bias}
+    for xs in inputs:
+        terms = [w * x for w, x in zip(weight, xs, strict=True)]
+        for order in permutations(terms):
+            running = np.cumsum(order)
+            reached |= set(running.tolist()) | set((running + bias).tolist())
+    assert found.partial.hull == (min(reached), max(reached))
+
+
+def test_partial_sums_can_leave_the_final_interval() -> None:
+    inputs = ChannelRange(np.array([3, 3]), np.array([7, 7]))
+    low, high = partial_range(np.array([[1, -1]]), inputs, np.array([0]))
+    assert (low[0], high[0]) == (-7, 7)
+    graph = one_dense([[1, -1]], 3, 7)
+    assert graph.types["d"].lo == -4 and graph.types["d"].hi == 4
+    assert certify(graph).claim("d").width == 4
+
+
+def test_padding_of_a_small_image_is_seen() -> None:
+    """A 3x3 kernel on a 1x1 image only ever sees its centre tap."""
+    b = GraphBuilder("pad", INTEGER)
+    x = b.input("x", TensorType((1, 1, 1), parse_format("uint4"), (1.0,), 0, 15))
+    b.add(
+        "conv",
+        (x,),
+        name="c",
+        attrs={"padding": (1, 1, 1, 1), "weight_format": "int4"},
+        params={"weight": np.full((1, 3, 3, 1), 7)},
+    )
+    graph = b.finish("c")
+    assert graph.types["c"].hi >= 105
+    claim = certify(graph).claim("c")
+    assert (claim.lo, claim.hi) == (0, 105)
+    check(certify(graph), graph)
+
+
+def test_worst_case_may_lie_at_the_border() -> None:
+    """Inputs in [1, 3] and weights below zero in the first column: the largest sum skips it."""
+    b = GraphBuilder("border", INTEGER)
+    x = b.input("x", TensorType((1, 4, 1), parse_format("int8"), (1.0,), 1, 3))
+    b.add(
+        "conv",
+        (x,),
+        name="c",
+        attrs={"padding": (0, 1, 0, 1), "weight_format": "int8"},
+        params={"weight": np.array([-5, 1, 1]).reshape(1, 1, 3, 1)},
+    )
+    graph = b.finish("c")
+    claim = certify(graph).claim("c")
+    assert (claim.lo, claim.hi) == (-15 + 1, 6)
+    assert claim.high.position == (0, 0)
+    check(certify(graph), graph)
+
+
+def test_bipolar_popcount_widths() -> None:
+    b = GraphBuilder("xnor", INTEGER)
+    x = b.input("x", TensorType((64,), parse_format("bipolar"), (1.0,), -1, 1))
+    weight = np.random.default_rng(0).integers(0, 2, (3, 64)) * 2 - 1
+    b.add("dense", (x,), name="d", attrs={"weight_format": "bipolar"}, params={"weight": weight})
+    graph = b.finish("d")
+    claim = certify(graph).claim("d")
+    assert (claim.lo, claim.hi, claim.width, claim.naive_width) == (-64, 64, 8, 8)
+    assert set(np.unique(witness_input(graph, graph.node("d"), claim.high))) <= {-1, 1}
+
+
+def test_bits_saved_and_table() -> None:
+    graph = one_dense([[1, 0, 0, 0, 0, 0, 0, -1]], -8, 7)
+    certificate = certify(graph)
+    claim = certificate.claim("d")
+    assert (claim.lo, claim.hi, claim.width) == (-15, 15, 5)
+    assert claim.naive_width == 8 + 8 + 3 and claim.saved == 14
+    first, second = certificate.table().splitlines()
+    assert first.split()[0] == "accumulator" and second.split()[-1] == "14"
+
+
+def test_check_refuses_false_claims() -> None:
+    graph = one_dense([[3, -2, 1]], -8, 7, [4])
+    good = certify(graph)
+    claim = good.claims[0]
+    lies = {
+        "hi": replace(claim, hi=claim.hi - 1),
+        "lo": replace(claim, lo=claim.lo - 1),
+        "width": replace(claim, width=claim.width - 1),
+        "partial_hi": replace(claim, partial_hi=claim.partial_hi + 1),
+        "witness": replace(claim, high=replace(claim.high, at_hi="00")),
+        "channel": replace(claim, high=replace(claim.high, channel=9)),
+    }
+    check(good, graph)
+    for name, lie in lies.items():
+        with pytest.raises(MismatchError, match=r"d"):
+            check(replace(good, claims=(lie,)), graph)
+            pytest.fail(f"{name} was believed")
+    with pytest.raises(MismatchError, match="speaks of"):
+        check(replace(good, claims=()), graph)
+
+
+def test_check_refuses_another_graph() -> None:
+    graph, other = one_dense([[3, -2, 1]], -8, 7), one_dense([[3, -2, 2]], -8, 7)
+    with pytest.raises(MismatchError, match="certificate is of graph"):
+        check(certify(graph), other)
+    with pytest.raises(MismatchError, match="the graph gives"):
+        check(replace(certify(graph), digest=other.digest), other)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": 99}', '{"schema": 1, "claims": 3}'])
+def test_a_broken_certificate_file_is_refused(text: str) -> None:
+    with pytest.raises(DataError):
+        from_json(text)
+
+
+def test_constant_channels_narrow_what_follows() -> None:
+    """The type knows one interval a tensor; the analysis knows that channel 1 is always 0."""
+    b = GraphBuilder("narrow", INTEGER)
+    x = b.input("x", TensorType((2,), parse_format("int4"), (1.0,), -8, 7))
+    y = b.add(
+        "threshold",
+        (x,),
+        attrs={"format": "uint1"},
+        params={"thresholds": np.array([[0], [100]])},
+    )
+    b.add("dense", (y,), name="d", attrs={"weight_format": "int8"}, params={"weight": [[1, 100]]})
+    graph = b.finish("d")
+    assert graph.types["d"].hi == 101
+    assert certify(graph).claim("d").hi == 1
+    assert rebuild(graph, graph.nodes) == graph

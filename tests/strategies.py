@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hypothesis strategies shared by all tiers: random few-bit networks.
+
+`integer_graphs` draws graphs of the integer dialect (numpy only). Structure is drawn by
+Hypothesis, so failures shrink to few layers and small images; the arrays come from a drawn seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from bitwright.formats import parse_format
+from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType
+
+ACTIVATION_FORMATS = (
+    *(f"uint{bits}" for bits in range(1, 9)),
+    *(f"int{bits}" for bits in range(2, 9)),
+    "ternary",
+    "bipolar",
+)
+WEIGHT_FORMATS = (
+    *(f"int{bits}" for bits in range(2, 9)),
+    *(f"int{bits}n" for bits in range(2, 9)),
+    "uint2",
+    "ternary",
+    "bipolar",
+)
+
+
+@dataclass(frozen=True)
+class GraphLimits:
+    """What `integer_graphs` may draw.
+
+    Attributes:
+        image: largest height and width of the input.
+        channels: largest number of channels of any layer.
+        blocks: largest number of conv / pool blocks before the dense layers.
+        wide_pools: also draw max pools in front of the activation, on accumulators.
+    """
+
+    image: int = 7
+    channels: int = 4
+    blocks: int = 2
+    dense: int = 2
+    groups: bool = True
+    dilation: bool = True
+    requant: bool = True
+    flip: bool = True
+    wide_pools: bool = True
+    pool_padding: bool = True
+
+
+def draw_levels(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Random levels of a format, uniform; no level is impossible."""
+    kind = parse_format(name)
+    if name == "bipolar":
+        return rng.integers(0, 2, shape) * 2 - 1
+    return rng.integers(kind.min_level, kind.max_level + 1, shape)
+
+
+class _Network:
+    """One network being drawn."""
+
+    def __init__(self, draw: st.DrawFn, limits: GraphLimits) -> None:
+        self.draw = draw
+        self.limits = limits
+        self.rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1), label="seed"))
+        self.builder = GraphBuilder("random", INTEGER)
+        size = st.integers(1, limits.image)
+        shape = (draw(size), draw(size), draw(st.integers(1, limits.channels)))
+        name = draw(st.sampled_from(ACTIVATION_FORMATS), label="input")
+        kind = parse_format(name)
+        self.edge = self.builder.input(
+            "x", TensorType(shape, kind, (0.25,), kind.min_level, kind.max_level)
+        )
+
+    @property
+    def kind(self) -> TensorType:
+        return self.builder.types[self.edge]
+
+    def flag(self, allowed: bool = True) -> bool:
+        return allowed and self.draw(st.booleans())
+
+    def pair(self, low: int, high: int) -> tuple[int, int]:
+        number = st.integers(low, max(low, high))
+        return self.draw(number), self.draw(number)
+
+    def weights(self, shape: tuple[int, ...]) -> tuple[str, dict[str, np.ndarray]]:
+        name = self.draw(st.sampled_from(WEIGHT_FORMATS), label="weights")
+        params = {"weight": draw_levels(self.rng, name, shape)}
+        if self.flag():
+            params["bias"] = self.rng.integers(-20, 21, shape[0])
+        return name, params
+
+    def conv(self) -> None:
+        height, width, channels = self.kind.shape
+        padded = not self.kind.is_bipolar
+        padding = (*self.pair(0, 2 * padded), *self.pair(0, 2 * padded))
+        room = (height + padding[0] + padding[2], width + padding[1] + padding[3])
+        kernel = tuple(self.draw(st.integers(1, min(3, r))) for r in room)
+        dilation = tuple(
+            2 if self.flag(self.limits.dilation) and 2 * (k - 1) + 1 <= r else 1
+            for k, r in zip(kernel, room, strict=True)
+        )
+        groups = channels if self.flag(self.limits.groups) else 1
+        rows = groups * self.draw(st.integers(1, max(1, self.limits.channels // groups)))
+        name, params = self.weights((rows, *kernel, channels // groups))
+        self.edge = self.builder.add(
+            "conv",
+            (self.edge,),
+            attrs={
+                "stride": self.pair(1, 2),
+                "padding": padding,
+                "dilation": dilation,
+                "groups": groups,
+                "weight_format": name,
+                "weight_scale": (0.5,),
+            },
+            params=params,
+            source="conv",
+        )
+
+    def dense(self, rows: int) -> None:
+        name, params = self.weights((rows, self.kind.channels))
+        self.edge = self.builder.add(
+            "dense",
+            (self.edge,),
+            attrs={"weight_format": name, "weight_scale": (0.5,)},
+            params=params,
+            source="dense",
+        )
+
+    def pool(self) -> None:
+        height, width, _ = self.kind.shape
+        kernel = tuple(self.draw(st.integers(1, min(3, s))) for s in (height, width))
+        padding = (0, 0, 0, 0)
+        if self.flag(self.limits.pool_padding):
+            padding = tuple(int(self.draw(st.integers(0, kernel[i % 2] - 1))) for i in range(4))
+        self.edge = self.builder.add(
+            "max_pool",
+            (self.edge,),
+            attrs={"kernel": kernel, "stride": self.pair(1, 3), "padding": padding},
+        )
+
+    def threshold(self) -> None:
+        name = self.draw(st.sampled_from(ACTIVATION_FORMATS), label="activation")
+        kind, channels = parse_format(name), self.kind.channels
+        rows = 1 if self.flag() else channels
+        steps = (kind.max_level - kind.min_level) // kind.level_step
+        # A little beyond the interval on both sides: some thresholds always or never pass.
+        margin = 1 + (self.kind.hi - self.kind.lo) // 8
+        drawn = self.rng.integers(self.kind.lo - margin, self.kind.hi + margin + 1, (rows, steps))
+        params = {"thresholds": np.sort(drawn, axis=1)}
+        if self.flag(self.limits.flip):
+            params["flip"] = self.rng.integers(0, 2, rows)
+        self.edge = self.builder.add(
+            "threshold",
+            (self.edge,),
+            attrs={
+                "base": kind.min_level,
+                "step": kind.level_step,
+                "format": name,
+                "scale": (0.5,),
+            },
+            params=params,
+            source="threshold",
+        )
+
+    def requant(self) -> None:
+        names = [n for n in ACTIVATION_FORMATS if n != "bipolar"]
+        name = self.draw(st.sampled_from(names), label="activation")
+        kind = parse_format(name)
+        rows = 1 if self.flag() else self.kind.channels
+        shift = self.draw(st.integers(0, 12))
+        self.edge = self.builder.add(
+            "requant",
+            (self.edge,),
+            attrs={
+                "shift": shift,
+                "rounding": self.draw(st.sampled_from(("half_even", "half_up", "floor"))),
+                "lo": kind.min_level,
+                "hi": kind.max_level,
+                "format": name,
+                "scale": (0.5,),
+            },
+            params={
+                "multiplier": self.rng.integers(-40, 41, rows),
+                "offset": self.rng.integers(-(8 << shift), (8 << shift) + 1, rows),
+            },
+            source="requant",
+        )
+
+    def activation(self) -> None:
+        if self.flag(self.limits.requant):
+            self.requant()
+        else:
+            self.threshold()
+
+    def block(self) -> None:
+        self.conv()
+        if self.flag(self.limits.wide_pools):
+            self.pool()
+        self.activation()
+        if self.flag():
+            self.pool()
+
+
+@st.composite
+def integer_graphs(draw: st.DrawFn, limits: GraphLimits | None = None) -> Graph:
+    """A small classifier: conv / pool blocks, flatten, dense layers, scores and label."""
+    limits = GraphLimits() if limits is None else limits
+    network = _Network(draw, limits)
+    for _ in range(draw(st.integers(0, limits.blocks), label="blocks")):
+        network.block()
+    network.edge = network.builder.add("flatten", (network.edge,))
+    for _ in range(draw(st.integers(1, limits.dense), label="dense") - 1):
+        network.dense(draw(st.integers(1, 2 * limits.channels)))
+        network.activation()
+    network.dense(draw(st.integers(1, 5), label="classes"))
+    scores = network.edge
+    label = network.builder.add("argmax", (scores,), name="label")
+    return network.builder.finish(scores, label)
