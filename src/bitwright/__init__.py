@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Few-bit CNNs, from a PyTorch model to working silicon, with nothing but ``pip``.
+
+The public names are those of `bitwright.api`; they are looked up when first used, so that
+``import bitwright`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bitwright.api import Pipeline, build, estimate, load_recipe
+
+__version__ = "0.1.0"
+__all__ = ["Pipeline", "__version__", "build", "estimate", "load_recipe"]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from bitwright import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,435 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recipe: one validated YAML file that says everything a run needs.
+
+Every error names the file and line, the field, the reason and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+
+from bitwright.data.spec import DatasetSpec
+from bitwright.errors import RecipeError
+from bitwright.models.catalog import ModelSpec
+from bitwright.recipe_yaml import Document, parse_document
+from bitwright.train.config import TrainConfig
+
+RECIPES = Path(__file__).parent / "recipes"
+_MAX_BYTES = 1 << 20
+
+_Count = Annotated[int, Field(ge=1)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A part of the recipe: unknown keys are errors, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class TrainSection(Section):
+    """Training in floating point, then training of the quantized model.
+
+    Attributes:
+        float_: settings of the float phase (key ``float``).
+        quantized: settings of the quantized phase; None means post-training quantization only.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    float_: TrainConfig = Field(default=TrainConfig(), alias="float")
+    quantized: TrainConfig | None = None
+
+
+class Budget(Section):
+    """Device resources that a design may use; a resource that is not named is not limited."""
+
+    lut: _Count | None = None
+    ff: _Count | None = None
+    bram: Annotated[int, Field(ge=0)] | None = None
+    dsp: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _names_one(self) -> Budget:
+        if all(value is None for value in self.model_dump().values()):
+            raise ValueError("names no resource; give at least one of lut, ff, bram, dsp")
+        return self
+
+
+class HardwareSection(Section):
+    """What to build it for.
+
+    Attributes:
+        target: a name of ``bitwright list targets``.
+        clock_mhz: clock to implement for; ``synth_clk_period_ns`` says the same as a period.
+        target_fps: images per second to reach, with as little hardware as possible; else
+        fill: share of the target's LUTs, block RAMs and multipliers to fill, as fast as possible;
+        budget: the same with counts; if none of the three is given, ``fill: 0.5``.
+        folding_config_file: PE and SIMD by hand (FINN's JSON), instead of a search.
+    """
+
+    target: str = "ecp5-45k"
+    clock_mhz: _Positive = 100.0
+    target_fps: _Positive | None = None
+    fill: Annotated[float, Field(gt=0, le=1)] | None = None
+    budget: Budget | None = None
+    folding_config_file: Path | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_period(cls, fields: Any) -> Any:
+        if not isinstance(fields, Mapping) or "synth_clk_period_ns" not in fields:
+            return fields
+        rest = {key: value for key, value in fields.items() if key != "synth_clk_period_ns"}
+        if "clock_mhz" in rest:
+            raise ValueError("give clock_mhz or synth_clk_period_ns, not both")
+        try:
+            period = float(fields["synth_clk_period_ns"])
+            if not 0 < period < float("inf"):
+                raise ValueError
+        except (TypeError, ValueError):
+            given = fields["synth_clk_period_ns"]
+            message = f"synth_clk_period_ns should be a positive number, found {given!r}"
+            raise ValueError(message) from None
+        return {**rest, "clock_mhz": 1000.0 / period}
+
+    @model_validator(mode="after")
+    def _one_goal(self) -> HardwareSection:
+        named = ("target_fps", "fill", "budget", "folding_config_file")
+        goals = [name for name in named if getattr(self, name) is not None]
+        if len(goals) > 1:
+            raise ValueError(f"give only one of {', '.join(goals)}")
+        return self
+
+
+class SimulateSection(Section):
+    """How much of the proof to run.
+
+    Attributes:
+        images: held-out images to simulate, or ``all``.
+        stall_images: how many of them again with random stalls on both sides.
+        stall_probability: chance of a stall in a cycle, on each side.
+    """
+
+    images: _Count | Literal["all"] = "all"
+    stall_images: _Count = Field(
+        default=20, validation_alias=AliasChoices("stall_images", "stalls")
+    )
+    stall_probability: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+
+class ImplementSection(Section):
+    """How hard to try.
+
+    Attributes:
+        seeds: placement seeds to try; the fastest result that meets the clock is kept.
+        timeout_s: longest time that one tool may take, in seconds.
+    """
+
+    seeds: Annotated[int, Field(ge=1, le=64)] = 1
+    timeout_s: Annotated[float, Field(gt=0, le=24 * 3600)] = 1200.0
+
+
+class ReportSection(Section):
+    """What the page shows.
+
+    Attributes:
+        sample_images: held-out images drawn with their predictions.
+        cpu_threads: threads of the CPU baseline.
+    """
+
+    sample_images: Annotated[int, Field(ge=0, le=200)] = 24
+    cpu_threads: Annotated[int, Field(ge=1, le=256)] = 1
+
+
+class Recipe(Section):
+    """Everything a run needs; see the commented ``recipes/digits.yaml``.
+
+    Attributes:
+        quant: the policy, as `quant.Policy` reads it.
+        base_dir: folder of the recipe file: relative paths and the user's own modules start here.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+    description: str = ""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    data: DatasetSpec
+    model: ModelSpec
+    quant: dict[str, Any] = Field(default_factory=dict)
+    train: TrainSection = TrainSection()
+    hardware: HardwareSection = HardwareSection()
+    simulate: SimulateSection = SimulateSection()
+    implement: ImplementSection = ImplementSection()
+    report: ReportSection = ReportSection()
+    base_dir: Path = Field(default=Path(), exclude=True)
+
+    @field_validator("data", "model", mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    def resolved(self) -> dict[str, Any]:
+        """The recipe with every default filled in, as plain YAML values."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def to_yaml(self) -> str:
+        """The resolved recipe as a YAML file."""
+        return yaml.safe_dump(self.resolved(), sort_keys=False, allow_unicode=True)
+
+
+def list_recipes() -> tuple[tuple[str, str], ...]:
+    """Name and description of every recipe inside the package."""
+    rows = []
+    for path in sorted(RECIPES.glob("*.yaml")):
+        rows.append((path.stem, load_recipe(path).description))
+    return tuple(rows)
+
+
+def find_recipe(name: str | Path) -> Path:
+    """The file of a recipe, given by path or by the name of one inside the package.
+
+    Raises:
+        RecipeError: there is no such recipe.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    inside = RECIPES / f"{name}.yaml"
+    if path.name == str(name) and inside.is_file():
+        return inside
+    known = [entry.stem for entry in sorted(RECIPES.glob("*.yaml"))]
+    close = difflib.get_close_matches(str(name), known, n=1)
+    raise RecipeError(
+        f"no recipe {str(name)!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
+        hint=f"name a YAML file, or one of: {', '.join(known)}; "
+        "`bitwright init` writes one for your own model",
+    )
+
+
+def load_recipe(
+    name: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    data_dir: str | Path | None = None,
+    base_dir: Path | None = None,
+) -> Recipe:
+    """Load and check a recipe.
+
+    Args:
+        name: a path, or the name of a recipe inside the package.
+        overrides: assignments such as ``train.float.epochs=3``; the value is read as YAML.
+        data_dir: replaces ``data.path``.
+        base_dir: where relative paths start; by default the folder of the file.
+
+    Raises:
+        RecipeError: it does not exist, is no YAML, or breaks the schema.
+    """
+    path = find_recipe(name)
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise RecipeError("is larger than 1 MiB; a recipe is a short text", where=str(path))
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"cannot be read: {error}", where=str(path)) from error
+    document = parse_document(text, str(path))
+    for assignment in overrides:
+        document = document.override(assignment)
+    if data_dir is not None:
+        place = str(Path(data_dir).expanduser().resolve())
+        document = document.assign(("data", "path"), place, "--data")
+    return _validate(document, (base_dir or path.parent).resolve())
+
+
+def recipe_from_dict(fields: Mapping[str, Any], base_dir: Path | None = None) -> Recipe:
+    """A recipe from plain values, checked in the same way.
+
+    Raises:
+        RecipeError: it breaks the schema.
+    """
+    return _validate(Document(dict(fields), "recipe", {}), (base_dir or Path()).resolve())
+
+
+def _validate(document: Document, base_dir: Path) -> Recipe:
+    fields = document.value
+    if "data" in fields:
+        fields = {**fields, "data": _name_alone(fields["data"])}
+    if "model" in fields:
+        fields = {**fields, "model": _name_alone(fields["model"])}
+    if "base_dir" in fields:
+        raise RecipeError("is not a field of a recipe", where=document.where(("base_dir",)))
+    try:
+        recipe = Recipe.model_validate({**_with_seeds(fields), "base_dir": base_dir})
+    except ValidationError as error:
+        raise _explain(error, document) from error
+    return _with_absolute_paths(recipe)
+
+
+def _with_seeds(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A training phase without a seed of its own takes that of the recipe."""
+    train = fields.get("train", {})
+    if not isinstance(train, Mapping):
+        return dict(fields)
+    seed = fields.get("seed", 0)
+    if not isinstance(seed, int):
+        return dict(fields)  # the recipe's own seed is what is wrong
+    phases = {
+        key: {"seed": seed, **phase} if isinstance(phase, Mapping) else phase
+        for key, phase in {"float": {}, **train}.items()
+    }
+    return {**fields, "train": phases}
+
+
+def _name_alone(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _with_absolute_paths(recipe: Recipe) -> Recipe:
+    """Relative paths start at the recipe's folder, or else where the user stands."""
+    updates: dict[str, Any] = {}
+    if recipe.data.path is not None:
+        place = _absolute(recipe.data.path, recipe.base_dir)
+        updates["data"] = recipe.data.model_copy(update={"path": place})
+    if recipe.hardware.folding_config_file is not None:
+        place = _absolute(recipe.hardware.folding_config_file, recipe.base_dir)
+        if not place.is_file():
+            raise RecipeError(f"no file {place}", where="hardware.folding_config_file")
+        updates["hardware"] = recipe.hardware.model_copy(update={"folding_config_file": place})
+    return recipe.model_copy(update=updates) if updates else recipe
+
+
+def _absolute(path: Path, base_dir: Path) -> Path:
+    path = path.expanduser()
+    if path.is_absolute():
+        return path
+    beside = base_dir / path
+    return (beside if beside.exists() or not path.exists() else path).resolve()
+
+
+def _explain(error: ValidationError, document: Document) -> RecipeError:
+    """Every mistake of the recipe in one error; the first gives place and hint."""
+    mistakes: dict[str, tuple[str, str | None]] = {}
+    for entry in error.errors():
+        where, message, hint = _mistake(dict(entry), document)
+        if where in mistakes:  # one line for each option of a union: say it once
+            message = f"is none of what is allowed, found {_short(entry['input'])}"
+        mistakes[where] = (message, hint)
+    (where, (message, hint)), *others = mistakes.items()
+    for place, (other, _) in others:
+        message += f"\n{place}: {other}"
+    return RecipeError(message, where=where, hint=hint)
+
+
+def _mistake(entry: dict[str, Any], document: Document) -> tuple[str, str, str | None]:
+    """Place, reason and what is allowed."""
+    kind, path = entry["type"], tuple(entry["loc"])
+    if kind == "extra_forbidden":
+        known = _fields_of(path[:-1])
+        close = difflib.get_close_matches(str(path[-1]), known, n=1)
+        guess = f"; did you mean {close[0]!r}?" if close else ""
+        hint = f"keys allowed here: {', '.join(known)}"
+        return document.where(path), f"unknown key{guess}", hint
+    if kind == "missing":
+        hint = f"add the key {'.'.join(map(str, path))}"
+        return document.where(path), "is missing", hint
+    path = _real_part(path)
+    where = document.where(path)
+    if kind == "value_error":
+        return where, str(entry["msg"]).removeprefix("Value error, "), None
+    if kind in ("model_type", "dict_type", "model_attributes_type"):
+        hint = f"its keys: {', '.join(_fields_of(path))}"
+        return where, f"should be a section of keys, found {_short(entry['input'])}", hint
+    reason = str(entry["msg"])
+    reason = f"{reason[:1].lower()}{reason[1:]}, found {_short(entry['input'])}"
+    return where, reason, _allowed(path)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _model_at(path: Sequence[int | str]) -> type[BaseModel]:
+    """The section that a path of keys leads to."""
+    model: type[BaseModel] = Recipe
+    for key in path:
+        info = _by_alias(model).get(str(key))
+        inner = None if info is None else _section_in(info.annotation)
+        if inner is None:
+            break
+        model = inner
+    return model
+
+
+def _by_alias(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {info.alias or name: info for name, info in model.model_fields.items()}
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    options = (annotation, *getattr(annotation, "__args__", ()))
+    return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
+
+
+def _real_part(path: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """The path without what pydantic adds behind a field: the option of a union."""
+    for length in range(len(path)):
+        if path[length] not in _by_alias(_model_at(path[:length])):
+            return path[:length] if length else path
+        if _section_in(_by_alias(_model_at(path[:length]))[str(path[length])].annotation) is None:
+            return path[: length + 1]
+    return path
+
+
+def _fields_of(path: Sequence[int | str]) -> list[str]:
+    return [name for name in _by_alias(_model_at(path)) if name != "base_dir"]
+
+
+def _allowed(path: Sequence[int | str]) -> str | None:
+    """What the field's own declaration says is allowed."""
+    if not path:
+        return None
+    properties = _model_at(path[:-1]).model_json_schema()["properties"]
+    words = _describe(properties.get(str(path[-1]), {}))
+    return f"allowed: {words}" if words else None
+
+
+_KINDS = {
+    "integer": "an integer",
+    "number": "a number",
+    "string": "text",
+    "null": "nothing",
+    "boolean": "true or false",
+    "object": "a section",
+    "array": "a list",
+}
+_BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+def _describe(schema: Mapping[str, Any]) -> str:
+    """A JSON schema in words."""
+    if "anyOf" in schema:
+        return " or ".join(filter(None, (_describe(option) for option in schema["anyOf"])))
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    if "const" in schema:
+        return str(schema["const"])
+    if "$ref" in schema:
+        return "a section of its own keys"
+    bounds = [f"{sign} {schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema]
+    if "pattern" in schema:
+        bounds.append("of letters, digits, '.', '_' and '-'")
+    return " ".join(filter(None, (_KINDS.get(str(schema.get("type")), ""), " and ".join(bounds))))
