@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.strategies import GraphLimits, integer_graphs
 
 from bitwright.formats import parse_format
 from bitwright.ir import (
@@ -29,7 +30,6 @@ from bitwright.lower.passes import (
     sink_pool,
     tighten_thresholds,
 )
-from tests.strategies import GraphLimits, integer_graphs
 
 
 @pytest.mark.parametrize("step", PASSES, ids=lambda p: p.__name__)

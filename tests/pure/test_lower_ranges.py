@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.strategies import integer_graphs
 
 from bitwright.errors import DataError, MismatchError
 from bitwright.formats import parse_format
@@ -17,7 +18,6 @@ from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds,
 from bitwright.lower import analyse, certify, check
 from bitwright.lower.certificate import from_json, witness_input
 from bitwright.lower.ranges import ChannelRange, dot_range, partial_range
-from tests.strategies import integer_graphs
 
 
 def one_dense(weight: list[list[int]], lo: int, hi: int, bias: list[int] | None = None) -> Graph:

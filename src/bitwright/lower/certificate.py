@@ -22,6 +22,7 @@ from math import ceil, log2
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bitwright.errors import DataError, MismatchError
 from bitwright.formats import parse_format
@@ -114,7 +115,7 @@ class Certificate:
     def table(self) -> str:
         """The certificate as a text table, one accumulator a line."""
         head = ("accumulator", "terms", "lo", "hi", "partial lo", "partial hi", "bits", "naive")
-        rows = [(*head, "saved")]
+        rows: list[tuple[str, ...]] = [(*head, "saved")]
         for c in self.claims:
             numbers = (c.terms, c.lo, c.hi, c.partial_lo, c.partial_hi, c.width, c.naive_width)
             rows.append((c.node, *map(str, numbers), str(c.saved)))
@@ -159,7 +160,7 @@ def _witness_from(body: dict[str, Any]) -> Witness:
     )
 
 
-def _pack(bits: IntArray) -> str:
+def _pack(bits: NDArray[np.bool_]) -> str:
     return np.packbits(bits.astype(np.uint8)).tobytes().hex()
 
 

@@ -279,7 +279,7 @@ def remove_identities(graph: Graph) -> Graph:
 
 
 def tighten_thresholds(graph: Graph) -> Graph:
-    """Clip thresholds into [lo, hi + 1] of their channel; drop those that all channels (never) pass.
+    """Clip thresholds into [lo, hi + 1] of their channel; drop those without effect.
 
     A threshold that every channel always passes moves into ``base``, one that none ever passes
     goes. The output interval, and so the wire, narrows with them. One threshold always remains.

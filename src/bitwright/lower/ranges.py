@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.errors import GraphError
-from bitwright.ir import Graph, IntArray, Node, TensorType
-from bitwright.ir import kernels
+from bitwright.ir import Graph, IntArray, Node, TensorType, kernels
 
 _LIMIT = float(1 << 62)
 
