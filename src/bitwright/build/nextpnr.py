@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Place and route on ECP5 with nextpnr, and the bitstream with ecppack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bitwright.build import cache
+from bitwright.build.process import Completed, Tick, require_result, run_process
+from bitwright.build.target import Target, require_fit
+from bitwright.build.timing import (
+    CriticalPath,
+    TimingReport,
+    first_errors,
+    parse_log_utilisation,
+    parse_report,
+)
+from bitwright.build.tools import Tool, require, run_tool
+from bitwright.errors import TargetError, ToolError
+from bitwright.figures import Resources
+
+REPORT, CONFIG, LOG, BITSTREAM = "report.json", "design.config", "nextpnr.log", "design.bit"
+
+_DEVICES = {"LFE5U-25F": "--25k", "LFE5U-45F": "--45k", "LFE5U-85F": "--85k"}
+_PREFIXES = {
+    **_DEVICES,
+    "LFE5UM-25F": "--um-25k",
+    "LFE5UM-45F": "--um-45k",
+    "LFE5UM-85F": "--um-85k",
+    "LFE5UM5G-25F": "--um5g-25k",
+    "LFE5UM5G-45F": "--um5g-45k",
+    "LFE5UM5G-85F": "--um5g-85k",
+}
+
+
+@dataclass(frozen=True)
+class PnrOptions:
+    """How to place and route.
+
+    Attributes:
+        clock_mhz: the frequency to aim at.
+        seed: of the placer.
+        constraints: pin constraint file (.lpf), or None.
+        out_of_context: no I/O buffers, no pins, no bitstream: for tops with more ports than pins.
+        extra: further options of nextpnr.
+    """
+
+    clock_mhz: float
+    seed: int = 1
+    constraints: Path | None = None
+    out_of_context: bool = False
+    extra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PnrResult:
+    """A placed and routed design.
+
+    Attributes:
+        resources: LUTs (TRELLIS_COMB), flip-flops, DSPs and block RAMs used.
+        fmax_mhz: achieved frequency of the slowest clock; None when no path has a register at both ends.
+        clock: that clock's name.
+        critical_path: its slowest path.
+        report: everything in nextpnr's report.
+        config: textual configuration for :func:`pack_bitstream`; None out of context.
+        seed, seconds, peak_memory, tool, cached: of the run.
+    """
+
+    resources: Resources
+    fmax_mhz: float | None
+    clock: str | None
+    critical_path: CriticalPath | None
+    report: TimingReport
+    config: Path | None
+    log: Path
+    seed: int
+    seconds: float
+    peak_memory: int
+    tool: str
+    cached: bool
+
+
+def place_and_route(
+    netlist: Path,
+    target: Target,
+    out_dir: Path,
+    options: PnrOptions,
+    *,
+    timeout: float = 600.0,
+    tick: Tick | None = None,
+) -> PnrResult:
+    """Place and route a netlist.
+
+    Args:
+        netlist: JSON netlist from :func:`bitwright.build.yosys.synthesise`.
+        target: an ECP5 target with place and route.
+        out_dir: gets report, configuration and log.
+        options: clock, seed, pins.
+        timeout: seconds.
+        tick: called with the seconds passed while nextpnr runs.
+
+    Raises:
+        TargetError: the target is not placed and routed by open tools, or the design does not fit.
+        ToolError: nextpnr is missing, failed, ran out of time, or wrote no result.
+    """
+    device = device_flag(target)
+    tool = require("nextpnr-ecp5")
+    out_dir.mkdir(parents=True, exist_ok=True)
+    flags = _flags(device, target, options)
+    pins = options.constraints.read_bytes() if options.constraints else b""
+    key = cache.content_key([tool.identity, *flags, pins, netlist.read_bytes()])
+    figures = cache.fetch("nextpnr", key, out_dir)
+    if figures is not None:
+        return _result(out_dir, options, tool, figures, cached=True)
+    for stale in (REPORT, CONFIG):
+        (out_dir / stale).unlink(missing_ok=True)
+    arguments = _arguments(netlist, out_dir, flags, options)
+    completed = run_process(
+        [*tool.command, *arguments],
+        cwd=out_dir,
+        log=out_dir / LOG,
+        timeout=timeout,
+        env=dict(tool.env),
+        name=tool.name,
+        tick=tick,
+    )
+    _check(completed, out_dir, target, tool, options)
+    ran = {"seconds": completed.seconds, "peak_memory": float(completed.peak_memory)}
+    kept = [REPORT, LOG] if options.out_of_context else [REPORT, LOG, CONFIG]
+    cache.keep("nextpnr", key, [out_dir / name for name in kept], ran)
+    return _result(out_dir, options, tool, ran, cached=False)
+
+
+def best_of_seeds(
+    netlist: Path,
+    target: Target,
+    out_dir: Path,
+    options: PnrOptions,
+    seeds: Sequence[int],
+    *,
+    timeout: float = 600.0,
+    tick: Tick | None = None,
+) -> PnrResult:
+    """Place and route with one seed after another until the clock is met; the fastest result.
+
+    Each seed has a folder ``seed-N`` in ``out_dir``.
+
+    Raises:
+        TargetError, ToolError: as for :func:`place_and_route`.
+        ValueError: no seed is given.
+    """
+    best: PnrResult | None = None
+    for seed in seeds:
+        one = PnrOptions(
+            options.clock_mhz, seed, options.constraints, options.out_of_context, options.extra
+        )
+        folder = out_dir / f"seed-{seed}"
+        result = place_and_route(netlist, target, folder, one, timeout=timeout, tick=tick)
+        if best is None or (result.fmax_mhz or 0) > (best.fmax_mhz or 0):
+            best = result
+        if best.fmax_mhz is None or best.fmax_mhz >= options.clock_mhz:
+            return best
+    if best is None:
+        raise ValueError("best_of_seeds needs at least one seed")
+    return best
+
+
+def pack_bitstream(config: Path, out: Path, *, timeout: float = 300.0) -> Path:
+    """Turn a textual configuration into a bitstream.
+
+    Raises:
+        ToolError: ecppack is missing, failed, or wrote nothing.
+    """
+    tool = require("ecppack")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.unlink(missing_ok=True)
+    back = os.path.relpath(config.resolve(), out.parent.resolve())
+    log = out.with_suffix(".ecppack.log")
+    arguments = ["--compress", "--input", back, "--bit", out.name]
+    completed = run_tool(tool, arguments, cwd=out.parent, log=log, timeout=timeout)
+    return require_result(out, completed, tool.name)
+
+
+def device_flag(target: Target) -> str:
+    """The option of nextpnr-ecp5 that names a target's device.
+
+    Raises:
+        TargetError: no open place and route for it.
+    """
+    if target.family != "ecp5" or not target.places_and_routes:
+        raise TargetError(
+            "is not placed and routed by open tools; only synthesis is done for it",
+            where=f"target {target.name}",
+            hint="choose ecp5-25k, ecp5-45k or ecp5-85k for Fmax and a bitstream",
+        )
+    for prefix, flag in _PREFIXES.items():
+        if target.part.startswith(prefix + "-"):
+            return flag
+    raise TargetError(
+        f"part {target.part!r} is none of {', '.join(_PREFIXES)}", where=f"target {target.name}"
+    )
+
+
+def _flags(device: str, target: Target, options: PnrOptions) -> list[str]:
+    flags = [device, "--package", target.package, "--speed", target.speed]
+    flags += ["--freq", f"{options.clock_mhz:g}", "--seed", str(options.seed)]
+    flags += ["--timing-allow-fail", *options.extra]
+    if options.out_of_context:
+        return [*flags, "--out-of-context"]
+    return flags if options.constraints else [*flags, "--lpf-allow-unconstrained"]
+
+
+def _arguments(
+    netlist: Path, out_dir: Path, flags: Sequence[str], options: PnrOptions
+) -> list[str]:
+    # Relative paths: the WebAssembly build sees a /tmp of its own.
+    here = out_dir.resolve()
+    arguments = [*flags, "--json", os.path.relpath(netlist.resolve(), here), "--report", REPORT]
+    if options.constraints is not None:
+        arguments += ["--lpf", os.path.relpath(options.constraints.resolve(), here)]
+    return arguments if options.out_of_context else [*arguments, "--textcfg", CONFIG]
+
+
+def _check(
+    completed: Completed, out_dir: Path, target: Target, tool: Tool, options: PnrOptions
+) -> None:
+    """Tell a full device from a failing tool, and make sure that results came.
+
+    Raises:
+        TargetError: the design does not fit.
+        ToolError: any other failure.
+    """
+    if completed.returncode == 0:
+        require_result(out_dir / REPORT, completed, tool.name)
+        if not options.out_of_context:
+            require_result(out_dir / CONFIG, completed, tool.name)
+        return
+    log = completed.text()
+    usage = parse_log_utilisation(log)
+    require_fit(_resources({name: use.used for name, use in usage.items()}), target, stage="packing")
+    over = [f"{n}: {u.used} needed, {u.available} there" for n, u in usage.items() if u.used > u.available]
+    if over:
+        raise TargetError(
+            "the design does not fit: " + "; ".join(over),
+            where=f"target {target.name}",
+            hint="give fewer pins to it, or choose a larger target",
+        )
+    raise ToolError(
+        f"failed with exit status {completed.returncode}:\n{first_errors(log) or completed.tail()}",
+        where=f"{tool.name} (log: {completed.log})",
+    )
+
+
+def _resources(used: dict[str, int]) -> Resources:
+    return Resources(
+        lut=used.get("TRELLIS_COMB", 0),
+        ff=used.get("TRELLIS_FF", 0),
+        dsp=used.get("MULT18X18D", 0),
+        bram=used.get("DP16KD", 0),
+    )
+
+
+def _result(
+    out_dir: Path, options: PnrOptions, tool: Tool, figures: dict[str, float], *, cached: bool
+) -> PnrResult:
+    report = parse_report((out_dir / REPORT).read_text(), where=str(out_dir / REPORT))
+    clock = report.slowest
+    return PnrResult(
+        resources=_resources({name: use.used for name, use in report.utilisation.items()}),
+        fmax_mhz=None if clock is None else report.fmax_mhz[clock],
+        clock=clock,
+        critical_path=None if clock is None else report.path_of(clock),
+        report=report,
+        config=None if options.out_of_context else out_dir / CONFIG,
+        log=out_dir / LOG,
+        seed=options.seed,
+        seconds=figures["seconds"],
+        peak_memory=int(figures["peak_memory"]),
+        tool=tool.identity,
+        cached=cached,
+    )

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running external programs: argument lists, a time limit, a log file, and nothing left behind.
+
+Every program runs in its own process group, so that a time limit or Ctrl-C ends it with all its children.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bitwright.errors import ToolError
+
+Tick = Callable[[float], None]
+"""Called a few times a second with the seconds a program has been running."""
+
+_GRACE_S = 2.0
+_POLL_S = 0.02
+_TAIL_LINES = 12
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a program ended.
+
+    Attributes:
+        returncode: its exit status; negative: the signal that ended it.
+        seconds: wall-clock time.
+        peak_memory: largest resident set of it or one of its children, bytes.
+        log: the file with its standard output and error.
+    """
+
+    returncode: int
+    seconds: float
+    peak_memory: int
+    log: Path
+
+    def text(self) -> str:
+        """The whole log; undecodable bytes are replaced."""
+        return self.log.read_text(errors="replace")
+
+    def tail(self, lines: int = _TAIL_LINES) -> str:
+        """The last lines of the log that are not empty."""
+        kept = [line for line in self.text().splitlines() if line.strip()]
+        return "\n".join(kept[-lines:])
+
+
+def run_process(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    log: Path,
+    timeout: float,
+    env: Mapping[str, str] | None = None,
+    name: str | None = None,
+    tick: Tick | None = None,
+) -> Completed:
+    """Run a program to its end with its output in a file.
+
+    Args:
+        argv: program and arguments; no shell is involved.
+        cwd: its working folder.
+        log: file for standard output and error together; overwritten.
+        timeout: seconds until its process group is killed.
+        env: variables added to the environment.
+        name: what to call it in errors; default: the program's file name.
+        tick: called now and then while it runs.
+
+    Raises:
+        ToolError: it cannot be started, or ran out of time. A failing exit status is returned, not raised.
+        KeyboardInterrupt: passed on after the process group has been ended.
+    """
+    shown = name or Path(argv[0]).name
+    log.parent.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    with log.open("wb") as output:
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                cwd=cwd,
+                env={**os.environ, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ToolError(
+                f"cannot be started: {error.strerror or error}",
+                where=shown,
+                hint="`bitwright doctor` shows every tool and how to install it",
+            ) from error
+        try:
+            returncode, peak = _wait(process.pid, start, timeout, tick)
+        except BaseException:
+            _kill_group(process)
+            raise
+    if returncode is None:
+        _kill_group(process)
+        raise ToolError(
+            f"did not finish within {timeout:g} s and was stopped",
+            where=f"{shown} (log: {log})",
+            hint="allow more time, or make the design smaller (fewer PE and SIMD)",
+        )
+    process.returncode = returncode  # reaped by us: Popen must not wait for it again
+    return Completed(returncode, time.monotonic() - start, peak, log)
+
+
+def _wait(pid: int, start: float, timeout: float, tick: Tick | None) -> tuple[int | None, int]:
+    """Exit status and peak memory of a child; status None if it still runs at the end of time."""
+    pause = _POLL_S / 4
+    while True:
+        done, status, usage = os.wait4(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+        elapsed = time.monotonic() - start
+        if elapsed > timeout:
+            return None, 0
+        if tick is not None:
+            tick(elapsed)
+        time.sleep(pause)
+        pause = min(pause * 1.5, _POLL_S * 5)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End a program and its children: politely, then for good."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            return
+        deadline = time.monotonic() + _GRACE_S
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+    process.wait()
+
+
+def check_finished(completed: Completed, name: str) -> None:
+    """Turn a failing exit status into an error with the end of the log.
+
+    Raises:
+        ToolError: the exit status is not zero.
+    """
+    if completed.returncode != 0:
+        raise ToolError(
+            f"failed with exit status {completed.returncode}; its last words:\n{completed.tail()}",
+            where=f"{name} (log: {completed.log})",
+        )
+
+
+def require_result(path: Path, completed: Completed, name: str) -> Path:
+    """Make sure that a program really wrote its result: some end with status 0 and write nothing.
+
+    Raises:
+        ToolError: the file is missing or empty.
+    """
+    if not path.is_file() or path.stat().st_size == 0:
+        raise ToolError(
+            f"ended with exit status {completed.returncode} but wrote no {path.name}; "
+            f"its last words:\n{completed.tail()}",
+            where=f"{name} (log: {completed.log})",
+            hint="try another build of this tool: `bitwright doctor` lists those found",
+        )
+    return path

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hardware targets and boards: data in TOML files, one a device.
+
+A target of the user's own is a path to such a file; adding one changes no code.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bitwright.errors import TargetError
+from bitwright.figures import Resources
+
+_TARGETS = Path(__file__).parent / "targets"
+_BOARDS = Path(__file__).parent / "boards"
+
+Family = Literal["ecp5", "xc7", "xcup", "cyclonev"]
+"""Families that the open synthesis flow knows."""
+
+
+class Flow(StrEnum):
+    """How far the open tools go on a device."""
+
+    PLACE_AND_ROUTE = "place-and-route"
+    SYNTHESIS_ONLY = "synthesis-only"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Capacity(_Strict):
+    """What a device has, in the units of :class:`bitwright.figures.Resources`."""
+
+    lut: int = Field(gt=0)
+    ff: int = Field(gt=0)
+    dsp: int = Field(ge=0)
+    bram: int = Field(ge=0)
+    bram_bits: int = Field(gt=0, description="bits in one block RAM")
+
+    def resources(self) -> Resources:
+        return Resources(lut=self.lut, ff=self.ff, dsp=self.dsp, bram=self.bram)
+
+
+class Power(_Strict):
+    """Static power assumed for energy estimates."""
+
+    static_watts: float = Field(ge=0)
+    source: str
+
+
+class Target(_Strict):
+    """One device and what can be done with it."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    description: str
+    family: Family
+    part: str
+    package: str
+    speed: str
+    flow: Flow
+    default_clock_mhz: float = Field(gt=0)
+    resources: Capacity
+    power: Power
+    board: str | None = Field(default=None, description="board used for bitstreams")
+
+    @property
+    def capacity(self) -> Resources:
+        return self.resources.resources()
+
+    @property
+    def places_and_routes(self) -> bool:
+        return self.flow is Flow.PLACE_AND_ROUTE
+
+
+class Board(_Strict):
+    """A circuit board: the pins that the serial shell needs."""
+
+    name: str
+    description: str
+    targets: tuple[str, ...]
+    clock_mhz: float = Field(gt=0)
+    pins: dict[Literal["clk", "uart_rx", "uart_tx", "button", "led"], str]
+    io_type: str = "LVCMOS33"
+    pulls: dict[str, Literal["UP", "DOWN", "NONE"]] = {}
+    uart_baud: int = Field(default=1_000_000, gt=0)
+
+
+_Record = TypeVar("_Record", Target, Board)
+
+
+def list_targets() -> list[Target]:
+    """The targets that come with Bitwright, sorted by name."""
+    return [load_target(path.stem) for path in sorted(_TARGETS.glob("*.toml"))]
+
+
+def load_target(name: str | Path) -> Target:
+    """A target by name, or from a TOML file of the user's own.
+
+    Raises:
+        TargetError: unknown name, unreadable file, or a field that is wrong (named, with the reason).
+    """
+    return _load(name, _TARGETS, Target, "target")
+
+
+def load_board(name: str | Path) -> Board:
+    """A board by name, or from a TOML file of the user's own.
+
+    Raises:
+        TargetError: as for :func:`load_target`.
+    """
+    return _load(name, _BOARDS, Board, "board")
+
+
+def fits(used: Resources, target: Target) -> bool:
+    """Whether a device has at least these resources."""
+    return not shortages(used, target)
+
+
+def shortages(used: Resources, target: Target) -> dict[str, float]:
+    """What is missing on a device: resource name to the missing amount; empty when all fits."""
+    have, need = target.capacity.to_json(), used.to_json()
+    return {key: need[key] - have[key] for key in have if need[key] > have[key]}
+
+
+def smallest_fitting(
+    used: Resources, family: str, targets: Iterable[Target] | None = None
+) -> Target | None:
+    """The target of a family with the fewest LUTs that holds these resources, or None."""
+    known = list_targets() if targets is None else targets
+    fitting = [t for t in known if t.family == family and fits(used, t)]
+    return min(fitting, key=lambda t: (t.resources.lut, t.name), default=None)
+
+
+def require_fit(used: Resources, target: Target, *, stage: str) -> None:
+    """Make sure that a design fits its target.
+
+    Args:
+        used: what the design needs.
+        target: the chosen device.
+        stage: where the figures come from ("synthesis"), for the message.
+
+    Raises:
+        TargetError: it does not fit; says what is short, by how much, and the smallest target that fits.
+    """
+    missing = shortages(used, target)
+    if not missing:
+        return
+    have, need = target.capacity.to_json(), used.to_json()
+    parts = [
+        f"{_WORDS[key]}: {need[key]:g} needed, {have[key]:g} there, {short:g} short"
+        for key, short in missing.items()
+    ]
+    bigger = smallest_fitting(used, target.family)
+    hint = (
+        f"the smallest {target.family} target that fits is {bigger.name}"
+        if bigger
+        else f"no known {target.family} target is large enough"
+    )
+    raise TargetError(
+        f"the design does not fit after {stage}: {'; '.join(parts)}",
+        where=f"target {target.name}",
+        hint=f"{hint}; or fold more (lower target_fps or smaller budget)",
+    )
+
+
+_WORDS = {"lut": "LUTs", "ff": "flip-flops", "dsp": "DSP blocks", "bram": "block RAMs"}
+
+
+def _load(name: str | Path, folder: Path, model: type[_Record], kind: str) -> _Record:
+    path = _locate(name, folder, kind)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise TargetError(f"cannot be read: {error}", where=str(path)) from error
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        raise TargetError(_explain(error), where=str(path)) from error
+
+
+def _locate(name: str | Path, folder: Path, kind: str) -> Path:
+    text = str(name)
+    if text.endswith(".toml") or "/" in text:
+        path = Path(text)
+        if path.is_file():
+            return path
+        raise TargetError("there is no such file", where=text)
+    path = folder / f"{text}.toml"
+    if path.is_file():
+        return path
+    known = ", ".join(sorted(file.stem for file in folder.glob("*.toml")))
+    raise TargetError(
+        f"unknown {kind} {text!r}; known are {known}",
+        hint=f"or give the path of a {kind} file ending in .toml",
+    )
+
+
+def _explain(error: ValidationError) -> str:
+    """Every wrong field with the reason, on one line each."""
+    lines = []
+    for item in error.errors():
+        field = ".".join(str(part) for part in item["loc"]) or "(file)"
+        given = "" if item["type"] == "missing" else f" (given {item['input']!r})"
+        lines.append(f"{field}: {item['msg']}{given}")
+    return "; ".join(lines)

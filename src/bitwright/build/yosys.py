@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synthesis with Yosys: a design folder in, a mapped netlist and its resources out.
+
+Netlists are kept by content: sources, memory images, script and tool version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bitwright.build import cache
+from bitwright.build.design import Design, design_content, load_design
+from bitwright.build.process import Tick, require_result
+from bitwright.build.resources import count_resources
+from bitwright.build.target import Target
+from bitwright.build.tools import Tool, require, run_tool
+from bitwright.errors import ToolError
+from bitwright.figures import Resources
+
+NETLIST, STATISTICS, LOG, SCRIPT = "netlist.json", "stat.json", "yosys.log", "synth.ys"
+TOP_GLUE = "(top)"
+"""Key of :attr:`SynthesisResult.by_instance` for cells that belong to no instance."""
+
+
+@dataclass(frozen=True)
+class SynthesisOptions:
+    """How to synthesise.
+
+    Attributes:
+        dsp: let Yosys put multipliers into DSP blocks.
+        retime: let ABC move registers through logic (``-dff``); slower, and not always better.
+        extra: further options of the synthesis command.
+    """
+
+    dsp: bool = True
+    retime: bool = False
+    extra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SynthesisResult:
+    """A mapped netlist and what it takes.
+
+    Attributes:
+        netlist: JSON netlist, for nextpnr and for :func:`instance_resources`.
+        log: everything that Yosys said.
+        cells: number of cells of each type, after flattening.
+        resources: their sum in device resources.
+        by_instance: resources of each instance of the top module; cells are attributed by their names, which
+            keep the hierarchy when it is flattened. The values add up to ``resources``.
+        seconds, peak_memory: of the run that made the netlist, also when it comes from the cache.
+        tool: the Yosys that made it.
+        cached: whether it was taken from the cache.
+    """
+
+    netlist: Path
+    log: Path
+    cells: Mapping[str, int]
+    resources: Resources
+    by_instance: Mapping[str, Resources] = field(repr=False)
+    seconds: float
+    peak_memory: int
+    tool: str
+    cached: bool
+
+
+def synthesise(
+    design_dir: Path,
+    target: Target,
+    out_dir: Path,
+    *,
+    options: SynthesisOptions | None = None,
+    timeout: float = 900.0,
+    tick: Tick | None = None,
+) -> SynthesisResult:
+    """Map a design to a target's cells.
+
+    Args:
+        design_dir: folder with ``design.json``, sources and memory images.
+        target: gives the family.
+        out_dir: gets netlist, statistics, script and log.
+        options: how to synthesise.
+        timeout: seconds.
+        tick: called with the seconds passed while Yosys runs.
+
+    Raises:
+        GraphError: the folder is not whole.
+        ToolError: Yosys is missing, failed, ran out of time, or wrote no result.
+    """
+    design = load_design(design_dir)
+    tool = require("yosys")
+    out_dir.mkdir(parents=True, exist_ok=True)
+    commands = synthesis_commands(design, target.family, options or SynthesisOptions())
+    key = cache.content_key([tool.identity, *commands, *design_content(design_dir, design)])
+    figures = cache.fetch("yosys", key, out_dir)
+    if figures is None:
+        ran = _run(tool, commands, design_dir, out_dir, timeout, tick)
+        names = (NETLIST, STATISTICS, LOG, SCRIPT)
+        cache.keep("yosys", key, [out_dir / name for name in names], ran)
+        return _result(out_dir, target.family, tool, ran, cached=False)
+    return _result(out_dir, target.family, tool, figures, cached=True)
+
+
+def synthesis_commands(design: Design, family: str, options: SynthesisOptions) -> list[str]:
+    """The Yosys script of a design, without the lines that write results."""
+    flags = [*_FAMILY_FLAGS[family]]
+    flags += [] if options.dsp else ["-nodsp"]
+    flags += ["-dff"] if options.retime else []
+    flags += options.extra
+    reads = [f"read_verilog -sv -defer {_quote(name)}" for name in design.files]
+    command = _FAMILY_COMMAND[family]
+    return [
+        *reads,
+        f"hierarchy -check -top {design.top}",
+        " ".join([command, "-top", design.top, *flags]),
+        "check -assert",
+        "autoname",  # some flows leave $abc$ names, which hide the instance a cell came from
+    ]
+
+
+_FAMILY_COMMAND = {
+    "ecp5": "synth_ecp5",
+    "xc7": "synth_xilinx -family xc7",
+    "xcup": "synth_xilinx -family xcup",
+    "cyclonev": "synth_intel_alm -family cyclonev",
+}
+_FAMILY_FLAGS: Mapping[str, tuple[str, ...]] = {
+    "ecp5": (),
+    "xc7": ("-flatten", "-noiopad"),
+    "xcup": ("-flatten", "-noiopad"),
+    "cyclonev": ("-noiopad",),
+}
+
+
+def _quote(name: str) -> str:
+    return f'"{name}"' if " " in name else name
+
+
+def _run(
+    tool: Tool,
+    commands: list[str],
+    design_dir: Path,
+    out_dir: Path,
+    timeout: float,
+    tick: Tick | None,
+) -> dict[str, float]:
+    # Relative paths: the WebAssembly Yosys has a /tmp of its own, and memory images are found from design_dir.
+    back = Path(os.path.relpath(out_dir.resolve(), design_dir.resolve()))
+    for stale in (NETLIST, STATISTICS):
+        (out_dir / stale).unlink(missing_ok=True)
+    lines = [
+        *commands,
+        f"tee -q -o {_quote(str(back / STATISTICS))} stat -json",
+        f"write_json {_quote(str(back / NETLIST))}",
+    ]
+    (out_dir / SCRIPT).write_text("\n".join(lines) + "\n")
+    completed = run_tool(
+        tool,
+        ["-s", str(back / SCRIPT)],
+        cwd=design_dir,
+        log=out_dir / LOG,
+        timeout=timeout,
+        tick=tick,
+    )
+    for name in (STATISTICS, NETLIST):
+        require_result(out_dir / name, completed, tool.name)
+    return {"seconds": completed.seconds, "peak_memory": float(completed.peak_memory)}
+
+
+def _result(
+    out_dir: Path, family: str, tool: Tool, figures: Mapping[str, float], *, cached: bool
+) -> SynthesisResult:
+    cells = parse_statistics((out_dir / STATISTICS).read_text(), where=str(out_dir / STATISTICS))
+    by_instance = instance_resources(out_dir / NETLIST, family)
+    resources = count_resources(family, cells)
+    return SynthesisResult(
+        netlist=out_dir / NETLIST,
+        log=out_dir / LOG,
+        cells=cells,
+        resources=resources,
+        by_instance=by_instance,
+        seconds=figures["seconds"],
+        peak_memory=int(figures["peak_memory"]),
+        tool=tool.identity,
+        cached=cached,
+    )
+
+
+def parse_statistics(text: str, *, where: str) -> dict[str, int]:
+    """Cells of each type in the whole design, from ``stat -json``.
+
+    Yosys prints words before and after the JSON object in some versions; they are skipped.
+
+    Raises:
+        ToolError: there is no JSON object, it has no cell counts, or it counts no cell at all.
+    """
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        table = json.loads(text[start : end + 1])
+        counts = table["design"]["num_cells_by_type"]
+        cells = {str(name).removeprefix("\\"): int(number) for name, number in counts.items()}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ToolError(f"the statistics cannot be read: {error!r}", where=where) from error
+    if not cells:
+        raise ToolError(
+            "synthesis left no cell: everything was optimised away",
+            where=where,
+            hint="an output that does not depend on any input, or constant weights of 0, does this",
+        )
+    return cells
+
+
+def instance_resources(netlist: Path, family: str, within: str = "") -> dict[str, Resources]:
+    """Resources of each instance of a flattened netlist.
+
+    Args:
+        netlist: JSON netlist with one module that is not a cell library's.
+        family: of the cells.
+        within: look one level down, inside this instance of the top module; the rest counts as
+            :data:`TOP_GLUE`.
+
+    Raises:
+        ToolError: the netlist cannot be read or has no top module.
+    """
+    try:
+        modules: dict[str, Any] = json.loads(netlist.read_text())["modules"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ToolError(f"the netlist cannot be read: {error!r}", where=str(netlist)) from error
+    tops = [m for m in modules.values() if int(m.get("attributes", {}).get("top", "0"), 2)]
+    if len(tops) != 1:
+        raise ToolError(f"the netlist has {len(tops)} top modules, not one", where=str(netlist))
+    counters: dict[str, Counter[str]] = {}
+    for name, cell in tops[0]["cells"].items():
+        owner = owner_of(name, within)
+        counters.setdefault(owner, Counter())[cell["type"]] += 1
+    return {owner: count_resources(family, c) for owner, c in sorted(counters.items())}
+
+
+def owner_of(cell: str, within: str = "") -> str:
+    """The instance that a flattened cell belongs to, from its name.
+
+    >>> owner_of("i_conv1.i_tree.sum_q_TRELLIS_FF_Q_3")
+    'i_conv1'
+    """
+    name = cell.removeprefix("$flatten").lstrip("\\")
+    if within:
+        if not name.startswith(within + "."):
+            return TOP_GLUE
+        name = name[len(within) + 1 :]
+    first, dot, _ = name.partition(".")
+    return first.lstrip("\\") if dot and not first.startswith("$") else TOP_GLUE
