@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies, quantizers, conversion of a plain module through torch.fx, and freezing to integers.
+
+``policy`` needs no torch, so that recipes are checked quickly; everything else is loaded when it is
+first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from bitwright.quant.policy import Granularity, Policy, QuantSpec, Role, ScaleRule
+
+if TYPE_CHECKING:
+    from bitwright.quant.convert import apply, is_converted
+    from bitwright.quant.explanation import explain, inspect_model
+    from bitwright.quant.frozen import FrozenModel
+    from bitwright.quant.quantizers import Phase
+
+_LAZY = {
+    "apply": "convert",
+    "is_converted": "convert",
+    "explain": "explanation",
+    "inspect_model": "explanation",
+    "FrozenModel": "frozen",
+    "Phase": "quantizers",
+}
+
+__all__ = [
+    "FrozenModel",
+    "Granularity",
+    "Phase",
+    "Policy",
+    "QuantSpec",
+    "Role",
+    "ScaleRule",
+    "apply",
+    "explain",
+    "inspect_model",
+    "is_converted",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolution and dense layers with quantized weights, named as in Brevitas.
+
+They keep the parameter names of the float layer (``weight``, ``bias``), so its state dict fits. In
+evaluation the quantized weight is computed once, by the exact rule that freezing uses, and kept
+until the weight changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bitwright.quant.policy import QuantSpec
+from bitwright.quant.quantizers import ActivationQuantizer, Phase, WeightQuantizer
+
+
+class _WeightCache:
+    """The last evaluation weight, valid while the float weight and the learned scale stand still."""
+
+    def __init__(self) -> None:
+        self._key: tuple[Any, ...] | None = None
+        self._value: Tensor | None = None
+
+    def get(self, weight: Tensor, quantizer: WeightQuantizer) -> Tensor:
+        tensors = [weight, *quantizer.parameters()]
+        key = tuple((t.data_ptr(), t._version, t.dtype) for t in tensors) + (quantizer.phase,)
+        if self._value is None or key != self._key:
+            self._key, self._value = key, quantizer(weight)
+        return self._value
+
+    def clear(self) -> None:
+        self._key = self._value = None
+
+
+def _quantized_weight(layer: QuantConv2d | QuantLinear) -> Tensor:
+    if layer.training or torch.is_grad_enabled():
+        layer.cache.clear()
+        return layer.weight_quantizer(layer.weight)
+    return layer.cache.get(layer.weight, layer.weight_quantizer)
+
+
+def _bias(layer: QuantConv2d | QuantLinear) -> Tensor | None:
+    """The bias; on the accumulator's grid where it stays an integer after freezing."""
+    source = layer.input_quantizer
+    if layer.bias is None or source is None or layer.weight_quantizer.phase is Phase.CALIBRATE:
+        return layer.bias
+    if not source.ready:
+        return layer.bias
+    unit = layer.weight_quantizer.current_scale(layer.weight)
+    unit = unit * (layer.weight_quantizer.spec.format.lsb * source.unit)
+    rounded = torch.round(layer.bias.detach() / unit) * unit
+    return layer.bias + (rounded - layer.bias).detach()
+
+
+class QuantConv2d(nn.Module):
+    """`nn.Conv2d` with a quantized weight.
+
+    Args:
+        conv: the float layer; its parameters are taken over, not copied.
+        spec: how to quantize the weight.
+    """
+
+    def __init__(self, conv: nn.Conv2d, spec: QuantSpec) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels = conv.in_channels, conv.out_channels
+        self.kernel_size, self.stride = conv.kernel_size, conv.stride
+        self.padding, self.dilation, self.groups = conv.padding, conv.dilation, conv.groups
+        self.weight, self.bias = conv.weight, conv.bias
+        self.weight_quantizer = WeightQuantizer(spec, conv.out_channels)
+        self.cache = _WeightCache()
+        self.__dict__["input_quantizer"] = None
+
+    def bind_input(self, quantizer: ActivationQuantizer) -> None:
+        """Round the bias to the accumulator's grid, which this input quantizer's scale sets."""
+        self.__dict__["input_quantizer"] = quantizer  # not a child: it lives elsewhere
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = _quantized_weight(self)
+        return F.conv2d(
+            x, weight, _bias(self), self.stride, self.padding, self.dilation, self.groups
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, padding={self.padding}, groups={self.groups}, "
+            f"bias={self.bias is not None}"
+        )
+
+
+class QuantLinear(nn.Module):
+    """`nn.Linear` with a quantized weight; arguments as for `QuantConv2d`."""
+
+    def __init__(self, linear: nn.Linear, spec: QuantSpec) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self.weight_quantizer = WeightQuantizer(spec, linear.out_features)
+        self.cache = _WeightCache()
+        self.__dict__["input_quantizer"] = None
+
+    def bind_input(self, quantizer: ActivationQuantizer) -> None:
+        """As `QuantConv2d.bind_input`."""
+        self.__dict__["input_quantizer"] = quantizer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, _quantized_weight(self), _bias(self))
+
+    def extra_repr(self) -> str:
+        bias = self.bias is not None
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={bias}"

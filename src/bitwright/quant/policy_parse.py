@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recipe's ``quant`` section -> `Policy`. Every error names the field and what it may be.
+
+::
+
+    quant:
+      input: uint8                      # a format, or a mapping with the fields below
+      weight: int4
+      activation: {format: uint4, scale: percentile, percentile: 99.5}
+      threshold_bits: 6
+      rules:                            # later rules win, field by field
+        - {layers: 'head', role: weight, format: int8, granularity: per_tensor}
+        - {position: first, role: weight, format: int8}
+        - {type: Linear, role: activation, keep_float: true}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from bitwright.errors import FormatError, RecipeError
+from bitwright.formats import Format, parse_format, parse_overflow, parse_rounding
+from bitwright.quant.policy import (
+    Change,
+    Granularity,
+    Policy,
+    Role,
+    Rule,
+    ScaleRule,
+    Selector,
+    complete,
+)
+
+_BASE_ROLES = (Role.INPUT, Role.WEIGHT, Role.ACTIVATION)
+_LATER_ROLES = (Role.GRAD_OUTPUT, Role.GRAD_WEIGHT, Role.ACCUMULATOR, Role.OPTIMIZER_STATE)
+_POSITIONS = ("first", "last")
+_SELECTOR_FIELDS = ("layers", "type", "position", "role")
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def policy_from_dict(data: Mapping[str, Any], where: str) -> Policy:
+    """See the module's docstring. Scores need one common scale, so the last layer's weights
+    are per tensor unless a rule of the user says otherwise (and then `inspect_model` objects).
+    """
+    if not isinstance(data, Mapping):
+        raise RecipeError(f"expected a mapping, found {data!r}", where=where)
+    _known(data, (*(role.value for role in _BASE_ROLES), "rules", "threshold_bits"), where)
+    rules = []
+    for role in _BASE_ROLES:
+        given = data.get(role.value, _DEFAULTS[role])
+        rules.append(_base_rule(role, given, f"{where}.{role.value}"))
+    last = Change(granularity=Granularity.PER_TENSOR)
+    rules.append(Rule(Selector(position="last"), Role.WEIGHT, last, "default for the last layer"))
+    listed = data.get("rules") or []
+    if not isinstance(listed, list | tuple):
+        raise RecipeError(f"expected a list of rules, found {listed!r}", where=f"{where}.rules")
+    for index, entry in enumerate(listed):
+        rules.append(_rule(entry, f"{where}.rules[{index}]"))
+    bits = _integer(data.get("threshold_bits", 6), f"{where}.threshold_bits", 1, 12)
+    return Policy(tuple(rules), bits)
+
+
+_DEFAULTS: dict[Role, str] = {
+    Role.INPUT: "uint8",
+    Role.WEIGHT: "int4",
+    Role.ACTIVATION: "uint4",
+}
+
+
+def _base_rule(role: Role, given: Any, where: str) -> Rule:
+    if given is None or given == "float":
+        return Rule(Selector(), role, Change(keep_float=True, format=parse_format("int8")), where)
+    fields = given if isinstance(given, Mapping) else {"format": given}
+    if "format" not in fields and not fields.get("keep_float"):
+        fields = {"format": _DEFAULTS[role], **fields}
+    change = _change(fields, where)
+    if not change.keep_float:
+        complete(change, role, where)  # contradictions are reported where they were written
+    return Rule(Selector(), role, change, where)
+
+
+def _rule(entry: Any, where: str) -> Rule:
+    if not isinstance(entry, Mapping):
+        raise RecipeError(f"a rule is a mapping, found {entry!r}", where=where)
+    if "role" not in entry:
+        names = ", ".join(r.value for r in Role if r not in _LATER_ROLES)
+        raise RecipeError("a rule needs a role", where=f"{where}.role", hint=f"one of {names}")
+    role = _choice(Role, entry["role"], f"{where}.role")
+    if role in _LATER_ROLES:
+        raise RecipeError(
+            f"role {role.value!r} belongs to low-precision training, which is not there yet",
+            where=f"{where}.role",
+        )
+    if role is Role.BIAS:
+        raise RecipeError(
+            "the bias is an integer at the accumulator's scale; it has no format of its own",
+            where=f"{where}.role",
+            hint="remove the rule",
+        )
+    selector = Selector(
+        layers=_text(entry.get("layers", "*"), f"{where}.layers"),
+        type=None if entry.get("type") is None else _text(entry["type"], f"{where}.type"),
+        position=_position(entry.get("position"), f"{where}.position"),
+    )
+    change = _change({k: v for k, v in entry.items() if k not in _SELECTOR_FIELDS}, where)
+    if change == Change():
+        raise RecipeError("the rule changes nothing", where=where, hint="give a format, say")
+    return Rule(selector, role, change, where)
+
+
+def _change(fields: Mapping[str, Any], where: str) -> Change:
+    _known(fields, tuple(_READERS), where)
+    read = {k: _READERS[k](v, f"{where}.{k}") for k, v in fields.items() if v is not None}
+    return Change(**read)
+
+
+def _format(value: Any, where: str) -> Format:
+    try:
+        return parse_format(value)
+    except FormatError as error:
+        raise RecipeError(error.message, where=where, hint=error.hint) from error
+
+
+def _known(data: Mapping[str, Any], allowed: tuple[str, ...], where: str) -> None:
+    for key in data:
+        if key not in allowed:
+            raise RecipeError(
+                f"unknown key {key!r}", where=where, hint=f"known: {', '.join(allowed)}"
+            )
+
+
+def _choice(kind: type[E], value: Any, where: str) -> E:
+    try:
+        return kind(str(value).lower())
+    except ValueError:
+        names = ", ".join(member.value for member in kind)
+        raise RecipeError(f"unknown value {value!r}", where=where, hint=f"one of {names}") from None
+
+
+def _mode(parse: Callable[[str], Any]) -> Callable[[Any, str], Any]:
+    def read(value: Any, where: str) -> Any:
+        try:
+            return parse(value)
+        except FormatError as error:
+            raise RecipeError(error.message, where=where, hint=error.hint) from error
+
+    return read
+
+
+def _position(value: Any, where: str) -> str | None:
+    if value is None or value in _POSITIONS:
+        return value
+    raise RecipeError(f"unknown value {value!r}", where=where, hint="one of first, last")
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise RecipeError(f"expected text, found {value!r}", where=where)
+    return value
+
+
+def _flag(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise RecipeError(f"expected true or false, found {value!r}", where=where)
+    return value
+
+
+def _integer(value: Any, where: str, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise RecipeError(f"expected a whole number {low} .. {high}, found {value!r}", where=where)
+    return value
+
+
+def _number(low: float, high: float) -> Callable[[Any, str], float]:
+    def read(value: Any, where: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low < value <= high:
+            raise RecipeError(
+                f"expected a number above {low:g} and up to {high:g}, found {value!r}", where=where
+            )
+        return float(value)
+
+    return read
+
+
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    "format": _format,
+    "keep_float": _flag,
+    "granularity": lambda value, where: _choice(Granularity, value, where),
+    "scale": lambda value, where: _choice(ScaleRule, value, where),
+    "power_of_two": _flag,
+    "rounding": _mode(parse_rounding),
+    "overflow": _mode(parse_overflow),
+    "percentile": _number(50.0, 100.0),
+    "momentum": _number(0.0, 1.0),
+    "value": _number(0.0, 1e30),
+    "narrow": _flag,
+}

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizer modules: one for weights, one for activations and the input.
+
+Their state (learned scales, running statistics) sits under keys of its own, so a float state dict
+loads into a quantized model: a quantizer none of whose keys are present keeps the state it has.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitwright.errors import ModelError
+from bitwright.formats import BipolarFormat, Overflow, Rounding, TernaryFormat
+from bitwright.quant.functions import (
+    LearnedWeight,
+    QuantizeActivation,
+    SignActivation,
+    Stairs,
+    SubstituteWeight,
+    spread,
+    to_levels_,
+)
+from bitwright.quant.policy import Granularity, QuantSpec, Role, ScaleRule
+from bitwright.quant.rounding_torch import encode_levels, quantize_ratio
+from bitwright.quant.scales import TERNARY_THRESHOLD, finish, observed_scale, weight_scale
+
+
+class Phase(StrEnum):
+    """What `apply` prepares a model for: observe, train with quantization, or exact integers."""
+
+    CALIBRATE = "calibrate"
+    TRAIN = "train"
+    FREEZE = "freeze"
+
+
+def _keep_own_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Load hook: a state dict without any key of this quantizer leaves the quantizer alone."""
+    own = {prefix + key: value for key, value in module.state_dict().items()}
+    if not any(key in state for key in own):
+        state.update(own)
+
+
+class WeightQuantizer(nn.Module):
+    """Weight (O, ...) -> quantized weight of the same shape, with straight-through gradients.
+
+    Args:
+        spec: what to do; ``learned`` adds a parameter ``scale``, initialised from the first weight.
+        channels: output channels O.
+    """
+
+    def __init__(self, spec: QuantSpec, channels: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.phase = Phase.TRAIN
+        count = channels if spec.granularity is Granularity.PER_CHANNEL else 1
+        if spec.scale is ScaleRule.LEARNED:
+            self.scale = nn.Parameter(torch.zeros(count))  # 0: not initialised yet
+            self.register_load_state_dict_pre_hook(_keep_own_state)
+
+    def forward(self, weight: Tensor) -> Tensor:
+        if self.phase is Phase.CALIBRATE:
+            return weight
+        if not (self.training or torch.is_grad_enabled()):
+            return self.frozen_weight(weight)
+        if self.spec.scale is ScaleRule.LEARNED:
+            return self._learned(weight)
+        scale = weight_scale(weight.detach(), self.spec)
+        quantized, keep = self._quantize(weight.detach(), scale)
+        return SubstituteWeight.apply(weight, quantized, keep)
+
+    @torch.no_grad()
+    def current_scale(self, weight: Tensor) -> Tensor:
+        """The scale for this weight, (1,) or (O,), as forward uses it."""
+        if self.spec.scale is not ScaleRule.LEARNED:
+            return weight_scale(weight.detach(), self.spec)
+        self._initialise(weight)
+        return finish(self.scale.detach(), self.spec)
+
+    @torch.no_grad()
+    def levels(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Exact integer levels (O, ...) and the unit of one level (1,) or (O,), both float64.
+
+        The definition for evaluation and freezing: the float32 scale taken to float64, and the
+        encode rule of the format there. Stochastic rounding becomes half to even.
+        """
+        unit = self.current_scale(weight).to(torch.float64) * self.spec.format.lsb
+        if self._is_twn:
+            return _twn_levels(weight.to(torch.float64), self.spec), unit
+        stochastic = self.spec.rounding is Rounding.STOCHASTIC
+        levels = encode_levels(
+            weight,
+            self.spec.format,
+            spread(unit / self.spec.format.lsb, weight),
+            rounding=Rounding.HALF_EVEN if stochastic else self.spec.rounding,
+            overflow=self.spec.overflow,
+        )
+        return levels, unit
+
+    @torch.no_grad()
+    def frozen_weight(self, weight: Tensor) -> Tensor:
+        """``unit * levels`` in the weight's dtype."""
+        levels, unit = self.levels(weight)
+        return (levels * spread(unit, weight)).to(weight.dtype)
+
+    @property
+    def _is_twn(self) -> bool:
+        """Ternary with Li and Liu's threshold, which is not half a level."""
+        return isinstance(self.spec.format, TernaryFormat) and self.spec.scale is ScaleRule.MEAN
+
+    @property
+    def _stairs(self) -> Stairs:
+        low, high = self.spec.format.min_level, self.spec.format.max_level
+        if self.spec.overflow is Overflow.SAT_SYM and low < 0:
+            low = -high
+        return low, high, self.spec.rounding
+
+    def _quantize(self, weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Quantized weight and the mask of the gradient (None: it passes everywhere)."""
+        spec = self.spec
+        unit = spread(scale * spec.format.lsb, weight)
+        if isinstance(spec.format, BipolarFormat):
+            sign = quantize_ratio(weight / unit, spec.format, rounding=spec.rounding)
+            # BinaryConnect clips weights to [-1, 1]; stopping the gradient there does the same.
+            return sign.mul_(unit), weight.abs() <= 1
+        if self._is_twn:
+            return _twn_levels(weight, spec).mul_(unit), None
+        if spec.overflow is Overflow.WRAP:
+            levels = quantize_ratio(weight / unit, spec.format, 0, spec.rounding, spec.overflow)
+            return levels.mul_(unit), None
+        ratio = weight / unit
+        keep = None
+        if spec.scale is not ScaleRule.MAX:
+            low, high, _ = self._stairs
+            keep = (ratio >= low) & (ratio <= high)
+        return to_levels_(ratio, self._stairs).mul_(unit), keep
+
+    def _learned(self, weight: Tensor) -> Tensor:
+        self._initialise(weight)
+        unit = finish(self.scale.detach(), self.spec) * self.spec.format.lsb
+        high = max(self._stairs[1], 1)
+        share = weight.numel() / self.scale.numel()
+        factor = self.spec.format.lsb / math.sqrt(share * high)
+        if isinstance(self.spec.format, BipolarFormat):
+            sign = SubstituteWeight.apply(
+                weight,
+                quantize_ratio(weight.detach(), self.spec.format),
+                weight.detach().abs() <= 1,
+            )
+            return sign * spread(self.scale.abs() * self.spec.format.lsb, weight)
+        return LearnedWeight.apply(weight, self.scale, unit, self._stairs, factor)
+
+    @torch.no_grad()
+    def _initialise(self, weight: Tensor) -> None:
+        if not bool(self.scale.any()):
+            self.scale.copy_(weight_scale(weight.detach(), self.spec))
+
+    def extra_repr(self) -> str:
+        return f"{self.spec.format}, {self.spec.granularity}, {self.spec.scale_text}"
+
+
+def _twn_levels(weight: Tensor, spec: QuantSpec) -> Tensor:
+    """sign(w) where |w| exceeds 0.7 x its mean, else 0 (Li and Liu 2016, eq. 3 and 6)."""
+    magnitude = weight.abs()
+    if spec.granularity is Granularity.PER_CHANNEL:
+        mean = magnitude.mean(dim=tuple(range(1, weight.dim())), keepdim=True)
+    else:
+        mean = magnitude.mean()
+    return torch.sign(weight) * (magnitude > TERNARY_THRESHOLD * mean)
+
+
+class ActivationQuantizer(nn.Module):
+    """Activation -> quantized activation; takes the place of a ReLU, hard tanh or nothing.
+
+    Its unsigned formats clamp at zero, so a ReLU needs no pass of its own. The scale is a parameter
+    (``learned``) or a running statistic; before the first batch it is 0, and the first batch seen
+    in training or calibration sets it.
+
+    Args:
+        spec: what to do.
+        role: activation or input (whose running maximum only grows).
+        clip: the interval in which the replaced activation keeps its output; used while observing.
+    """
+
+    def __init__(
+        self,
+        spec: QuantSpec,
+        role: Role = Role.ACTIVATION,
+        clip: tuple[float, float] = (-math.inf, math.inf),
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.role = role
+        self.clip = clip
+        self.phase = Phase.TRAIN
+        self.constant = spec.scale is ScaleRule.CONST
+        start = torch.full((1,), spec.value if self.constant else 0.0)
+        if spec.scale is ScaleRule.LEARNED:
+            self.scale = nn.Parameter(start)
+        else:
+            self.register_buffer("scale", start)
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+        self._ready: bool | None = None
+        self.register_load_state_dict_pre_hook(_keep_own_state)
+        self.register_load_state_dict_post_hook(_forget_ready)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the scale has been set: by a batch, by loading, or because it is constant."""
+        if self._ready is None:
+            self._ready = self.constant or bool(self.scale.detach().any())
+        return self._ready
+
+    @property
+    def unit(self) -> float:
+        """Real value of one level, as evaluation and freezing use it.
+
+        Raises:
+            ModelError: no batch has been seen yet.
+        """
+        if not self.ready:
+            raise ModelError(
+                "an activation quantizer has no scale yet",
+                hint="train or calibrate first, or pass example_input",
+            )
+        return float(finish(self.scale.detach(), self.spec)) * self.spec.format.lsb
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.phase is Phase.CALIBRATE:
+            clipped = x.clamp(*self.clip) if self.clip != (-math.inf, math.inf) else x
+            self._observe(clipped.detach())
+            return clipped
+        if not self.ready or (self.training and self._follows_batches):
+            self._observe(x.detach().clamp(*self.clip))
+        if isinstance(self.spec.format, BipolarFormat):
+            return SignActivation.apply(x, self.unit)
+        number_format = self.spec.format
+        stairs = (number_format.min_level, number_format.max_level, self.spec.rounding)
+        if self.spec.scale is not ScaleRule.LEARNED:
+            return QuantizeActivation.apply(x, None, self.unit, stairs, 0.0)
+        features = max(1, x.numel() // max(1, x.shape[0]))
+        factor = number_format.lsb / math.sqrt(features * max(1, number_format.max_level))
+        return QuantizeActivation.apply(x, self.scale, self.unit, stairs, factor)
+
+    @property
+    def _follows_batches(self) -> bool:
+        return self.spec.scale in (ScaleRule.MAX, ScaleRule.PERCENTILE, ScaleRule.MSE)
+
+    @torch.no_grad()
+    def _observe(self, x: Tensor) -> None:
+        """Bring the running statistic up to date with one batch.
+
+        While calibrating: the largest (``max``) or the mean of the batches' scales; while training
+        an exponential average. The input's maximum only grows: its range is a fact of the data.
+        """
+        if self.constant:
+            return
+        seen = observed_scale(x, self.spec).to(self.scale.dtype)
+        # A batch of zeros says nothing about the range; an unready quantizer then spans 0 .. 1.
+        nothing = 1.0 / (max(1, self.spec.format.max_level) * self.spec.format.lsb)
+        seen = torch.where(seen > 0, seen, self.scale if self.ready else seen + nothing)
+        grows = self.spec.scale is ScaleRule.MAX and (
+            self.role is Role.INPUT or self.phase is Phase.CALIBRATE
+        )
+        if not self.ready:
+            self.scale.copy_(seen)
+        elif grows:
+            self.scale.copy_(torch.maximum(self.scale, seen))
+        else:
+            calibrating = self.phase is Phase.CALIBRATE
+            share = 1.0 / (int(self.batches) + 1) if calibrating else self.spec.momentum
+            self.scale.lerp_(seen, share)
+        self.batches.add_(1)
+        self._ready = None
+
+    def extra_repr(self) -> str:
+        return f"{self.spec.format}, {self.spec.scale_text}"
+
+
+def _forget_ready(module: nn.Module, _: Any) -> None:
+    module._ready = None
+
+
+def set_phase(model: nn.Module, phase: Phase) -> None:
+    """Switch every quantizer of a converted model."""
+    for module in model.modules():
+        if isinstance(module, WeightQuantizer | ActivationQuantizer):
+            module.phase = phase

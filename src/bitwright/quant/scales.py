@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scale rules: the scale of a tensor from its values. All work without a gradient.
+
+A scale here is the ``scale`` of `Format.encode`; one level is ``scale * format.lsb``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from bitwright.formats import BipolarFormat, Format, TernaryFormat
+from bitwright.quant.policy import Granularity, QuantSpec, ScaleRule
+from bitwright.quant.rounding_torch import quantize_ratio
+
+#: Smallest scale: keeps a tensor of zeros, and a learned scale gone astray, dividing by something.
+TINY = 2.0**-60
+#: A statistic that needs sorting or a search looks at this many values of an activation at most.
+SAMPLE = 1 << 16
+#: Ternary weights: threshold 0.7 x mean magnitude (Li and Liu, Ternary Weight Networks, 2016, eq. 6).
+TERNARY_THRESHOLD = 0.7
+_MSE_CANDIDATES = 40
+_MSE_SMALLEST = 0.2
+
+
+def largest_level(number_format: Format) -> int:
+    """The level that the largest magnitude is mapped to: the positive end of the range."""
+    return max(number_format.max_level, 1)
+
+
+def rows(x: Tensor, granularity: Granularity) -> Tensor:
+    """``x`` as (channels, values a channel); one row if there is one scale."""
+    if granularity is Granularity.PER_TENSOR:
+        return x.reshape(1, -1)
+    return x.reshape(x.shape[0], -1)
+
+
+@torch.no_grad()
+def weight_scale(weight: Tensor, spec: QuantSpec) -> Tensor:
+    """Scale of a weight (O, ...) by its rule: shape (1,) or (O,), the weight's dtype.
+
+    ``learned`` gives the initial value of the parameter: the MSE optimum.
+    """
+    table = rows(weight, spec.granularity)
+    if spec.scale is ScaleRule.CONST:
+        scale = torch.full_like(table[:, 0], spec.value)
+    elif spec.scale is ScaleRule.MEAN:
+        scale = _mean_scale(table, spec)
+    elif spec.scale is ScaleRule.MAX:
+        low, high = torch.aminmax(table, dim=1)
+        scale = torch.maximum(high, -low) / _reach(spec)
+    elif spec.scale is ScaleRule.PERCENTILE:
+        scale = torch.quantile(table.abs(), spec.percentile / 100, dim=1) / _reach(spec)
+    else:
+        scale = mse_scale(table, spec)
+    return finish(scale, spec)
+
+
+def _mean_scale(table: Tensor, spec: QuantSpec) -> Tensor:
+    """Mean magnitude (XNOR-Net, Rastegari et al. 2016, eq. 6), or TWN's mean above its threshold
+    (Li and Liu 2016, eq. 5) for ternary weights.
+    """
+    magnitude = table.abs()
+    mean = magnitude.mean(dim=1)
+    if isinstance(spec.format, TernaryFormat):
+        kept = magnitude > TERNARY_THRESHOLD * mean[:, None]
+        return (magnitude * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)
+    return mean
+
+
+@torch.no_grad()
+def observed_scale(x: Tensor, spec: QuantSpec) -> Tensor:
+    """Scale of one batch of an activation by its rule: shape (1,). `learned` starts at the MSE one.
+
+    What the format cannot represent anyway (the negative side of an unsigned one) does not count.
+    """
+    if isinstance(spec.format, BipolarFormat) or spec.scale is ScaleRule.CONST:
+        return x.new_full((1,), spec.value)
+    values = x if spec.format.min_level < 0 else x.clamp(min=0)
+    if spec.scale is ScaleRule.MAX:
+        low, high = torch.aminmax(values)
+        return (torch.maximum(high, -low) / _reach(spec)).reshape(1)
+    table = sample(values).abs() if spec.scale is ScaleRule.PERCENTILE else sample(values)
+    if spec.scale is ScaleRule.PERCENTILE:
+        return (torch.quantile(table, spec.percentile / 100) / _reach(spec)).reshape(1)
+    return mse_scale(table.reshape(1, -1), spec)
+
+
+def sample(x: Tensor) -> Tensor:
+    """At most `SAMPLE` values of ``x``, evenly spaced, the same for the same shape."""
+    flat = x.reshape(-1)
+    stride = max(1, math.ceil(flat.numel() / SAMPLE))
+    # An odd stride does not fall into step with the (even) row lengths of images.
+    return flat[:: stride | 1] if stride > 1 else flat
+
+
+def mse_scale(table: Tensor, spec: QuantSpec) -> Tensor:
+    """Scale of each row that minimises the squared quantization error, by search.
+
+    Candidates are 0.2 .. 1.0 of the scale that clips nothing, or for ``power_of_two`` the powers
+    from there down.
+    """
+    unclipped = (table.abs().amax(dim=1) / _reach(spec)).clamp(min=TINY)
+    if spec.power_of_two:
+        top = torch.exp2(torch.ceil(torch.log2(unclipped)))
+        candidates = [top * 2.0**-k for k in range(4)]
+    else:
+        span = torch.linspace(_MSE_SMALLEST, 1.0, _MSE_CANDIDATES).tolist()
+        candidates = [unclipped * fraction for fraction in span]
+    best = torch.full_like(unclipped, math.inf)
+    chosen = unclipped
+    for candidate in candidates:
+        unit = (candidate * spec.format.lsb)[:, None]
+        levels = quantize_ratio(table / unit, spec.format)
+        error = (levels * unit - table).square().sum(dim=1)
+        better = error < best
+        best = torch.where(better, error, best)
+        chosen = torch.where(better, candidate, chosen)
+    return chosen
+
+
+@torch.no_grad()
+def finish(scale: Tensor, spec: QuantSpec) -> Tensor:
+    """The scale as it is used: positive, and a power of two where asked.
+
+    ``max`` rounds up (nothing is clipped); every other rule to the nearest exponent.
+    """
+    positive = scale.abs().clamp(min=TINY)
+    if not spec.power_of_two:
+        return positive
+    exponent = torch.log2(positive)
+    if spec.scale is ScaleRule.MAX:
+        # log2 of an exact power may come out a hair above its integer.
+        return torch.exp2(torch.ceil(exponent - 1e-5))
+    return torch.exp2(torch.round(exponent))
+
+
+def _reach(spec: QuantSpec) -> float:
+    return largest_level(spec.format) * spec.format.lsb

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user's module -> torch.fx graph, with the user's source line at every node."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from pathlib import Path
+
+import torch
+from torch import fx, nn
+
+from bitwright.errors import ModelError
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in \S+\n\s+(?P<text>[^\n]*)')
+_TORCH = str(Path(torch.__file__).parent)
+_OURS = str(Path(__file__).parent)
+
+
+class _Tracer(fx.Tracer):
+    """Leaves are the layers of ``torch.nn``; everything else is traced into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.record_stack_traces = True
+
+
+def trace(model: nn.Module) -> fx.Graph:
+    """The graph of a module's ``forward``.
+
+    Raises:
+        ModelError: forward cannot be traced (it branches on data, say); with the user's line.
+    """
+    tracer = _Tracer()
+    try:
+        return tracer.trace(model)
+    # Whatever the user's forward raises while it runs on symbols is reported, with its line.
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        users = [f for f in frames if _is_users(f.filename)]
+        where = f"{users[-1].filename}:{users[-1].lineno}" if users else type(model).__name__
+        text = f" ({users[-1].line})" if users and users[-1].line else ""
+        raise ModelError(
+            f"the model cannot be traced{text}: {error}",
+            where=where,
+            hint="forward must be one fixed graph: no if or loop over tensor values, no print of "
+            "them, no numpy; branch on plain Python values set in __init__ instead",
+        ) from error
+
+
+def user_line(node: fx.Node) -> str | None:
+    """``file:line: text`` of the innermost line of the user's own code that made this node."""
+    found = [match for match in _FRAME.finditer(node.stack_trace or "") if _is_users(match["file"])]
+    if not found:
+        return None
+    return f"{found[-1]['file']}:{found[-1]['line']}: {found[-1]['text'].strip()}"
+
+
+def _is_users(path: str) -> bool:
+    return not path.startswith((_TORCH, _OURS, "<"))
