@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Index of the first maximum of Classes scores, PE scores a beat (lane 0 first), Classes/PE beats
+// a frame, one beat a cycle, one output beat a frame. A frame's last beat accepted in cycle t
+// gives its index in cycle t + 3 + $clog2(PE).
+`default_nettype none
+module argmax #(
+  parameter int Classes    = 10,
+  parameter int PE         = 1,
+  parameter int Width      = 12,
+  parameter bit Signed     = 1'b1,
+  parameter int IndexWidth = 4
+) (
+  input  logic                  clk_i,
+  input  logic                  rst_ni,
+  input  logic                  in_valid_i,
+  output logic                  in_ready_o,
+  input  logic [PE*Width-1:0]   in_data_i,
+  output logic                  out_valid_o,
+  input  logic                  out_ready_i,
+  output logic [IndexWidth-1:0] out_data_o
+);
+  if (Classes < 1 || PE < 1 || Classes % PE != 0) begin : gen_check_fold
+    $error("argmax: PE must divide Classes");
+  end
+  if (Width < 1 || IndexWidth < 1 || Classes > (1 << IndexWidth)) begin : gen_check_index
+    $error("argmax: IndexWidth must hold Classes - 1");
+  end
+
+  localparam int Fold      = Classes / PE;
+  localparam int FoldWidth = Fold > 1 ? $clog2(Fold) : 1;
+  localparam int Levels    = PE > 1 ? $clog2(PE) : 0;
+  localparam int Leaves    = 1 << Levels;
+  // Compared keys are unsigned with one bit more; key 0 marks a leaf that is not there. A signed
+  // score is made unsigned by turning its sign bit over.
+  localparam int KeyWidth  = Width + 1;
+  localparam int NodeWidth = KeyWidth + IndexWidth;
+  localparam int Depth     = 1 + Levels;
+
+  logic en;
+  logic [FoldWidth-1:0] fold_q;
+  logic [Depth-1:0]     valid_q, first_q, last_q;
+  logic [IndexWidth-1:0] index_q;  // index of lane 0 of the present beat
+
+  assign in_ready_o = en;
+
+  always_ff @(posedge clk_i) begin : p_fold
+    if (!rst_ni) begin
+      fold_q  <= '0;
+      index_q <= '0;
+    end else if (en && in_valid_i) begin
+      fold_q  <= fold_q == FoldWidth'(Fold - 1) ? '0 : fold_q + 1'b1;
+      index_q <= fold_q == FoldWidth'(Fold - 1) ? '0 : index_q + IndexWidth'(PE);
+    end
+  end
+
+  if (Depth == 1) begin : gen_flags_one
+    always_ff @(posedge clk_i) begin : p_flags
+      if (!rst_ni) valid_q <= '0;
+      else if (en) valid_q <= in_valid_i;
+      if (en) begin
+        first_q <= fold_q == '0;
+        last_q  <= fold_q == FoldWidth'(Fold - 1);
+      end
+    end
+  end else begin : gen_flags
+    always_ff @(posedge clk_i) begin : p_flags
+      if (!rst_ni) valid_q <= '0;
+      else if (en) valid_q <= {valid_q[Depth-2:0], in_valid_i};
+      if (en) begin
+        first_q <= {first_q[Depth-2:0], fold_q == '0};
+        last_q  <= {last_q[Depth-2:0], fold_q == FoldWidth'(Fold - 1)};
+      end
+    end
+  end
+
+  // Tournament over the lanes of a beat: nodes 1 .. 2*Leaves-1 as a heap, every level registered.
+  logic [2*Leaves*NodeWidth-1:0] heap;
+  assign heap[NodeWidth-1:0] = '0;
+
+  for (genvar n = 0; n < Leaves; n++) begin : gen_leaf
+    if (n < PE) begin : gen_score
+      logic [Width-1:0] score;
+      if (Signed) begin : gen_signed
+        assign score = in_data_i[n*Width +: Width] ^ (Width'(1) << (Width - 1));
+      end else begin : gen_unsigned
+        assign score = in_data_i[n*Width +: Width];
+      end
+      always_ff @(posedge clk_i) begin : p_leaf
+        if (en) begin
+          heap[(Leaves+n)*NodeWidth +: NodeWidth] <= {index_q + IndexWidth'(n), 1'b1, score};
+        end
+      end
+    end else begin : gen_absent
+      assign heap[(Leaves+n)*NodeWidth +: NodeWidth] = '0;
+    end
+  end
+
+  for (genvar n = 1; n < Leaves; n++) begin : gen_node
+    logic [NodeWidth-1:0] left, right;
+    assign left  = heap[2*n*NodeWidth +: NodeWidth];
+    assign right = heap[(2*n+1)*NodeWidth +: NodeWidth];
+    always_ff @(posedge clk_i) begin : p_node
+      if (en) begin
+        heap[n*NodeWidth +: NodeWidth] <=
+          right[KeyWidth-1:0] > left[KeyWidth-1:0] ? right : left;
+      end
+    end
+  end
+
+  // Running winner over the beats of the frame; only a greater score replaces it.
+  logic [NodeWidth-1:0] winner, best_q;
+  logic                 done_q, take;
+
+  assign winner = heap[NodeWidth +: NodeWidth];
+  assign take   = first_q[Depth-1] | (winner[KeyWidth-1:0] > best_q[KeyWidth-1:0]);
+
+  always_ff @(posedge clk_i) begin : p_best
+    if (!rst_ni) done_q <= 1'b0;
+    else if (en) done_q <= valid_q[Depth-1] & last_q[Depth-1];
+    if (en && valid_q[Depth-1] && take) best_q <= winner;
+  end
+
+  stream_skid #(.Width(IndexWidth)) i_skid (
+    .clk_i, .rst_ni,
+    .in_valid_i(done_q), .in_ready_o(en), .in_data_i(best_q[NodeWidth-1 -: IndexWidth]),
+    .out_valid_o, .out_ready_i, .out_data_o
+  );
+
+  logic unused;
+  assign unused = &{1'b0, heap[NodeWidth-1:0]};
+endmodule
+`default_nettype wire

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// One processing element of matvec: SIMD products, adder tree, accumulator. The pipeline moves
+// when en_i is high. acts_i and weights_i enter in cycle t; their sum reaches the accumulator
+// input 1 + TreeLevels cycles later, where the flags of the same beat (valid, first, last), and
+// init_i, must arrive; acc_o shows the new value one cycle after that.
+// Bipolar times bipolar counts equal bits; the sum of n products is 2 * count - n, and the
+// "- n" part of the whole row is expected in init_i.
+`default_nettype none
+module matvec_lane #(
+  parameter int SIMD          = 4,
+  parameter int WeightWidth   = 4,
+  parameter int ActWidth      = 4,
+  parameter int AccWidth      = 16,
+  parameter bit AccSigned     = 1'b1,
+  parameter bit ActSigned     = 1'b0,
+  parameter bit WeightBipolar = 1'b0,
+  parameter bit ActBipolar    = 1'b0,
+  parameter bit UseDsp        = 1'b0,
+  parameter int InitWidth     = 17
+) (
+  input  logic                        clk_i,
+  input  logic                        en_i,
+  input  logic [SIMD*ActWidth-1:0]    acts_i,
+  input  logic [SIMD*WeightWidth-1:0] weights_i,
+  input  logic                        valid_i,
+  input  logic                        first_i,
+  input  logic                        last_i,
+  input  logic [InitWidth-1:0]        init_i,
+  output logic [AccWidth-1:0]         acc_o
+);
+  localparam bit Xnor = WeightBipolar && ActBipolar;
+  // Bipolar activations are the one-bit factor, so the operands change places.
+  localparam bit Swap      = ActBipolar && !WeightBipolar;
+  localparam int ActExt    = Swap ? WeightWidth : (ActSigned ? ActWidth : ActWidth + 1);
+  localparam int FacWidth  = Swap ? 1 : WeightWidth;
+  localparam bit OneBit    = WeightBipolar || Swap;
+  localparam int PerLane   = (UseDsp || OneBit) ? 1 : (WeightWidth + 3) / 4;
+  localparam int TermWidth = Xnor ? 3 : (OneBit ? ActExt + 1 : ActExt + FacWidth);
+  localparam int Terms     = Xnor ? (SIMD + 1) / 2 : SIMD * PerLane;
+  localparam int TreeWidth = TermWidth + (Terms > 1 ? $clog2(Terms) : 0);
+  localparam int SumWidth  = Xnor ? TreeWidth + 1 : TreeWidth;
+
+  logic [Terms*TermWidth-1:0]  terms;
+  logic [TreeWidth-1:0]        tree;
+  logic signed [SumWidth-1:0]  sum;
+  logic signed [AccWidth-1:0]  acc_q;
+
+  if (Xnor) begin : gen_xnor
+    popcount_pairs #(.Bits(SIMD)) i_pairs (
+      .clk_i, .en_i, .a_i(acts_i), .b_i(weights_i), .terms_o(terms)
+    );
+    assign sum = {tree, 1'b0};
+  end else begin : gen_products
+    for (genvar s = 0; s < SIMD; s++) begin : gen_lane
+      logic [ActExt-1:0]   act;
+      logic [FacWidth-1:0] factor;
+
+      if (Swap) begin : gen_swap
+        assign act    = weights_i[s*WeightWidth +: WeightWidth];
+        assign factor = acts_i[s*ActWidth +: 1];
+      end else if (ActSigned) begin : gen_signed
+        assign act    = acts_i[s*ActWidth +: ActWidth];
+        assign factor = weights_i[s*WeightWidth +: WeightWidth];
+      end else begin : gen_unsigned
+        assign act    = {1'b0, acts_i[s*ActWidth +: ActWidth]};
+        assign factor = weights_i[s*WeightWidth +: WeightWidth];
+      end
+
+      mul_terms #(
+        .ActWidth(ActExt), .WeightWidth(FacWidth), .WeightBipolar(OneBit), .UseDsp(UseDsp)
+      ) i_mul (
+        .clk_i, .en_i, .act_i(act), .weight_i(factor),
+        .terms_o(terms[s*PerLane*TermWidth +: PerLane*TermWidth])
+      );
+    end
+    assign sum = $signed(tree);
+  end
+
+  adder_tree #(.Terms(Terms), .Width(TermWidth)) i_tree (
+    .clk_i, .en_i, .terms_i(terms), .sum_o(tree)
+  );
+
+  // Modulo 2^AccWidth: steps in between may wrap, the final value fits (checked below).
+  logic [AccWidth-1:0] start;
+  assign start = first_i ? AccWidth'($signed(init_i)) : acc_q;
+
+  always_ff @(posedge clk_i) begin : p_acc
+    if (en_i && valid_i) acc_q <= start + AccWidth'(sum);
+  end
+
+  assign acc_o = acc_q;
+
+`ifndef SYNTHESIS
+  longint exact_q;
+  logic   done_q;
+
+  initial done_q = 1'b0;
+
+  always_ff @(posedge clk_i) begin : p_exact
+    if (en_i && valid_i) begin
+      exact_q <= (first_i ? longint'($signed(init_i)) : exact_q) + longint'(sum);
+    end
+    if (en_i) done_q <= valid_i & last_i;
+  end
+
+  if (AccSigned) begin : gen_check_signed
+    no_overflow: assert property (@(posedge clk_i) done_q |-> longint'($signed(acc_q)) == exact_q);
+  end else begin : gen_check_unsigned
+    no_overflow: assert property (@(posedge clk_i)
+      done_q |-> longint'($unsigned(acc_q)) == exact_q);
+  end
+`else
+  logic unused;
+  assign unused = last_i;
+`endif
+endmodule
+`default_nettype wire

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Simple dual-port RAM, one write and one synchronous read port, latency 1. The user never reads
+// an address in the cycle in which it is written (asserted in simulation), so no bypass is
+// built. Style: 0 the tool chooses, 1 block RAM, 2 LUT RAM. Contents are undefined at start.
+`default_nettype none
+module mem_ram #(
+  parameter int Width = 8,
+  parameter int Depth = 16,
+  parameter int Style = 0,
+  localparam int AddrWidth = Depth > 1 ? $clog2(Depth) : 1
+) (
+  input  logic                 clk_i,
+  input  logic                 wr_en_i,
+  input  logic [AddrWidth-1:0] wr_addr_i,
+  input  logic [Width-1:0]     wr_data_i,
+  input  logic                 rd_en_i,
+  input  logic [AddrWidth-1:0] rd_addr_i,
+  output logic [Width-1:0]     rd_data_o
+);
+  if (Width < 1 || Depth < 1 || Style < 0 || Style > 2) begin : gen_check
+    $error("mem_ram: Width and Depth must be at least 1 and Style one of 0, 1, 2");
+  end
+
+  if (Style == 1) begin : gen_block
+    (* ram_style = "block", no_rw_check *) logic [Width-1:0] mem [0:Depth-1];
+    always_ff @(posedge clk_i) begin : p_access
+      if (wr_en_i) mem[wr_addr_i] <= wr_data_i;
+      if (rd_en_i) rd_data_o <= mem[rd_addr_i];
+    end
+  end else if (Style == 2) begin : gen_lut
+    (* ram_style = "distributed", no_rw_check *) logic [Width-1:0] mem [0:Depth-1];
+    always_ff @(posedge clk_i) begin : p_access
+      if (wr_en_i) mem[wr_addr_i] <= wr_data_i;
+      if (rd_en_i) rd_data_o <= mem[rd_addr_i];
+    end
+  end else begin : gen_auto
+    (* no_rw_check *) logic [Width-1:0] mem [0:Depth-1];
+    always_ff @(posedge clk_i) begin : p_access
+      if (wr_en_i) mem[wr_addr_i] <= wr_data_i;
+      if (rd_en_i) rd_data_o <= mem[rd_addr_i];
+    end
+  end
+
+`ifndef SYNTHESIS
+  no_collision: assert property (@(posedge clk_i)
+    !(wr_en_i && rd_en_i && wr_addr_i == rd_addr_i));
+`endif
+endmodule
+`default_nettype wire

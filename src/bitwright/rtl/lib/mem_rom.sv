@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Synchronous-read ROM, contents from File by $readmemh (one word a line). Latency 1: the word
+// of addr_i is on data_o after the next clock edge with en_i high. Style: 0 the tool chooses,
+// 1 block RAM, 2 look-up tables. An address at or above Depth reads an undefined
+// word; without a File all words are zero.
+`default_nettype none
+module mem_rom #(
+  parameter int Width = 8,
+  parameter int Depth = 16,
+  parameter int Style = 0,
+  parameter     File  = "",
+  localparam int AddrWidth = Depth > 1 ? $clog2(Depth) : 1
+) (
+  input  logic                 clk_i,
+  input  logic                 en_i,
+  input  logic [AddrWidth-1:0] addr_i,
+  output logic [Width-1:0]     data_o
+);
+  if (Width < 1 || Depth < 1 || Style < 0 || Style > 2) begin : gen_check
+    $error("mem_rom: Width and Depth must be at least 1 and Style one of 0, 1, 2");
+  end
+
+  if (Style == 1) begin : gen_block
+    (* ram_style = "block", rom_style = "block" *) logic [Width-1:0] mem [0:Depth-1];
+    if (File != "") begin : gen_init
+      initial $readmemh(File, mem);
+    end else begin : gen_zero
+      initial for (int i = 0; i < Depth; i++) mem[i] = '0;
+    end
+    always_ff @(posedge clk_i) begin : p_read
+      if (en_i) data_o <= mem[addr_i];
+    end
+  end else if (Style == 2) begin : gen_lut
+    (* ram_style = "logic", rom_style = "distributed" *) logic [Width-1:0] mem [0:Depth-1];
+    if (File != "") begin : gen_init
+      initial $readmemh(File, mem);
+    end else begin : gen_zero
+      initial for (int i = 0; i < Depth; i++) mem[i] = '0;
+    end
+    always_ff @(posedge clk_i) begin : p_read
+      if (en_i) data_o <= mem[addr_i];
+    end
+  end else begin : gen_auto
+    logic [Width-1:0] mem [0:Depth-1];
+    if (File != "") begin : gen_init
+      initial $readmemh(File, mem);
+    end else begin : gen_zero
+      initial for (int i = 0; i < Depth; i++) mem[i] = '0;
+    end
+    always_ff @(posedge clk_i) begin : p_read
+      if (en_i) data_o <= mem[addr_i];
+    end
+  end
+endmodule
+`default_nettype wire

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Simulation-only checker of the stream rules: once valid is high, valid and data hold until
+// the transfer; valid is low in the cycle after a reset. Empty in synthesis.
+`default_nettype none
+module stream_check #(
+  parameter int Width = 8
+) (
+  input logic             clk_i,
+  input logic             rst_ni,
+  input logic             valid_i,
+  input logic             ready_i,
+  input logic [Width-1:0] data_i
+);
+`ifndef SYNTHESIS
+  hold_valid: assert property (@(posedge clk_i) disable iff (!rst_ni)
+    (valid_i && !ready_i) |=> valid_i);
+  hold_data: assert property (@(posedge clk_i) disable iff (!rst_ni)
+    (valid_i && !ready_i) |=> $stable(data_i));
+  reset_valid: assert property (@(posedge clk_i) !rst_ni |=> (!valid_i || !rst_ni));
+`endif
+endmodule
+`default_nettype wire
