@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hypothesis strategies shared by all tiers: random few-bit networks.
 
-`integer_graphs` draws graphs of the integer dialect (numpy only). Structure is drawn by
+`integer_graphs` draws graphs of the integer dialect (numpy only), `torch_networks` plain torch
+models with a policy (torch is imported when it draws). Structure is drawn by
 Hypothesis, so failures shrink to few layers and small images; the arrays come from a drawn seed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -223,3 +225,118 @@ def integer_graphs(draw: st.DrawFn, limits: GraphLimits | None = None) -> Graph:
     scores = network.edge
     label = network.builder.add("argmax", (scores,), name="label")
     return network.builder.finish(scores, label)
+
+
+@dataclass(frozen=True)
+class TorchNetwork:
+    """A float torch model with batch norms in an arbitrary state, a policy, and images for it."""
+
+    model: Any
+    policy: Any
+    shape: tuple[int, ...]
+    images: Any
+
+
+class _TorchLayers:
+    """The layers of a `TorchNetwork` being drawn."""
+
+    def __init__(self, draw: st.DrawFn, shape: tuple[int, int, int], activation: str) -> None:
+        self.draw = draw
+        self.channels, self.height, self.width = shape
+        self.activation = activation
+        self.layers: list[Any] = []
+
+    def norm_and_activation(self, norm: Any, size: int, pool: bool) -> None:
+        from torch import nn
+
+        flag = st.booleans()
+        if self.draw(flag):
+            self.layers.append(_random_norm(norm(size), self.draw(st.integers(0, 2**31 - 1))))
+        early = pool and self.draw(flag)
+        if early:
+            self.pool()
+        signed = self.activation.startswith(("int", "bipolar", "ternary"))
+        self.layers.append(nn.Hardtanh() if signed else nn.ReLU())
+        if pool and not early:
+            self.pool()
+
+    def pool(self) -> None:
+        from torch import nn
+
+        kernel = self.draw(st.integers(1, min(2, self.height, self.width)))
+        stride = self.draw(st.integers(1, 2))
+        self.layers.append(nn.MaxPool2d(kernel, stride))
+        self.height, self.width = ((s - kernel) // stride + 1 for s in (self.height, self.width))
+
+    def conv(self, padded: bool) -> None:
+        from torch import nn
+
+        pads = tuple(self.draw(st.integers(0, 1)) if padded else 0 for _ in range(2))
+        room = (self.height + 2 * pads[0], self.width + 2 * pads[1])
+        kernel = tuple(
+            self.draw(st.integers(max(1, p), min(3, r))) for p, r in zip(pads, room, strict=True)
+        )
+        stride = tuple(self.draw(st.integers(1, 2)) for _ in range(2))
+        groups = self.channels if self.draw(st.booleans()) else 1
+        rows = groups * self.draw(st.integers(1, 3))
+        self.layers.append(
+            nn.Conv2d(
+                self.channels,
+                rows,
+                kernel,
+                stride,
+                pads,
+                groups=groups,
+                bias=self.draw(st.booleans()),
+            )
+        )
+        self.height, self.width = (
+            (r - k) // s + 1 for r, k, s in zip(room, kernel, stride, strict=True)
+        )
+        self.channels = rows
+        self.norm_and_activation(nn.BatchNorm2d, rows, self.draw(st.booleans()))
+
+
+def _random_norm(norm: Any, seed: int) -> Any:
+    """Batch norm with arbitrary statistics: negative and zero gains, far offsets."""
+    import torch
+
+    rng = torch.Generator().manual_seed(seed)
+    size = norm.num_features
+    gain = torch.randn(size, generator=rng)
+    gain[torch.rand(size, generator=rng) < 0.15] = 0.0
+    norm.weight.data.copy_(gain)
+    norm.bias.data.copy_(torch.randn(size, generator=rng) * 0.5)
+    norm.running_mean.copy_(torch.randn(size, generator=rng) * 0.3)
+    norm.running_var.copy_(torch.rand(size, generator=rng) * 2 + 0.01)
+    return norm
+
+
+@st.composite
+def torch_networks(draw: st.DrawFn, images: int = 8) -> TorchNetwork:
+    """A small convolutional classifier as a plain `nn.Sequential`, with a uniform policy."""
+    import torch
+    from bitwright.quant import Policy
+    from torch import nn
+
+    weight = draw(st.sampled_from([w for w in WEIGHT_FORMATS if not w.startswith("uint")]))
+    activation = draw(st.sampled_from([*ACTIVATION_FORMATS, "int7", "uint7", "bipolar"]))
+    given = draw(st.sampled_from(("uint8", "int8", "uint4", "uint1", "bipolar")))
+    shape = (draw(st.integers(1, 3)), draw(st.integers(1, 7)), draw(st.integers(1, 7)))
+    torch.manual_seed(draw(st.integers(0, 2**31 - 1), label="seed"))
+    net = _TorchLayers(draw, shape, activation)
+    for index in range(draw(st.integers(0, 2), label="convs")):
+        source = given if index == 0 else activation
+        net.conv(padded=source != "bipolar")
+    net.layers.append(nn.Flatten())
+    features = net.channels * net.height * net.width
+    for _ in range(draw(st.integers(0, 1), label="hidden")):
+        width = draw(st.integers(1, 6))
+        net.layers.append(nn.Linear(features, width, bias=draw(st.booleans())))
+        net.norm_and_activation(nn.BatchNorm1d, width, pool=False)
+        features = width
+    net.layers.append(nn.Linear(features, draw(st.integers(1, 4)), bias=draw(st.booleans())))
+    x = torch.rand(images, *shape)
+    x = x * 2 - 1 if given in ("int8", "bipolar") else x
+    policy = Policy.uniform(weight, activation, given)
+    return TorchNetwork(nn.Sequential(*net.layers).eval(), policy, shape, x)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen torch model -> integer graph: every integer on every edge is the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from tests.strategies import TorchNetwork, torch_networks
+
+import torch
+from bitwright.errors import MismatchError, ModelError
+from bitwright.lower import certify, check, optimise
+from bitwright.lower.compare_torch import compare_torch_graph, frozen_levels
+from bitwright.lower.export_qonnx import export_qonnx
+from bitwright.lower.from_torch import lower
+from bitwright.quant import Policy, apply
+from torch import nn
+
+
+class Net(nn.Module):
+    """Everything at once: both pool orders, negative gains, padding, an uneven image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(2, 4, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(4)
+        self.conv2 = nn.Conv2d(4, 3, (3, 2), stride=(2, 1))
+        self.bn2 = nn.BatchNorm2d(3)
+        self.relu = nn.ReLU()
+        self.pool = nn.MaxPool2d(2)
+        self.fc = nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.pool(torch.relu(self.bn1(self.conv1(x))))
+        x = self.relu(self.bn2(self.conv2(x)))
+        return self.fc(torch.flatten(x, 1))
+
+
+def frozen_net(seed: int = 0, **formats: str) -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(seed)
+    net = Net().eval()
+    for norm in (net.bn1, net.bn2):
+        norm.weight.data.normal_()
+        norm.bias.data.normal_(std=0.3)
+        norm.running_mean.normal_(std=0.2)
+    images = torch.rand(20, 2, 10, 6)
+    policy = Policy.uniform(**{"weight": "int4", "activation": "uint4", "input": "uint8"} | formats)
+    return apply(net, policy, "freeze", images), images
+
+
+def frozen_or_reject(network: TorchNetwork) -> nn.Module:
+    """Frozen, unless no image wakes some layer: its scale is then tiny and its bias huge."""
+    try:
+        return apply(network.model, network.policy, "freeze", network.images)
+    except ModelError as error:
+        if "53 bits" in error.message or "62 bits" in error.message:
+            reject()
+        raise
+
+
+@given(torch_networks())
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_random_networks_are_equal_on_every_edge(network: TorchNetwork) -> None:
+    frozen = frozen_or_reject(network)
+    graph = lower(frozen, network.shape)
+    raw = compare_torch_graph(frozen, graph, network.images, accumulators=True)
+    raw.require()
+    assert set(raw.edges) == set(graph.types) - {"label"}
+    optimised = optimise(graph, check=4)
+    compare_torch_graph(frozen, optimised, network.images, batch=3).require()
+    check(certify(optimised), optimised)
+
+
+@pytest.mark.parametrize("activation", ["uint4", "uint8", "int3", "bipolar"])
+def test_names_sources_and_outputs(activation: str) -> None:
+    frozen, images = frozen_net(activation=activation if activation != "bipolar" else "uint1")
+    graph = lower(frozen, (2, 10, 6), name="digits")
+    assert graph.name == "digits" and graph.inputs == ("x",)
+    assert graph.outputs == ("scores", "label")
+    assert graph.types["x"].shape == (10, 6, 2)
+    sources = {node.source for node in graph if node.op in ("conv", "dense")}
+    assert sources == {"conv1", "conv2", "fc"}
+    assert all(node.source for node in graph if node.op != "argmax")
+    comparison = compare_torch_graph(frozen, graph, images, accumulators=True, batch=7)
+    comparison.require()
+    assert comparison.images == 20 and comparison.values > 20 * 5
+
+
+def test_scores_scale_is_that_of_the_model() -> None:
+    frozen, images = frozen_net()
+    graph = lower(frozen, (2, 10, 6))
+    levels = graph.run({"x": frozen_levels(frozen, images)["x"]})["scores"]
+    real = levels * graph.types["scores"].scale[0]
+    assert np.allclose(real, frozen(images).numpy(), rtol=1e-6, atol=0)
+
+
+def test_the_first_difference_is_named() -> None:
+    frozen, images = frozen_net()
+    graph = lower(frozen, (2, 10, 6))
+    victim = graph.node("conv2")
+    weight = victim.params["weight"].copy()
+    weight[1] = np.where(weight[1] > 0, weight[1] - 1, weight[1] + 1)
+    nodes = tuple(
+        replace(n, params={**n.params, "weight": weight}) if n is victim else n for n in graph
+    )
+    from bitwright.ir import rebuild
+
+    wrong = compare_torch_graph(frozen, rebuild(graph, nodes), images, accumulators=True)
+    assert not wrong.equal and wrong.first is not None
+    assert (wrong.first.edge, wrong.first.source) == ("conv2", "conv2")
+    assert wrong.first.position[-1] == 1 and wrong.first.frozen != wrong.first.graph
+    assert wrong.edges["conv1"] == 0 and wrong.differing >= wrong.edges["conv2"] > 0
+    with pytest.raises(MismatchError, match="conv2"):
+        wrong.require()
+
+
+def test_qonnx_runs_a_lowered_network(tmp_path: Path) -> None:
+    frozen, images = frozen_net()
+    graph = optimise(lower(frozen, (2, 10, 6)))
+    feeds = {"x": frozen_levels(frozen, images)["x"]}
+    assert export_qonnx(graph, tmp_path / "net.onnx", feeds=feeds).frames == 24
+
+
+def test_a_float_model_is_refused() -> None:
+    with pytest.raises(ModelError, match="Dequantize"):
+        lower(torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2))), (2,))
+
+
+def test_a_wrong_input_shape_names_the_layer() -> None:
+    frozen, _ = frozen_net()
+    with pytest.raises(ModelError, match="conv1") as error:
+        lower(frozen, (3, 10, 6))
+    assert error.value.hint
+    with pytest.raises(ModelError, match=r"neither \(C, H, W\)"):
+        lower(frozen, (10, 6))
+
+
+def test_scores_must_be_a_vector() -> None:
+    images = torch.rand(4, 1, 3, 3)
+    net = nn.Sequential(nn.Conv2d(1, 2, 2)).eval()
+    frozen = apply(net, Policy.uniform(), "freeze", images)
+    with pytest.raises(ModelError, match="no vector"):
+        lower(frozen, (1, 3, 3))
+
+
+def test_a_convolution_may_give_the_scores() -> None:
+    images = torch.rand(4, 1, 3, 3)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten()).eval()
+    frozen = apply(net, Policy.uniform(), "freeze", images)
+    graph = lower(frozen, (1, 3, 3))
+    compare_torch_graph(frozen, graph, images, accumulators=True).require()
+    scale = graph.types["scores"].scale[0]
+    assert scale == pytest.approx(frozen.score_scale, rel=1e-12)
+
+
+def test_layers_named_like_the_ends() -> None:
+    class Clash(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores, self.label, self.act = nn.Linear(4, 3), nn.Linear(3, 2), nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.label(self.act(self.scores(x)))
+
+    images = torch.rand(6, 4)
+    frozen = apply(Clash().eval(), Policy.uniform(), "freeze", images)
+    graph = lower(frozen, (4,))
+    compare_torch_graph(frozen, graph, images, accumulators=True).require()
+    assert {n.source for n in graph if n.op == "dense"} == {"scores", "label"}
