@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native Yosys from the ``pyosys`` package behind the two options of the ``yosys`` program used here.
+"""Native Yosys from the ``pyosys`` package behind the two options of the ``yosys`` program used
+here.
 
 Run as a file in a Python of its own: ``-s SCRIPT`` runs a script, ``-V`` prints the version.
 """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results of slow tools, kept by the hash of everything they depend on.
 
-An entry is a folder that appears by a rename, with the hash of each file inside: an entry that is not whole,
-or was changed, is dropped and made again. The cache never makes a build fail: when it cannot be written the
-result is simply not kept.
+An entry is a folder that appears by a rename, with the hash of each file inside: an entry that is
+not whole, or was changed, is dropped and made again. The cache never makes a build fail: when it
+cannot be written the result is simply not kept.
 """
 
 from __future__ import annotations

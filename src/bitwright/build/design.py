@@ -48,7 +48,8 @@ def load_design(folder: Path) -> Design:
     """Read ``design.json`` and make sure that every file that it names is there.
 
     Raises:
-        GraphError: it is missing, malformed, or names a file that is missing or lies outside the folder.
+        GraphError: it is missing, malformed, or names a file that is missing or lies outside the
+            folder.
     """
     path = folder / "design.json"
     try:

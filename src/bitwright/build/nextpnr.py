@@ -61,7 +61,8 @@ class PnrResult:
 
     Attributes:
         resources: LUTs (TRELLIS_COMB), flip-flops, DSPs and block RAMs used.
-        fmax_mhz: achieved frequency of the slowest clock; None when no path has a register at both ends.
+        fmax_mhz: achieved frequency of the slowest clock; None when no path has a register at
+            both ends.
         clock: that clock's name.
         critical_path: its slowest path.
         report: everything in nextpnr's report.
@@ -240,8 +241,13 @@ def _check(
         return
     log = completed.text()
     usage = parse_log_utilisation(log)
-    require_fit(_resources({name: use.used for name, use in usage.items()}), target, stage="packing")
-    over = [f"{n}: {u.used} needed, {u.available} there" for n, u in usage.items() if u.used > u.available]
+    used = _resources({name: use.used for name, use in usage.items()})
+    require_fit(used, target, stage="packing")
+    over = [
+        f"{name}: {use.used} needed, {use.available} there"
+        for name, use in usage.items()
+        if use.used > use.available
+    ]
     if over:
         raise TargetError(
             "the design does not fit: " + "; ".join(over),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running external programs: argument lists, a time limit, a log file, and nothing left behind.
 
-Every program runs in its own process group, so that a time limit or Ctrl-C ends it with all its children.
+Every program runs in its own process group, so that a time limit or Ctrl-C ends it with all its
+children.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def run_process(
         tick: called now and then while it runs.
 
     Raises:
-        ToolError: it cannot be started, or ran out of time. A failing exit status is returned, not raised.
+        ToolError: it cannot be started, or ran out of time. A failing exit status is returned,
+            not raised.
         KeyboardInterrupt: passed on after the process group has been ended.
     """
     shown = name or Path(argv[0]).name

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From cell types of a mapped netlist to :class:`bitwright.figures.Resources`, family by family.
 
-Each table gives what one cell costs; cells that are not in the table cost nothing (wide multiplexers, buffers,
-carry cells of families where the carry chain is beside the LUTs). A cell type that no table knows at all is an
-error, so that a new cell is never silently free.
+Each table gives what one cell costs; cells that are not in the table cost nothing (wide
+multiplexers, buffers, carry cells of families where the carry chain is beside the LUTs). A cell
+type that no table knows at all is an error, so that a new cell is never silently free.
 """
 
 from __future__ import annotations

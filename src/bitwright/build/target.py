@@ -104,7 +104,8 @@ def load_target(name: str | Path) -> Target:
     """A target by name, or from a TOML file of the user's own.
 
     Raises:
-        TargetError: unknown name, unreadable file, or a field that is wrong (named, with the reason).
+        TargetError: unknown name, unreadable file, or a field that is wrong (named, with the
+            reason).
     """
     return _load(name, _TARGETS, Target, "target")
 
@@ -147,7 +148,8 @@ def require_fit(used: Resources, target: Target, *, stage: str) -> None:
         stage: where the figures come from ("synthesis"), for the message.
 
     Raises:
-        TargetError: it does not fit; says what is short, by how much, and the smallest target that fits.
+        TargetError: it does not fit; says what is short, by how much, and the smallest target
+            that fits.
     """
     missing = shortages(used, target)
     if not missing:

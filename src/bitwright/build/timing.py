@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports of nextpnr: utilisation, clocks and critical paths, from its JSON report and its log."""
+"""The reports of nextpnr: utilisation, clocks and critical paths, from its JSON and its log."""
 
 from __future__ import annotations
 

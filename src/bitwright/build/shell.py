@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The serial shell: a design with AXI-Stream ports made usable on a board with four pins.
+
+The host sends an input frame as bytes, beat by beat, low byte first; the shell answers with a
+frame of each output in turn. A serial break resets the design. The hand-written part is in
+``shell/*.sv``; this module writes the two tops that only wire it up: ``<top>_serial`` (simulated
+as it is) and ``<top>_board`` (clock).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bitwright.build.design import Design, Port, load_design
+from bitwright.build.target import Board
+from bitwright.errors import TargetError
+
+_SHELL = Path(__file__).parent / "shell"
+_LIBRARY = Path(__file__).parent.parent / "rtl" / "lib"
+_SHELL_FILES = (
+    "shell_uart_rx.sv",
+    "shell_uart_tx.sv",
+    "shell_beats_in.sv",
+    "shell_beats_out.sv",
+    "shell_merge.sv",
+    "shell_reset.sv",
+)
+_LIBRARY_FILES = ("stream_fifo.sv", "mem_ram.sv", "stream_check.sv")
+_MAX_FIFO_BYTES = 1 << 15
+_MAX_BAUD_ERROR = 0.02
+DESIGN_INSTANCE = "i_serial.i_design"
+"""Where the design sits in the board top; for per-instance resources."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A PLL setting: ``mhz = input * fb_div / ref_div``, oscillator at ``mhz * op_div``.
+
+    ``ref_div`` 0 means no PLL.
+    """
+
+    mhz: float
+    ref_div: int
+    fb_div: int
+    op_div: int
+
+
+@dataclass(frozen=True)
+class BoardDesign:
+    """A design in its shell.
+
+    Attributes:
+        folder: complete design folder of the board top, with its own ``design.json``.
+        constraints: pin file.
+        clock: of the design.
+        clocks_per_bit: of the serial line.
+        baud: that results.
+    """
+
+    folder: Path
+    constraints: Path
+    clock: Clock
+    clocks_per_bit: int
+    baud: float
+
+
+def choose_clock(input_mhz: float, wanted_mhz: float) -> Clock:
+    """The ECP5 PLL setting with the highest frequency that is not above the wanted one.
+
+    Limits from the ECP5 data sheet: phase detector 10 to 400 MHz, oscillator 400 to 800 MHz,
+    dividers 1 to 128.
+
+    Raises:
+        TargetError: no setting is at or below the wanted frequency.
+    """
+    best: Clock | None = None
+    if abs(input_mhz - wanted_mhz) < _TINY:
+        return Clock(input_mhz, 0, 1, 1)
+    for ref_div in range(1, int(input_mhz / 10) + 1):
+        for fb_div in range(1, 129):
+            mhz = input_mhz * fb_div / ref_div
+            if mhz > wanted_mhz + _TINY:
+                break
+            op_div = min(128, max(1, round(600 / mhz)))
+            if not 400 <= mhz * op_div <= 800:
+                continue
+            if best is None or mhz > best.mhz + _TINY:
+                best = Clock(mhz, ref_div, fb_div, op_div)
+    if best is None:
+        raise TargetError(
+            f"no PLL setting makes {wanted_mhz:g} MHz or a little less from {input_mhz:g} MHz",
+            hint="ask for a clock of 10 to 400 MHz",
+        )
+    return best
+
+
+_TINY = 1e-6
+
+
+def write_board_design(
+    design_dir: Path, board: Board, out_dir: Path, clock_mhz: float
+) -> BoardDesign:
+    """Copy a design, put the serial shell and the board's clock around it, and write its pins.
+
+    Args:
+        design_dir: the generated design.
+        board: gives pins, oscillator and baud rate.
+        out_dir: replaced.
+        clock_mhz: wanted clock of the design; the PLL gives the nearest one not above it.
+
+    Raises:
+        GraphError: the design folder is not whole.
+        TargetError: the design has not exactly one input, or clock and baud rate do not fit
+            together.
+    """
+    design = load_design(design_dir)
+    if len(design.inputs) != 1 or not design.outputs:
+        raise TargetError(
+            f"the serial shell carries one input and at least one output; the design has "
+            f"{len(design.inputs)} and {len(design.outputs)}",
+            hint="implement it out of context instead (no bitstream)",
+        )
+    clock = choose_clock(board.clock_mhz, clock_mhz)
+    clocks_per_bit, baud = _baud(clock.mhz, board.uart_baud)
+    shutil.rmtree(out_dir, ignore_errors=True)
+    files = _copy_sources(design_dir, design, out_dir)
+    serial, top = f"{design.top}_serial", f"{design.top}_board"
+    (out_dir / f"{serial}.sv").write_text(serial_top(design, clocks_per_bit))
+    (out_dir / f"{top}.sv").write_text(_board_top(serial, top, clock))
+    table = {
+        "top": top,
+        "clock": "clk",
+        "reset": "button",
+        "files": [*files, f"{serial}.sv", f"{top}.sv"],
+        "memories": list(design.memories),
+    }
+    (out_dir / "design.json").write_text(json.dumps(table, indent=1) + "\n")
+    constraints = out_dir / f"{top}.lpf"
+    constraints.write_text(pin_file(board))
+    return BoardDesign(out_dir, constraints, clock, clocks_per_bit, baud)
+
+
+def _baud(clock_mhz: float, wanted: int) -> tuple[int, float]:
+    clocks = max(4, round(clock_mhz * 1e6 / wanted))
+    baud = clock_mhz * 1e6 / clocks
+    if abs(baud / wanted - 1) > _MAX_BAUD_ERROR:
+        raise TargetError(
+            f"{wanted} baud cannot be made from a clock of {clock_mhz:g} MHz within 2 % "
+            f"(nearest: {baud:.0f})",
+            hint="choose another clock, or another uart_baud in the board file",
+        )
+    return clocks, baud
+
+
+def _copy_sources(design_dir: Path, design: Design, out_dir: Path) -> list[str]:
+    """Copy the design, the shell and the library modules it needs; the Verilog files."""
+    for name in (*design.files, *design.memories):
+        (out_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(design_dir / name, out_dir / name)
+    present = {Path(name).name for name in design.files}
+    (out_dir / "shell").mkdir(parents=True, exist_ok=True)
+    sources = [_SHELL / name for name in _SHELL_FILES] + [_SHELL / "prim" / "clock_ecp5.sv"]
+    sources += [_LIBRARY / name for name in _LIBRARY_FILES if name not in present]
+    added = []
+    for source in sources:
+        shutil.copyfile(source, out_dir / "shell" / source.name)
+        added.append(f"shell/{source.name}")
+    return [*design.files, *added]
+
+
+def fifo_bytes(port: Port) -> int:
+    """Depth of the input FIFO: one frame of bytes up to 32 KiB, as a power of two."""
+    need = max(16, port.beats * port.width // 8)
+    return min(_MAX_FIFO_BYTES, 1 << (need - 1).bit_length())
+
+
+def pin_file(board: Board) -> str:
+    """The .lpf file of a board top."""
+    lines = [f'FREQUENCY PORT "clk" {board.clock_mhz:g} MHZ;']
+    for port, site in board.pins.items():
+        lines.append(f'LOCATE COMP "{port}" SITE "{site}";')
+        pull = f" PULLMODE={board.pulls[port]}" if port in board.pulls else ""
+        lines.append(f'IOBUF PORT "{port}" IO_TYPE={board.io_type}{pull};')
+    return "\n".join(lines) + "\n"
+
+
+_HEADER = """\
+// SPDX-License-Identifier: Apache-2.0
+// Generated by Bitwright: instances and constants only. Do not edit.
+`default_nettype none
+"""
+
+
+def _board_top(serial: str, top: str, clock: Clock) -> str:
+    return f"""{_HEADER}module {top} (
+  input  logic clk,
+  input  logic button,
+  input  logic uart_rx,
+  output logic uart_tx,
+  output logic led
+);
+  logic core_clk, locked;
+
+  clock_ecp5 #(
+    .Use(1'b{int(clock.ref_div > 0)}), .RefDiv({max(1, clock.ref_div)}), .FbDiv({clock.fb_div}),
+    .OpDiv({clock.op_div})
+  ) i_clock (
+    .clk_i(clk), .clk_o(core_clk), .locked_o(locked)
+  );
+  {serial} i_serial (
+    .clk_i(core_clk), .locked_i(locked), .button_i(button),
+    .rx_i(uart_rx), .tx_o(uart_tx), .overrun_o(led)
+  );
+endmodule
+`default_nettype wire
+"""
+
+
+def serial_top(design: Design, clocks_per_bit: int) -> str:
+    """SystemVerilog of the top with serial pins around a design with one input."""
+    source = design.inputs[0]
+    outputs = "\n".join(_output_lines(k, port) for k, port in enumerate(design.outputs))
+    ports = "\n".join(_output_ports(k, port) for k, port in enumerate(design.outputs)).rstrip(",")
+    count = len(design.outputs)
+    return f"""{_HEADER}module {design.top}_serial (
+  input  logic clk_i,
+  input  logic locked_i,
+  input  logic button_i,
+  input  logic rx_i,
+  output logic tx_o,
+  output logic overrun_o
+);
+  logic rst_n, serial_break;
+  logic rx_valid, fifo_ready, fifo_valid, in_ready;
+  logic [7:0] rx_data, fifo_data;
+  logic source_valid, source_ready, source_last;
+  logic [{source.width - 1}:0] source_data;
+  logic [{count - 1}:0] out_valid, out_ready, out_last;
+  logic [{8 * count - 1}:0] out_data;
+  logic tx_valid, tx_ready;
+  logic [7:0] tx_data;
+{outputs}
+  shell_reset i_reset (
+    .clk_i, .locked_i, .button_i, .request_i(serial_break), .rst_no(rst_n)
+  );
+  shell_uart_rx #(.ClocksPerBit({clocks_per_bit})) i_rx (
+    .clk_i, .rst_ni(rst_n), .rx_i,
+    .out_valid_o(rx_valid), .out_data_o(rx_data), .break_o(serial_break)
+  );
+  stream_fifo #(.Width(8), .Depth({fifo_bytes(source)}), .RamStyle(0)) i_fifo (
+    .clk_i, .rst_ni(rst_n),
+    .in_valid_i(rx_valid), .in_ready_o(fifo_ready), .in_data_i(rx_data),
+    .out_valid_o(fifo_valid), .out_ready_i(in_ready), .out_data_o(fifo_data)
+  );
+  shell_beats_in #(.Bytes({source.width // 8}), .Beats({source.beats})) i_in (
+    .clk_i, .rst_ni(rst_n),
+    .in_valid_i(fifo_valid), .in_ready_o(in_ready), .in_data_i(fifo_data),
+    .out_valid_o(source_valid), .out_ready_i(source_ready), .out_data_o(source_data),
+    .out_last_o(source_last)
+  );
+  {design.top} i_design (
+    .{design.clock}(clk_i), .{design.reset}(rst_n),
+    .{source.name}_tdata(source_data), .{source.name}_tvalid(source_valid),
+    .{source.name}_tready(source_ready), .{source.name}_tlast(source_last),
+{ports}
+  );
+  shell_merge #(.Ports({count})) i_merge (
+    .clk_i, .rst_ni(rst_n),
+    .in_valid_i(out_valid), .in_ready_o(out_ready), .in_data_i(out_data), .in_last_i(out_last),
+    .out_valid_o(tx_valid), .out_ready_i(tx_ready), .out_data_o(tx_data)
+  );
+  shell_uart_tx #(.ClocksPerBit({clocks_per_bit})) i_tx (
+    .clk_i, .rst_ni(rst_n),
+    .in_valid_i(tx_valid), .in_ready_o(tx_ready), .in_data_i(tx_data), .tx_o
+  );
+
+  always_ff @(posedge clk_i) begin : p_overrun
+    if (!rst_n) overrun_o <= 1'b0;
+    else if (rx_valid && !fifo_ready) overrun_o <= 1'b1;
+  end
+endmodule
+`default_nettype wire
+"""
+
+
+def _output_lines(index: int, port: Port) -> str:
+    return f"""\
+  logic beat{index}_valid, beat{index}_ready;
+  logic [{port.width - 1}:0] beat{index}_data;
+  shell_beats_out #(.Bytes({port.width // 8}), .Beats({port.beats})) i_out{index} (
+    .clk_i, .rst_ni(rst_n),
+    .in_valid_i(beat{index}_valid), .in_ready_o(beat{index}_ready), .in_data_i(beat{index}_data),
+    .out_valid_o(out_valid[{index}]), .out_ready_i(out_ready[{index}]),
+    .out_data_o(out_data[{8 * index} +: 8]), .out_last_o(out_last[{index}])
+  );"""
+
+
+def _output_ports(index: int, port: Port) -> str:
+    return f"""\
+    .{port.name}_tdata(beat{index}_data), .{port.name}_tvalid(beat{index}_valid),
+    .{port.name}_tready(beat{index}_ready), .{port.name}_tlast(),"""
+
+
+def frame_bytes(port: Port, levels: Sequence[int]) -> bytes:
+    """The bytes that carry one frame of levels over the serial line.
+
+    Args:
+        port: an input of the design.
+        levels: ``beats * lanes`` integers in stream order.
+    """
+    mask = (1 << port.lane_bits) - 1
+    out = bytearray()
+    for beat in range(port.beats):
+        word = 0
+        for lane in range(port.lanes):
+            level = int(levels[beat * port.lanes + lane])
+            code = (level + 1) // 2 if port.bipolar else level
+            word |= (code & mask) << (lane * port.lane_bits)
+        out += word.to_bytes(port.width // 8, "little")
+    return bytes(out)
+
+
+def frame_levels(port: Port, data: bytes) -> list[int]:
+    """The levels of one frame of an output, from the bytes of the serial line."""
+    size, half = port.width // 8, 1 << (port.lane_bits - 1)
+    levels = []
+    for beat in range(port.beats):
+        word = int.from_bytes(data[beat * size : (beat + 1) * size], "little")
+        for lane in range(port.lanes):
+            code = (word >> (lane * port.lane_bits)) & ((1 << port.lane_bits) - 1)
+            if port.bipolar:
+                code = 2 * code - 1
+            elif port.signed and code >= half:
+                code -= 2 * half
+            levels.append(code)
+    return levels

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reset of the shell and of the design behind it: low for 2^Bits clocks after power-up, after
+// request_i (synchronous) and while button_i (asynchronous, high when pressed) or not locked_i.
+`default_nettype none
+module shell_reset #(
+  parameter int Bits = 6
+) (
+  input  logic clk_i,
+  input  logic locked_i,
+  input  logic button_i,
+  input  logic request_i,
+  output logic rst_no
+);
+  logic [Bits-1:0] count_q = '0;
+  logic            hold_q  = 1'b0;
+  logic            rst_nq  = 1'b0;
+  logic            meta_q  = 1'b1;
+
+  always_ff @(posedge clk_i) begin : p_count
+    meta_q <= button_i | ~locked_i;
+    hold_q <= meta_q;
+    if (hold_q || request_i) count_q <= '0;
+    else if (!rst_nq) count_q <= count_q + 1'b1;
+    rst_nq <= (rst_nq | (&count_q)) & ~hold_q & ~request_i;
+  end
+
+  assign rst_no = rst_nq;
+endmodule
+`default_nettype wire
