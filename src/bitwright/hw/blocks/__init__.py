@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The building blocks of the streaming architecture, one class per operation of the hardware dialect."""
+
+from __future__ import annotations
+
+from bitwright.hw.blocks.argmax import Argmax
+from bitwright.hw.blocks.base import Block, Estimate, Firing, Fold, Instance, Port, Times, divisors
+from bitwright.hw.blocks.matvec import MatVec
+from bitwright.hw.blocks.pad import Pad
+from bitwright.hw.blocks.plumbing import Dwc, Fifo, Flatten, Fork
+from bitwright.hw.blocks.pool import PoolMax
+from bitwright.hw.blocks.requant import Requant
+from bitwright.hw.blocks.threshold import Threshold
+from bitwright.hw.blocks.window import Window
+from bitwright.ir import Graph, Node
+
+BLOCKS: dict[str, type[Block]] = {
+    "pad": Pad,
+    "window": Window,
+    "matvec": MatVec,
+    "threshold": Threshold,
+    "requant": Requant,
+    "pool_max": PoolMax,
+    "argmax": Argmax,
+    "flatten": Flatten,
+    "fork": Fork,
+    "dwc": Dwc,
+    "fifo": Fifo,
+}
+
+
+def block_of(graph: Graph, node: Node) -> Block:
+    """The block that a node of a hardware graph stands for."""
+    return BLOCKS[node.op](node, graph.types[node.inputs[0]], graph.types[node.outputs[0]])
+
+
+def blocks_of(graph: Graph) -> dict[str, Block]:
+    """All blocks of a hardware graph, by node name, in topological order."""
+    return {node.name: block_of(graph, node) for node in graph}
+
+
+__all__ = [
+    "BLOCKS",
+    "Argmax",
+    "Block",
+    "Dwc",
+    "Estimate",
+    "Fifo",
+    "Firing",
+    "Flatten",
+    "Fold",
+    "Fork",
+    "Instance",
+    "MatVec",
+    "Pad",
+    "PoolMax",
+    "Port",
+    "Requant",
+    "Threshold",
+    "Times",
+    "Window",
+    "block_of",
+    "blocks_of",
+    "divisors",
+]

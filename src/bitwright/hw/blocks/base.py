@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every hardware building block is: ports, timing, cost, instance."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.errors import GraphError
+from bitwright.figures import Resources
+from bitwright.hw.memory import Memory
+from bitwright.ir import Node, TensorType
+
+Times = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Port:
+    """A named stream: the tensor it carries and how many elements travel in one beat."""
+
+    name: str
+    type: TensorType
+    lanes: int
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1 or self.type.size % self.lanes:
+            raise GraphError(
+                f"{self.lanes} lanes do not divide the {self.type.size} elements of a frame",
+                where=self.name,
+            )
+
+    @property
+    def beats(self) -> int:
+        """Transfers of one frame."""
+        return self.type.size // self.lanes
+
+    @property
+    def width(self) -> int:
+        """Bits of one beat."""
+        return self.lanes * self.type.wire_bits
+
+
+@dataclass(frozen=True)
+class Firing:
+    """The timing of a block that does one step ("fire") a cycle, in a fixed order, every frame.
+
+    Attributes:
+        fires: steps of one frame: the block's interval in cycles.
+        consume: for input beat k of a frame, the step that takes it (ascending).
+        produce: for output beat j of a frame, the step that makes it (ascending).
+        latency: cycles from that step to the beat being valid at the output.
+    """
+
+    fires: int
+    consume: Times
+    produce: Times
+    latency: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a block costs and how fast it is; a pure function of block and family.
+
+    Attributes:
+        interval: cycles between two frames when the block alone limits them.
+        latency: cycles from the first input beat to the first output beat, never stalled.
+        beats_in, beats_out: transfers of one frame, per port.
+        resources: predicted.
+    """
+
+    interval: int
+    latency: int
+    beats_in: tuple[int, ...]
+    beats_out: tuple[int, ...]
+    resources: Resources
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One legal way to fold a block: attributes to set, and the lanes it then has at its ports."""
+
+    attrs: tuple[tuple[str, int | str], ...]
+    lanes_in: int
+    lanes_out: int
+
+    def as_dict(self) -> dict[str, int | str]:
+        return dict(self.attrs)
+
+
+@dataclass(frozen=True)
+class Instance:
+    """What the emitter writes for a block.
+
+    Attributes:
+        module: a module of ``rtl/lib``.
+        parameters: parameter name -> integer, or a literal of the language where 32 bits are too few.
+        memories: parameter name -> image; the parameter receives the file's path.
+    """
+
+    module: str
+    parameters: Mapping[str, int | str]
+    memories: Mapping[str, Memory] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
+        object.__setattr__(self, "memories", MappingProxyType(dict(self.memories)))
+
+
+@dataclass(frozen=True)
+class Block(ABC):
+    """A hardware building block: a node of the hardware graph with the types of its edges.
+
+    Subclasses are final; each gives the block's meaning in cycles and cells.
+    """
+
+    node: Node
+    input_type: TensorType
+    output_type: TensorType
+
+    @property
+    @abstractmethod
+    def lanes(self) -> tuple[int, int]:
+        """Elements a beat at the input and at the output."""
+
+    @abstractmethod
+    def firing(self) -> Firing:
+        """When beats are taken and made; see `Firing`."""
+
+    @abstractmethod
+    def features(self, family: str) -> dict[str, float]:
+        """Terms of the cost formula of this kind of block (see `hw.cost`)."""
+
+    @abstractmethod
+    def instance(self) -> Instance:
+        """Module, parameters and memory images."""
+
+    def foldings(self) -> tuple[Fold, ...]:
+        """All legal foldings; one entry without attributes where there is no choice."""
+        lanes_in, lanes_out = self.lanes
+        return (Fold((), lanes_in, lanes_out),)
+
+    def resolve(self, family: str) -> Node:
+        """The node with every `auto` made definite for a family."""
+        return self.node
+
+    def memory_cost(self, family: str) -> Resources:
+        """Block RAM, DSP and LUT memory, counted exactly rather than fitted."""
+        return Resources()
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """Input streams."""
+        return (Port("in", self.input_type, self.lanes[0]),)
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """Output streams, one per output edge of the node."""
+        if len(self.node.outputs) == 1:
+            return (Port("out", self.output_type, self.lanes[1]),)
+        names = (f"out{i}" for i in range(len(self.node.outputs)))
+        return tuple(Port(name, self.output_type, self.lanes[1]) for name in names)
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def interval(self) -> int:
+        """Cycles per frame when this block alone limits the pipeline."""
+        return self.firing().fires
+
+    @property
+    def latency(self) -> int:
+        """Cycles from the first input beat to the first output beat, never stalled."""
+        firing = self.firing()
+        return int(firing.produce[0] - min(firing.consume[0], firing.produce[0])) + firing.latency
+
+    @property
+    def pipeline(self) -> int:
+        """Register stages between a step and the output: what can hold bubbles."""
+        return self.firing().latency
+
+    def estimate(self, family: str) -> Estimate:
+        """Cycles and cells of this block on a device family."""
+        from bitwright.hw.cost import block_resources
+
+        return Estimate(
+            interval=self.interval,
+            latency=self.latency,
+            beats_in=tuple(port.beats for port in self.inputs),
+            beats_out=tuple(port.beats for port in self.outputs),
+            resources=block_resources(self, family),
+        )
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, ascending."""
+    return tuple(d for d in range(1, number + 1) if number % d == 0)
+
+
+def pe_foldings(channels: int) -> tuple[Fold, ...]:
+    """The foldings of a block that takes and gives `pe` channels a cycle."""
+    return tuple(Fold((("pe", d),), d, d) for d in divisors(channels))
+
+
+def one_to_one(beats: int, latency: int) -> Firing:
+    """One beat in, one beat out, every cycle."""
+    steps = np.arange(beats, dtype=np.int64)
+    return Firing(beats, steps, steps, latency)
+
+
+def with_attrs(node: Node, **attrs: int | str) -> Node:
+    """The node with some attributes replaced."""
+    return replace(node, attrs={**node.attrs, **attrs})
+
+

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`matvec`: the matrix-vector unit, PE rows by SIMD columns a cycle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import final
+
+import numpy as np
+
+from bitwright.errors import GraphError
+from bitwright.figures import Resources
+from bitwright.formats import parse_format
+from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, divisors, with_attrs
+from bitwright.hw.memory import (
+    STYLE_CODES,
+    Memory,
+    dsp_count,
+    pack_lanes,
+    ram_resources,
+    rom_luts,
+    rom_resources,
+    rom_style,
+    unpack_lanes,
+)
+from bitwright.ir import IntArray, Node, bits_for_interval
+
+
+@final
+@dataclass(frozen=True)
+class MatVec(Block):
+    """Weight @ vector + bias; module `matvec`. Cycles per frame: vectors * (MW/SIMD) * (MH/PE)."""
+
+    @property
+    def pe(self) -> int:
+        return self.node.integer("pe")
+
+    @property
+    def simd(self) -> int:
+        return self.node.integer("simd")
+
+    @property
+    def lanes(self) -> tuple[int, int]:
+        return self.simd, self.pe
+
+    @property
+    def weight(self) -> IntArray:
+        return self.node.params["weight"]
+
+    @property
+    def folds(self) -> tuple[int, int]:
+        """(NF, SF): neuron fold MH/PE and synapse fold MW/SIMD."""
+        rows, columns = self.weight.shape
+        return rows // self.pe, columns // self.simd
+
+    @property
+    def vectors(self) -> int:
+        """Matrix-vector products of one frame."""
+        return self.output_type.size // self.output_type.channels
+
+    @property
+    def depth(self) -> int:
+        """Words of the weight memory."""
+        return self.folds[0] * self.folds[1]
+
+    @cached_property
+    def weight_bipolar(self) -> bool:
+        return parse_format(self.node.string("weight_format")).name == "bipolar"
+
+    @cached_property
+    def weight_bits(self) -> int:
+        """Bits of one weight in the memory: those the actual weights need, two's complement."""
+        if self.weight_bipolar:
+            return 1
+        return bits_for_interval(min(-1, int(self.weight.min())), int(self.weight.max()))
+
+    @property
+    def use_dsp(self) -> bool:
+        """Whether the products are written as multiplications for the DSP blocks."""
+        return self.node.string("res_type") == "dsp" and not self.one_bit
+
+    @property
+    def one_bit(self) -> bool:
+        """One operand is bipolar: there is nothing to multiply."""
+        return self.weight_bipolar or self.input_type.is_bipolar
+
+    @property
+    def xnor(self) -> bool:
+        return self.weight_bipolar and self.input_type.is_bipolar
+
+    @property
+    def terms(self) -> int:
+        """Leaves of the adder tree of one processing element."""
+        if self.xnor:
+            return (self.simd + 1) // 2
+        return self.simd * (1 if self.use_dsp or self.one_bit else ceil(self.weight_bits / 4))
+
+    def foldings(self) -> tuple[Fold, ...]:
+        rows, columns = self.weight.shape
+        kinds = ("lut",) if self.one_bit else ("lut", "dsp")
+        return tuple(
+            Fold(
+                (("pe", pe), ("ram_style", style), ("res_type", kind), ("simd", simd)), simd, pe
+            )
+            for pe in divisors(rows)
+            for simd in divisors(columns)
+            for style in ("distributed", "block")
+            for kind in kinds
+        )
+
+    def firing(self) -> Firing:
+        neuron, synapse = self.folds
+        per_vector = neuron * synapse
+        vector = np.arange(self.vectors, dtype=np.int64)[:, None] * per_vector
+        consume = vector + np.arange(synapse, dtype=np.int64)
+        produce = vector + (np.arange(neuron, dtype=np.int64) + 1) * synapse - 1
+        latency = 5 + (self.terms - 1).bit_length()
+        return Firing(self.vectors * per_vector, consume.ravel(), produce.ravel(), latency)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one frame."""
+        return self.vectors * int(self.weight.size)
+
+    def weight_memory(self) -> Memory:
+        """Word nf*SF + sf; lane p*SIMD + s is the weight of row nf*PE + p, column sf*SIMD + s."""
+        neuron, synapse = self.folds
+        words = self.weight.reshape(neuron, self.pe, synapse, self.simd).transpose(0, 2, 1, 3)
+        lanes = words.reshape(self.depth, self.pe * self.simd)
+        layout = (
+            f"{self.name}: word nf*SF + sf, SF={synapse}, NF={neuron}; lane p*SIMD + s, "
+            f"PE={self.pe}, SIMD={self.simd}, {self.weight_bits} bits a weight, "
+            + ("1 = +1, 0 = -1" if self.weight_bipolar else "two's complement")
+        )
+        if self.weight_bipolar:
+            return pack_lanes((lanes + 1) // 2, 1, layout)
+        return pack_lanes(lanes, self.weight_bits, layout)
+
+    def unpack_weight(self, memory: Memory) -> IntArray:
+        """The (MH, MW) matrix that a weight memory holds: inverse of `weight_memory`."""
+        neuron, synapse = self.folds
+        lanes = unpack_lanes(memory, self.pe * self.simd, signed=not self.weight_bipolar)
+        if self.weight_bipolar:
+            lanes = 2 * lanes - 1
+        words = lanes.reshape(neuron, synapse, self.pe, self.simd).transpose(0, 2, 1, 3)
+        return words.reshape(self.weight.shape)
+
+    @cached_property
+    def bias_bits(self) -> int:
+        bias = self.node.params.get("bias")
+        if bias is None:
+            return 1
+        return bits_for_interval(min(-1, int(bias.min())), int(bias.max()))
+
+    def bias_memory(self) -> Memory:
+        """Word nf; lane p is the bias of row nf*PE + p.
+
+        Raises:
+            GraphError: the node has no bias.
+        """
+        bias = self.node.params.get("bias")
+        if bias is None:
+            raise GraphError("has no bias", where=self.name)
+        layout = f"{self.name}: word nf, lane p is the bias of row nf*PE + p, {self.bias_bits} bits"
+        return pack_lanes(bias.reshape(self.folds[0], self.pe), self.bias_bits, layout)
+
+    def resolve(self, family: str) -> Node:
+        width = self.pe * self.simd * self.weight_bits
+        style = rom_style(family, self.depth, width, self.node.string("ram_style"))
+        kind = "dsp" if self.use_dsp else "lut"
+        return with_attrs(self.node, ram_style=style, res_type=kind)
+
+    def memory_cost(self, family: str) -> Resources:
+        width = self.pe * self.simd * self.weight_bits
+        cost = rom_resources(family, self.depth, width, self.node.string("ram_style"))
+        if self.folds[0] > 1:
+            cost += ram_resources(family, self.folds[1], self.inputs[0].width, "auto")
+        if self.use_dsp:
+            products = self.pe * self.simd
+            act = self.input_type.wire_bits + (not self.input_type.is_signed)
+            cost += Resources(dsp=products * dsp_count(family, act, self.weight_bits))
+        return cost
+
+    def features(self, family: str) -> dict[str, float]:
+        """Bits of products, of adders and of registers, per processing element times PE."""
+        act = self.input_type.wire_bits + (not self.input_type.is_signed)
+        factor = self.weight_bits
+        acc = self.output_type.wire_bits
+        terms = self.terms
+        if self.xnor:
+            product, term = self.simd, 3
+        elif self.one_bit:
+            wide = factor if self.input_type.is_bipolar else act
+            product, term = self.simd * (wide + 1), wide + 1
+        elif self.use_dsp:
+            product, term = 0, act + factor
+        else:
+            product, term = self.simd * factor * (act + 1), act + factor
+        adders, count, width = 0, terms, term
+        while count > 1:
+            adders += (count // 2) * (width + 1)
+            count, width = (count + 1) // 2, width + 1
+        bias = 0.0
+        if "bias" in self.node.params:
+            bias = rom_luts(family, self.folds[0], self.pe * self.bias_bits)
+        return {
+            "product": self.pe * product,
+            "adder": self.pe * adders,
+            "acc": self.pe * acc,
+            "stream": self.inputs[0].width * (2 if self.folds[0] > 1 else 1),
+            "bias": bias,
+            "counter": sum(n.bit_length() for n in (*self.folds, self.depth)),
+        }
+
+    def instance(self) -> Instance:
+        rows, columns = self.weight.shape
+        has_bias = "bias" in self.node.params
+        parameters: dict[str, int | str] = {
+            "MW": columns,
+            "MH": rows,
+            "PE": self.pe,
+            "SIMD": self.simd,
+            "WeightWidth": self.weight_bits,
+            "ActWidth": self.input_type.wire_bits,
+            "AccWidth": self.output_type.wire_bits,
+            "AccSigned": int(self.output_type.is_signed),
+            "ActSigned": int(self.input_type.is_signed),
+            "WeightBipolar": int(self.weight_bipolar),
+            "ActBipolar": int(self.input_type.is_bipolar),
+            "HasBias": int(has_bias),
+            "BiasWidth": self.bias_bits,
+            "UseDsp": int(self.use_dsp),
+            "RomStyle": STYLE_CODES[self.node.string("ram_style")],
+        }
+        memories = {"WeightFile": self.weight_memory()}
+        if has_bias:
+            memories["BiasFile"] = self.bias_memory()
+        return Instance("matvec", parameters, memories)

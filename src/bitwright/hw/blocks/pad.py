@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pad`: adds a border of one level to every frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, divisors
+
+
+@final
+@dataclass(frozen=True)
+class Pad(Block):
+    """Border beats are made without input, one beat a cycle; module `stream_pad`."""
+
+    LATENCY = 1
+
+    @property
+    def lanes(self) -> tuple[int, int]:
+        simd = self.node.integer("simd")
+        return simd, simd
+
+    def foldings(self) -> tuple[Fold, ...]:
+        channels = self.input_type.channels
+        return tuple(Fold((("simd", d),), d, d) for d in divisors(channels))
+
+    def firing(self) -> Firing:
+        top, left, bottom, right = self.node.ints("padding")
+        height, width, channels = self.input_type.shape
+        fold = channels // self.lanes[0]
+        inside = np.zeros((top + height + bottom, left + width + right, fold), dtype=bool)
+        inside[top : top + height, left : left + width] = True
+        steps = np.arange(inside.size, dtype=np.int64)
+        return Firing(inside.size, steps[inside.ravel()], steps, self.LATENCY)
+
+    def pad_code(self) -> int:
+        """Wire pattern of one beat of the border."""
+        value, bits = self.node.integer("value"), self.output_type.wire_bits
+        if self.output_type.is_bipolar:
+            value = (value + 1) // 2
+        lane = value & ((1 << bits) - 1)
+        return sum(lane << (i * bits) for i in range(self.lanes[0]))
+
+    def features(self, family: str) -> dict[str, float]:
+        height, width, channels = self.input_type.shape
+        width_bits = self.outputs[0].width
+        counters = sum(n.bit_length() for n in (height, width, channels // self.lanes[0]))
+        return {"width": width_bits, "counter": counters}
+
+    def instance(self) -> Instance:
+        top, left, bottom, right = self.node.ints("padding")
+        height, width, channels = self.input_type.shape
+        return Instance(
+            "stream_pad",
+            {
+                "Height": height,
+                "Cols": width,
+                "Fold": channels // self.lanes[0],
+                "DataWidth": self.outputs[0].width,
+                "Top": top,
+                "Left": left,
+                "Bottom": bottom,
+                "Right": right,
+                "PadValue": f"{self.outputs[0].width}'h{self.pad_code():x}",
+            },
+        )

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks that move beats and compute nothing: FIFO, width converter, fork, and the renaming `flatten`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from bitwright.errors import GraphError
+from bitwright.figures import Resources
+from bitwright.hw.blocks.base import Block, Firing, Instance, one_to_one, with_attrs
+from bitwright.hw.memory import STYLE_CODES, ram_resources, ram_style
+from bitwright.ir import Node
+
+
+@final
+@dataclass(frozen=True)
+class Fifo(Block):
+    """First in, first out; module `stream_fifo`, latency 2."""
+
+    LATENCY = 2
+
+    @property
+    def lanes(self) -> tuple[int, int]:
+        lanes = self.node.integer("lanes")
+        return lanes, lanes
+
+    @property
+    def depth(self) -> int:
+        return self.node.integer("depth")
+
+    def firing(self) -> Firing:
+        return one_to_one(self.inputs[0].beats, self.LATENCY)
+
+    def resolve(self, family: str) -> Node:
+        style = ram_style(
+            family, self.depth, self.inputs[0].width, self.node.string("ram_style")
+        )
+        return with_attrs(self.node, ram_style=style)
+
+    def memory_cost(self, family: str) -> Resources:
+        style = self.node.string("ram_style")
+        return ram_resources(family, self.depth, self.inputs[0].width, style)
+
+    def features(self, family: str) -> dict[str, float]:
+        return {"counter": self.depth.bit_length()}
+
+    def instance(self) -> Instance:
+        return Instance(
+            "stream_fifo",
+            {
+                "Width": self.inputs[0].width,
+                "Depth": self.depth,
+                "RamStyle": STYLE_CODES[self.node.string("ram_style")],
+            },
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Dwc(Block):
+    """Width converter; module `stream_dwc`. The narrow side moves one beat a cycle."""
+
+    @property
+    def lanes(self) -> tuple[int, int]:
+        return self.node.integer("in_lanes"), self.node.integer("out_lanes")
+
+    def firing(self) -> Firing:
+        beats_in, beats_out = self.inputs[0].beats, self.outputs[0].beats
+        fires = max(beats_in, beats_out)
+        ratio_in, ratio_out = fires // beats_in, fires // beats_out
+        consume = np.arange(beats_in, dtype=np.int64) * ratio_in
+        produce = (np.arange(beats_out, dtype=np.int64) + 1) * ratio_out - 1
+        return Firing(fires, consume, produce, 2 if ratio_in > 1 else 1)
+
+    def features(self, family: str) -> dict[str, float]:
+        wide = max(self.inputs[0].width, self.outputs[0].width)
+        narrow = min(self.inputs[0].width, self.outputs[0].width)
+        down = self.lanes[0] > self.lanes[1]
+        return {
+            "shift_down": wide if down else 0,
+            "shift_up": 0 if down else wide - narrow,
+            "skid": self.outputs[0].width,
+        }
+
+    def instance(self) -> Instance:
+        widths = {"InWidth": self.inputs[0].width, "OutWidth": self.outputs[0].width}
+        return Instance("stream_dwc", widths)
+
+
+@final
+@dataclass(frozen=True)
+class Fork(Block):
+    """One stream to two; module `stream_fork`."""
+
+    @property
+    def lanes(self) -> tuple[int, int]:
+        lanes = self.node.integer("lanes")
+        return lanes, lanes
+
+    def firing(self) -> Firing:
+        return one_to_one(self.inputs[0].beats, 1)
+
+    def features(self, family: str) -> dict[str, float]:
+        return {"skid": 2 * self.inputs[0].width}
+
+    def instance(self) -> Instance:
+        return Instance("stream_fork", {"Width": self.inputs[0].width})
+
+
+@final
+@dataclass(frozen=True)
+class Flatten(Block):
+    """Another name for the same stream: no hardware, no time. Its lanes are those of its producer."""
+
+    @property
+    def lanes(self) -> tuple[int, int]:
+        lanes = self.node.integer("lanes")
+        return lanes, lanes
+
+    def firing(self) -> Firing:
+        return one_to_one(self.inputs[0].beats, 0)
+
+    def features(self, family: str) -> dict[str, float]:
+        return {}
+
+    def instance(self) -> Instance:
+        raise GraphError("a flatten has no hardware", where=self.name)

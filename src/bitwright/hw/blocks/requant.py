@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`requant`: multiply, add, shift, round, clip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import final
+
+import numpy as np
+
+from bitwright.figures import Resources
+from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, one_to_one, pe_foldings, with_attrs
+from bitwright.hw.memory import Memory, add_all, bram_count, choose_style, dsp_count, pack_lanes, rom_luts
+from bitwright.ir import Node, bits_for_interval
+
+ROUNDINGS = {"half_even": 0, "half_up": 2, "floor": 3}
+MAX_OUT_BITS = 30
+
+
+@final
+@dataclass(frozen=True)
+class Requant(Block):
+    """`clip(round_shift(x * m + o, shift), lo, hi)`; module `requant`."""
+
+    @property
+    def pe(self) -> int:
+        return self.node.integer("pe")
+
+    @property
+    def lanes(self) -> tuple[int, int]:
+        return self.pe, self.pe
+
+    @property
+    def rows(self) -> int:
+        """Rows of the tables: one per channel, or one per lane if all channels share theirs."""
+        shared = all(len(value) == 1 for value in self.node.params.values())
+        return self.pe if shared else self.input_type.channels
+
+    @property
+    def fold(self) -> int:
+        """Beats after which the tables repeat."""
+        return self.rows // self.pe
+
+    @property
+    def use_dsp(self) -> bool:
+        return self.node.string("res_type") == "dsp"
+
+    @property
+    def in_luts(self) -> bool:
+        return self.node.string("ram_style") != "block"
+
+    @property
+    def terms(self) -> int:
+        """Partial products of one multiplication."""
+        return 1 if self.use_dsp else ceil(self.multiplier_bits / 4)
+
+    def foldings(self) -> tuple[Fold, ...]:
+        return tuple(
+            Fold((*fold.attrs, ("res_type", kind)), fold.lanes_in, fold.lanes_out)
+            for fold in pe_foldings(self.input_type.channels)
+            for kind in ("lut", "dsp")
+        )
+
+    def firing(self) -> Firing:
+        return one_to_one(self.inputs[0].beats, 7 + (self.terms - 1).bit_length())
+
+    def _signed_bits(self, name: str) -> int:
+        value = self.node.params[name]
+        return bits_for_interval(min(-1, int(value.min())), int(value.max()))
+
+    @cached_property
+    def multiplier_bits(self) -> int:
+        return self._signed_bits("multiplier")
+
+    @cached_property
+    def offset_bits(self) -> int:
+        return self._signed_bits("offset")
+
+    def memory(self, name: str, width: int) -> Memory:
+        """Word fold; lane p holds the value of channel fold*PE + p."""
+        value = np.broadcast_to(self.node.params[name], (self.rows,))
+        layout = (
+            f"{self.name}: word fold, lane p is the {name} of channel fold*PE + p, PE={self.pe}, "
+            f"{width} bits, two's complement"
+        )
+        return pack_lanes(value.reshape(self.fold, self.pe), width, layout)
+
+    def rom_cost(self, family: str, *, in_luts: bool) -> Resources:
+        widths = (self.pe * self.multiplier_bits, self.pe * self.offset_bits)
+        if in_luts:
+            return Resources(lut=sum(rom_luts(family, self.fold, width) for width in widths))
+        return Resources(bram=sum(bram_count(family, self.fold, width) for width in widths))
+
+    def resolve(self, family: str) -> Node:
+        luts = self.rom_cost(family, in_luts=True).lut
+        brams = self.rom_cost(family, in_luts=False).bram
+        style = choose_style(self.node.string("ram_style"), luts, brams)
+        return with_attrs(self.node, ram_style=style, res_type="dsp" if self.use_dsp else "lut")
+
+    def memory_cost(self, family: str) -> Resources:
+        x_bits = self.input_type.wire_bits + (not self.input_type.is_signed)
+        products = dsp_count(family, x_bits, self.multiplier_bits) if self.use_dsp else 0
+        dsp = Resources(dsp=self.pe * products)
+        return add_all(self.rom_cost(family, in_luts=self.in_luts), dsp)
+
+    def features(self, family: str) -> dict[str, float]:
+        x_bits = self.input_type.wire_bits + (not self.input_type.is_signed)
+        product = x_bits + self.multiplier_bits
+        wide = max(product, self.offset_bits, self.node.integer("shift")) + 2
+        return {
+            "product": 0 if self.use_dsp else self.pe * self.multiplier_bits * (x_bits + 1),
+            "tree": self.pe * (self.terms - 1) * (product + 1),
+            "sum": self.pe * wide,
+            "operand": self.pe * (2 * x_bits + self.multiplier_bits + self.offset_bits),
+            "out": self.outputs[0].width,
+        }
+
+    def instance(self) -> Instance:
+        return Instance(
+            "requant",
+            {
+                "Channels": self.rows,
+                "PE": self.pe,
+                "InWidth": self.input_type.wire_bits,
+                "InSigned": int(self.input_type.is_signed),
+                "MulWidth": self.multiplier_bits,
+                "OffsetWidth": self.offset_bits,
+                "Shift": self.node.integer("shift"),
+                "OutWidth": self.output_type.wire_bits,
+                "OutLo": self.node.integer("lo"),
+                "OutHi": self.node.integer("hi"),
+                "Rounding": ROUNDINGS[self.node.string("rounding")],
+                "UseDsp": int(self.use_dsp),
+                "RomStyle": 2 if self.in_luts else 1,
+            },
+            {
+                "MulFile": self.memory("multiplier", self.multiplier_bits),
+                "OffsetFile": self.memory("offset", self.offset_bits),
+            },
+        )

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`threshold`: accumulator to level by comparison with ascending thresholds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from bitwright.figures import Resources
+from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, one_to_one, pe_foldings, with_attrs
+from bitwright.hw.memory import Memory, add_all, bram_count, choose_style, pack_lanes, rom_luts
+from bitwright.ir import IntArray, Node, bits_for_interval
+
+MAX_BITS = 8  # search stages of the module
+
+
+@final
+@dataclass(frozen=True)
+class Threshold(Block):
+    """`base + step * count(x >= t)`; module `threshold`, a binary search of one stage per bit.
+
+    A flipped channel compares `~x = -x - 1`, so its thresholds are stored less one. Thresholds outside the
+    range of x are moved to its edges, which changes no comparison and keeps the words narrow.
+    """
+
+    @property
+    def pe(self) -> int:
+        return self.node.integer("pe")
+
+    @property
+    def lanes(self) -> tuple[int, int]:
+        return self.pe, self.pe
+
+    @cached_property
+    def stages(self) -> int:
+        """Comparators, one per bit of the count: T thresholds count from 0 to T."""
+        return int(self.node.params["thresholds"].shape[1]).bit_length()
+
+    @cached_property
+    def flips(self) -> IntArray:
+        """``(rows,)``: which rows of the table are flipped."""
+        flip = self.node.params.get("flip", np.zeros(1, dtype=np.int64))
+        return np.broadcast_to(flip, (self.rows,)).astype(np.int64)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table: one per channel, or one per lane if all channels share theirs."""
+        shared = all(len(self.node.params[name]) == 1 for name in self.node.params)
+        return self.pe if shared else self.input_type.channels
+
+    @property
+    def fold(self) -> int:
+        """Beats after which the table repeats."""
+        return self.rows // self.pe
+
+    @cached_property
+    def has_flip(self) -> bool:
+        return bool(self.flips.any())
+
+    @cached_property
+    def table(self) -> IntArray:
+        """Stored thresholds ``(rows, 2**stages - 1)``, ascending; missing ones are never reached."""
+        low, high = self.input_type.lo, self.input_type.hi
+        if self.has_flip:
+            low, high = min(low, -high - 1), max(high, -low - 1)
+        given = self.node.params["thresholds"]
+        full = np.full((self.rows, (1 << self.stages) - 1), high + 1, dtype=np.int64)
+        full[:, : given.shape[1]] = given - self.flips[:, None]
+        return np.clip(full, low, high + 1)
+
+    @cached_property
+    def word_bits(self) -> int:
+        """Bits of one stored threshold: holds x, sign-extended, and every threshold."""
+        own = bits_for_interval(min(-1, int(self.table.min())), int(self.table.max()))
+        return max(own, self.input_type.wire_bits + (not self.input_type.is_signed))
+
+    @property
+    def in_luts(self) -> bool:
+        return self.node.string("ram_style") != "block"
+
+    def foldings(self) -> tuple[Fold, ...]:
+        return pe_foldings(self.input_type.channels)
+
+    def firing(self) -> Firing:
+        latency = 2 + self.has_flip + self.stages * (2 if self.in_luts else 3)
+        return one_to_one(self.inputs[0].beats, latency)
+
+    def stage_memory(self, stage: int) -> Memory:
+        """Word fold*2^stage + prefix; lane p holds the threshold that decides the next bit."""
+        step = 1 << (self.stages - 1 - stage)
+        picked = (2 * np.arange(1 << stage, dtype=np.int64) + 1) * step - 1
+        words = self.table[:, picked].reshape(self.fold, self.pe, -1).transpose(0, 2, 1)
+        layout = (
+            f"{self.name}: word fold*{1 << stage} + prefix, lane p is the threshold of channel "
+            f"fold*PE + p that search stage {stage} compares, PE={self.pe}, {self.word_bits} bits"
+        )
+        return pack_lanes(words.reshape(-1, self.pe), self.word_bits, layout)
+
+    def flip_memory(self) -> Memory:
+        layout = f"{self.name}: word fold, lane p is 1 if channel fold*PE + p is flipped"
+        return pack_lanes(self.flips.reshape(self.fold, self.pe), 1, layout)
+
+    def rom_cost(self, family: str, *, in_luts: bool) -> Resources:
+        """The ROMs of all stages: every lane has one of its own."""
+        sizes = [(self.fold << stage, self.word_bits) for stage in range(self.stages)]
+        if in_luts:
+            return Resources(lut=self.pe * sum(rom_luts(family, *size) for size in sizes))
+        return Resources(bram=self.pe * sum(bram_count(family, *size) for size in sizes))
+
+    def resolve(self, family: str) -> Node:
+        luts = self.rom_cost(family, in_luts=True).lut
+        brams = self.rom_cost(family, in_luts=False).bram
+        style = choose_style(self.node.string("ram_style"), luts, brams)
+        return with_attrs(self.node, ram_style=style)
+
+    def memory_cost(self, family: str) -> Resources:
+        flips = rom_luts(family, self.fold, self.pe) if self.has_flip else 0.0
+        return add_all(self.rom_cost(family, in_luts=self.in_luts), Resources(lut=flips))
+
+    def features(self, family: str) -> dict[str, float]:
+        word, depth = self.word_bits, 2 if self.in_luts else 3
+        return {
+            "compare": self.pe * self.stages * word,
+            "delay": self.pe * (self.stages * depth + 1 + self.has_flip) * word,
+            "out": self.outputs[0].width,
+        }
+
+    def instance(self) -> Instance:
+        base = 0 if self.output_type.is_bipolar else self.node.integer("base")
+        memories = {f"ThrFile{i}": self.stage_memory(i) for i in range(self.stages)}
+        if self.has_flip:
+            memories["FlipFile"] = self.flip_memory()
+        return Instance(
+            "threshold",
+            {
+                "Channels": self.rows,
+                "PE": self.pe,
+                "InWidth": self.input_type.wire_bits,
+                "InSigned": int(self.input_type.is_signed),
+                "ThrWidth": self.word_bits,
+                "Bits": self.stages,
+                "OutWidth": self.output_type.wire_bits,
+                "Base": base,
+                "HasFlip": int(self.has_flip),
+                "RomStyle": 2 if self.in_luts else 0,
+            },
+            memories,
+        )

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hardware dialect: streaming blocks as operations on the same levels as the integer dialect.
+
+An edge is a stream. Its type gives the logical tensor of one frame (channel fastest); how many elements
+travel in one beat is the producer's folding attribute (`pe`, `simd`, `lanes`). Every operation has a
+reference function, so the hardware graph runs and is compared with the integer graph by ``==``.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from bitwright.errors import GraphError
+from bitwright.formats import parse_format
+from bitwright.ir import (
+    INTEGER,
+    AttrSpec,
+    Dialect,
+    IntArray,
+    Node,
+    OpSpec,
+    ParamSpec,
+    TensorType,
+    dot_interval,
+    window_shape,
+)
+from bitwright.ir.kernels import pad_image, windows
+
+Types = tuple[TensorType, ...]
+Arrays = tuple[IntArray, ...]
+
+RAM_STYLES = ("auto", "distributed", "block")
+MULT_STYLES = ("auto", "lut", "dsp")
+
+
+def _need(condition: bool, message: str) -> None:
+    if not condition:
+        raise GraphError(message)
+
+
+def _divides(node: Node, attr: str, total: int, what: str) -> None:
+    lanes = node.integer(attr)
+    _need(
+        lanes >= 1 and total % lanes == 0, f"{attr}={lanes} does not divide {total} ({what})"
+    )
+
+
+def _image(tensor: TensorType) -> tuple[int, int, int]:
+    _need(len(tensor.shape) == 3, f"expected an image (H, W, C), got shape {tensor.shape}")
+    return tensor.shape[0], tensor.shape[1], tensor.shape[2]
+
+
+def _infer_pad(node: Node, types: Types) -> Types:
+    (tensor,) = types
+    height, width, channels = _image(tensor)
+    top, left, bottom, right = node.ints("padding")
+    _divides(node, "simd", channels, "channels")
+    value = node.integer("value")
+    _need(not tensor.is_bipolar or value in (-1, 1), f"{value} is not a bipolar level")
+    shape = (height + top + bottom, width + left + right, channels)
+    lo, hi = min(tensor.lo, value), max(tensor.hi, value)
+    return (TensorType(shape, tensor.format, tensor.scale, lo, hi),)
+
+
+def _run_pad(node: Node, types: Types, arrays: Arrays) -> Arrays:
+    return (pad_image(arrays[0], node.ints("padding"), node.integer("value")),)
+
+
+def _infer_window(node: Node, types: Types) -> Types:
+    (tensor,) = types
+    height, width, channels = _image(tensor)
+    kernel, stride, dilation = node.ints("kernel"), node.ints("stride"), node.ints("dilation")
+    _divides(node, "simd", channels, "channels")
+    span = dilation[0] * (kernel[0] - 1) + 1
+    _need(
+        node.integer("rows") >= span, f"rows={node.integer('rows')} is less than the span {span}"
+    )
+    out_h, out_w = window_shape((height, width), kernel, stride, (0, 0, 0, 0), dilation)
+    _need(node.string("ram_style") in RAM_STYLES, f"ram_style must be one of {RAM_STYLES}")
+    _need(len(tensor.scale) <= 1 or prod(kernel) == 1, "a window needs one common scale")
+    shape = (out_h, out_w, prod(kernel) * channels)
+    return (TensorType(shape, tensor.format, tensor.scale, tensor.lo, tensor.hi),)
+
+
+def _run_window(node: Node, types: Types, arrays: Arrays) -> Arrays:
+    view = windows(arrays[0], node.ints("kernel"), node.ints("stride"), node.ints("dilation"))
+    return (view.reshape(*view.shape[:3], -1),)
+
+
+def _infer_matvec(node: Node, types: Types) -> Types:
+    (tensor,) = types
+    weight, bias = node.params["weight"], node.params.get("bias")
+    _need(
+        weight.ndim == 2 and weight.shape[1] == tensor.channels,
+        f"weight {weight.shape} does not fit vectors of {tensor.channels}",
+    )
+    rows, columns = weight.shape
+    _divides(node, "pe", rows, "MH, output channels")
+    _divides(node, "simd", columns, "MW, matrix columns")
+    _need(node.string("ram_style") in RAM_STYLES, f"ram_style must be one of {RAM_STYLES}")
+    _need(node.string("res_type") in MULT_STYLES, f"res_type must be one of {MULT_STYLES}")
+    _need(bias is None or bias.shape == (rows,), f"bias must have shape ({rows},)")
+    _need(len(tensor.scale) == 1, "an input with one scale per channel cannot be multiplied")
+    weight_format = parse_format(node.string("weight_format"))
+    _need(
+        weight_format.min_level <= int(weight.min())
+        and int(weight.max()) <= weight_format.max_level,
+        f"weights [{weight.min()}, {weight.max()}] exceed {weight_format.name}",
+    )
+    scale = tuple(tensor.scale[0] * s for s in node.floats("weight_scale"))
+    lo, hi = dot_interval(weight, tensor.lo, tensor.hi, bias)
+    return (TensorType((*tensor.shape[:-1], rows), None, scale, lo, hi),)
+
+
+def _run_matvec(node: Node, types: Types, arrays: Arrays) -> Arrays:
+    out = arrays[0] @ node.params["weight"].T
+    bias = node.params.get("bias")
+    return (out if bias is None else out + bias,)
+
+
+def _infer_pool(node: Node, types: Types) -> Types:
+    (tensor,) = types
+    height, width, columns = _image(tensor)
+    pixels = node.integer("window")
+    _need(columns % pixels == 0, f"{columns} elements are not {pixels} pixels of a window")
+    channels = columns // pixels
+    _divides(node, "pe", channels, "channels")
+    shape = (height, width, channels)
+    return (TensorType(shape, tensor.format, tensor.scale, tensor.lo, tensor.hi),)
+
+
+def _run_pool(node: Node, types: Types, arrays: Arrays) -> Arrays:
+    x, pixels = arrays[0], node.integer("window")
+    return (x.reshape(*x.shape[:-1], pixels, -1).max(axis=-2),)
+
+
+def _folded(spec: OpSpec, meaning: str, **more: AttrSpec) -> OpSpec:
+    """A row of the integer dialect with folding added: same meaning, `pe` channels a beat."""
+
+    def infer(node: Node, types: Types) -> Types:
+        _divides(node, "pe", types[0].channels, "channels")
+        return spec.infer(node, types)
+
+    attrs = {**spec.attrs, "pe": _PE, **more}
+    return OpSpec(
+        spec.name, meaning, spec.arity, infer, spec.reference, attrs=attrs, params=spec.params
+    )
+
+
+def _infer_dwc(node: Node, types: Types) -> Types:
+    (tensor,) = types
+    _divides(node, "in_lanes", tensor.size, "elements of a frame")
+    _divides(node, "out_lanes", tensor.size, "elements of a frame")
+    wide, narrow = sorted((node.integer("in_lanes"), node.integer("out_lanes")), reverse=True)
+    _need(wide % narrow == 0, f"one of the lane counts {wide}, {narrow} must divide the other")
+    return types
+
+
+def _infer_fifo(node: Node, types: Types) -> Types:
+    (tensor,) = types
+    _divides(node, "lanes", tensor.size, "elements of a frame")
+    _need(node.integer("depth") >= 2, "a FIFO has at least two entries")
+    _need(node.string("ram_style") in RAM_STYLES, f"ram_style must be one of {RAM_STYLES}")
+    return types
+
+
+def _infer_flatten(node: Node, types: Types) -> Types:
+    _divides(node, "lanes", types[0].channels, "channels")
+    return INTEGER.ops["flatten"].infer(node, types)
+
+
+def _infer_fork(node: Node, types: Types) -> Types:
+    _divides(node, "lanes", types[0].size, "elements of a frame")
+    return (types[0], types[0])
+
+
+def _identity(node: Node, types: Types, arrays: Arrays) -> Arrays:
+    return arrays
+
+
+def _run_fork(node: Node, types: Types, arrays: Arrays) -> Arrays:
+    return (arrays[0], np.array(arrays[0]))
+
+
+_PE = AttrSpec("int", "output elements a beat", 1)
+_SIMD = AttrSpec("int", "input elements a beat", 1)
+_LANES = AttrSpec("int", "elements a beat", 1)
+_KERNEL = AttrSpec("ints", "(height, width)")
+_RAM = AttrSpec("str", "memory: auto, distributed (LUT) or block", "auto")
+
+_MULT = AttrSpec("str", "multipliers: auto, lut or dsp", "auto")
+
+_OPS = (
+    OpSpec(
+        "pad",
+        "adds a border of one level",
+        1,
+        _infer_pad,
+        _run_pad,
+        attrs={
+            "padding": AttrSpec("ints", "(top, left, bottom, right)"),
+            "value": AttrSpec("int", "level of the border", 0),
+            "simd": _SIMD,
+        },
+    ),
+    OpSpec(
+        "window",
+        "for each output pixel the elements (kh, kw, c) of its window",
+        1,
+        _infer_window,
+        _run_window,
+        attrs={
+            "kernel": _KERNEL,
+            "stride": AttrSpec("ints", "(vertical, horizontal)", (1, 1)),
+            "dilation": AttrSpec("ints", "(vertical, horizontal)", (1, 1)),
+            "rows": AttrSpec("int", "rows of the circular buffer"),
+            "simd": _SIMD,
+            "ram_style": _RAM,
+        },
+    ),
+    OpSpec(
+        "matvec",
+        "weight @ vector + bias, PE rows by SIMD columns a cycle",
+        1,
+        _infer_matvec,
+        _run_matvec,
+        attrs={
+            "weight_format": AttrSpec("str", "number format of the weights"),
+            "weight_scale": AttrSpec("floats", "real value of a weight's level 1", (1.0,)),
+            "pe": _PE,
+            "simd": _SIMD,
+            "ram_style": _RAM,
+            "res_type": _MULT,
+        },
+        params={
+            "weight": ParamSpec("(MH, MW)", "levels, columns in order (kh, kw, c)"),
+            "bias": ParamSpec("(MH,)", "added to the accumulator", optional=True),
+        },
+    ),
+    _folded(
+        INTEGER.ops["threshold"],
+        "`base + step * count(x >= t)`, PE channels a cycle",
+        ram_style=_RAM,
+    ),
+    _folded(
+        INTEGER.ops["requant"],
+        "multiply, add, shift, round, clip, PE channels a cycle",
+        ram_style=_RAM,
+        res_type=_MULT,
+    ),
+    OpSpec(
+        "pool_max",
+        "maximum over the pixels of a window",
+        1,
+        _infer_pool,
+        _run_pool,
+        attrs={"window": AttrSpec("int", "pixels of a window"), "pe": _PE, "ram_style": _RAM},
+    ),
+    _folded(INTEGER.ops["argmax"], "index of the first maximum, PE classes a cycle"),
+    OpSpec(
+        "flatten",
+        "another name for the same stream; no hardware",
+        1,
+        _infer_flatten,
+        INTEGER.ops["flatten"].reference,
+        attrs={"lanes": _LANES},
+    ),
+    OpSpec("fork", "one stream to two", 1, _infer_fork, _run_fork, {"lanes": _LANES}, n_outputs=2),
+    OpSpec(
+        "dwc",
+        "width converter; element order kept",
+        1,
+        _infer_dwc,
+        _identity,
+        attrs={
+            "in_lanes": AttrSpec("int", "elements a beat, in"),
+            "out_lanes": AttrSpec("int", "elements a beat, out"),
+        },
+    ),
+    OpSpec(
+        "fifo",
+        "first in, first out; a depth of 2 is the elastic register",
+        1,
+        _infer_fifo,
+        _identity,
+        attrs={"depth": AttrSpec("int", "beats"), "lanes": _LANES, "ram_style": _RAM},
+    ),
+)
+
+HARDWARE = Dialect("hardware", {spec.name: spec for spec in _OPS})

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory images: packed words as bits, written as hex for ``$readmemh`` and read back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.errors import GraphError
+from bitwright.figures import Resources
+from bitwright.ir import IntArray
+
+Bits = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """A memory image.
+
+    Attributes:
+        bits: ``(depth, width)`` of 0 and 1, least significant first.
+        layout: one line that says what stands where; the header comment of the file.
+    """
+
+    bits: Bits
+    layout: str
+
+    @property
+    def depth(self) -> int:
+        return int(self.bits.shape[0])
+
+    @property
+    def width(self) -> int:
+        return int(self.bits.shape[1])
+
+    @cached_property
+    def text(self) -> str:
+        """The file: a header comment, then one hexadecimal word a line."""
+        digits = math.ceil(self.width / 4)
+        padded = np.zeros((self.depth, 8 * math.ceil(self.width / 8)), dtype=np.uint8)
+        padded[:, : self.width] = self.bits
+        words = np.packbits(padded[:, ::-1], axis=1)
+        lines = [bytes(row).hex()[-digits:] for row in words]
+        head = f"// {self.layout}\n// {self.depth} words of {self.width} bits\n"
+        return head + "\n".join(lines) + "\n"
+
+
+def pack_lanes(lanes: IntArray, width: int, layout: str) -> Memory:
+    """Pack ``(depth, lanes)`` integers into words, lane 0 least significant, two's complement.
+
+    Raises:
+        GraphError: a value does not fit into `width` bits (signed or unsigned).
+    """
+    low, high = int(lanes.min()), int(lanes.max())
+    if low < -(1 << (width - 1)) or high >= 1 << (width if low >= 0 else width - 1):
+        raise GraphError(f"values [{low}, {high}] do not fit into {width} bits", where=layout)
+    shifts = np.arange(width, dtype=np.int64)
+    bits = ((lanes[:, :, None] >> np.minimum(shifts, 63)) & 1).astype(np.uint8)
+    return Memory(bits.reshape(lanes.shape[0], -1), layout)
+
+
+def unpack_lanes(memory: Memory, lanes: int, *, signed: bool) -> IntArray:
+    """Inverse of `pack_lanes`."""
+    width = memory.width // lanes
+    bits = memory.bits.reshape(memory.depth, lanes, width).astype(np.int64)
+    weights = np.int64(1) << np.arange(width, dtype=np.int64)
+    if signed:
+        weights[-1] = -weights[-1]
+    return np.asarray((bits * weights).sum(axis=2))
+
+
+def parse_memory(text: str, width: int) -> Bits:
+    """The bits of a memory file as `Memory.text` writes it.
+
+    Raises:
+        GraphError: a line is not a hexadecimal word of `width` bits.
+    """
+    lines = [line for line in text.splitlines() if line and not line.startswith("//")]
+    rows = []
+    for number, line in enumerate(lines):
+        try:
+            word = int(line, 16)
+        except ValueError as error:
+            raise GraphError(f"{line!r} is no hexadecimal word", where=f"word {number}") from error
+        if word >> width or len(line) != math.ceil(width / 4):
+            raise GraphError(f"{line!r} is no word of {width} bits", where=f"word {number}")
+        rows.append(np.frombuffer(word.to_bytes(math.ceil(width / 8), "little"), dtype=np.uint8))
+    return np.unpackbits(np.stack(rows), axis=1, bitorder="little")[:, :width]
+
+
+# Shapes of one block RAM, as (depth, width): the family's native primitive.
+_BRAM_SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
+    # DP16KD; the 512 x 36 shape exists as simple dual port (PDPW16KD).
+    "ecp5": ((16384, 1), (8192, 2), (4096, 4), (2048, 9), (1024, 18), (512, 36)),
+    # RAMB18E1 / E2, simple dual port.
+    "xc7": ((16384, 1), (8192, 2), (4096, 4), (2048, 9), (1024, 18), (512, 36)),
+    "xcup": ((16384, 1), (8192, 2), (4096, 4), (2048, 9), (1024, 18), (512, 36)),
+    # M10K, simple dual port.
+    "cyclonev": ((8192, 1), (4096, 2), (2048, 5), (1024, 10), (512, 20), (256, 40)),
+}
+
+FAMILIES = tuple(_BRAM_SHAPES)
+
+
+def bram_count(family: str, depth: int, width: int) -> int:
+    """Block RAMs of a ``depth x width`` memory, in the best of the primitive's shapes."""
+    shapes = _BRAM_SHAPES[family]
+    return min(math.ceil(depth / d) * math.ceil(width / w) for d, w in shapes)
+
+
+STYLE_CODES = {"auto": 0, "block": 1, "distributed": 2}
+
+# One LUT memory primitive, as (depth, width, LUTs it takes): TRELLIS_DPR16X4 (two slices and the
+# write port of a third), RAM32M, RAM32M16, MLAB (ten ALMs as 32 x 20, two ALUTs each).
+_LUTRAM: dict[str, tuple[int, int, int]] = {
+    "ecp5": (16, 4, 6),
+    "xc7": (32, 6, 4),
+    "xcup": (32, 14, 8),
+    "cyclonev": (32, 20, 20),
+}
+# Bits of read-only memory in one LUT.
+_LUTROM = {"ecp5": 16, "xc7": 64, "xcup": 64, "cyclonev": 64}
+# A block RAM is taken where it saves more LUTs than this.
+_LUTS_WORTH_A_BRAM = 96
+
+
+def ram_luts(family: str, depth: int, width: int) -> float:
+    """LUTs of a simple dual-port memory in LUT RAM, read multiplexer included."""
+    rows, lanes, cost = _LUTRAM[family]
+    banks = math.ceil(depth / rows)
+    return banks * math.ceil(width / lanes) * cost + width * (banks - 1) / 2 + (banks > 1) * banks
+
+
+def rom_luts(family: str, depth: int, width: int) -> float:
+    """LUTs of a read-only memory made of logic; random contents, no sharing."""
+    return width * max(1.0, depth / _LUTROM[family])
+
+
+def ram_resources(family: str, depth: int, width: int, style: str) -> Resources:
+    """A simple dual-port memory in LUT RAM or block RAM (`auto`: as `ram_style` decides)."""
+    if ram_style(family, depth, width, style) == "block":
+        return Resources(bram=bram_count(family, depth, width))
+    return Resources(lut=ram_luts(family, depth, width))
+
+
+def rom_resources(family: str, depth: int, width: int, style: str) -> Resources:
+    """A read-only memory in LUTs or block RAM (`auto`: as `rom_style` decides)."""
+    if rom_style(family, depth, width, style) == "block":
+        return Resources(bram=bram_count(family, depth, width))
+    return Resources(lut=rom_luts(family, depth, width))
+
+
+def ram_style(family: str, depth: int, width: int, style: str = "auto") -> str:
+    """`distributed` or `block` for a read-write memory; `auto` is made definite."""
+    costs = ram_luts(family, depth, width), bram_count(family, depth, width)
+    return choose_style(style, *costs)
+
+
+def rom_style(family: str, depth: int, width: int, style: str = "auto") -> str:
+    """`distributed` or `block` for a read-only memory; `auto` is made definite."""
+    costs = rom_luts(family, depth, width), bram_count(family, depth, width)
+    return choose_style(style, *costs)
+
+
+def choose_style(style: str, luts: float, brams: float) -> str:
+    """Block RAM where the LUT version would take more LUTs than the block RAMs are worth."""
+    if style != "auto":
+        return style
+    return "block" if luts > _LUTS_WORTH_A_BRAM * brams else "distributed"
+
+
+def add_all(*costs: Resources) -> Resources:
+    """The sum of several costs."""
+    total = Resources()
+    for cost in costs:
+        total = total + cost
+    return total
+
+
+# Operand widths (signed) of one hardware multiplier, and what one counts as.
+_MULTIPLIER: dict[str, tuple[int, int, float]] = {
+    "ecp5": (18, 18, 1.0),
+    "xc7": (25, 18, 1.0),
+    "xcup": (27, 18, 1.0),
+    "cyclonev": (18, 18, 0.5),
+}
+
+
+def dsp_count(family: str, a_bits: int, b_bits: int) -> float:
+    """Hardware multipliers of one signed product of these widths."""
+    wide, narrow, cost = _MULTIPLIER[family]
+    long, short = max(a_bits, b_bits), min(a_bits, b_bits)
+    return math.ceil(long / wide) * math.ceil(short / narrow) * cost

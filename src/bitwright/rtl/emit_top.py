@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of the generated top level: instances and constants, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from bitwright.hw.blocks import Block, Flatten, Fork, Instance, Port, blocks_of
+from bitwright.ir import Graph
+from bitwright.rtl.names import identifier, identifiers
+
+
+@dataclass(frozen=True)
+class TopPort:
+    """One AXI-Stream port of the top: its name and the stream behind it."""
+
+    name: str
+    edge: str
+    port: Port
+
+    @property
+    def tdata_width(self) -> int:
+        """Whole bytes."""
+        return 8 * ceil(self.port.width / 8)
+
+    def to_json(self) -> dict[str, object]:
+        """The entry of design.json."""
+        kind = self.port.type
+        return {
+            "name": self.name,
+            "tensor": self.edge,
+            "width": self.tdata_width,
+            "lane_bits": kind.wire_bits,
+            "lanes": self.port.lanes,
+            "beats": self.port.beats,
+            "signed": kind.is_signed,
+            "bipolar": kind.is_bipolar,
+        }
+
+
+@dataclass(frozen=True)
+class Top:
+    """Everything that the text of the top level is made of.
+
+    Attributes:
+        name: module name.
+        blocks: by node name, in topological order, without renamings.
+        instances: node name -> module, parameters and images.
+        instance_names: node name -> instance name.
+        streams: edge -> prefix of its signals (renamed edges share one).
+        stream_widths: prefix -> bits.
+    """
+
+    name: str
+    inputs: tuple[TopPort, ...]
+    outputs: tuple[TopPort, ...]
+    blocks: Mapping[str, Block]
+    instances: Mapping[str, Instance]
+    instance_names: Mapping[str, str]
+    streams: Mapping[str, str]
+    stream_widths: Mapping[str, int]
+
+    def memory_path(self, node: str, parameter: str) -> str:
+        """Where an image lies in the design folder."""
+        stem = self.instance_names[node].removeprefix("i_")
+        return f"mem/{stem}_{parameter.replace('File', '').lower()}.mem"
+
+
+def make_top(graph: Graph, modules: frozenset[str]) -> Top:
+    """Lay out the top level of a hardware graph.
+
+    Args:
+        modules: names of library modules, which the top may not take.
+    """
+    blocks = blocks_of(graph)
+    # The signals of one prefix end in _valid, _ready, _data, so distinct prefixes are distinct signals.
+    roots: dict[str, str] = {}
+    widths: dict[str, int] = {}
+    lanes: dict[str, Port] = {}
+    for edge in graph.inputs:
+        (consumer,) = graph.consumers(edge)
+        lanes[edge] = blocks[consumer.name].inputs[0]
+    for block in blocks.values():
+        for edge, port in zip(block.node.outputs, block.outputs, strict=True):
+            lanes[edge] = port
+    for edge in (*graph.inputs, *(e for node in graph for e in node.outputs)):
+        producer = graph.producer(edge)
+        renamed = producer is not None and isinstance(blocks[producer.name], Flatten)
+        roots[edge] = roots[producer.inputs[0]] if renamed and producer is not None else edge
+    prefixes = identifiers((e for e in roots if roots[e] == e), taken=_PORT_WORDS)
+    for edge, prefix in prefixes.items():
+        widths[prefix] = lanes[edge].width
+    real = {name: b for name, b in blocks.items() if not isinstance(b, Flatten)}
+    instances = {name: block.instance() for name, block in real.items()}
+    return Top(
+        name=_top_name(graph.name, modules),
+        inputs=tuple(TopPort(f"s_axis_{i}", e, lanes[e]) for i, e in enumerate(graph.inputs)),
+        outputs=tuple(TopPort(f"m_axis_{i}", e, lanes[e]) for i, e in enumerate(graph.outputs)),
+        blocks=real,
+        instances=instances,
+        instance_names=identifiers_with_prefix(real),
+        streams={edge: prefixes[root] for edge, root in roots.items()},
+        stream_widths=widths,
+    )
+
+
+_PORT_WORDS = ("ap_clk", "ap_rst_n")
+
+
+def identifiers_with_prefix(nodes: Mapping[str, Block]) -> dict[str, str]:
+    """Instance names: ``i_`` and the node's name."""
+    return {name: f"i_{ident}" for name, ident in identifiers(nodes).items()}
+
+
+def _top_name(name: str, modules: frozenset[str]) -> str:
+    top = identifier(name)
+    return f"{top}_top" if top in modules else top
+
+
+def top_text(top: Top, banner: str) -> str:
+    """The SystemVerilog of the top level.
+
+    Args:
+        banner: comment lines that say what made it.
+    """
+    lines = [*banner.splitlines(), "`default_nettype none", f"module {top.name} ("]
+    lines += [f"  {line}" for line in _port_lines(top)]
+    lines += [");"]
+    for prefix, width in top.stream_widths.items():
+        lines.append(f"  logic {prefix}_valid, {prefix}_ready;")
+        lines.append(f"  logic [{width - 1}:0] {prefix}_data;")
+    for port in top.inputs:
+        lines += ["", *_axis_in(top, port)]
+    for name in top.blocks:
+        lines += ["", *_instance(top, name)]
+    for port in top.outputs:
+        lines += ["", *_axis_out(top, port)]
+    lines += ["endmodule", "`default_nettype wire", ""]
+    return "\n".join(lines)
+
+
+def _port_lines(top: Top) -> list[str]:
+    lines = ["input  logic ap_clk,", "input  logic ap_rst_n,"]
+    for port in top.inputs:
+        lines += [
+            f"input  logic [{port.tdata_width - 1}:0] {port.name}_tdata,",
+            f"input  logic {port.name}_tvalid,",
+            f"output logic {port.name}_tready,",
+            f"input  logic {port.name}_tlast,",
+        ]
+    for port in top.outputs:
+        lines += [
+            f"output logic [{port.tdata_width - 1}:0] {port.name}_tdata,",
+            f"output logic {port.name}_tvalid,",
+            f"input  logic {port.name}_tready,",
+            f"output logic {port.name}_tlast,",
+        ]
+    return [*lines[:-1], lines[-1].removesuffix(",")]
+
+
+def _axis_in(top: Top, port: TopPort) -> list[str]:
+    parameters = {
+        "Width": port.port.width,
+        "TdataWidth": port.tdata_width,
+        "Beats": port.port.beats,
+    }
+    return _wired(
+        "axis_in",
+        f"i_{port.name}",
+        {key: str(value) for key, value in parameters.items()},
+        [*_axis_pins("s_axis", port), _stream_pins("out", top.streams[port.edge])],
+    )
+
+
+def _axis_out(top: Top, port: TopPort) -> list[str]:
+    parameters = {
+        "Width": port.port.width,
+        "TdataWidth": port.tdata_width,
+        "Beats": port.port.beats,
+    }
+    return _wired(
+        "axis_out",
+        f"i_{port.name}",
+        {key: str(value) for key, value in parameters.items()},
+        [_stream_pins("in", top.streams[port.edge]), *_axis_pins("m_axis", port)],
+    )
+
+
+def _axis_pins(side: str, port: TopPort) -> list[str]:
+    pins = ", ".join(f".{side}_t{s}({port.name}_t{s})" for s in ("data", "valid"))
+    more = ", ".join(f".{side}_t{s}({port.name}_t{s})" for s in ("ready", "last"))
+    return [pins, more]
+
+
+def _stream_pins(side: str, prefix: str) -> str:
+    """Pins of a stream; `side` is in, out, out0, ..."""
+    valid, ready, data = ("i", "o", "i") if side == "in" else ("o", "i", "o")
+    return (
+        f".{side}_valid_{valid}({prefix}_valid), .{side}_ready_{ready}({prefix}_ready), "
+        f".{side}_data_{data}({prefix}_data)"
+    )
+
+
+def _instance(top: Top, name: str) -> list[str]:
+    block, instance = top.blocks[name], top.instances[name]
+    values = {key: str(value) for key, value in instance.parameters.items()}
+    for parameter in instance.memories:
+        values[parameter] = f'"{top.memory_path(name, parameter)}"'
+    sides = ("out0", "out1") if isinstance(block, Fork) else ("out",)
+    pins = [_stream_pins("in", top.streams[block.node.inputs[0]])]
+    for side, edge in zip(sides, block.node.outputs, strict=True):
+        pins.append(_stream_pins(side, top.streams[edge]))
+    text = _wired(instance.module, top.instance_names[name], values, pins)
+    origin = f" ({block.node.source})" if block.node.source else ""
+    return [f"  // {name}{origin}: {block.input_type} -> {block.output_type}", *text]
+
+
+def _wired(module: str, name: str, values: Mapping[str, str], pins: list[str]) -> list[str]:
+    lines = [f"  {module} #("]
+    pairs = [f".{key}({value})" for key, value in values.items()]
+    lines += [f"    {pair}," for pair in pairs[:-1]] + [f"    {pairs[-1]}"]
+    lines += [f"  ) {name} (", "    .clk_i(ap_clk), .rst_ni(ap_rst_n),"]
+    lines += [f"    {pin}," for pin in pins[:-1]] + [f"    {pins[-1]}", "  );"]
+    return lines
