@@ -229,7 +229,12 @@ def integer_graphs(draw: st.DrawFn, limits: GraphLimits | None = None) -> Graph:
 
 @dataclass(frozen=True)
 class TorchNetwork:
-    """A float torch model with batch norms in an arbitrary state, a policy, and images for it."""
+    """A float torch model with batch norms in an arbitrary state, a policy, and images for it.
+
+    Attributes:
+        shape: (H, W, C) of one image.
+        images: (N, C, H, W) reals.
+    """
 
     model: Any
     policy: Any
@@ -339,4 +344,4 @@ def torch_networks(draw: st.DrawFn, images: int = 8) -> TorchNetwork:
     x = torch.rand(images, *shape)
     x = x * 2 - 1 if given in ("int8", "bipolar") else x
     policy = Policy.uniform(weight, activation, given)
-    return TorchNetwork(nn.Sequential(*net.layers).eval(), policy, shape, x)
+    return TorchNetwork(nn.Sequential(*net.layers).eval(), policy, (*shape[1:], shape[0]), x)

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -231,3 +235,20 @@ def test_weight_formats_narrow_within_their_kind(
     x = b.input("x", TensorType((2,), parse_format("uint4"), (1.0,), 0, 15))
     b.add("dense", (x,), name="d", attrs={"weight_format": declared}, params={"weight": weight})
     assert narrow_formats(b.finish("d")).node("d").attrs["weight_format"] == narrowed
+
+
+def test_every_pass_is_in_the_documents_table() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "passes.md").read_text()
+    rows = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert rows == [step.__name__ for step in PASSES]
+
+
+def test_lowering_without_torch() -> None:
+    """Range analysis, passes and export load in an interpreter that never sees torch."""
+    code = (
+        "import bitwright.lower, bitwright.lower.export_qonnx, sys; print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.strip() == "False"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frozen model -> integer graph, range analysis, overflow certificate, passes, QONNX export.
 
-`bitwright.lower.from_torch` reads the frozen torch model and is the only module here that imports
-torch; it is not re-exported, so that everything else works without torch.
+`bitwright.lower.from_torch` (`lower`) and `bitwright.lower.compare_torch` read the frozen torch
+model; they are not re-exported, so that everything else here works without torch.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-
 import torch
+from torch import Tensor, fx, nn
+
 from bitwright.errors import MismatchError
 from bitwright.ir import Graph, IntArray
 from bitwright.lower.from_torch import SCORES, nhwc_order, node_name
@@ -19,7 +20,6 @@ from bitwright.quant.frozen import (
     QuantizeInput,
     ShiftActivation,
 )
-from torch import Tensor, fx, nn
 
 Execute = Callable[[Graph, Mapping[str, IntArray]], Mapping[str, IntArray]]
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
-
 import torch
+from torch import fx, nn
+
 from bitwright.errors import GraphError, ModelError
 from bitwright.formats.thresholds import affine_thresholds
 from bitwright.ir import INTEGER, Attr, Graph, GraphBuilder, IntArray, TensorType
@@ -27,7 +27,6 @@ from bitwright.quant.frozen import (
     QuantizeInput,
     ShiftActivation,
 )
-from torch import fx, nn
 
 INPUT, SCORES, LABEL = "x", "scores", "label"
 _ENDS = (INPUT, SCORES, LABEL)
@@ -67,7 +66,7 @@ class _Lowering:
         value: _Value,
         source: str,
         attrs: Mapping[str, Attr],
-        params: Mapping[str, NDArray[np.int64]],
+        params: Mapping[str, IntArray],
     ) -> str:
         """Append a node; the dialect's complaints become errors about the user's layer."""
         name = node_name(node)
@@ -106,13 +105,13 @@ def nhwc_order(shape: tuple[int, int, int]) -> IntArray:
 
 def _levels(tensor: torch.Tensor, where: str) -> IntArray:
     array = tensor.detach().cpu().to(torch.float64).numpy()
-    levels = array.astype(np.int64)
+    levels: IntArray = array.astype(np.int64)
     if not np.array_equal(levels, array):
         raise ModelError("holds numbers that are no integers", where=where, hint="freeze it again")
     return levels
 
 
-def _ordered(array: NDArray[np.generic], value: _Value) -> NDArray[np.generic]:
+def _ordered(array: IntArray, value: _Value) -> IntArray:
     """Rows that follow torch's flat order, put into ours; one row for all stays one."""
     return array if value.order is None or len(array) == 1 else array[value.order]
 
@@ -303,7 +302,7 @@ def lower(frozen: fx.GraphModule, input_shape: tuple[int, ...], *, name: str = "
 
     Args:
         frozen: from ``apply(model, policy, "freeze")``.
-        input_shape: shape of one sample as torch sees it: (C, H, W) or (C,).
+        input_shape: shape of one sample as data sets and graphs have it: (H, W, C), or (C,).
 
     Returns:
         A graph of the integer dialect with the outputs ``scores`` (classes,) and ``label`` (1,).
@@ -313,16 +312,15 @@ def lower(frozen: fx.GraphModule, input_shape: tuple[int, ...], *, name: str = "
     """
     if len(input_shape) not in (1, 3):
         raise ModelError(
-            f"input shape {input_shape} is neither (C, H, W) nor (C,)",
+            f"input shape {input_shape} is neither (H, W, C) nor (C,)",
             where="lower",
             hint="give the shape of one sample, without the batch axis",
         )
-    shape = input_shape if len(input_shape) == 1 else (*input_shape[1:], input_shape[0])
     scores = _scores_node(frozen)
     low = _Lowering(
         frozen,
         GraphBuilder(name, INTEGER),
-        tuple(int(d) for d in shape),
+        tuple(int(d) for d in input_shape),
         scores,
         _scaled_node(frozen, scores),
     )
