@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategies import GraphLimits, integer_graphs
 
+import bitwright
 from bitwright.formats import parse_format
 from bitwright.ir import (
     INTEGER,
