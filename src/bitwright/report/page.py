@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one self-contained HTML page of a run: no scripts, no fonts, no files beside it."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from bitwright.report.record import BlockRow, Report
+from bitwright.report.summary import number, show
+from bitwright.report.svg import bars, heatmap, line_chart
+
+
+def render_page(report: Report) -> str:
+    """The page as HTML text; every value is escaped."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["show"] = show
+    environment.filters["number"] = number
+    template = environment.from_string(
+        files("bitwright.report").joinpath("template.html").read_text(encoding="utf-8")
+    )
+    page: str = template.render(
+        report=report,
+        accuracy_plot=bars(
+            "Accuracy at every stage",
+            [(a.stage, a.accuracy.value, show(a.accuracy)) for a in report.accuracy],
+            limit=1.0,
+        ),
+        curves=[line_chart(c.title, c.epochs, dict(c.series), c.y_label) for c in report.curves],
+        confusion_plot=heatmap("Confusion matrix", report.classes, report.confusion),
+        cycles_plot=bars(
+            "Cycles an image, by block",
+            [(b.name, b.cycles, number(b.cycles)) for b in _busiest(report)],
+        ),
+        energy_plot=bars(
+            "Energy of one inference by cause (estimate)",
+            [(k, v, f"{number(v)} µJ") for k, v in report.energy.parts.items()]
+            if report.energy is not None
+            else [],
+        ),
+        usage=_usage(report),
+        columns=_columns(report),
+    )
+    return page
+
+
+def _busiest(report: Report) -> list[BlockRow]:
+    """The dozen blocks with the most cycles, in pipeline order."""
+    kept = sorted(report.blocks, key=lambda b: -b.cycles)[:12]
+    return [block for block in report.blocks if block in kept]
+
+
+def _columns(report: Report) -> list[str]:
+    """Resources that the design or its device has at all."""
+    names = ["lut", "ff", "bram", "dsp"]
+    rows = [b.predicted for b in report.blocks] + [b.measured for b in report.blocks if b.measured]
+    return [n for n in names if n in ("lut", "ff") or any(getattr(r, n) for r in rows)]
+
+
+def _usage(report: Report) -> list[tuple[str, float, float, float]]:
+    """(resource, used, capacity, share) of the summary's measured resources."""
+    if report.capacity is None:
+        return []
+    used = {row.label: row.figure.value for row in report.summary if row.figure is not None}
+    table: list[tuple[str, float, float, float]] = []
+    for label in ("LUT", "FF", "BRAM", "DSP"):
+        capacity = getattr(report.capacity, label.lower())
+        if label in used and capacity:
+            table.append((label, used[label], capacity, used[label] / capacity))
+    return table

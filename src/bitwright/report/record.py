@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schema of ``report.json``. Every number that is a claim is a `Figure`."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from bitwright.figures import Figure, Resources
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SummaryRow(_Record):
+    """One line of the summary table; ``figure`` is None where a step has not been done."""
+
+    label: str
+    figure: Figure | None
+    note: str = ""
+
+
+class Stage(_Record):
+    """One step of the pipeline.
+
+    Attributes:
+        headline: what it gave, in a few words.
+        seconds: how long it took when it ran, or None if it has not run.
+    """
+
+    name: str
+    headline: str
+    seconds: float | None = None
+
+
+class AccuracyStage(_Record):
+    """Top-1 accuracy (a share) at one stage of the pipeline, on ``images`` held-out images."""
+
+    stage: str
+    accuracy: Figure
+    images: int
+
+
+class Curve(_Record):
+    """A training curve: named series over the same epochs."""
+
+    title: str
+    y_label: str
+    epochs: tuple[int, ...]
+    series: dict[str, tuple[float, ...]]
+
+
+class OperandRow(_Record):
+    """What one operand of one layer became, and why."""
+
+    layer: str
+    role: str
+    format: str
+    granularity: str
+    scale: str
+    reason: str
+
+
+class LayerRow(_Record):
+    """One layer with weights: its numbers and what it costs.
+
+    Attributes:
+        accumulator_bits: exact width from the actual weights; ``naive_bits`` the usual bound.
+        cycles: per image, by the model.
+        predicted, measured: resources by the model and by synthesis.
+    """
+
+    layer: str
+    op: str
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    weight_format: str
+    input_bits: int
+    parameters: int
+    macs: int
+    accumulator_lo: int
+    accumulator_hi: int
+    accumulator_bits: int
+    naive_bits: int
+    pe: int | None = None
+    simd: int | None = None
+    cycles: int | None = None
+    predicted: Resources | None = None
+    measured: Resources | None = None
+
+
+class BlockRow(_Record):
+    """One block of the accelerator."""
+
+    name: str
+    kind: str
+    layer: str
+    pe: int | None
+    simd: int | None
+    cycles: int
+    latency: int
+    predicted: Resources
+    measured: Resources | None = None
+
+
+class FifoRow(_Record):
+    """One FIFO: computed depth and, once simulated, the most entries it held."""
+
+    instance: str
+    depth: int
+    width: int
+    high_water: int | None = None
+
+
+class Sample(_Record):
+    """One held-out image with what the accelerator said; ``png`` is base64."""
+
+    index: int
+    label: str
+    prediction: str
+    png: str
+
+
+class Baseline(_Record):
+    """Speed of one engine on this machine's processor."""
+
+    engine: str
+    batch: int
+    threads: int
+    images_per_second: Figure
+
+
+class Energy(_Record):
+    """Energy of one inference: an estimate, by cause in microjoules, and its sources."""
+
+    total: Figure
+    parts: dict[str, float]
+    sources: str
+
+
+class Report(_Record):
+    """Everything one run found."""
+
+    name: str
+    description: str
+    bitwright: str
+    summary: tuple[SummaryRow, ...]
+    stages: tuple[Stage, ...]
+    accuracy: tuple[AccuracyStage, ...]
+    proof: tuple[str, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    operands: tuple[OperandRow, ...] = ()
+    layers: tuple[LayerRow, ...] = ()
+    blocks: tuple[BlockRow, ...] = ()
+    fifos: tuple[FifoRow, ...] = ()
+    capacity: Resources | None = None
+    target: str = ""
+    critical_path: tuple[tuple[str, float], ...] = ()
+    classes: tuple[str, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
+    samples: tuple[Sample, ...] = ()
+    energy: Energy | None = None
+    baselines: tuple[Baseline, ...] = ()
+    cpu: str = ""
+    facts: dict[str, str] = {}
+    recipe: str = ""
+    graph: str = ""

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small plots as inline SVG, coloured by the page's CSS variables so that dark mode works."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, floor, log10
+
+from markupsafe import Markup, escape
+
+COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)")
+
+
+def ticks(lo: float, hi: float, count: int = 5) -> list[float]:
+    """Round numbers that cover [lo, hi]."""
+    span = hi - lo or abs(hi) or 1.0
+    raw = span / count
+    power = 10.0 ** floor(log10(raw))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw)
+    first, last = floor(lo / step + 1e-9), ceil(hi / step - 1e-9)
+    return [round(i * step, 10) for i in range(first, last + 1)]
+
+
+def _text(x: float, y: float, body: str, anchor: str = "middle", style: str = "") -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="t {style}">'
+        f"{escape(body)}</text>"
+    )
+
+
+def _svg(width: float, height: float, title: str, parts: Sequence[str]) -> Markup:
+    body = "".join(parts)
+    return Markup(
+        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(title)}" '
+        f'style="max-width:{width:.0f}px"><title>{escape(title)}</title>{body}</svg>'
+    )
+
+
+def line_chart(
+    title: str, xs: Sequence[float], series: dict[str, Sequence[float]], y_label: str
+) -> Markup:
+    """Lines over common x positions, with a legend."""
+    width, height, left, right, top, bottom = 460.0, 260.0, 52.0, 14.0, 30.0, 38.0
+    values = [v for ys in series.values() for v in ys]
+    if not values or not xs:
+        return Markup("")
+    y_ticks = ticks(min(values), max(values))
+    y_lo, y_hi = y_ticks[0], y_ticks[-1] if y_ticks[-1] > y_ticks[0] else y_ticks[0] + 1
+    x_lo, x_hi = min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return (
+            left + (x - x_lo) / (x_hi - x_lo) * (width - left - right),
+            height - bottom - (y - y_lo) / (y_hi - y_lo) * (height - top - bottom),
+        )
+
+    parts = []
+    for tick in y_ticks:
+        _, y = at(x_lo, tick)
+        parts.append(
+            f'<line x1="{left}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
+        )
+        parts.append(_text(left - 6, y + 4, f"{tick:g}", "end"))
+    for tick in ticks(x_lo, x_hi, 6):
+        if x_lo <= tick <= x_hi and float(tick).is_integer():
+            parts.append(_text(at(tick, y_lo)[0], height - bottom + 16, f"{tick:g}"))
+    parts.append(_text((left + width - right) / 2, height - 6, "epoch"))
+    parts.append(_text(left - 40, 14, y_label, "start", "b"))
+    for index, (name, ys) in enumerate(series.items()):
+        colour = COLOURS[index % len(COLOURS)]
+        points = " ".join("{:.1f},{:.1f}".format(*at(x, y)) for x, y in zip(xs, ys, strict=True))
+        parts.append(f'<polyline points="{points}" class="line" style="stroke:{colour}"/>')
+        for x, y in zip(xs, ys, strict=True):
+            px, py = at(x, y)
+            parts.append(
+                f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2.2" style="fill:{colour}">'
+                f"<title>{escape(name)}, epoch {x:g}: {y:.4g}</title></circle>"
+            )
+        legend_x = width - right - 100 * (len(series) - index)
+        parts.append(
+            f'<line x1="{legend_x:.0f}" x2="{legend_x + 16:.0f}" y1="10" y2="10" class="line" '
+            f'style="stroke:{colour}"/>'
+        )
+        parts.append(_text(legend_x + 20, 14, name, "start"))
+    return _svg(width, height, title, parts)
+
+
+def bars(title: str, rows: Sequence[tuple[str, float, str]], limit: float | None = None) -> Markup:
+    """Horizontal bars: (label, value, text shown); the longest fills the width.
+
+    Args:
+        limit: the value that fills the width, if not the largest.
+    """
+    if not rows:
+        return Markup("")
+    label_width, bar_width, step = 170.0, 300.0, 24.0
+    top = max([value for _, value, _ in rows] + ([limit] if limit else [])) or 1.0
+    parts = []
+    for index, (label, value, shown) in enumerate(rows):
+        y = 6 + index * step
+        length = max(1.0, bar_width * value / top)
+        parts.append(_text(label_width - 8, y + 14, label, "end"))
+        parts.append(
+            f'<rect x="{label_width}" y="{y + 2}" width="{bar_width}" height="16" class="rail"/>'
+            f'<rect x="{label_width}" y="{y + 2}" width="{length:.1f}" height="16" class="bar"/>'
+        )
+        parts.append(_text(label_width + bar_width + 8, y + 14, shown, "start", "b"))
+    return _svg(label_width + bar_width + 110, 12 + len(rows) * step, title, parts)
+
+
+def heatmap(title: str, labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> Markup:
+    """A confusion matrix: rows are the true class, columns the predicted one."""
+    if not matrix:
+        return Markup("")
+    cell = 34.0 if len(labels) <= 12 else 18.0
+    longest = max(len(label) for label in labels)
+    left, top = 30.0 + 6.5 * min(longest, 16), 30.0
+    parts = [_text(left + cell * len(labels) / 2, 12, "predicted", style="b")]
+    for row, (label, counts) in enumerate(zip(labels, matrix, strict=True)):
+        total = sum(counts) or 1
+        y = top + row * cell
+        parts.append(_text(left - 6, y + cell / 2 + 4, label[:16], "end"))
+        parts.append(_text(left + (row + 0.5) * cell, top - 5, label[:4]))
+        for column, count in enumerate(counts):
+            style = "hit" if row == column else "miss"
+            share = count / total
+            parts.append(
+                f'<rect x="{left + column * cell:.1f}" y="{y:.1f}" width="{cell - 1}" '
+                f'height="{cell - 1}" class="{style}" style="fill-opacity:'
+                f'{0.06 if not count else 0.15 + 0.8 * share:.2f}"><title>{escape(label)} taken '
+                f"for {escape(labels[column])}: {count}</title></rect>"
+            )
+            if count and cell > 20:
+                parts.append(_text(left + (column + 0.5) * cell, y + cell / 2 + 4, str(count)))
+    side = cell * len(labels)
+    return _svg(left + side + 6, top + side + 6, title, parts)
