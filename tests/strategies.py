@@ -232,7 +232,7 @@ class TorchNetwork:
     """A float torch model with batch norms in an arbitrary state, a policy, and images for it.
 
     Attributes:
-        shape: (H, W, C) of one image.
+        shape: (C, H, W) of one image.
         images: (N, C, H, W) reals.
     """
 
@@ -344,4 +344,4 @@ def torch_networks(draw: st.DrawFn, images: int = 8) -> TorchNetwork:
     x = torch.rand(images, *shape)
     x = x * 2 - 1 if given in ("int8", "bipolar") else x
     policy = Policy.uniform(weight, activation, given)
-    return TorchNetwork(nn.Sequential(*net.layers).eval(), policy, (*shape[1:], shape[0]), x)
+    return TorchNetwork(nn.Sequential(*net.layers).eval(), policy, shape, x)

@@ -20,8 +20,6 @@ from bitwright.lower.from_torch import lower
 from bitwright.models import build_model
 from bitwright.quant import FrozenModel, Policy, apply
 
-SHAPE = (8, 8, 1)
-
 
 def as_torch(images: np.ndarray, scale: float) -> torch.Tensor:
     return torch.from_numpy(np.moveaxis(images, -1, 1).astype(np.float32) * np.float32(scale))
@@ -30,7 +28,7 @@ def as_torch(images: np.ndarray, scale: float) -> torch.Tensor:
 def trained(seed: int) -> nn.Module:
     """A float digits CNN after a few epochs: enough for weights that are not random."""
     train = load_dataset("digits").train
-    model = build_model("digits_cnn", 10, SHAPE, seed=seed)
+    model = build_model("digits_cnn", 10, (8, 8, 1), seed=seed)
     images, labels = as_torch(train.images, train.scale), torch.from_numpy(train.labels)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     order = torch.Generator().manual_seed(seed)
@@ -71,7 +69,7 @@ def test_held_out_digits(
     calibration, images, labels = digits
     policy = Policy.uniform(weight, activation, "uint4")
     frozen: FrozenModel = apply(float_model, policy, "freeze", calibration)
-    graph = lower(frozen, SHAPE, name="digits")
+    graph = lower(frozen, (1, 8, 8), name="digits")
     compare_torch_graph(frozen, graph, images, accumulators=True).require()
     optimised = optimise(graph, check=8)
 

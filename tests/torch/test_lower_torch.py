@@ -78,7 +78,7 @@ def test_random_networks_are_equal_on_every_edge(network: TorchNetwork) -> None:
 @pytest.mark.parametrize("activation", ["uint4", "uint8", "int3", "bipolar"])
 def test_names_sources_and_outputs(activation: str) -> None:
     frozen, images = frozen_net(activation=activation if activation != "bipolar" else "uint1")
-    graph = lower(frozen, (10, 6, 2), name="digits")
+    graph = lower(frozen, (2, 10, 6), name="digits")
     assert graph.name == "digits" and graph.inputs == ("x",)
     assert graph.outputs == ("scores", "label")
     assert graph.types["x"].shape == (10, 6, 2)
@@ -92,7 +92,7 @@ def test_names_sources_and_outputs(activation: str) -> None:
 
 def test_scores_scale_is_that_of_the_model() -> None:
     frozen, images = frozen_net()
-    graph = lower(frozen, (10, 6, 2))
+    graph = lower(frozen, (2, 10, 6))
     levels = graph.run({"x": frozen_levels(frozen, images)["x"]})["scores"]
     real = levels * graph.types["scores"].scale[0]
     assert np.allclose(real, frozen(images).numpy(), rtol=1e-6, atol=0)
@@ -100,7 +100,7 @@ def test_scores_scale_is_that_of_the_model() -> None:
 
 def test_the_first_difference_is_named() -> None:
     frozen, images = frozen_net()
-    graph = lower(frozen, (10, 6, 2))
+    graph = lower(frozen, (2, 10, 6))
     victim = graph.node("conv2")
     weight = victim.params["weight"].copy()
     weight[1] = np.where(weight[1] > 0, weight[1] - 1, weight[1] + 1)
@@ -120,7 +120,7 @@ def test_the_first_difference_is_named() -> None:
 
 def test_qonnx_runs_a_lowered_network(tmp_path: Path) -> None:
     frozen, images = frozen_net()
-    graph = optimise(lower(frozen, (10, 6, 2)))
+    graph = optimise(lower(frozen, (2, 10, 6)))
     feeds = {"x": frozen_levels(frozen, images)["x"]}
     assert export_qonnx(graph, tmp_path / "net.onnx", feeds=feeds).frames == 24
 
@@ -133,9 +133,9 @@ def test_a_float_model_is_refused() -> None:
 def test_a_wrong_input_shape_names_the_layer() -> None:
     frozen, _ = frozen_net()
     with pytest.raises(ModelError, match="conv1") as error:
-        lower(frozen, (10, 6, 3))
+        lower(frozen, (3, 10, 6))
     assert error.value.hint
-    with pytest.raises(ModelError, match=r"neither \(H, W, C\)"):
+    with pytest.raises(ModelError, match=r"neither \(C, H, W\)"):
         lower(frozen, (10, 6))
 
 
@@ -144,14 +144,14 @@ def test_scores_must_be_a_vector() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 2)).eval()
     frozen = apply(net, Policy.uniform(), "freeze", images)
     with pytest.raises(ModelError, match="no vector"):
-        lower(frozen, (3, 3, 1))
+        lower(frozen, (1, 3, 3))
 
 
 def test_a_convolution_may_give_the_scores() -> None:
     images = torch.rand(4, 1, 3, 3)
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten()).eval()
     frozen = apply(net, Policy.uniform(), "freeze", images)
-    graph = lower(frozen, (3, 3, 1))
+    graph = lower(frozen, (1, 3, 3))
     compare_torch_graph(frozen, graph, images, accumulators=True).require()
     scale = graph.types["scores"].scale[0]
     assert scale == pytest.approx(frozen.score_scale, rel=1e-12)

@@ -302,7 +302,7 @@ def lower(frozen: fx.GraphModule, input_shape: tuple[int, ...], *, name: str = "
 
     Args:
         frozen: from ``apply(model, policy, "freeze")``.
-        input_shape: shape of one sample as data sets and graphs have it: (H, W, C), or (C,).
+        input_shape: shape of one sample as the torch model takes it: (C, H, W) or (C,).
 
     Returns:
         A graph of the integer dialect with the outputs ``scores`` (classes,) and ``label`` (1,).
@@ -312,15 +312,16 @@ def lower(frozen: fx.GraphModule, input_shape: tuple[int, ...], *, name: str = "
     """
     if len(input_shape) not in (1, 3):
         raise ModelError(
-            f"input shape {input_shape} is neither (H, W, C) nor (C,)",
+            f"input shape {input_shape} is neither (C, H, W) nor (C,)",
             where="lower",
             hint="give the shape of one sample, without the batch axis",
         )
+    channels, *size = (int(d) for d in input_shape)
     scores = _scores_node(frozen)
     low = _Lowering(
         frozen,
         GraphBuilder(name, INTEGER),
-        tuple(int(d) for d in input_shape),
+        (*size, channels),
         scores,
         _scaled_node(frozen, scores),
     )
