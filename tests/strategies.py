@@ -321,8 +321,9 @@ def _random_norm(norm: Any, seed: int) -> Any:
 def torch_networks(draw: st.DrawFn, images: int = 8) -> TorchNetwork:
     """A small convolutional classifier as a plain `nn.Sequential`, with a uniform policy."""
     import torch
-    from bitwright.quant import Policy
     from torch import nn
+
+    from bitwright.quant import Policy
 
     weight = draw(st.sampled_from([w for w in WEIGHT_FORMATS if not w.startswith("uint")]))
     activation = draw(st.sampled_from([*ACTIVATION_FORMATS, "int7", "uint7", "bipolar"]))
