@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simulation-only checker of the stream rules: once valid is high, valid and data hold until
-// the transfer; valid is low in the cycle after a reset. Empty in synthesis.
+// the transfer; IsOutput: valid is low in the cycle after a reset. Empty in synthesis.
 `default_nettype none
 module stream_check #(
-  parameter int Width = 8
+  parameter int Width    = 8,
+  parameter bit IsOutput = 1'b0
 ) (
   input logic             clk_i,
   input logic             rst_ni,
@@ -16,7 +17,9 @@ module stream_check #(
     (valid_i && !ready_i) |=> valid_i);
   hold_data: assert property (@(posedge clk_i) disable iff (!rst_ni)
     (valid_i && !ready_i) |=> $stable(data_i));
-  reset_valid: assert property (@(posedge clk_i) !rst_ni |=> (!valid_i || !rst_ni));
+  if (IsOutput) begin : gen_reset
+    reset_valid: assert property (@(posedge clk_i) !rst_ni |=> (!valid_i || !rst_ni));
+  end
 `endif
 endmodule
 `default_nettype wire

@@ -89,7 +89,7 @@ module stream_fifo #(
   stream_check #(.Width(Width)) i_check_in (
     .clk_i, .rst_ni, .valid_i(in_valid_i), .ready_i(in_ready_o), .data_i(in_data_i)
   );
-  stream_check #(.Width(Width)) i_check_out (
+  stream_check #(.Width(Width), .IsOutput(1'b1)) i_check_out (
     .clk_i, .rst_ni, .valid_i(out_valid_o), .ready_i(out_ready_i), .data_i(out_data_o)
   );
   no_overflow: assert property (@(posedge clk_i) disable iff (!rst_ni)

@@ -46,7 +46,7 @@ module stream_skid #(
   end
 
 `ifndef SYNTHESIS
-  stream_check #(.Width(Width)) i_check_out (
+  stream_check #(.Width(Width), .IsOutput(1'b1)) i_check_out (
     .clk_i, .rst_ni, .valid_i(out_valid_o), .ready_i(out_ready_i), .data_i(out_data_o)
   );
 `endif

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulation: a Verilator harness, stall patterns, cycle stamps, and the first difference."""
+
+from __future__ import annotations
+
+from bitwright.sim.beats import StreamSpec, pack, unpack
+from bitwright.sim.bench import write_module_bench
+from bitwright.sim.compare import Difference, compare
+from bitwright.sim.simulator import RunLimits, SimResult, Simulator
+from bitwright.sim.spec import Port, SimDesign, load_sim_design
+from bitwright.sim.stalls import (
+    StallPattern,
+    burst_stalls,
+    no_stalls,
+    output_stalls,
+    random_stalls,
+    standard_stalls,
+)
+from bitwright.sim.toolchain import Verilator, find_verilator, lint
+
+__all__ = [
+    "Difference",
+    "Port",
+    "RunLimits",
+    "SimDesign",
+    "SimResult",
+    "Simulator",
+    "StallPattern",
+    "StreamSpec",
+    "Verilator",
+    "burst_stalls",
+    "compare",
+    "find_verilator",
+    "lint",
+    "load_sim_design",
+    "no_stalls",
+    "output_stalls",
+    "pack",
+    "random_stalls",
+    "standard_stalls",
+    "unpack",
+    "write_module_bench",
+]

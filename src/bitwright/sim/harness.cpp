@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drives a verilated design with ready/valid streams and records every transfer. The design comes
+// in through glue.cpp; what to do is told by "key value" lines in the file named by the first
+// argument. Writes raw beats and cycle stamps per port and a result.json into the folder given
+// there. Cycle 0 is the first one after the (last) reset.
+
+#include "harness.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+
+namespace {
+
+// xorshift64*: small, fast, and the same everywhere.
+struct Random {
+  uint64_t state;
+  explicit Random(uint64_t seed) : state(seed * 0x9E3779B97F4A7C15ull + 0xD1B54A32D192ED03ull) {
+    if (state == 0) state = 1;
+    for (int i = 0; i < 8; ++i) next();
+  }
+  uint64_t next() {
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    return state * 0x2545F4914F6CDD1Dull;
+  }
+  bool chance(double p) { return static_cast<double>(next() >> 11) * 0x1.0p-53 < p; }
+};
+
+// Two-state Markov chain: while moving, stop with probability `stop`; while stopped, go with `go`.
+struct Stall {
+  double stop = 0, go = 1;
+  bool stopped = false;
+  Random random{1};
+  bool step() {  // true: this port may move in the coming cycle
+    if (stop <= 0) return true;
+    stopped = stopped ? !random.chance(go) : random.chance(stop);
+    return !stopped;
+  }
+};
+
+struct Port : Signals {
+  explicit Port(const Signals& signals) : Signals(signals), bytes((signals.width + 7) / 8) {}
+  size_t bytes;
+  Stall stall;
+  std::vector<uint8_t> buffer;   // inputs: all beats; outputs: beats so far
+  std::vector<uint64_t> stamps;  // cycle of every transfer
+  size_t total = 0, done = 0;
+  bool offering = false, moving = false;
+  int64_t bad_last = -1;
+};
+
+std::vector<Port> ports(const std::vector<Signals>& signals) {
+  return std::vector<Port>(signals.begin(), signals.end());
+}
+
+struct Job {
+  uint64_t seed = 1, frames = 1, max_cycles = 0, idle_limit = 100000, drain = 0, throttle = 0;
+  int64_t reset_at = -1;
+  std::string folder = ".", trace;
+};
+
+class Bench {
+ public:
+  Bench(int argc, char** argv) : inputs{ports(input_signals())}, outputs{ports(output_signals())} {
+    read_job(argc > 1 ? argv[1] : "");
+    context.randReset(2);  // registers without a reset start at random values
+    context.randSeed(static_cast<int>(job.seed % 0x7fffffff) + 1);
+    context.traceEverOn(!job.trace.empty());
+    context.fatalOnError(true);
+    top.reset(make_model(context));
+    if (!job.trace.empty()) top->open_trace(job.trace.c_str());
+  }
+
+  int run() {
+    prepare();
+    reset();
+    const char* status = "done";
+    uint64_t idle = 0, drained = 0;
+    while (true) {
+      if (job.reset_at >= 0 && cycle == static_cast<uint64_t>(job.reset_at)) {
+        job.reset_at = -1;
+        reset();
+        idle = 0;
+      }
+      const bool moved = step();
+      idle = moved ? 0 : idle + 1;
+      if (finished() && job.reset_at < 0) {
+        if (drained++ >= job.drain) break;
+        if (extra) { status = "extra"; break; }
+      } else if (idle > job.idle_limit) {
+        status = "deadlock";
+        break;
+      } else if (job.max_cycles && spent >= job.max_cycles) {
+        status = "max_cycles";
+        break;
+      }
+    }
+    top->finish();
+    write_result(status);
+    return 0;
+  }
+
+ private:
+  VerilatedContext context;
+  std::unique_ptr<Model> top;
+  Job job;
+  std::vector<Port> inputs, outputs;
+  uint64_t cycle = 0, spent = 0, finish_cycle = 0;
+  bool extra = false;
+
+  void tick(bool level) {
+    top->clock(level);
+    top->eval();
+    top->dump_trace(context.time());
+    context.timeInc(1);
+  }
+
+  void reset() {
+    for (auto& port : inputs) {
+      port.done = 0;
+      port.offering = false;
+      port.stamps.clear();
+      port.drive(*top, port.buffer.data(), false, false);
+    }
+    for (auto& port : outputs) {
+      port.done = 0;
+      port.stamps.clear();
+      port.buffer.clear();
+      port.bad_last = -1;
+      port.accept(*top, false);
+    }
+    top->reset(true);
+    for (int i = 0; i < 4; ++i) {
+      tick(false);
+      tick(true);
+      ++spent;
+    }
+    top->reset(false);
+    cycle = 0;
+  }
+
+  bool offered(const Port& port) const {  // with a throttle, beats are spread evenly over it
+    if (!job.throttle) return true;
+    const uint64_t frame = port.done / port.beats, beat = port.done % port.beats;
+    return cycle >= frame * job.throttle + beat * job.throttle / port.beats;
+  }
+
+  bool step() {
+    for (auto& port : inputs) {
+      const bool go = port.stall.step();
+      if (!port.offering && go && port.done < port.total && offered(port)) {
+        port.offering = true;
+        const bool last = port.done % port.beats == port.beats - 1;
+        port.drive(*top, port.buffer.data() + port.done * port.bytes, true, last);
+      } else if (!port.offering) {
+        port.drive(*top, port.buffer.data() + port.total * port.bytes, false, false);
+      }
+    }
+    for (auto& port : outputs) port.accept(*top, port.moving = port.stall.step());
+    tick(false);
+    bool moved = false;
+    for (auto& port : inputs) {
+      if (port.offering && port.ready(*top)) {
+        port.stamps.push_back(cycle);
+        ++port.done;
+        port.offering = false;
+        moved = true;
+      }
+    }
+    for (auto& port : outputs) {
+      if (port.moving && port.valid(*top)) {
+        take(port);
+        moved = true;
+      }
+    }
+    tick(true);
+    ++cycle;
+    ++spent;
+    return moved;
+  }
+
+  void take(Port& port) {
+    if (port.done >= port.total) {
+      extra = true;
+      return;
+    }
+    const size_t at = port.buffer.size();
+    port.buffer.resize(at + port.bytes);
+    port.data(*top, port.buffer.data() + at);
+    port.stamps.push_back(cycle);
+    const bool last = port.done % port.beats == port.beats - 1;
+    if (port.has_last && port.last(*top) != last && port.bad_last < 0) {
+      port.bad_last = static_cast<int64_t>(port.done);
+    }
+    ++port.done;
+    finish_cycle = cycle + 1;
+  }
+
+  bool finished() const {
+    for (const auto& port : outputs) if (port.done < port.total) return false;
+    for (const auto& port : inputs) if (port.done < port.total) return false;
+    return true;
+  }
+
+  void read_job(const char* path) {
+    std::ifstream file(path);
+    std::string line, key;
+    while (std::getline(file, line)) {
+      std::istringstream words(line);
+      if (!(words >> key)) continue;
+      if (key == "seed") words >> job.seed;
+      else if (key == "frames") words >> job.frames;
+      else if (key == "max_cycles") words >> job.max_cycles;
+      else if (key == "idle_limit") words >> job.idle_limit;
+      else if (key == "drain") words >> job.drain;
+      else if (key == "throttle") words >> job.throttle;
+      else if (key == "reset_at") words >> job.reset_at;
+      else if (key == "folder") std::getline(words >> std::ws, job.folder);
+      else if (key == "trace") std::getline(words >> std::ws, job.trace);
+      else if (key == "stall_in" || key == "stall_out") {
+        size_t port = 0;
+        double stop = 0, go = 1;
+        words >> port >> stop >> go;
+        auto& stall = (key == "stall_in" ? inputs : outputs).at(port).stall;
+        stall.stop = stop;
+        stall.go = go;
+      } else {
+        std::fprintf(stderr, "unknown key %s\n", key.c_str());
+        std::exit(2);
+      }
+    }
+  }
+
+  void prepare() {
+    uint64_t number = 0;
+    for (auto& port : inputs) {
+      port.stall.random = Random(job.seed * 1000 + number);
+      port.total = job.frames * port.beats;
+      std::ifstream file(path("in", number++, "beats"), std::ios::binary);
+      port.buffer.assign(std::istreambuf_iterator<char>(file), {});
+      if (port.buffer.size() != port.total * port.bytes) {
+        std::fprintf(stderr, "%s: %zu bytes of beats, expected %zu\n", port.name,
+                     port.buffer.size(), port.total * port.bytes);
+        std::exit(2);
+      }
+      // While nothing is offered the data lines carry noise that no design may depend on.
+      for (size_t i = 0; i < port.bytes; ++i) port.buffer.push_back(0x5a);
+      if (port.width % 8) port.buffer.back() &= (1u << port.width % 8) - 1;
+    }
+    number = 500;
+    for (auto& port : outputs) {
+      port.stall.random = Random(job.seed * 1000 + number++);
+      port.total = job.frames * port.beats;
+    }
+  }
+
+  std::string path(const char* side, uint64_t number, const char* what) const {
+    return job.folder + "/" + side + std::to_string(number) + "." + what;
+  }
+
+  template <class T> void dump(const std::string& name, const std::vector<T>& values) const {
+    std::ofstream file(name, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(values.data()),
+               static_cast<std::streamsize>(values.size() * sizeof(T)));
+    if (!file.flush()) {
+      std::fprintf(stderr, "cannot write %s\n", name.c_str());
+      std::exit(2);
+    }
+  }
+
+  void write_result(const char* status) const {
+    std::ostringstream text;
+    text << "{\"status\": \"" << status << "\", \"cycles\": " << cycle << ", \"spent\": " << spent
+         << ", \"finish\": " << finish_cycle << ", \"inputs\": [";
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      dump(path("in", i, "cycles"), inputs[i].stamps);
+      text << (i ? ", " : "") << "{\"done\": " << inputs[i].done << ", \"total\": " << inputs[i].total
+           << ", \"waiting\": " << (inputs[i].offering ? "true" : "false") << "}";
+    }
+    text << "], \"outputs\": [";
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      dump(path("out", i, "beats"), outputs[i].buffer);
+      dump(path("out", i, "cycles"), outputs[i].stamps);
+      text << (i ? ", " : "") << "{\"done\": " << outputs[i].done
+           << ", \"total\": " << outputs[i].total << ", \"bad_last\": " << outputs[i].bad_last << "}";
+    }
+    text << "]}\n";
+    std::ofstream file(job.folder + "/result.json");
+    file << text.str();
+    if (!file.flush()) std::exit(2);
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) { return Bench(argc, argv).run(); }

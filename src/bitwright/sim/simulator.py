@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cycle-accurate simulation of a design folder with Verilator.
+
+``Simulator.build`` compiles the design once (kept by content), ``Simulator.run`` drives its streams
+and gives back every output beat with the cycle it was transferred in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.errors import GraphError, MismatchError, ToolError
+from bitwright.files import cache_dir
+from bitwright.sim.beats import Beats, Levels, pack, unpack
+from bitwright.sim.spec import Port, SimDesign, load_sim_design
+from bitwright.sim.stalls import StallPattern, no_stalls
+from bitwright.sim.toolchain import (
+    compile_program,
+    harness_identity,
+    parameter_flags,
+    publish,
+    require_verilator,
+    run_checked,
+)
+
+Cycles = NDArray[np.int64]
+
+_PROGRAM = "simulator"
+_RUN_TIMEOUT_S = 3600.0
+_HIGH_WATER = re.compile(r"^fifo_high_water (\S+) (-?\d+) (\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class SimResult:
+    """What came out of a run.
+
+    Attributes:
+        frames: number of frames.
+        beats: output -> its beats, (frames * beats of a frame, bytes).
+        levels: output -> its levels, (frames, elements of a frame).
+        input_cycles, output_cycles: port -> cycle of every transfer; cycle 0 is the first after reset.
+        cycles: from the first cycle to the last output beat.
+        latency: from the first input beat to the last output beat of frame 0, both included.
+        interval: cycles between the ends of the last two frames: the steady state, when the run was
+            long enough and nothing stalled (None for one frame).
+        fifo_high_water: path of the FIFO's instance below the top -> most beats it held.
+        fifo_depths: the same instances -> what they can hold.
+        stalls: the pattern that was run.
+    """
+
+    frames: int
+    beats: Mapping[str, Beats] = field(repr=False)
+    levels: Mapping[str, Levels] = field(repr=False)
+    input_cycles: Mapping[str, Cycles] = field(repr=False)
+    output_cycles: Mapping[str, Cycles] = field(repr=False)
+    cycles: int
+    latency: int
+    interval: int | None
+    fifo_high_water: Mapping[str, int]
+    fifo_depths: Mapping[str, int]
+    stalls: str
+
+    def frame_ends(self) -> Cycles:
+        """Cycle of the last output beat of each frame, over all outputs."""
+        ends = [stamps.reshape(self.frames, -1)[:, -1] for stamps in self.output_cycles.values()]
+        return np.asarray(np.max(np.stack(ends), axis=0), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class RunLimits:
+    """When to stop waiting.
+
+    Attributes:
+        idle: cycles without any transfer that count as a deadlock.
+        drain: cycles to wait after the last beat, in which nothing more may come out.
+    """
+
+    idle: int = 200_000
+    drain: int = 64
+
+
+_LIMITS = RunLimits()
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """A compiled design.
+
+    Attributes:
+        design: what was compiled.
+        program: the executable; its working folder must be the design's, for the memory images.
+        trace: whether it can write waveforms.
+    """
+
+    design: SimDesign
+    program: Path
+    trace: bool
+
+    @staticmethod
+    def build(
+        design_dir: Path,
+        *,
+        workdir: Path | None = None,
+        assertions: bool = True,
+        trace: bool = False,
+    ) -> Simulator:
+        """Compile a design folder.
+
+        Args:
+            design_dir: folder with ``design.json``, sources and memory images.
+            workdir: where compiled simulators are kept; default the user's cache.
+            assertions: check the stream rules, overflows and buffer limits while running.
+            trace: allow waveforms (slower).
+
+        Raises:
+            GraphError: the folder is not whole.
+            ToolError: Verilator or the compiler is missing, or rejects the design.
+        """
+        design = load_sim_design(design_dir)
+        home = workdir if workdir is not None else cache_dir("verilator")
+        home.mkdir(parents=True, exist_ok=True)
+        key = _content_key(design, assertions, trace)
+        kept = home / f"sim-{key}"
+        if not (kept / _PROGRAM).is_file():
+            with tempfile.TemporaryDirectory(dir=home, prefix=".sim-") as scratch:
+                _compile(design, Path(scratch).resolve(), assertions, trace)
+                with tempfile.TemporaryDirectory(dir=home, prefix=".out-") as out:
+                    (Path(scratch) / _PROGRAM).rename(Path(out) / _PROGRAM)
+                    publish(Path(out), kept)
+        return Simulator(design, (kept / _PROGRAM).resolve(), trace)
+
+    def pack(self, levels: Mapping[str, Levels]) -> dict[str, Beats]:
+        """Input levels (frames, ...) -> beats."""
+        return {port.name: pack(port.spec, levels[port.name]) for port in self.design.inputs}
+
+    def run(
+        self,
+        inputs: Mapping[str, Beats],
+        frames: int,
+        stalls: StallPattern | None = None,
+        *,
+        reset_at: int | None = None,
+        max_cycles: int | None = None,
+        throttle: int | None = None,
+        trace: Path | None = None,
+        limits: RunLimits = _LIMITS,
+    ) -> SimResult:
+        """Send frames back to back and collect everything that comes out.
+
+        Args:
+            inputs: input -> beats, see :func:`bitwright.sim.beats.pack`.
+            frames: how many.
+            stalls: when valid and ready are held back; default never.
+            reset_at: cycle of a second reset; everything before it is thrown away, then all frames
+                are sent.
+            max_cycles: give up after so many; default never.
+            throttle: offer a frame every so many cycles, its beats spread evenly.
+            trace: file for a waveform (VCD); needs ``build(trace=True)``.
+            limits: when to stop waiting.
+
+        Raises:
+            GraphError: the inputs do not fit the ports.
+            MismatchError: an assertion failed, tlast is misplaced, surplus beats came out, or the
+                design stands still.
+            ToolError: the simulator itself failed.
+        """
+        if trace is not None and not self.trace:
+            raise GraphError("a waveform needs Simulator.build(..., trace=True)", where=str(trace))
+        self._check_inputs(inputs, frames)
+        pattern = stalls or no_stalls()
+        with tempfile.TemporaryDirectory(prefix="bitwright-sim-") as folder:
+            scratch = Path(folder)
+            for number, port in enumerate(self.design.inputs):
+                (scratch / f"in{number}.beats").write_bytes(inputs[port.name].tobytes())
+            job = {
+                "seed": pattern.seed,
+                "frames": frames,
+                "max_cycles": max_cycles or 0,
+                "idle_limit": limits.idle,
+                "drain": limits.drain,
+                "throttle": throttle or 0,
+                "reset_at": -1 if reset_at is None else reset_at,
+                "folder": scratch,
+                "trace": "" if trace is None else trace.resolve(),
+            }
+            lines = [f"{key} {value}" for key, value in job.items()]
+            lines += [
+                f"stall_in {n} {pattern.input_stop} {pattern.input_go}"
+                for n in range(len(self.design.inputs))
+            ]
+            lines += [
+                f"stall_out {n} {pattern.output_stop} {pattern.output_go}"
+                for n in range(len(self.design.outputs))
+            ]
+            (scratch / "job").write_text("\n".join(lines) + "\n")
+            said = self._execute(scratch / "job", pattern)
+            return self._collect(scratch, said, frames, pattern)
+
+    def _check_inputs(self, inputs: Mapping[str, Beats], frames: int) -> None:
+        for port in self.design.inputs:
+            shape = (frames * port.spec.beats, port.spec.beat_bytes)
+            if port.name not in inputs or inputs[port.name].shape != shape:
+                got = inputs[port.name].shape if port.name in inputs else "nothing"
+                raise GraphError(f"expected beats of shape {shape}, got {got}", where=port.name)
+
+    def _execute(self, job: Path, pattern: StallPattern) -> str:
+        try:
+            done = subprocess.run(
+                [str(self.program), str(job)],
+                cwd=self.design.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=_RUN_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ToolError(f"the simulator did not finish: {error}", where=self._where) from error
+        lines = done.stdout.splitlines()
+        problems = [line for line in lines if "%Error" in line or "%Warning" in line]
+        failed = [line for line in problems if "Assertion failed" in line]
+        if failed:
+            raise MismatchError(
+                f"an assertion of the RTL failed (stalls: {pattern.name}): {failed[0]}",
+                where=self._where,
+                hint="run again with trace=True and look at the waveform",
+            )
+        if done.returncode != 0 or problems:
+            text = "\n".join(problems or lines[-5:])
+            raise ToolError(
+                f"the simulator ended with status {done.returncode}: {text}", where=self._where
+            )
+        return done.stdout
+
+    @property
+    def _where(self) -> str:
+        return f"simulation of {self.design.top}"
+
+    def _collect(self, scratch: Path, said: str, frames: int, pattern: StallPattern) -> SimResult:
+        table: dict[str, Any] = json.loads((scratch / "result.json").read_text())
+        self._check_status(table, pattern)
+        design = self.design
+        beats: dict[str, Beats] = {}
+        cycles_in = {p.name: _stamps(scratch, "in", n) for n, p in enumerate(design.inputs)}
+        cycles_out = {p.name: _stamps(scratch, "out", n) for n, p in enumerate(design.outputs)}
+        for number, port in enumerate(design.outputs):
+            raw = np.fromfile(scratch / f"out{number}.beats", dtype=np.uint8)
+            beats[port.name] = raw.reshape(-1, port.spec.beat_bytes)
+        above = f"TOP.{design.top}."
+        marks = [
+            (m[1].removeprefix(above), int(m[2]), int(m[3])) for m in _HIGH_WATER.finditer(said)
+        ]
+        ends = np.max(
+            np.stack([stamps.reshape(frames, -1)[:, -1] for stamps in cycles_out.values()]), axis=0
+        )
+        return SimResult(
+            frames=frames,
+            beats=beats,
+            levels={p.name: unpack(p.spec, beats[p.name]) for p in design.outputs},
+            input_cycles=cycles_in,
+            output_cycles=cycles_out,
+            cycles=int(table["finish"]),
+            latency=int(ends[0]) - min(int(stamps[0]) for stamps in cycles_in.values()) + 1,
+            interval=int(ends[-1] - ends[-2]) if frames > 1 else None,
+            fifo_high_water={name: mark for name, mark, _ in marks},
+            fifo_depths={name: depth for name, _, depth in marks},
+            stalls=pattern.name,
+        )
+
+    def _check_status(self, table: dict[str, Any], pattern: StallPattern) -> None:
+        status = table["status"]
+        for port, row in zip(self.design.outputs, table["outputs"], strict=True):
+            if row["bad_last"] >= 0:
+                at = divmod(int(row["bad_last"]), port.spec.beats)
+                raise MismatchError(
+                    f"tlast is wrong on {port.name} at frame {at[0]}, beat {at[1]} of "
+                    f"{port.spec.beats} (stalls: {pattern.name})",
+                    where=self._where,
+                )
+        if status == "done":
+            return
+        if status == "extra":
+            raise MismatchError(
+                f"beats came out after the last frame was complete (stalls: {pattern.name})",
+                where=self._where,
+            )
+        what = "nothing moves any more" if status == "deadlock" else "max_cycles is over"
+        raise MismatchError(
+            f"{what} after {table['spent']} cycles (stalls: {pattern.name}); "
+            + "; ".join(_progress(self.design, table)),
+            where=self._where,
+            hint="a FIFO that is too shallow stops a pipeline; "
+            "a longer idle limit helps a slow one",
+        )
+
+
+def _progress(design: SimDesign, table: dict[str, Any]) -> list[str]:
+    """What every port of a stuck design waits for."""
+    lines = []
+    for port, row in zip(design.inputs, table["inputs"], strict=True):
+        state = "waits for ready" if row["waiting"] else "has nothing to offer"
+        lines.append(f"{port.name}: {row['done']} of {row['total']} beats taken, {state}")
+    for port, row in zip(design.outputs, table["outputs"], strict=True):
+        state = "complete" if row["done"] == row["total"] else "waits for valid"
+        lines.append(f"{port.name}: {row['done']} of {row['total']} beats given, {state}")
+    return lines
+
+
+def _stamps(scratch: Path, side: str, number: int) -> Cycles:
+    return np.fromfile(scratch / f"{side}{number}.cycles", dtype="<u8").astype(np.int64)
+
+
+def _config(design: SimDesign) -> str:
+    """The header that tells the harness the names and widths of the ports."""
+    lines = [
+        '#include "Vtop.h"',
+        "#define BW_TOP Vtop",
+        f"#define BW_CLOCK {design.clock}",
+        f"#define BW_RESET {design.reset}",
+        "#define BW_INPUTS(X) " + " ".join(_entry(p, f"t.{p.last} = l") for p in design.inputs),
+        "#define BW_OUTPUTS(X) " + " ".join(_entry(p, f"t.{p.last} != 0") for p in design.outputs),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _entry(port: Port, last: str) -> str:
+    use = last if port.last else "false"
+    flag = "true" if port.last else "false"
+    width, beats = port.spec.width, port.spec.beats
+    signals = f"{port.data}, {port.valid}, {port.ready}"
+    return f'X("{port.name}", {signals}, {use}, {flag}, {width}, {beats})'
+
+
+def _content_key(design: SimDesign, assertions: bool, trace: bool) -> str:
+    digest = hashlib.sha256()
+    parts: list[str | bytes] = [require_verilator().identity, harness_identity(), _config(design)]
+    parts += [repr(design.parameters), design.top, f"{assertions} {trace}"]
+    for name in design.files:
+        parts += [name, (design.folder / name).read_bytes()]
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(f"{len(data)}:".encode() + data)
+    return digest.hexdigest()[:32]
+
+
+def _compile(design: SimDesign, scratch: Path, assertions: bool, trace: bool) -> None:
+    tool = require_verilator()
+    argv = [str(tool.program), "--cc", "--prefix", "Vtop", "--Mdir", str(scratch)]
+    argv += ["--top-module", design.top, "-O3", "--x-initial", "unique", "--no-timing"]
+    argv += ["-Wno-lint", "-Wno-style", "--output-split", "40000"]
+    argv += ["--assert"] if assertions else ["--no-assert"]
+    argv += ["--trace-vcd"] if trace else []
+    argv += parameter_flags(dict(design.parameters)) + list(design.files)
+    run_checked(argv, cwd=design.folder, what="verilator", env=tool.env)
+    sources = sorted(scratch.glob("Vtop*.cpp"))
+    compile_program(scratch, sources, _config(design), scratch / _PROGRAM, trace=trace)

