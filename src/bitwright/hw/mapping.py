@@ -342,7 +342,7 @@ def convert_widths(hardware: Graph) -> Graph:
         (edge,) = node.inputs
         have, want = lanes.get(edge), blocks[node.name].lanes[0]
         if have is not None and have != want:
-            for name, before, after in _steps(node.name, have, want, hardware.types[edge].size):
+            for name, before, after in converter_steps(node.name, have, want, hardware.types[edge].size):
                 attrs: dict[str, Attr] = {"in_lanes": before, "out_lanes": after}
                 nodes.append(Node(name, "dwc", (edge,), (name,), attrs, {}, node.source))
                 edge = name
@@ -350,7 +350,8 @@ def convert_widths(hardware: Graph) -> Graph:
     return rebuild(hardware, tuple(nodes))
 
 
-def _steps(stem: str, have: int, want: int, size: int) -> list[tuple[str, int, int]]:
+def converter_steps(stem: str, have: int, want: int, size: int) -> list[tuple[str, int, int]]:
+    """The converters between two lane counts: (node name, lanes in, lanes out), one or two."""
     if have % want == 0 or want % have == 0:
         return [(f"{stem}_dwc", have, want)]
     middle = lcm(have, want)

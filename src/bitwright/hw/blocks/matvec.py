@@ -110,6 +110,10 @@ class MatVec(Block):
             for kind in kinds
         )
 
+    @property
+    def interval(self) -> int:
+        return self.vectors * self.depth
+
     def firing(self) -> Firing:
         neuron, synapse = self.folds
         per_vector = neuron * synapse

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choice of one option per block as a CP-SAT model; knows nothing of graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import ceil
+from typing import Any
+
+from bitwright.errors import ToolError
+from bitwright.figures import Resources
+
+KINDS = tuple(f.name for f in fields(Resources))
+
+# What one unit of each resource is worth in LUTs when there is no limit to compare with: about the ratio of
+# the counts on mid-sized devices.
+_WORTH = {"lut": 1.0, "ff": 0.1, "dsp": 150.0, "bram": 200.0}
+_SCALE = 16  # resources are counted in sixteenths: CP-SAT takes integers
+_WORTH_SCALE = 1_000_000
+# Deterministic time, so that the same network gives the same design on every machine.
+_EFFORT = 30.0
+
+
+@dataclass(frozen=True)
+class Option:
+    """One folding of one block, with what it means."""
+
+    attrs: Mapping[str, int | str]
+    lanes_in: int
+    lanes_out: int
+    interval: int
+    cost: Resources
+
+
+@dataclass(frozen=True)
+class Link:
+    """A stream between two blocks, and what it costs when their lanes differ.
+
+    `converters` maps (lanes out, lanes in) to (interval, cost); equal lanes are free.
+    """
+
+    producer: str
+    consumer: str
+    converters: Mapping[tuple[int, int], tuple[int, Resources]]
+
+
+def total(costs: Sequence[Resources]) -> Resources:
+    """The sum."""
+    result = Resources()
+    for cost in costs:
+        result = result + cost
+    return result
+
+
+class FoldingModel:
+    """One option per block, converters where lanes differ, a limit on resources and an interval."""
+
+    def __init__(
+        self,
+        options: Mapping[str, Sequence[Option]],
+        links: Sequence[Link],
+        limit: Resources | None,
+        most_cycles: int | None = None,
+    ) -> None:
+        """Args:
+        limit: most of each resource, or None.
+        most_cycles: largest interval, or None.
+        """
+        from ortools.sat.python import cp_model
+
+        self._cp: Any = cp_model
+        self._model: Any = cp_model.CpModel()
+        self._options, self._limit = options, limit
+        largest = max(o.interval for found in options.values() for o in found)
+        self._interval = self._model.new_int_var(0, most_cycles or largest, "interval")
+        self._terms: list[tuple[Any, Resources]] = []
+        self._picked: dict[str, list[Any]] = {}
+        for name, found in options.items():
+            self._add_block(name, found)
+        for link in links:
+            self._add_link(link)
+        self._usage = {kind: self._use(kind) for kind in KINDS}
+        for kind in KINDS if limit is not None else ():
+            self._model.add(self._usage[kind] <= int(getattr(limit, kind) * _SCALE))
+
+    def _add_block(self, name: str, found: Sequence[Option]) -> None:
+        picks = [self._model.new_bool_var(f"{name}_{i}") for i in range(len(found))]
+        self._model.add_exactly_one(picks)
+        self._model.add(
+            sum(o.interval * x for o, x in zip(found, picks, strict=True)) <= self._interval
+        )
+        self._picked[name] = picks
+        self._terms += list(zip(picks, (o.cost for o in found), strict=True))
+
+    def _add_link(self, link: Link) -> None:
+        """A converter is there if producer and consumer take lanes that differ."""
+        outs = self._by_lanes(link.producer, "lanes_out")
+        ins = self._by_lanes(link.consumer, "lanes_in")
+        for (a, b), (interval, cost) in link.converters.items():
+            if a not in outs or b not in ins:
+                continue
+            there = self._model.new_bool_var(f"{link.consumer}_{a}_{b}")
+            self._model.add(there >= sum(outs[a]) + sum(ins[b]) - 1)
+            self._model.add(interval * there <= self._interval)
+            self._terms.append((there, cost))
+
+    def _by_lanes(self, name: str, side: str) -> dict[int, list[Any]]:
+        groups: dict[int, list[Any]] = {}
+        for option, pick in zip(self._options[name], self._picked[name], strict=True):
+            groups.setdefault(getattr(option, side), []).append(pick)
+        return groups
+
+    def _use(self, kind: str) -> Any:
+        return sum(ceil(getattr(cost, kind) * _SCALE) * x for x, cost in self._terms)
+
+    def _worth(self) -> Any:
+        """Resources as one number: shares of the limit, or about LUTs."""
+
+        def per_unit(kind: str) -> int:
+            if self._limit is None:
+                return int(_WORTH[kind] * 1000)
+            return int(_WORTH_SCALE / max(1.0, getattr(self._limit, kind)))
+
+        return sum(per_unit(kind) * self._usage[kind] for kind in KINDS)
+
+    def fastest(self) -> dict[str, Option] | None:
+        """The choice with the smallest largest interval, or None if none is legal."""
+        self._model.minimize(self._interval)
+        return self._solve()
+
+    def cheapest(self) -> dict[str, Option] | None:
+        """The choice with the least hardware, or None if none is legal."""
+        self._model.minimize(self._worth())
+        return self._solve()
+
+    def _solve(self) -> dict[str, Option] | None:
+        solver: Any = self._cp.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = 0
+        solver.parameters.max_deterministic_time = _EFFORT
+        status = solver.solve(self._model)
+        if status == self._cp.INFEASIBLE:
+            return None
+        if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
+            raise ToolError(
+                f"the search for a folding ended without an answer ({solver.status_name(status)})",
+                hint="give a folding file instead",
+            )
+        return {
+            name: next(
+                option
+                for option, pick in zip(self._options[name], picks, strict=True)
+                if solver.value(pick)
+            )
+            for name, picks in self._picked.items()
+        }
