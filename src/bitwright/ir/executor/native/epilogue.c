@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What happens to finished accumulators: stored as they are, counted against thresholds, or multiplied and shifted.
+ * Rows come in runs of at most BW_ACC_SIZE; tables are indexed by padded row.
+ */
+#include <string.h>
+
+#include "plan.h"
+
+#define RUN 16 /* rows handled at a time, so that the compiler vectorises the inner loops */
+
+int64_t bw_requant_one(const bw_op *op, int64_t row, int64_t x);
+
+int64_t bw_requant_one(const bw_op *op, int64_t row, int64_t x) {
+  const int64_t value = x * op->multiplier[row] + op->addend[row];
+  int64_t rounded = value >> op->shift;
+  if (op->shift > 0 && op->rounding != BW_FLOOR) {
+    const int64_t half = (int64_t)1 << (op->shift - 1);
+    rounded = (value + half) >> op->shift;
+    if (op->rounding == BW_HALF_EVEN && (value & (2 * half - 1)) == half) rounded -= rounded & 1;
+  }
+  return rounded < op->lo ? op->lo : rounded > op->hi ? op->hi : rounded;
+}
+
+BW_INLINE void put(const bw_op *op, const int32_t *level, int count, uint8_t *pixel) {
+  for (int j = 0; j < count; j++) bw_store(pixel, op->out.kind, j, (int64_t)level[j] - op->out.zero);
+}
+
+#define COUNT_FEW(NAME, T)                                                                    \
+  /* code = base + step * count of thresholds reached, for RUN rows. */                       \
+  BW_INLINE void NAME(const bw_op *op, const T *acc, int64_t row, int64_t padded, T *code) {  \
+    T count[RUN] = {0};                                                                       \
+    const T *threshold = (const T *)op->threshold + row;                                      \
+    for (int t = 0; t < op->steps; t++, threshold += padded)                                  \
+      for (int j = 0; j < RUN; j++) count[j] = (T)(count[j] + (acc[j] >= threshold[j]));      \
+    const T *base = (const T *)op->base + row, *step = (const T *)op->step + row;             \
+    for (int j = 0; j < RUN; j++) code[j] = (T)(base[j] + step[j] * count[j]);                \
+  }
+COUNT_FEW(count_few16, int16_t)
+COUNT_FEW(count_few32, int32_t)
+
+#define COUNT_MANY(NAME, T)                                                                    \
+  BW_INLINE void NAME(const bw_op *op, const T *acc, int64_t row, int64_t padded, T *code) {   \
+    for (int j = 0; j < RUN; j++) {                                                            \
+      const T *threshold = (const T *)op->threshold + row + j;                                 \
+      int64_t low = 0, high = op->steps; /* thresholds below `low` are reached, `high` is not */ \
+      while (low < high) {                                                                     \
+        const int64_t middle = (low + high) / 2;                                               \
+        if (acc[j] >= threshold[middle * padded]) low = middle + 1; else high = middle;        \
+      }                                                                                        \
+      code[j] = (T)(((const T *)op->base)[row + j] + ((const T *)op->step)[row + j] * low);    \
+    }                                                                                          \
+  }
+COUNT_MANY(count_many16, int16_t)
+COUNT_MANY(count_many32, int32_t)
+
+#define MANY 32 /* thresholds from which bisection beats comparing with all */
+
+#define THRESHOLDS(NAME, T, FEW, MANY_FN)                                                     \
+  static void NAME(const bw_op *op, const T *acc, int64_t row, int count, uint8_t *pixel) {   \
+    T code[RUN];                                                                              \
+    for (int j = 0; j < count; j += RUN) {                                                    \
+      const int run = count - j < RUN ? count - j : RUN;                                      \
+      if (op->steps < MANY) FEW(op, acc + j, row + j, op->padded, code);                      \
+      else MANY_FN(op, acc + j, row + j, op->padded, code);                                   \
+      for (int i = 0; i < run; i++) bw_store(pixel, op->out.kind, j + i, code[i]);            \
+    }                                                                                         \
+  }
+THRESHOLDS(thresholds16, int16_t, count_few16, count_many16)
+THRESHOLDS(thresholds32, int32_t, count_few32, count_many32)
+
+#ifdef BW_AVX2
+/* The usual case: int16 accumulators, few thresholds, bytes out; 16 rows of all pixels at a time.
+ * code = base + step * count = (base + step * steps) + step * sum over t of -(threshold[t] > acc). */
+BW_INLINE void bytes_block(const bw_op *op, const int16_t *acc, int width, int64_t row, int count,
+                           const int pixels, uint8_t *const *to) {
+  for (int j = 0; j < count; j += 16) {
+    const int16_t *threshold = (const int16_t *)op->threshold + row + j;
+    __m256i value[BW_MAX_PIXELS], missed[BW_MAX_PIXELS];
+    for (int p = 0; p < pixels; p++) {
+      value[p] = _mm256_loadu_si256((const __m256i *)(acc + p * width + j));
+      missed[p] = _mm256_setzero_si256();
+    }
+    for (int t = 0; t < op->steps; t++, threshold += op->padded) {
+      const __m256i level = _mm256_loadu_si256((const __m256i *)threshold);
+      for (int p = 0; p < pixels; p++)
+        missed[p] = _mm256_add_epi16(missed[p], _mm256_cmpgt_epi16(level, value[p]));
+    }
+    const __m256i step = _mm256_loadu_si256((const __m256i *)((const int16_t *)op->step + row + j));
+    const __m256i base = _mm256_loadu_si256((const __m256i *)((const int16_t *)op->base + row + j));
+    const __m256i top = _mm256_add_epi16(
+        base, _mm256_mullo_epi16(step, _mm256_set1_epi16((short)op->steps)));
+    for (int p = 0; p < pixels; p++) {
+      const __m256i code = _mm256_add_epi16(top, _mm256_mullo_epi16(step, missed[p]));
+      const __m128i byte =
+          _mm_packus_epi16(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
+      if (count - j >= 16) {
+        _mm_storeu_si128((__m128i *)(to[p] + j), byte);
+      } else {
+        uint8_t rest[16];
+        _mm_storeu_si128((__m128i *)rest, byte);
+        memcpy(to[p] + j, rest, (size_t)(count - j));
+      }
+    }
+  }
+}
+#endif
+
+static void finish_pixel(const bw_op *op, const void *acc, int64_t row, int count, uint8_t *pixel) {
+  if (op->epilogue == BW_EP_THRESHOLD) {
+    if (op->narrow) thresholds16(op, (const int16_t *)acc, row, count, pixel);
+    else thresholds32(op, (const int32_t *)acc, row, count, pixel);
+    return;
+  }
+  int32_t level[BW_ACC_SIZE];
+  for (int j = 0; j < count; j++)
+    level[j] = op->narrow ? ((const int16_t *)acc)[j] : ((const int32_t *)acc)[j];
+  if (op->epilogue == BW_EP_REQUANT)
+    for (int j = 0; j < count; j++) level[j] = (int32_t)bw_requant_one(op, row + j, level[j]);
+  put(op, level, count, pixel);
+}
+
+void bw_epilogue(const bw_op *op, const void *acc, int width, int64_t row, int count, int pixels,
+                 uint8_t *const *to) {
+#ifdef BW_AVX2
+  if (op->epilogue == BW_EP_THRESHOLD && op->narrow && op->steps < MANY && op->out.kind == BW_U8) {
+    if (pixels == 4) bytes_block(op, (const int16_t *)acc, width, row, count, 4, to);
+    else if (pixels == 2) bytes_block(op, (const int16_t *)acc, width, row, count, 2, to);
+    else bytes_block(op, (const int16_t *)acc, width, row, count, 1, to);
+    return;
+  }
+#endif
+  for (int p = 0; p < pixels; p++)
+    finish_pixel(op, (const uint8_t *)acc + (int64_t)p * width * (op->narrow ? 2 : 4), row, count, to[p]);
+}
