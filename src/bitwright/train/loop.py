@@ -203,7 +203,7 @@ def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
         nesterov = config.momentum > 0
         return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=config.lr)
+    return kind(groups, lr=config.lr, fused=True)  # one pass over memory a step
 
 
 def _epoch(run: _Run, epoch: int) -> None:

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop: it learns, it repeats, it resumes to the bit, and it says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from bitwright.data import Dataset, DataSplits, load_dataset
+from bitwright.errors import DataError, ModelError, RecipeError, RunError
+from bitwright.models import build_model
+from bitwright.train import (
+    Augmentation,
+    Distillation,
+    TrainConfig,
+    TrainProgress,
+    evaluate,
+    fit,
+    load_checkpoint,
+    load_weights,
+    read_metrics,
+    save_weights,
+)
+
+CONFIG = TrainConfig(
+    epochs=4, batch_size=32, lr=5e-3, weight_decay=1e-3, augmentation=Augmentation(rotate=10.0)
+)
+
+
+@pytest.fixture(scope="module")
+def digits() -> DataSplits:
+    return load_dataset("digits")
+
+
+@pytest.fixture(scope="module")
+def few(digits: DataSplits) -> DataSplits:
+    """A quarter of the training images: enough to see differences, quick to train on."""
+    return replace(digits, train=digits.train.take(range(0, len(digits.train), 4)))
+
+
+def fresh(dropout: float = 0.0) -> nn.Module:
+    model = build_model("digits_cnn", 10, (8, 8, 1), seed=1)
+    return nn.Sequential(model, nn.Dropout(dropout)) if dropout else model
+
+
+def same(first: nn.Module, second: nn.Module) -> bool:
+    states = first.state_dict(), second.state_dict()
+    return all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states), strict=True))
+
+
+def test_a_short_run_learns_digits(digits: DataSplits, tmp_path: Path) -> None:
+    model = fresh()
+    config = TrainConfig(epochs=12, batch_size=32, lr=1e-2)
+    result = fit(model, digits, config, run_dir=tmp_path)
+    measured = evaluate(model, digits.test)
+    assert measured.accuracy > 0.95
+    assert result.validation_accuracy == evaluate(model, digits.validation).accuracy
+    assert result.validation_accuracy == max(e.validation_accuracy for e in result.history)
+    assert not model.training
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == list(range(1, 13))
+    assert read_metrics(tmp_path / "metrics.jsonl") == result.history
+    assert list((tmp_path / "tensorboard").glob("events*"))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("stop_after", [1, 3])
+def test_a_resumed_run_ends_with_the_same_weights(
+    few: DataSplits, tmp_path: Path, optimizer: str, stop_after: int
+) -> None:
+    config = CONFIG.model_copy(update={"optimizer": optimizer})
+    whole, parts = fresh(dropout=0.3), fresh(dropout=0.3)
+    straight = fit(whole, few, config, run_dir=tmp_path / "whole")
+
+    def interrupt(now: TrainProgress) -> None:
+        if now.epoch == stop_after + 1 and now.batch > 2:
+            raise KeyboardInterrupt
+
+    slow = pytest.MonkeyPatch()
+    slow.setattr("bitwright.train.loop._PROGRESS_SECONDS", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        fit(parts, few, config, run_dir=tmp_path / "parts", on_progress=interrupt)
+    slow.undo()
+    assert not same(whole, parts)
+    torch.manual_seed(99)  # what the caller did in between must not matter
+    resumed = fit(fresh_one := fresh(dropout=0.3), few, config, run_dir=tmp_path / "parts")
+    assert resumed.resumed_from == stop_after
+    assert same(whole, fresh_one)
+    kept = load_checkpoint(tmp_path / "parts" / "checkpoint.pt")["model"]
+    wanted = load_checkpoint(tmp_path / "whole" / "checkpoint.pt")["model"]
+    assert all(torch.equal(kept[name], wanted[name]) for name in wanted)
+    figures = [(e.epoch, e.lr, e.train_loss, e.validation_loss) for e in straight.history]
+    assert figures == [(e.epoch, e.lr, e.train_loss, e.validation_loss) for e in resumed.history]
+    assert len(read_metrics(tmp_path / "parts" / "metrics.jsonl")) == config.epochs
+
+
+def test_a_finished_run_is_not_trained_again(few: DataSplits, tmp_path: Path) -> None:
+    first, second = fresh(), fresh()
+    fit(first, few, CONFIG, run_dir=tmp_path)
+    calls: list[TrainProgress] = []
+    result = fit(second, few, CONFIG, run_dir=tmp_path, on_progress=calls.append)
+    assert same(first, second)
+    assert result.resumed_from == CONFIG.epochs and not calls
+
+
+def test_a_killed_process_resumes_to_the_same_weights(few: DataSplits, tmp_path: Path) -> None:
+    """SIGKILL in mid-epoch: nothing can be tidied up, and nothing needs to be."""
+    script = textwrap.dedent("""
+        import sys
+        from dataclasses import replace
+        from bitwright.data import load_dataset
+        from bitwright.models import build_model
+        from bitwright.train import Augmentation, TrainConfig, fit
+        digits = load_dataset("digits")
+        few = replace(digits, train=digits.train.take(range(0, len(digits.train), 4)))
+        fit(build_model("digits_cnn", 10, (8, 8, 1), seed=1), few,
+            TrainConfig.model_validate_json(sys.argv[1]), run_dir=sys.argv[2])
+    """)
+    config = CONFIG.model_copy(update={"epochs": 40})
+    checkpoint = tmp_path / "killed" / "checkpoint.pt"
+    source = Path(__file__).resolve().parents[2] / "src"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, config.model_dump_json(), str(checkpoint.parent)],
+        env={**os.environ, "PYTHONPATH": str(source)},
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not checkpoint.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=30)
+    resumed, straight = fresh(), fresh()
+    result = fit(resumed, few, config, run_dir=checkpoint.parent)
+    assert 1 <= result.resumed_from < config.epochs
+    fit(straight, few, config, run_dir=tmp_path / "straight")
+    assert same(resumed, straight)
+
+
+def test_runs_repeat_and_leave_the_callers_generator_alone(few: DataSplits, tmp_path: Path) -> None:
+    models = []
+    for number in range(2):
+        torch.manual_seed(number)
+        state = torch.get_rng_state()
+        models.append(fresh(dropout=0.2))
+        fit(models[-1], few, CONFIG, run_dir=tmp_path / str(number))
+        assert torch.equal(torch.get_rng_state(), state)
+    assert same(*models)
+    other = fresh(dropout=0.2)
+    fit(other, few, CONFIG.model_copy(update={"seed": 1}), run_dir=tmp_path / "other")
+    assert not same(models[0], other)
+
+
+def test_the_test_images_are_never_touched(few: DataSplits, tmp_path: Path) -> None:
+    class Forbidden:
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError(f"training looked at test.{name}")
+
+    splits = replace(few, test=Forbidden())
+    fit(fresh(), splits, CONFIG.model_copy(update={"epochs": 1}), run_dir=tmp_path)
+
+
+def test_best_keeps_the_best_epoch_and_last_the_last(few: DataSplits, tmp_path: Path) -> None:
+    wild = TrainConfig(epochs=6, batch_size=32, lr=0.1, optimizer="adam", schedule="constant")
+    best, last = fresh(), fresh()
+    kept = fit(best, few, wild, run_dir=tmp_path / "best")
+    end = fit(last, few, wild.model_copy(update={"keep": "last"}), run_dir=tmp_path / "last")
+    assert end.kept_epoch == 6
+    assert kept.validation_accuracy == max(e.validation_accuracy for e in kept.history)
+    assert evaluate(best, few.validation).accuracy == kept.validation_accuracy
+    assert evaluate(last, few.validation).accuracy == end.history[-1].validation_accuracy
+
+
+def test_no_epochs_train_nothing(few: DataSplits, tmp_path: Path) -> None:
+    model = fresh()
+    result = fit(model, few, TrainConfig(epochs=0), run_dir=tmp_path)
+    assert same(model, fresh()) and result.kept_epoch == 0
+    assert result.validation_accuracy == evaluate(model, few.validation).accuracy
+
+
+def test_progress_runs_from_start_to_end(few: DataSplits, tmp_path: Path, capsys) -> None:
+    seen: list[TrainProgress] = []
+    fit(fresh(), few, CONFIG, run_dir=tmp_path, on_progress=seen.append)
+    shares = [now.done for now in seen]
+    assert shares == sorted(shares) and shares[-1] == 1.0
+    assert [now.last.epoch for now in seen if now.batch == now.batches][-1] == CONFIG.epochs
+    assert capsys.readouterr().out == ""
+
+
+def test_a_teacher_pulls_the_student_towards_itself(few: DataSplits, tmp_path: Path) -> None:
+    teacher = fresh()
+    fit(teacher, few, TrainConfig(epochs=10, lr=1e-2, batch_size=32), run_dir=tmp_path / "t")
+    before = {name: value.clone() for name, value in teacher.state_dict().items()}
+    gaps = []
+    for alpha in (0.0, 1.0):
+        student = build_model({"name": "mlp", "options": {"widths": [64]}}, 10, (8, 8, 1))
+        config = TrainConfig(
+            epochs=25,
+            batch_size=32,
+            lr=1e-2,
+            keep="last",
+            distillation=Distillation(alpha=alpha, temperature=2.0),
+        )
+        fit(student, few, config, run_dir=tmp_path / str(alpha), teacher=teacher)
+        scores = [torch.tensor(evaluate(m, few.train).scores) for m in (student, teacher)]
+        shares = [nn.functional.softmax(s / 2, dim=1) for s in scores]
+        gaps.append(float((shares[0] - shares[1]).abs().mean()))
+    assert gaps[1] < 0.7 * gaps[0]
+    assert all(torch.equal(before[n], v) for n, v in teacher.state_dict().items())
+
+
+def test_distillation_without_a_teacher_is_refused(few: DataSplits, tmp_path: Path) -> None:
+    config = TrainConfig(epochs=1, distillation=Distillation())
+    with pytest.raises(RecipeError, match="no teacher"):
+        fit(fresh(), few, config, run_dir=tmp_path)
+
+
+def test_a_run_that_diverges_is_stopped(few: DataSplits, tmp_path: Path) -> None:
+    config = TrainConfig(epochs=3, lr=100.0, optimizer="sgd", schedule="constant")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10))
+    with pytest.raises(ModelError, match="training diverged") as caught:
+        fit(model, few, config, run_dir=tmp_path)
+    assert "learning rate" in str(caught.value)
+
+
+def test_a_device_that_is_not_there_is_refused(few: DataSplits, tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    with pytest.raises(RecipeError, match="device 'cuda' is not usable"):
+        fit(fresh(), few, TrainConfig(epochs=1, device="cuda"), run_dir=tmp_path)
+
+
+def test_a_checkpoint_of_other_settings_is_not_resumed(few: DataSplits, tmp_path: Path) -> None:
+    fit(fresh(), few, CONFIG, run_dir=tmp_path)
+    with pytest.raises(RunError, match=r"lr = 0\.005, but now lr = 0\.5"):
+        fit(fresh(), few, CONFIG.model_copy(update={"lr": 0.5}), run_dir=tmp_path)
+    with pytest.raises(ModelError, match="another model"):
+        fit(build_model("mlp", 10, (8, 8, 1)), few, CONFIG, run_dir=tmp_path)
+    fit(fresh(), few, CONFIG.model_copy(update={"lr": 0.5, "epochs": 1}), run_dir=tmp_path,
+        resume=False)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["empty", "cut", "flipped", "text", "pickle", "other"])
+def test_a_broken_checkpoint_is_named_and_never_executed(
+    few: DataSplits, tmp_path: Path, kind: str
+) -> None:
+    fit(fresh(), few, CONFIG.model_copy(update={"epochs": 1}), run_dir=tmp_path)
+    path = tmp_path / "checkpoint.pt"
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[whole.index(b"data/0") + 200] ^= 0x20
+    proof = tmp_path / "executed"
+    contents = {
+        "empty": b"",
+        "cut": whole[: len(whole) // 2],
+        "flipped": bytes(flipped),
+        "text": b"not a checkpoint",
+        "pickle": f"cos\nsystem\n(S'touch {proof}'\ntR.".encode(),
+        "other": None,
+    }
+    if kind == "other":
+        torch.save({"weights": torch.zeros(3)}, path)
+    else:
+        path.write_bytes(contents[kind])
+    with pytest.raises(DataError, match=r"checkpoint|has no") as caught:
+        fit(fresh(), few, CONFIG.model_copy(update={"epochs": 1}), run_dir=tmp_path)
+    assert caught.value.where == str(path) and caught.value.hint is not None
+    assert not proof.exists()
+
+
+def test_weights_are_saved_and_loaded(tmp_path: Path) -> None:
+    first, second = fresh(), build_model("digits_cnn", 10, (8, 8, 1), seed=2)
+    save_weights(tmp_path / "w.pt", first)
+    load_weights(tmp_path / "w.pt", second)
+    assert same(first, second)
+    with pytest.raises(ModelError, match="another model"):
+        load_weights(tmp_path / "w.pt", build_model("mlp", 10, (8, 8, 1)))
+    with pytest.raises(DataError, match="no such checkpoint"):
+        load_weights(tmp_path / "absent.pt", first)
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(
+    few: DataSplits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bitwright.train import checkpoint as module
+
+    real, count = module.atomic_write, 0
+
+    def full(path: Path, body: bytes | str) -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise OSError(28, "No space left on device")
+        real(path, body)
+
+    monkeypatch.setattr(module, "atomic_write", full)
+    with pytest.raises(DataError, match="No space left on device") as caught:
+        fit(fresh(), few, CONFIG, run_dir=tmp_path)
+    assert "finished epochs are kept" in str(caught.value)
+    monkeypatch.undo()
+    model, straight = fresh(), fresh()
+    assert fit(model, few, CONFIG, run_dir=tmp_path).resumed_from == 2
+    fit(straight, few, CONFIG, run_dir=tmp_path / "straight")
+    assert same(model, straight)
+
+
+def test_evaluation_counts() -> None:
+    """A model that answers with the brightest of three pixels, on images with known pixels."""
+    images = np.zeros((6, 1, 3, 1), dtype=np.uint8)
+    for number, bright in enumerate((0, 1, 2, 2, 1, 0)):
+        images[number, 0, bright, 0] = 9
+    labels = np.array([0, 1, 2, 0, 0, 1])
+    data = Dataset("d", images, labels, ("a", "b", "c"), 1 / 9, np.arange(6))
+    measured = evaluate(nn.Flatten(), data, batch_size=4)
+    assert measured.predictions.tolist() == [0, 1, 2, 2, 1, 0]
+    assert measured.accuracy == 0.5
+    assert measured.confusion.tolist() == [[1, 1, 1], [1, 1, 0], [0, 0, 1]]
+    assert measured.scores.shape == (6, 3) and measured.scores.max() == 1.0
+    with pytest.raises(DataError, match="holds no image"):
+        evaluate(nn.Flatten(), data.take([]))
