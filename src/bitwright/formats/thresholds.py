@@ -20,6 +20,7 @@ from bitwright.formats.bipolar import BipolarFormat
 from bitwright.formats.rounding import FloatArray, Rounding, round_to_int
 
 EXACT_DOUBLE = 1 << 53
+EXACT_FLOAT = 1 << 24
 
 
 class Thresholds(NamedTuple):
@@ -100,8 +101,8 @@ def affine_thresholds(
 class Float32Affine(NamedTuple):
     """A float32 stand-in for the float64 activation, and for which channels it is proven equal.
 
-    With ``v = acc * a + b`` in float32 (fused or not), ``clip(rint(v))``, for bipolar the sign of
-    ``v``, equals `affine_levels` for every accumulator of the interval, where ``proven``.
+    With ``v = acc * a + b`` in two IEEE float32 operations, ``clip(rint(v))``, or for bipolar the
+    sign of ``v``, equals `affine_levels` for every accumulator of the interval, where ``proven``.
     """
 
     a: npt.NDArray[np.float32]
@@ -120,33 +121,49 @@ def float32_affine(
     """Float32 coefficients that give the same levels, with a proof per channel.
 
     ``a`` is rounded to float32; ``b`` is free to move inside the interval in which every threshold
-    ``t`` still lies at or above its rounding boundary and ``t - 1`` below it. The middle of that
-    interval is taken, and the channel is proven if at every ``t`` and ``t - 1`` the distance from
-    the boundary exceeds the error of any float32 evaluation. Both functions are monotone, so
-    equality there is equality everywhere. The accumulator must be exact in float32 (below 2^24).
+    ``t`` still lies at or above its rounding boundary and ``t - 1`` below it, and its middle is
+    taken. Then the float32 function is evaluated at every ``t`` and ``t - 1``: both functions are
+    monotone staircases, so equality there is equality everywhere. The accumulator must be exact
+    in float32 (below 2^24), and ``a`` no subnormal (which a processor may flush to zero).
     """
     gain, offset, low, high = _checked(a, b, lo, hi)
     found = affine_thresholds(gain, offset, low, high, number_format, rounding)
     start = np.where(found.flip, -high, low)[:, None]
     end = np.where(found.flip, -low, high)[:, None]
-    bipolar = isinstance(number_format, BipolarFormat)
     steps = np.arange(found.thresholds.shape[1])
-    boundary = (np.zeros(1) if bipolar else found.base + steps + 0.5)[None, :]
-    gain32 = gain.astype(np.float32)
-    slope = np.abs(gain32.astype(np.float64))[:, None]
-    # Above: the boundary must be met at t (if t occurs at all); below: not yet at t - 1.
-    need = np.where(found.thresholds <= end, boundary - slope * found.thresholds, -np.inf)
-    limit = np.where(found.thresholds > start, boundary - slope * (found.thresholds - 1), np.inf)
-    least, most = need.max(axis=1), limit.min(axis=1)
-    b32 = _between(least, most, offset).astype(np.float32)
-    size = np.abs(boundary).max() + np.abs(b32.astype(np.float64)) + 1.0
-    # Two float32 roundings of values no larger than |boundary| + |b| near a boundary: 2^-23 of it
-    # at most; a factor of two on top covers the float64 arithmetic of this check itself.
-    margin = size * 2.0**-22
-    exact32 = max(int(np.abs(low).max()), int(np.abs(high).max())) < 1 << 24
-    shifted = b32.astype(np.float64)
-    proven = (shifted - least > margin) & (most - shifted > margin) & exact32
-    return Float32Affine(gain32, b32, proven & np.isfinite(b32) & np.isfinite(gain32))
+    bipolar = isinstance(number_format, BipolarFormat)
+    boundary = np.zeros((1, 1)) if bipolar else (found.base + steps + 0.5)[None, :]
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        gain32 = gain.astype(np.float32)
+        slope = np.abs(gain32.astype(np.float64))[:, None]
+        at, before = boundary - slope * found.thresholds, boundary - slope * (found.thresholds - 1)
+        least = np.where(found.thresholds <= end, at, -np.inf).max(axis=1)
+        most = np.where(found.thresholds > start, before, np.inf).min(axis=1)
+        offset32 = _between(least, most, offset).astype(np.float32)
+        sides = np.concatenate([found.thresholds, found.thresholds - 1, start, end], axis=1)
+        sides = np.clip(sides, start, end)
+        points = np.where(found.flip[:, None], -sides, sides)
+        wanted = affine_levels(points, gain[:, None], offset[:, None], number_format, rounding)
+        got = _float32_levels(points, gain32[:, None], offset32[:, None], number_format)
+    ordinary = (gain32 == 0) | (np.abs(gain32) >= np.finfo(np.float32).tiny)
+    exact = np.maximum(np.abs(low), np.abs(high)) < EXACT_FLOAT
+    finite = np.isfinite(gain32) & np.isfinite(offset32)
+    return Float32Affine(gain32, offset32, (wanted == got).all(axis=1) & ordinary & exact & finite)
+
+
+def _float32_levels(
+    acc: IntArray,
+    a: npt.NDArray[np.float32],
+    b: npt.NDArray[np.float32],
+    number_format: Format,
+) -> IntArray:
+    value = acc.astype(np.float32) * a
+    value = value + b
+    if isinstance(number_format, BipolarFormat):
+        return np.where(value >= 0, 1, -1)
+    levels = np.clip(np.rint(value), number_format.min_level, number_format.max_level)
+    # A NaN (an infinite product against an infinite offset) equals no level.
+    return np.where(np.isnan(levels), number_format.max_level + 1, levels).astype(np.int64)
 
 
 def _between(least: FloatArray, most: FloatArray, otherwise: FloatArray) -> FloatArray:

@@ -14,7 +14,7 @@ from bitwright.quant.layers import QuantConv2d, QuantLinear
 from bitwright.quant.plan import Operand, Plan, make_plan
 from bitwright.quant.policy import Policy
 from bitwright.quant.quantizers import ActivationQuantizer, Phase, set_phase
-from bitwright.quant.sites import PASSING, Kind
+from bitwright.quant.sites import PASSING, Kind, argument
 
 _META = "bitwright"
 _FUSED = (Kind.CONV, Kind.LINEAR)
@@ -29,8 +29,8 @@ def apply(
     """Bring a model into a phase. The model given is left as it is.
 
     ``calibrate``: activations are observed and pass through in float. ``train``: weights and
-    activations are quantized with straight-through gradients; scales that no calibration has set are
-    set by the first batch. ``freeze``: exact integer arithmetic (see `bitwright.quant.frozen`), in
+    activations are quantized with straight-through gradients; scales that no calibration has set
+    are set by the first batch. ``freeze``: exact integer arithmetic (`bitwright.quant.frozen`), in
     evaluation mode. ``prepare`` and ``convert`` are accepted for ``train`` and ``freeze``.
 
     Args:
@@ -88,7 +88,7 @@ def _convert(model: nn.Module, policy: Policy) -> fx.GraphModule:
     plan = make_plan(copied, policy)
     quantizers = _insert_quantizers(copied, plan)
     _replace_layers(copied, plan, quantizers)
-    _replace_flattens(copied, plan)
+    _replace_functions(copied, plan)
     result = fx.GraphModule(copied, plan.graph, class_name=f"Quantized{type(model).__name__}")
     result.graph.eliminate_dead_code()
     result.graph.lint()
@@ -182,7 +182,7 @@ def _replace_layers(
             continue
         layer = root.get_submodule(str(node.target))
         wrapper = QuantConv2d if isinstance(layer, nn.Conv2d) else QuantLinear
-        quantized = wrapper(layer, operand.spec)  # type: ignore[arg-type]
+        quantized = wrapper(layer, operand.spec)
         quantized.train(layer.training)
         _set(root, str(node.target), quantized)
         feeding = _feeding_quantizer(plan, node, quantizers)
@@ -203,22 +203,33 @@ def _feeding_quantizer(
 
 def _bias_stays(plan: Plan, node: fx.Node) -> bool:
     """Whether the bias remains an integer of its own: nothing behind the layer takes it up."""
-    return node is plan.source(plan.graph.output_node().args[0])  # type: ignore[arg-type]
+    return node is plan.source(plan.graph.output_node().args[0])
 
 
-def _replace_flattens(root: nn.Module, plan: Plan) -> None:
-    """Functions and methods that flatten become one `nn.Flatten`; shape arithmetic dies with them.
+def _replace_functions(root: nn.Module, plan: Plan) -> None:
+    """Functions and methods that flatten or pool become layers; shape arithmetic dies with them.
 
     Contiguous and nn.Identity nodes, which do nothing, go too.
     """
     for node, site in plan.sites.items():
-        if site.kind is Kind.FLATTEN and node.op != "call_module":
-            path = _fresh(root, f"{node.name}_layer")
-            root.add_module(path, nn.Flatten())
-            node.op, node.target = "call_module", path
-            node.args, node.kwargs = (node.args[0],), {}
-        elif site.kind is Kind.IDENTITY:
-            node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
+        if site.kind is Kind.IDENTITY:
+            node.replace_all_uses_with(node.args[0])
+        elif node.op == "call_module":
+            continue
+        elif site.kind is Kind.FLATTEN:
+            _replace_call(root, node, nn.Flatten())
+        elif site.kind is Kind.MAX_POOL:
+            kernel = argument(node, 1, "kernel_size", None)
+            stride = argument(node, 2, "stride", None)
+            pool = nn.MaxPool2d(kernel, stride or kernel, argument(node, 3, "padding", 0))
+            _replace_call(root, node, pool)
+
+
+def _replace_call(root: nn.Module, node: fx.Node, layer: nn.Module) -> None:
+    path = _fresh(root, f"{node.name}_layer")
+    root.add_module(path, layer)
+    node.op, node.target = "call_module", path
+    node.args, node.kwargs = (node.args[0],), {}
 
 
 def _run_example(model: fx.GraphModule, example_input: Tensor) -> None:

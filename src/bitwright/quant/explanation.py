@@ -61,7 +61,7 @@ def inspect_model(model: nn.Module, policy: Policy) -> list[str]:
 
 
 def _last(plan: object) -> object:
-    return plan.source(plan.graph.output_node().args[0])  # type: ignore[attr-defined]
+    return plan.source(plan.graph.output_node().args[0])
 
 
 def _row(operand: Operand) -> Row:

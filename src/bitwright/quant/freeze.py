@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trained quantized model -> the same network in exact integers.
 
-Between two quantizers every tensor is an integer times a per-channel gain plus a per-channel offset.
-The gain and offset (scales, biases, batch norm) are gathered in float64 while walking the graph and
-spent in the next activation: ``level = round((gain * acc + offset) / unit)``.
+Between two quantizers every tensor is an integer times a per-channel gain plus a per-channel
+offset. The gain and offset (scales, biases, batch norm) are gathered in float64 while walking the
+graph and spent in the next activation: ``level = round((gain * acc + offset) / unit)``.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from bitwright.quant.policy import Policy, Role
 from bitwright.quant.quantizers import ActivationQuantizer
 from bitwright.quant.trace import user_line
 
-#: Bits of the largest multiplier of a `ShiftActivation` (without the sign): 17 + sign fit the 18-bit
-#: multipliers of FPGAs and keep at least 16 significant bits.
+#: Bits of the largest multiplier of a `ShiftActivation` (without the sign): 17 + sign fit the
+#: 18-bit multipliers of FPGAs and keep at least 16 significant bits.
 MULTIPLIER_BITS = 17
 _MAX_SHIFT = 48
 
@@ -46,8 +46,7 @@ class Edge:
         lo, hi: interval of the integers.
         source: path of the user's layer they come from.
         pools: max pools written behind a batch norm and not done yet: they follow the activation,
-            with which they commute because it is monotone, while they would not with a negative gain.
-        channel_interval: exact (lo, hi) of each channel, int64, where known.
+            with which they commute because it is monotone; with a negative gain they would not.
     """
 
     node: fx.Node
@@ -182,8 +181,8 @@ def shift_parameters(
 ) -> tuple[Tensor, Tensor, int]:
     """Integers with ``(acc * m + o) / 2^shift`` nearest to ``acc * gain + offset``.
 
-    The shift is common to all channels; the largest multiplier has `MULTIPLIER_BITS` bits, unless the
-    shift would exceed what int64 holds.
+    The shift is common to all channels; the largest multiplier has `MULTIPLIER_BITS` bits, unless
+    the shift would exceed `_MAX_SHIFT`.
     """
     largest = float(np.abs(gain).max())
     exponent = 0 if largest == 0 else int(np.floor(np.log2(largest))) + 1

@@ -179,9 +179,9 @@ class IntegerLinear(_IntegerLayer):
 class AffineActivation(nn.Module):
     """``level = clip(round(acc * a + b), min, max)``, per channel (axis 1), in two IEEE doubles.
 
-    For ``bipolar``: +1 if ``acc * a + b >= 0`` else -1. That is the definition; where float32 has been
-    proven to give the same level at every threshold of a channel (`float32_affine`), and for all
-    channels, it runs instead.
+    For ``bipolar``: +1 if ``acc * a + b >= 0`` else -1. That is the definition. Where float32 has
+    been proven to give the same level at every threshold of every channel (`float32_affine`), it
+    runs instead.
 
     Args:
         a, b: (C,) float64.

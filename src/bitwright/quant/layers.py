@@ -19,7 +19,7 @@ from bitwright.quant.quantizers import ActivationQuantizer, Phase, WeightQuantiz
 
 
 class _WeightCache:
-    """The last evaluation weight, valid while the float weight and the learned scale stand still."""
+    """The last evaluation weight, valid while float weight and learned scale stand still."""
 
     def __init__(self) -> None:
         self._key: tuple[Any, ...] | None = None
@@ -27,7 +27,7 @@ class _WeightCache:
 
     def get(self, weight: Tensor, quantizer: WeightQuantizer) -> Tensor:
         tensors = [weight, *quantizer.parameters()]
-        key = tuple((t.data_ptr(), t._version, t.dtype) for t in tensors) + (quantizer.phase,)
+        key = (quantizer.phase, *((t.data_ptr(), t._version, t.dtype) for t in tensors))
         if self._value is None or key != self._key:
             self._key, self._value = key, quantizer(weight)
         return self._value

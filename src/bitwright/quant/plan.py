@@ -64,7 +64,7 @@ class Plan:
     def source(self, node: fx.Node) -> fx.Node:
         """The node whose grid ``node`` carries: upstream through pools, flatten and dropout."""
         while node in self.sites and self.sites[node].kind in PASSING:
-            node = node.args[0]  # type: ignore[assignment]
+            node = node.args[0]
         return node
 
 
@@ -180,7 +180,7 @@ def _decide_activations(plan: Plan, policy: Policy) -> None:
 
 
 def _decide_inserted(plan: Plan, policy: Policy, consumer: fx.Node) -> None:
-    source = plan.source(consumer.args[0])  # type: ignore[arg-type]
+    source = plan.source(consumer.args[0])
     if source in plan.activations or _all_quantized(plan, source):
         return
     site = plan.sites[source]
@@ -268,7 +268,7 @@ def _grid_problems(plan: Plan, modules: dict[str, nn.Module]) -> list[str]:
     for node, site in plan.sites.items():
         if site.kind is not Kind.CONV:
             continue
-        operand = plan.activations.get(plan.source(node.args[0]))  # type: ignore[arg-type]
+        operand = plan.activations.get(plan.source(node.args[0]))
         spec = operand.spec if operand is not None else None
         if spec is None or spec.format.zero_is_representable:
             continue
@@ -283,13 +283,13 @@ def _grid_problems(plan: Plan, modules: dict[str, nn.Module]) -> list[str]:
 def _is_padded(conv: nn.Module) -> bool:
     padding = conv.padding
     if isinstance(padding, str):
-        return padding == "same" and any(k > 1 for k in conv.kernel_size)  # type: ignore[union-attr]
-    return any(p > 0 for p in padding)  # type: ignore[union-attr]
+        return padding == "same" and any(k > 1 for k in conv.kernel_size)
+    return any(p > 0 for p in padding)
 
 
 def _check_last(plan: Plan) -> None:
     """The scores must share one scale: per-tensor weights, no batch norm after the last layer."""
-    node = plan.source(plan.graph.output_node().args[0])  # type: ignore[arg-type]
+    node = plan.source(plan.graph.output_node().args[0])
     site = plan.sites[node]
     if site.kind is Kind.BATCH_NORM and _before_output(plan):
         raise ModelError(

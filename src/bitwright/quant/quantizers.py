@@ -27,7 +27,7 @@ from bitwright.quant.functions import (
 )
 from bitwright.quant.policy import Granularity, QuantSpec, Role, ScaleRule
 from bitwright.quant.rounding_torch import encode_levels, quantize_ratio
-from bitwright.quant.scales import TERNARY_THRESHOLD, finish, observed_scale, weight_scale
+from bitwright.quant.scales import TERNARY_THRESHOLD, TINY, finish, observed_scale, weight_scale
 
 
 class Phase(StrEnum):
@@ -262,7 +262,7 @@ class ActivationQuantizer(nn.Module):
         seen = observed_scale(x, self.spec).to(self.scale.dtype)
         # A batch of zeros says nothing about the range; an unready quantizer then spans 0 .. 1.
         nothing = 1.0 / (max(1, self.spec.format.max_level) * self.spec.format.lsb)
-        seen = torch.where(seen > 0, seen, self.scale if self.ready else seen + nothing)
+        seen = torch.where(seen > TINY, seen, self.scale if self.ready else seen + nothing)
         grows = self.spec.scale is ScaleRule.MAX and (
             self.role is Role.INPUT or self.phase is Phase.CALIBRATE
         )

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time of a training step and of an evaluation, quantized against eager float torch.
+
+    python benchmarks/qat_step.py                      # prints the table, writes docs/results/
+    python benchmarks/qat_step.py --models cnv --rounds 5 --no-write
+
+Both models of a pair are built from the same module and run in one process, alternately (float,
+quantized, float, quantized, ...), so that whatever else the machine does meets both. A step is forward,
+cross entropy, backward and an SGD update with momentum. Policy: 4-bit weights (per channel,
+maximum), 4-bit activations (learned scales), 8-bit input. Three evaluations without gradients: float, the
+trained model in ``eval()``, and the frozen integer model where the network can be frozen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from bitwright.models.zoo import cnv
+from bitwright.quant import Policy, apply, inspect_model
+
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions and a shortcut (He et al. 2016, figure 2)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.relu1 = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.relu2 = nn.ReLU(inplace=True)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu1(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        return self.relu2(out + self.shortcut(x))
+
+
+def resnet18(num_classes: int = 10, width: int = 64) -> nn.Module:
+    """ResNet-18 with the 3 x 3 stem usual for 32 x 32 images: 11.2 M parameters at width 64."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, width, 3, 1, 1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(inplace=True),
+    ]
+    inputs = width
+    for stage in range(4):
+        outputs = width << stage
+        for block in range(2):
+            stride = 2 if stage > 0 and block == 0 else 1
+            layers.append(BasicBlock(inputs, outputs, stride))
+            inputs = outputs
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, num_classes)]
+    return nn.Sequential(*layers)
+
+
+class DenseLayer(nn.Module):
+    """Batch norm, ReLU, 3 x 3 convolution, joined to its input (Huang et al. 2017, eq. 2)."""
+
+    def __init__(self, inputs: int, growth: int) -> None:
+        super().__init__()
+        self.bn = nn.BatchNorm2d(inputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv = nn.Conv2d(inputs, growth, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, self.conv(self.relu(self.bn(x)))], 1)
+
+
+def dense_net(num_classes: int = 10, growth: int = 16, depth: int = 6) -> nn.Module:
+    """Two dense blocks of six layers, growth 16, for 32 x 32 images."""
+    channels = 2 * growth
+    layers: list[nn.Module] = [nn.Conv2d(3, channels, 3, padding=1, bias=False)]
+    for block in range(2):
+        for _ in range(depth):
+            layers.append(DenseLayer(channels, growth))
+            channels += growth
+        layers += [nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
+        if block == 0:
+            layers += [nn.Conv2d(channels, channels // 2, 1, bias=False), nn.AvgPool2d(2)]
+            channels //= 2
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes)]
+    return nn.Sequential(*layers)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "cnv": lambda: cnv(10, (32, 32, 3)),
+    "resnet18": resnet18,
+    "densenet": dense_net,
+}
+TARGETS = {"cnv": 1.2, "resnet18": 1.15, "densenet": 1.5}
+BREVITAS = {"cnv": (1.65, 1.9), "resnet18": (1.4, 1.6), "densenet": (2.2, 2.6)}
+
+
+@dataclass(frozen=True)
+class Result:
+    """Medians of one pair in milliseconds, and ratios of paired rounds (median)."""
+
+    model: str
+    job: str
+    float_ms: float
+    ours_ms: float
+    ratio: float
+    target: float
+    rounds: int
+
+
+def step_of(model: nn.Module, batch: Tensor, labels: Tensor) -> Callable[[], None]:
+    """One training step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    loss_of = nn.CrossEntropyLoss()
+
+    def step() -> None:
+        model.train()
+        optimizer.zero_grad(set_to_none=True)
+        loss_of(model(batch), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def evaluation_of(model: nn.Module, batch: Tensor) -> Callable[[], None]:
+    """One batch without gradients."""
+
+    def evaluate() -> None:
+        model.eval()
+        with torch.no_grad():
+            model(batch)
+
+    return evaluate
+
+
+def compare(first: Callable[[], None], second: Callable[[], None], rounds: int) -> list[float]:
+    """Median times of both in ms and the median of their ratios, run A B A B."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(2):
+        first()
+        second()
+    for _ in range(rounds):
+        for run, taken in zip((first, second), times, strict=True):
+            start = time.perf_counter()
+            run()
+            taken.append((time.perf_counter() - start) * 1e3)
+    ratios = [b / a for a, b in zip(*times, strict=True)]
+    return [statistics.median(times[0]), statistics.median(times[1]), statistics.median(ratios)]
+
+
+def measure(name: str, rounds: int, batch_size: int) -> list[Result]:
+    """All jobs of one model."""
+    torch.manual_seed(1)
+    batch = torch.rand(batch_size, 3, 32, 32)
+    labels = torch.randint(0, 10, (batch_size,))
+    policy = Policy.uniform(weight="int4", activation="uint4", input="uint8")
+    plain = MODELS[name]()
+    ours = apply(plain, policy, "train")
+    target = TARGETS[name]
+    jobs = [("train", step_of(plain, batch, labels), step_of(ours, batch, labels), target)]
+    pair = [Result(name, "train", *compare(jobs[0][1], jobs[0][2], rounds), target, rounds)]
+    evaluations = [("eval", ours)]
+    if not inspect_model(plain, policy):
+        evaluations.append(("frozen", apply(ours, policy, "freeze")))
+    for job, model in evaluations:
+        numbers = compare(evaluation_of(plain, batch), evaluation_of(model, batch), 2 * rounds)
+        pair.append(Result(name, job, *numbers, 1.1, 2 * rounds))
+    return pair
+
+
+def table(results: list[Result]) -> str:
+    """Markdown."""
+    lines = [
+        "| model | job | float ms | ours ms | ours / float | target | Brevitas 0.13.4 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for r in results:
+        peer = BREVITAS[r.model][0 if r.job == "train" else 1]
+        lines.append(
+            f"| {r.model} | {r.job} | {r.float_ms:.1f} | {r.ours_ms:.1f} | {r.ratio:.3f} | "
+            f"{r.target:.2f} | {peer:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def machine() -> dict[str, str | int]:
+    """What the numbers were taken on."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [ln.split(":", 1)[1] for ln in info.read_text().splitlines() if "model name" in ln]
+        cpu = names[0].strip() if names else cpu
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count() or 0,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    results: list[Result] = []
+    for name in given.models:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        results += measure(name, given.rounds, given.batch)
+    text = table(results)
+    print(text)
+    if given.no_write:
+        return
+    command = "python benchmarks/qat_step.py " + " ".join(sys.argv[1:])
+    record = {
+        "command": command.strip(),
+        "machine": machine(),
+        "batch": given.batch,
+        "policy": "weight int4 per channel, activation uint4 learned, input uint8",
+        "results": [asdict(r) for r in results],
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "qat_step.json").write_text(json.dumps(record, indent=2) + "\n")
+    facts = ", ".join(f"{key} {value}" for key, value in machine().items())
+    page = (
+        "# Training step and evaluation against eager float torch\n\n"
+        f"`{command.strip()}` on {facts}; batch {given.batch}; medians of alternating rounds; "
+        "ratio: median of paired rounds.\n"
+        "The Brevitas column was measured earlier on a machine of the same kind.\n\n"
+        f"{text}\n"
+    )
+    (RESULTS / "qat_step.md").write_text(page)
+
+
+if __name__ == "__main__":
+    main()
