@@ -10,7 +10,8 @@ from typing import Any
 
 from bitwright.errors import TargetError
 from bitwright.figures import Resources
-from bitwright.hw.blocks.base import Block
+from bitwright.hw.blocks import Block, blocks_of
+from bitwright.hw.memory import add_all
 from bitwright.ir import Graph
 
 _TABLE = "cost.json"
@@ -18,18 +19,28 @@ _TABLE = "cost.json"
 
 @cache
 def coefficients() -> dict[str, Any]:
-    """The committed table: ``families -> family -> op -> {"lut": {feature: x}, "ff": {feature: x}}``.
+    """The committed table: ``families -> family -> op -> {"lut": {feature: x}, "ff": {feature:
+    x}}``.
 
-    Made by ``benchmarks/estimates.py`` from synthesis of our own modules; it says by which tool, when, and
-    with which error.
+    Made by ``benchmarks/estimates.py`` from synthesis of our own modules; it says by which tool,
+    when, and with which error.
     """
     text = files("bitwright.hw").joinpath(_TABLE).read_text(encoding="utf-8")
     table: dict[str, Any] = json.loads(text)
     return table
 
 
+def block_terms(block: Block, family: str) -> dict[str, float]:
+    """The terms that a block's cost is a line through: 1, LUTs of memories, and its features."""
+    features = block.features(family)
+    if not features:
+        return {}
+    return {"one": 1.0, "memory": block.memory_cost(family).lut, **features}
+
+
 def block_resources(block: Block, family: str) -> Resources:
-    """Predicted resources of one block.
+    """Predicted resources of one block: multipliers and block RAMs counted, LUTs and registers
+    fitted.
 
     Raises:
         TargetError: there are no coefficients for the family.
@@ -37,19 +48,13 @@ def block_resources(block: Block, family: str) -> Resources:
     families = coefficients()["families"]
     if family not in families:
         raise TargetError(f"no cost model for family {family!r}; known are {sorted(families)}")
-    line = families[family].get(block.node.op, {"lut": {}, "ff": {}})
-    values = {"one": 1.0, **block.features(family)}
-    if not block.features(family):
-        return block.memory_cost(family)
-    lut, ff = (sum(line[k].get(n, 0.0) * v for n, v in values.items()) for k in ("lut", "ff"))
-    return block.memory_cost(family) + Resources(lut=lut, ff=ff)
+    counted = block.memory_cost(family)
+    line = families[family]["blocks"].get(block.node.op, {"lut": {"memory": 1.0}, "ff": {}})
+    terms = block_terms(block, family)
+    lut, ff = (sum(line[k].get(n, 0.0) * v for n, v in terms.items()) for k in ("lut", "ff"))
+    return Resources(lut=lut, ff=ff, dsp=counted.dsp, bram=counted.bram)
 
 
 def graph_resources(graph: Graph, family: str) -> Resources:
     """Predicted resources of a hardware graph: the sum over its blocks."""
-    from bitwright.hw.blocks import blocks_of
-
-    total = Resources()
-    for block in blocks_of(graph).values():
-        total = total + block_resources(block, family)
-    return total
+    return add_all(*(block_resources(block, family) for block in blocks_of(graph).values()))

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact per-beat timing of a hardware graph: its interval, its latency, and how deep its FIFOs must be.
+"""Exact per-beat timing of a hardware graph: its interval, its latency, and how deep its FIFOs
+must be.
 
-The schedule. Let T be the largest block interval. A frame enters every T cycles, its beats spread evenly;
-every block does its steps as early as its input and its own pace allow (see `Firing` and `Window`). All
-times are then exactly periodic with period T, so one frame of times describes the stream for ever. The
-depth of an edge is the largest number of beats that have been made and not yet taken.
+The schedule. Let T be the largest block interval. A frame enters every T cycles, its beats spread
+evenly; every block does its steps as early as its input and its own pace allow (see `Firing` and
+`Window`). All times are then exactly periodic with period T, so one frame of times describes the
+stream for ever. The depth of an edge is the largest number of beats that have been made and not
+yet taken.
 
-Why the hardware then runs at T. Blocks wait for input and for room, nothing else, so a self-timed pipeline
-never takes a beat later than any schedule that respects its FIFO depths. A pipeline that stands still as a
-whole may hold bubbles; that is at most its latency in beats, which is added to the depth behind it (the
-argument is in docs/architecture.md). No block can beat its own interval, so the pipeline runs at T exactly.
+Why the hardware then runs at T. Blocks wait for input and for room, nothing else, so a self-timed
+pipeline never takes a beat later than any schedule that respects its FIFO depths. A pipeline that
+stands still as a whole may hold bubbles; that is at most its latency in beats, which is added to
+the depth behind it (the argument is in docs/architecture.md). No block can beat its own interval,
+so the pipeline runs at T exactly.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from bitwright.ir import Graph, Node
 _EARLY = -(1 << 40)
 DIRECT_BEATS = 2  # what the two-entry register at the end of every block holds
 FIFO_LATENCY = 2
+_AXIS_LATENCY = 1  # the register at either end of the top
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,11 @@ class Dataflow:
 
     Attributes:
         interval: cycles between frames in the steady state: the largest block interval.
-        latency: cycles from the first input beat to the last output beat of a lone frame that is
-            never stalled by a full FIFO.
+        latency: cycles from the first input beat to the last output beat of the first frame, both
+            included, as if no FIFO were ever full.
         bottleneck: the block whose interval that is.
-        beats: edge -> largest number of beats between producer and consumer in the model's schedule.
+        beats: edge -> largest number of beats between producer and consumer in the model's
+            schedule.
         intervals: block -> its own interval.
     """
 
@@ -67,8 +72,8 @@ def analyse(graph: Graph, delays: Mapping[str, int] | None = None) -> Dataflow:
     """Interval, latency and occupancies of a hardware graph.
 
     Args:
-        delays: edge -> cycles that a beat spends between producer and consumer at least (a FIFO that is
-            planned there but is not a node yet).
+        delays: edge -> cycles that a beat spends between producer and consumer at least (a FIFO
+            that is planned there but is not a node yet).
     """
     blocks = blocks_of(graph)
     intervals = {name: _interval(block) for name, block in blocks.items()}
@@ -132,7 +137,7 @@ class _Schedule:
         return consumer if direct and isinstance(self.blocks[consumer.name], Window) else None
 
     def _place_pad(self, pad: Node, window: Node, arrive: Times) -> None:
-        """A pad makes its border only when the window has room: it holds no border beats in a FIFO."""
+        """A pad makes its border only when the window has room: no FIFO holds border beats."""
         block, reader = self.blocks[pad.name], self.blocks[window.name]
         assert isinstance(reader, Window)
         firing = block.firing()
@@ -155,8 +160,8 @@ class _Schedule:
 def periodic(block: Block, arrive: Times, period: int) -> tuple[Times, Times]:
     """(consume, produce) times of one frame of a `Firing` block, in the periodic regime.
 
-    Step i cannot come before step i - 1, nor before the beat it takes. With the interval at most the period,
-    looking one frame back is enough, so the second of two frames is the periodic one.
+    Step i cannot come before step i - 1, nor before the beat it takes. With the interval at most
+    the period, looking one frame back is enough, so the second of two frames is the periodic one.
     """
     firing = block.firing()
     base = np.concatenate([firing.consume, firing.consume + firing.fires])
@@ -169,20 +174,19 @@ def periodic(block: Block, arrive: Times, period: int) -> tuple[Times, Times]:
 
 
 def occupancy(made: Times, taken: Times, period: int) -> int:
-    """Largest number of beats that are made and not yet taken; a beat taken in cycle t is gone in t + 1."""
+    """Largest number of beats made and not yet taken; one taken in cycle t is gone in t + 1."""
     frames = int((taken - made).max()) // period + 1
     ends = np.concatenate([taken - k * period for k in range(frames, -1, -1)])
     gone = np.searchsorted(ends, made, side="left") - frames * len(taken)
     return int((np.arange(len(made)) + 1 - gone).max())
 
 
-def _lone_latency(
-    graph: Graph, blocks: Mapping[str, Block], delays: Mapping[str, int]
-) -> int:
+def _lone_latency(graph: Graph, blocks: Mapping[str, Block], delays: Mapping[str, int]) -> int:
     made: dict[str, Times] = {}
     for edge in graph.inputs:
         (consumer,) = graph.consumers(edge)
-        made[edge] = np.arange(blocks[consumer.name].inputs[0].beats, dtype=np.int64)
+        beats = blocks[consumer.name].inputs[0].beats
+        made[edge] = np.arange(beats, dtype=np.int64) + _AXIS_LATENCY
     for node in graph:
         block = blocks[node.name]
         arrive = made[node.inputs[0]] + delays.get(node.inputs[0], 0)
@@ -196,4 +200,4 @@ def _lone_latency(
             produce = start + firing.produce + firing.latency
         for out in node.outputs:
             made[out] = produce
-    return max(int(made[edge][-1]) for edge in graph.outputs) + 1
+    return max(int(made[edge][-1]) for edge in graph.outputs) + _AXIS_LATENCY + 1

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hardware dialect: streaming blocks as operations on the same levels as the integer dialect.
 
-An edge is a stream. Its type gives the logical tensor of one frame (channel fastest); how many elements
-travel in one beat is the producer's folding attribute (`pe`, `simd`, `lanes`). Every operation has a
-reference function, so the hardware graph runs and is compared with the integer graph by ``==``.
+An edge is a stream. Its type gives the logical tensor of one frame (channel fastest); how many
+elements travel in one beat is the producer's folding attribute (`pe`, `simd`, `lanes`). Every
+operation has a reference function, so the hardware graph runs and is compared with the integer
+graph by ``==``.
 """
 
 from __future__ import annotations
@@ -42,9 +43,7 @@ def _need(condition: bool, message: str) -> None:
 
 def _divides(node: Node, attr: str, total: int, what: str) -> None:
     lanes = node.integer(attr)
-    _need(
-        lanes >= 1 and total % lanes == 0, f"{attr}={lanes} does not divide {total} ({what})"
-    )
+    _need(lanes >= 1 and total % lanes == 0, f"{attr}={lanes} does not divide {total} ({what})")
 
 
 def _image(tensor: TensorType) -> tuple[int, int, int]:
@@ -74,9 +73,7 @@ def _infer_window(node: Node, types: Types) -> Types:
     kernel, stride, dilation = node.ints("kernel"), node.ints("stride"), node.ints("dilation")
     _divides(node, "simd", channels, "channels")
     span = dilation[0] * (kernel[0] - 1) + 1
-    _need(
-        node.integer("rows") >= span, f"rows={node.integer('rows')} is less than the span {span}"
-    )
+    _need(node.integer("rows") >= span, f"rows={node.integer('rows')} is less than the span {span}")
     out_h, out_w = window_shape((height, width), kernel, stride, (0, 0, 0, 0), dilation)
     _need(node.string("ram_style") in RAM_STYLES, f"ram_style must be one of {RAM_STYLES}")
     _need(len(tensor.scale) <= 1 or prod(kernel) == 1, "a window needs one common scale")

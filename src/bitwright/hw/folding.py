@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folding of a design as a value, in FINN's JSON: node name -> PE, SIMD, ram_style, resType, ...
+"""The folding of a design as a value, in FINN's JSON: node name -> PE, SIMD, ram_style, resType,
+...
 
-Cycles of a matrix unit: (MH/PE) * (MW/SIMD) * vectors; PE divides MH and SIMD divides MW. ``ReuseFactor`` is
-another way to say it: MH*MW/(PE*SIMD). A ``Defaults`` entry gives values for nodes that do not name
-them, plain or in FINN's form ``[value, ["all" or operations]]``.
+Cycles of a matrix unit: (MH/PE) * (MW/SIMD) * vectors; PE divides MH and SIMD divides MW.
+``ReuseFactor`` is another way to say it: MH*MW/(PE*SIMD). A ``Defaults`` entry gives values for
+nodes that do not name them, plain or in FINN's form ``[value, ["all" or operations]]``.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class NodeFolding:
     depth: int | None = None
     rows: int | None = None
     reuse_factor: int | None = None
+
+    @staticmethod
+    def from_attrs(attrs: Mapping[str, int | str]) -> NodeFolding:
+        """The choices that these attributes of a hardware node are."""
+        return replace(NodeFolding(), **attrs)  # type: ignore[arg-type]
 
     def over(self, other: NodeFolding) -> NodeFolding:
         """These choices, completed by those of `other`."""
@@ -208,7 +214,7 @@ def resolve_reuse(choice: NodeFolding, block: Block) -> NodeFolding:
         reuse = sorted({rows * columns // (pe * simd) for pe, simd in pairs})
         near = sorted(sorted(reuse, key=lambda r: abs(r - (choice.reuse_factor or 0)))[:4])
         raise RecipeError(
-            f"no PE and SIMD give ReuseFactor {choice.reuse_factor} for a {rows} x {columns} matrix",
+            f"no PE and SIMD give ReuseFactor {choice.reuse_factor} for {rows} x {columns} weights",
             where=f"folding, {block.name}",
             hint=f"near it are {', '.join(map(str, near))}",
         )

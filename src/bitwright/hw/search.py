@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folding chosen by search over all legal foldings of all blocks.
 
-For every block of the unfolded hardware graph, every legal folding is an option with an interval and a cost;
-where neighbours differ in lanes, a width converter is paid for. The goal is either the least hardware that
-keeps a rate, or the smallest largest interval within a budget (then the least hardware).
+For every block of the unfolded hardware graph, every legal folding is an option with an interval
+and a cost; where neighbours differ in lanes, a width converter is paid for. The goal is either the
+least hardware that keeps a rate, or the smallest largest interval within a budget (then the least
+hardware).
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from dataclasses import dataclass, replace
 
 from bitwright.errors import TargetError
 from bitwright.figures import Resources
-from bitwright.hw.blocks import Block, Dwc, block_of, blocks_of
+from bitwright.hw.blocks import Block, Dwc, blocks_of
 from bitwright.hw.blocks.base import with_attrs
 from bitwright.hw.cost import block_resources, graph_resources
 from bitwright.hw.folding import Folding, NodeFolding
-from bitwright.hw.mapping import MapOptions, converter_steps, map_graph, template
+from bitwright.hw.mapping import MapOptions, converter_steps, map_graph
 from bitwright.hw.solver import KINDS, FoldingModel, Link, Option
+from bitwright.hw.template import template
 from bitwright.ir import Graph, Node, TensorType
 
 _ROUNDS = 4
@@ -55,8 +57,8 @@ Goal = RateGoal | FillGoal
 def search_folding(graph: Graph, goal: Goal, *, family: str) -> Folding:
     """The best folding of an integer graph.
 
-    What FIFOs cost is known only after mapping; if they push the design over its limit, the search runs
-    again with that much less to spend.
+    What FIFOs cost is known only after mapping; if they push the design over its limit, the search
+    runs again with that much less to spend.
 
     Raises:
         TargetError: the rate or the budget cannot be met; says what is short and by how much.
@@ -73,15 +75,12 @@ def search_folding(graph: Graph, goal: Goal, *, family: str) -> Folding:
         over = {k: getattr(used, k) - getattr(limit, k) for k in KINDS}
         if max(over.values()) <= 0:
             return folding
-        allowed = Resources(
-            **{k: max(0.0, getattr(allowed, k) - max(0.0, over[k])) for k in KINDS}
-        )
+        allowed = Resources(**{k: max(0.0, getattr(allowed, k) - max(0.0, over[k])) for k in KINDS})
     raise too_small(problem.hardware.name, limit or Resources(), used)
 
 
 def _as_folding(chosen: dict[str, Option]) -> Folding:
-    nodes = {n: replace(NodeFolding(), **o.attrs) for n, o in chosen.items() if o.attrs}  # type: ignore[arg-type]
-    return Folding(nodes)
+    return Folding({n: NodeFolding.from_attrs(o.attrs) for n, o in chosen.items() if o.attrs})
 
 
 def options_of(block: Block, family: str) -> list[Option]:
@@ -197,8 +196,8 @@ def too_small(name: str, limit: Resources, used: Resources) -> TargetError:
     """The error that says what is short and by how much."""
     words = {"lut": "LUTs", "ff": "flip-flops", "dsp": "DSP blocks", "bram": "block RAMs"}
     short = [
-        f"{words[k]}: about {getattr(used, k):.0f} needed at least, {getattr(limit, k):.0f} allowed, "
-        f"{getattr(used, k) - getattr(limit, k):.0f} short"
+        f"{words[k]}: about {getattr(used, k):.0f} needed at least, {getattr(limit, k):.0f} "
+        f"allowed, {getattr(used, k) - getattr(limit, k):.0f} short"
         for k in KINDS
         if getattr(used, k) > getattr(limit, k)
     ]
@@ -209,4 +208,4 @@ def too_small(name: str, limit: Resources, used: Resources) -> TargetError:
     )
 
 
-__all__ = ["FillGoal", "Goal", "Problem", "RateGoal", "block_of", "options_of", "search_folding"]
+__all__ = ["FillGoal", "Goal", "Problem", "RateGoal", "options_of", "search_folding"]

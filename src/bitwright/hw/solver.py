@@ -13,8 +13,8 @@ from bitwright.figures import Resources
 
 KINDS = tuple(f.name for f in fields(Resources))
 
-# What one unit of each resource is worth in LUTs when there is no limit to compare with: about the ratio of
-# the counts on mid-sized devices.
+# What one unit of each resource is worth in LUTs when there is no limit to compare with: about the
+# ratio of the counts on mid-sized devices.
 _WORTH = {"lut": 1.0, "ff": 0.1, "dsp": 150.0, "bram": 200.0}
 _SCALE = 16  # resources are counted in sixteenths: CP-SAT takes integers
 _WORTH_SCALE = 1_000_000

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from bitwright.hw.blocks import Block, Flatten, Fork, Instance, Port, blocks_of
+from bitwright.hw.names import identifier, identifiers, instance_names
 from bitwright.ir import Graph
-from bitwright.rtl.names import identifier, identifiers
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ def make_top(graph: Graph, modules: frozenset[str]) -> Top:
         modules: names of library modules, which the top may not take.
     """
     blocks = blocks_of(graph)
-    # The signals of one prefix end in _valid, _ready, _data, so distinct prefixes are distinct signals.
+    # The signals of one prefix end in _valid, _ready, _data, so distinct prefixes are distinct
+    # signals.
     roots: dict[str, str] = {}
     widths: dict[str, int] = {}
     lanes: dict[str, Port] = {}
@@ -100,18 +101,13 @@ def make_top(graph: Graph, modules: frozenset[str]) -> Top:
         outputs=tuple(TopPort(f"m_axis_{i}", e, lanes[e]) for i, e in enumerate(graph.outputs)),
         blocks=real,
         instances=instances,
-        instance_names=identifiers_with_prefix(real),
+        instance_names=instance_names(graph),
         streams={edge: prefixes[root] for edge, root in roots.items()},
         stream_widths=widths,
     )
 
 
 _PORT_WORDS = ("ap_clk", "ap_rst_n")
-
-
-def identifiers_with_prefix(nodes: Mapping[str, Block]) -> dict[str, str]:
-    """Instance names: ``i_`` and the node's name."""
-    return {name: f"i_{ident}" for name, ident in identifiers(nodes).items()}
 
 
 def _top_name(name: str, modules: frozenset[str]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The building blocks of the streaming architecture, one class per operation of the hardware dialect."""
+"""The building blocks of the streaming architecture, one class per hardware operation."""
 
 from __future__ import annotations
 

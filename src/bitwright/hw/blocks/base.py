@@ -98,7 +98,8 @@ class Instance:
 
     Attributes:
         module: a module of ``rtl/lib``.
-        parameters: parameter name -> integer, or a literal of the language where 32 bits are too few.
+        parameters: parameter name -> integer, or a literal of the language where 32 bits are too
+            few.
         memories: parameter name -> image; the parameter receives the file's path.
     """
 
@@ -217,5 +218,3 @@ def one_to_one(beats: int, latency: int) -> Firing:
 def with_attrs(node: Node, **attrs: int | str) -> Node:
     """The node with some attributes replaced."""
     return replace(node, attrs={**node.attrs, **attrs})
-
-

@@ -101,9 +101,7 @@ class MatVec(Block):
         rows, columns = self.weight.shape
         kinds = ("lut",) if self.one_bit else ("lut", "dsp")
         return tuple(
-            Fold(
-                (("pe", pe), ("ram_style", style), ("res_type", kind), ("simd", simd)), simd, pe
-            )
+            Fold((("pe", pe), ("ram_style", style), ("res_type", kind), ("simd", simd)), simd, pe)
             for pe in divisors(rows)
             for simd in divisors(columns)
             for style in ("distributed", "block")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks that move beats and compute nothing: FIFO, width converter, fork, and the renaming `flatten`."""
+"""Blocks that compute nothing: FIFO, width converter, fork, and the renaming `flatten`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ class Fifo(Block):
         return one_to_one(self.inputs[0].beats, self.LATENCY)
 
     def resolve(self, family: str) -> Node:
-        style = ram_style(
-            family, self.depth, self.inputs[0].width, self.node.string("ram_style")
-        )
+        style = ram_style(family, self.depth, self.inputs[0].width, self.node.string("ram_style"))
         return with_attrs(self.node, ram_style=style)
 
     def memory_cost(self, family: str) -> Resources:
@@ -113,7 +111,7 @@ class Fork(Block):
 @final
 @dataclass(frozen=True)
 class Flatten(Block):
-    """Another name for the same stream: no hardware, no time. Its lanes are those of its producer."""
+    """Another name for the same stream: no hardware, no time, the lanes of its producer."""
 
     @property
     def lanes(self) -> tuple[int, int]:

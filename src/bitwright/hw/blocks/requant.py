@@ -11,8 +11,24 @@ from typing import final
 import numpy as np
 
 from bitwright.figures import Resources
-from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, one_to_one, pe_foldings, with_attrs
-from bitwright.hw.memory import Memory, add_all, bram_count, choose_style, dsp_count, pack_lanes, rom_luts
+from bitwright.hw.blocks.base import (
+    Block,
+    Firing,
+    Fold,
+    Instance,
+    one_to_one,
+    pe_foldings,
+    with_attrs,
+)
+from bitwright.hw.memory import (
+    Memory,
+    add_all,
+    bram_count,
+    choose_style,
+    dsp_count,
+    pack_lanes,
+    rom_luts,
+)
 from bitwright.ir import Node, bits_for_interval
 
 ROUNDINGS = {"half_even": 0, "half_up": 2, "floor": 3}

@@ -10,7 +10,15 @@ from typing import final
 import numpy as np
 
 from bitwright.figures import Resources
-from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, one_to_one, pe_foldings, with_attrs
+from bitwright.hw.blocks.base import (
+    Block,
+    Firing,
+    Fold,
+    Instance,
+    one_to_one,
+    pe_foldings,
+    with_attrs,
+)
 from bitwright.hw.memory import Memory, add_all, bram_count, choose_style, pack_lanes, rom_luts
 from bitwright.ir import IntArray, Node, bits_for_interval
 
@@ -22,8 +30,9 @@ MAX_BITS = 8  # search stages of the module
 class Threshold(Block):
     """`base + step * count(x >= t)`; module `threshold`, a binary search of one stage per bit.
 
-    A flipped channel compares `~x = -x - 1`, so its thresholds are stored less one. Thresholds outside the
-    range of x are moved to its edges, which changes no comparison and keeps the words narrow.
+    A flipped channel compares `~x = -x - 1`, so its thresholds are stored less one. Thresholds
+    outside the range of x are moved to its edges, which changes no comparison and keeps the words
+    narrow.
     """
 
     @property
@@ -62,7 +71,7 @@ class Threshold(Block):
 
     @cached_property
     def table(self) -> IntArray:
-        """Stored thresholds ``(rows, 2**stages - 1)``, ascending; missing ones are never reached."""
+        """Stored thresholds (rows, 2**stages - 1), ascending; missing ones are never reached."""
         low, high = self.input_type.lo, self.input_type.hi
         if self.has_flip:
             low, high = min(low, -high - 1), max(high, -low - 1)

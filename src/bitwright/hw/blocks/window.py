@@ -133,8 +133,9 @@ class Window(Block):
     def times(self, arrive: Times, period: int) -> WindowTimes:
         """A periodic schedule for beats that arrive at `arrive` (one frame, repeated every period).
 
-        The output rows are spread over the period as far as the prologue of each frame (the rows that
-        must be there before its first output row) allows, so that the consumer sees an even stream.
+        The output rows are spread over the period as far as the prologue of each frame (the rows
+        that must be there before its first output row) allows, so that the consumer sees an even
+        stream.
 
         Raises:
             GraphError: the period is shorter than the block's interval.
@@ -158,14 +159,12 @@ class Window(Block):
         """Output times of a lone frame after reset, never stalled."""
         return self._run(arrive, 0, self.row_out, 1)[0][1]
 
-    def _run(
-        self, arrive: Times, period: int, pace: int, frames: int
-    ) -> list[tuple[Times, Times]]:
+    def _run(self, arrive: Times, period: int, pace: int, frames: int) -> list[tuple[Times, Times]]:
         """Times of the rows of several frames, exactly as the module's header states them.
 
         Writer: row r may be written while fewer than `rows` complete rows are unreleased; a release
-        made by an issue in cycle t counts from t + 2. Reader: output row o is issued without gaps once
-        its last input row is complete (from the next cycle on).
+        made by an issue in cycle t counts from t + 2. Reader: output row o is issued without gaps
+        once its last input row is complete (from the next cycle on).
         """
         height, rows_out = self.input_type.shape[0], self.output_type.shape[0]
         stride = self.node.ints("stride")[0]
@@ -187,7 +186,7 @@ class Window(Block):
         return out
 
     def _beat_pace(self, pace: int) -> Times:
-        """Offsets of the beats of an output row: pixels spread evenly, beats of a pixel together."""
+        """Offsets of an output row's beats: pixels spread evenly, beats of a pixel together."""
         pixels = self.output_type.shape[1]
         starts = np.arange(pixels, dtype=np.int64) * pace // pixels
         return np.asarray(

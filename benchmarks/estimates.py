@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fit the cost model of `bitwright.hw` to synthesis of our own modules, and say how well it fits.
+
+    python benchmarks/estimates.py measure ecp5 [--groups matvec,window]   synthesise samples of
+    every block python benchmarks/estimates.py fit                                      fit, write
+    hw/cost.json, print errors
+
+Samples are single blocks between AXI ends, many in one design; what each instance takes is read
+from the flattened netlist. Measurements are kept in docs/results/estimates.json, so that fitting
+needs no Yosys; the coefficients are committed in src/bitwright/hw/cost.json with tool version,
+date and command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from bitwright.build.target import list_targets
+from bitwright.build.yosys import synthesise
+from bitwright.formats import parse_format
+from bitwright.hw.blocks import block_of
+from bitwright.hw.cost import block_terms
+from bitwright.hw.dialect import HARDWARE
+from bitwright.hw.memory import FAMILIES
+from bitwright.ir import Graph, GraphBuilder, TensorType
+from bitwright.rtl.emit import emit
+
+ROOT = Path(__file__).resolve().parents[1]
+MEASURED = ROOT / "docs" / "results" / "estimates.json"
+COEFFICIENTS = ROOT / "src" / "bitwright" / "hw" / "cost.json"
+_TIMEOUT = 3000.0
+
+Sample = Callable[[GraphBuilder, str, np.random.Generator], str]
+
+
+def levels(shape: tuple[int, ...], name: str) -> TensorType:
+    """A tensor that uses all levels of a format."""
+    kind = parse_format(name)
+    return TensorType(shape, kind, (1.0,), kind.min_level, kind.max_level)
+
+
+def wide(shape: tuple[int, ...], bits: int) -> TensorType:
+    """A signed accumulator of `bits` bits."""
+    return TensorType(shape, None, (1.0,), -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+
+
+def block(
+    kind: TensorType,
+    op: str,
+    attrs: dict[str, Any],
+    params: Callable[[np.random.Generator], dict[str, Any]] = lambda rng: {},
+) -> Sample:
+    """A sample: one block reading a graph input of its own."""
+
+    def add(builder: GraphBuilder, name: str, rng: np.random.Generator) -> str:
+        edge = builder.input(f"x_{name}", kind)
+        outputs = (f"{name}_a", f"{name}_b") if op == "fork" else None
+        return builder.add(op, (edge,), name=name, outputs=outputs, attrs=attrs, params=params(rng))
+
+    return add
+
+
+def matvec(
+    size: tuple[int, int],
+    fold: tuple[int, int],
+    formats: tuple[str, str],
+    style: str = "distributed",
+    res: str = "lut",
+    bias: bool = False,
+) -> Sample:
+    """`size` is (MW, MH), `fold` (SIMD, PE), `formats` (activation, weight)."""
+
+    def params(rng: np.random.Generator) -> dict[str, Any]:
+        kind = parse_format(formats[1])
+        weight = rng.integers(kind.min_level, kind.max_level + 1, (size[1], size[0]))
+        if formats[1] == "bipolar":
+            weight = rng.integers(0, 2, weight.shape) * 2 - 1
+        return {"weight": weight, **({"bias": rng.integers(-99, 99, size[1])} if bias else {})}
+
+    attrs = {"simd": fold[0], "pe": fold[1], "ram_style": style, "res_type": res}
+    attrs["weight_format"] = formats[1]
+    return block(levels((size[0],), formats[0]), "matvec", attrs, params)
+
+
+def threshold(channels: int, pe: int, bits: int, out: str, style: str = "distributed") -> Sample:
+    kind = parse_format(out)
+
+    def params(rng: np.random.Generator) -> dict[str, Any]:
+        count = (kind.max_level - kind.min_level) // kind.level_step
+        edge = 1 << (bits - 2)
+        return {"thresholds": np.sort(rng.integers(-edge, edge, (channels, count)), axis=1)}
+
+    attrs = {"base": kind.min_level, "step": kind.level_step, "format": out, "scale": (1.0,)}
+    attrs |= {"pe": pe, "ram_style": style}
+    return block(wide((2, 2, channels), bits), "threshold", attrs, params)
+
+
+def requant(channels: int, pe: int, bits: int, multiplier: int, res: str = "lut") -> Sample:
+    def params(rng: np.random.Generator) -> dict[str, Any]:
+        top = 1 << (multiplier - 1)
+        offset = 1 << (multiplier + 4)
+        return {
+            "multiplier": rng.integers(top // 2, top, channels),
+            "offset": rng.integers(-offset, offset, channels),
+        }
+
+    attrs = {"shift": multiplier, "lo": -128, "hi": 127, "format": "int8", "scale": (1.0,)}
+    attrs |= {"pe": pe, "res_type": res, "ram_style": "distributed"}
+    return block(wide((2, 2, channels), bits), "requant", attrs, params)
+
+
+def window(
+    shape: tuple[int, int, int], kernel: int, simd: int, kind: str, stride: int = 1,
+    style: str = "distributed",
+) -> Sample:  # fmt: skip
+    attrs = {"kernel": (kernel, kernel), "stride": (stride, stride), "rows": kernel + stride}
+    return block(levels(shape, kind), "window", {**attrs, "simd": simd, "ram_style": style})
+
+
+def fifo(width: int, depth: int, style: str = "distributed") -> Sample:
+    attrs = {"depth": depth, "lanes": width, "ram_style": style}
+    return block(levels((width * 4,), "uint1"), "fifo", attrs)
+
+
+def dwc(bits: int, lanes_in: int, lanes_out: int) -> Sample:
+    size = lanes_in * lanes_out * 2
+    attrs = {"in_lanes": lanes_in, "out_lanes": lanes_out}
+    return block(levels((size,), f"uint{bits}"), "dwc", attrs)
+
+
+GROUPS: dict[str, tuple[Sample, ...]] = {
+    "matvec": (
+        matvec((9, 8), (3, 2), ("uint4", "int4n")),
+        matvec((72, 16), (4, 4), ("uint4", "int4n")),
+        matvec((72, 16), (8, 2), ("uint4", "int4n"), "block"),
+        matvec((64, 10), (4, 1), ("uint4", "int4n"), bias=True),
+        matvec((27, 8), (3, 2), ("uint8", "int8")),
+        matvec((36, 8), (2, 2), ("uint8", "int8"), "block", bias=True),
+        matvec((32, 8), (4, 2), ("int8", "int8"), "block", "dsp"),
+        matvec((32, 16), (2, 4), ("int4", "int4"), "block", "dsp"),
+        matvec((64, 16), (8, 4), ("uint2", "int2n")),
+        matvec((64, 32), (16, 2), ("uint2", "int2n"), "block"),
+        matvec((64, 16), (16, 2), ("bipolar", "bipolar")),
+        matvec((128, 16), (32, 4), ("bipolar", "bipolar"), "block"),
+        matvec((64, 16), (8, 4), ("uint8", "bipolar")),
+        matvec((48, 12), (6, 3), ("int4", "ternary")),
+        matvec((36, 8), (36, 1), ("uint4", "int4n")),
+        matvec((16, 16), (1, 1), ("uint6", "int6")),
+        matvec((256, 16), (8, 1), ("uint3", "int3"), "block"),
+        matvec((72, 16), (2, 8), ("int5", "int5"), "block"),
+    ),
+    "threshold": (
+        threshold(8, 2, 11, "uint4"),
+        threshold(16, 4, 13, "uint4"),
+        threshold(16, 1, 16, "uint4"),
+        threshold(64, 1, 12, "uint4", "block"),
+        threshold(16, 8, 9, "bipolar"),
+        threshold(32, 4, 10, "uint2"),
+        threshold(64, 16, 8, "bipolar"),
+        threshold(8, 1, 14, "int4"),
+        threshold(16, 2, 18, "uint6", "block"),
+        threshold(8, 8, 12, "uint3"),
+    ),
+    "requant": (
+        requant(8, 1, 16, 12),
+        requant(8, 2, 18, 16),
+        requant(16, 4, 12, 8),
+        requant(16, 1, 20, 16, "dsp"),
+        requant(16, 2, 14, 12, "dsp"),
+        requant(4, 4, 16, 8, "dsp"),
+    ),
+    "window": (
+        window((10, 10, 1), 3, 1, "uint4"),
+        window((6, 6, 8), 3, 4, "uint4"),
+        window((8, 8, 8), 2, 2, "uint4", 2),
+        window((4, 4, 16), 2, 4, "uint4", 2),
+        window((12, 12, 16), 3, 16, "uint2"),
+        window((30, 30, 3), 3, 3, "uint8", 1, "block"),
+        window((28, 28, 8), 5, 8, "uint4", 1, "block"),
+        window((14, 14, 32), 3, 8, "bipolar", 1, "block"),
+        window((16, 16, 4), 1, 2, "int8", 2),
+    ),
+    "pad": tuple(
+        block(
+            levels(shape, kind),
+            "pad",
+            {"padding": (border,) * 4, "simd": simd},
+        )
+        for shape, kind, border, simd in (
+            ((8, 8, 1), "uint4", 1, 1),
+            ((4, 4, 8), "uint4", 1, 4),
+            ((16, 16, 16), "uint8", 1, 8),
+            ((28, 28, 4), "uint2", 2, 2),
+            ((14, 14, 32), "int4", 1, 32),
+        )
+    ),
+    "pool_max": tuple(
+        block(
+            levels((2, 2, pixels * channels), kind),
+            "pool_max",
+            {"window": pixels, "pe": pe, "ram_style": "distributed"},
+        )
+        for pixels, channels, kind, pe in (
+            (4, 8, "uint4", 2),
+            (4, 16, "uint4", 16),
+            (9, 8, "int8", 1),
+            (4, 64, "bipolar", 16),
+            (4, 32, "uint2", 4),
+            (4, 4, "int6", 4),
+        )
+    ),
+    "argmax": tuple(
+        block(wide((classes,), bits), "argmax", {"pe": pe})
+        for classes, bits, pe in ((10, 13, 1), (10, 16, 2), (10, 10, 5), (100, 20, 1), (16, 12, 8))
+    ),
+    "dwc": (
+        dwc(4, 1, 3), dwc(4, 2, 4), dwc(4, 4, 1), dwc(8, 1, 16), dwc(8, 16, 1), dwc(1, 32, 8),
+        dwc(12, 4, 1), dwc(6, 3, 6),
+    ),
+    "fifo": (
+        fifo(4, 16), fifo(16, 16), fifo(16, 48), fifo(32, 32), fifo(8, 128),
+        fifo(16, 1024, "block"), fifo(36, 512, "block"),
+    ),
+    "fork": tuple(
+        block(wide((8,), bits), "fork", {"lanes": lanes}) for bits, lanes in ((13, 1), (10, 4),
+        (16, 8))
+    ),
+}  # fmt: skip
+
+
+def samples(groups: list[str]) -> Graph:
+    """All samples of these groups as one hardware graph with one stream each."""
+    builder, rng = GraphBuilder("samples", HARDWARE), np.random.default_rng(0)
+    outputs: list[str] = []
+    for group in groups:
+        for number, add in enumerate(GROUPS[group]):
+            name = f"{group}_{number}"
+            add(builder, name, rng)
+            outputs += [f"{name}_a", f"{name}_b"] if group == "fork" else [name]
+    return builder.finish(*outputs)
+
+
+def measure(family: str, groups: list[str]) -> None:
+    """Synthesise the samples for a family and keep what each instance takes."""
+    target = next(t for t in list_targets() if t.family == family)
+    table: dict[str, Any] = json.loads(MEASURED.read_text()) if MEASURED.is_file() else {}
+    for group in groups:
+        graph = samples([group])
+        with tempfile.TemporaryDirectory() as folder:
+            emit(graph, Path(folder, "rtl"))
+            out = Path(folder, "out")
+            result = synthesise(Path(folder, "rtl"), target, out, timeout=_TIMEOUT)
+        rows = {
+            node.name: {
+                "terms": block_terms(block_of(graph, node), family),
+                "counted": block_of(graph, node).memory_cost(family).to_json(),
+                "measured": result.by_instance[f"i_{node.name}"].to_json(),
+            }
+            for node in graph
+        }
+        entry = table.setdefault(family, {})
+        entry[group] = {
+            "tool": result.tool,
+            "date": datetime.date.today().isoformat(),
+            "command": f"python benchmarks/estimates.py measure {family} --groups {group}",
+            "samples": rows,
+        }
+        MEASURED.parent.mkdir(parents=True, exist_ok=True)
+        MEASURED.write_text(json.dumps(table, indent=1) + "\n")
+        print(f"{family} {group}: {len(rows)} samples, {result.seconds:.0f} s", flush=True)
+
+
+def fit_line(terms: list[dict[str, float]], measured: list[float]) -> dict[str, float]:
+    """Coefficients >= 0 of least relative error; below 20 units, of least absolute error."""
+    names = sorted({name for row in terms for name in row})
+    matrix = np.array([[row.get(name, 0.0) for name in names] for row in terms])
+    target = np.array(measured)
+    weight = 1.0 / np.maximum(target, 20.0)
+    solution, _ = nnls(matrix * weight[:, None], target * weight)
+    return {n: round(float(x), 4) for n, x in zip(names, solution, strict=True) if x > 1e-6}
+
+
+def predicted(line: dict[str, float], terms: dict[str, float]) -> float:
+    return sum(line.get(name, 0.0) * value for name, value in terms.items())
+
+
+def fit() -> None:
+    """Fit all families, write the coefficients, print the errors."""
+    table: dict[str, Any] = json.loads(MEASURED.read_text())
+    families: dict[str, Any] = {}
+    for family in (f for f in FAMILIES if f in table):
+        blocks: dict[str, Any] = {}
+        print(f"\n{family:10s} {'block':10s} {'samples':>7s} {'LUT mean':>9s} {'LUT max':>8s} "
+              f"{'FF mean':>8s} {'FF max':>7s}")  # fmt: skip
+        for group, entry in table[family].items():
+            rows = list(entry["samples"].values())
+            lines: dict[str, Any] = {}
+            for kind in ("lut", "ff"):
+                values = [row["measured"][kind] for row in rows]
+                lines[kind] = fit_line([row["terms"] for row in rows], values)
+                errors = [
+                    abs(predicted(lines[kind], row["terms"]) - value) / max(value, 20.0)
+                    for row, value in zip(rows, values, strict=True)
+                ]
+                lines[f"{kind}_error"] = {
+                    "mean": round(float(np.mean(errors)), 3), "max": round(float(np.max(errors)), 3)
+                }  # fmt: skip
+            blocks[group] = lines
+            lut, ff = lines["lut_error"], lines["ff_error"]
+            print(f"{'':10s} {group:10s} {len(rows):7d} {lut['mean']:9.1%} {lut['max']:8.1%} "
+                  f"{ff['mean']:8.1%} {ff['max']:7.1%}")  # fmt: skip
+        tools = sorted({entry["tool"] for entry in table[family].values()})
+        dates = sorted({entry["date"] for entry in table[family].values()})
+        families[family] = {"tool": tools, "date": dates, "blocks": blocks}
+    text = {
+        "command": "python benchmarks/estimates.py fit",
+        "measurements": "docs/results/estimates.json",
+        "families": families,
+    }
+    COEFFICIENTS.write_text(json.dumps(text, indent=1, sort_keys=True) + "\n")
+
+
+def arguments() -> Iterator[argparse.Namespace]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    run = verbs.add_parser("measure")
+    run.add_argument("family", choices=FAMILIES)
+    run.add_argument("--groups", default=",".join(GROUPS))
+    verbs.add_parser("fit")
+    yield parser.parse_args()
+
+
+def main() -> None:
+    for given in arguments():
+        if given.verb == "measure":
+            measure(given.family, given.groups.split(","))
+        else:
+            fit()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integer graph -> hardware graph of the streaming architecture: blocks, folding, timing, cost."""
+
+from bitwright.hw.blocks import Block, Estimate, Fold, Port, block_of, blocks_of
+from bitwright.hw.cost import graph_resources
+from bitwright.hw.dataflow import Dataflow, analyse
+from bitwright.hw.describe import LayerRow, describe
+from bitwright.hw.dialect import HARDWARE
+from bitwright.hw.folding import Folding, NodeFolding, load_folding, parse_folding
+from bitwright.hw.mapping import MapOptions, folding_of, map_graph
+from bitwright.hw.search import FillGoal, RateGoal, search_folding
+from bitwright.hw.template import template
+
+__all__ = [
+    "HARDWARE",
+    "Block",
+    "Dataflow",
+    "Estimate",
+    "FillGoal",
+    "Fold",
+    "Folding",
+    "LayerRow",
+    "MapOptions",
+    "NodeFolding",
+    "Port",
+    "RateGoal",
+    "analyse",
+    "block_of",
+    "blocks_of",
+    "describe",
+    "folding_of",
+    "graph_resources",
+    "load_folding",
+    "map_graph",
+    "parse_folding",
+    "search_folding",
+    "template",
+]

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FIFOs: where the timing model needs them, as deep as it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from bitwright.hw.blocks import Block, MatVec, block_of, blocks_of
+from bitwright.hw.dataflow import DIRECT_BEATS, FIFO_LATENCY, Dataflow, analyse
+from bitwright.hw.folding import Folding
+from bitwright.hw.memory import ram_style
+from bitwright.ir import Attr, Graph, Node
+from bitwright.ir.graph import rebuild
+
+_GRAIN = 16  # LUT RAM comes in units of 16 or 32 words
+
+
+def insert_fifos(hardware: Graph, folding: Folding, family: str) -> Graph:
+    """FIFOs as deep as the timing model says; see `hw.dataflow`."""
+    depths = fifo_depths(hardware)
+    for node in hardware:
+        given = folding.of(node.name, node.op).depth
+        if given is not None and node.inputs[0] not in hardware.inputs:
+            depths[node.inputs[0]] = given
+    nodes: list[Node] = []
+    for node in hardware:
+        (edge,) = node.inputs
+        depth = depths.get(edge, 0)
+        if depth > DIRECT_BEATS:
+            block = block_of(hardware, node)
+            lanes = block.lanes[0]
+            width = block.inputs[0].width
+            style = ram_style(family, depth, width)
+            attrs: dict[str, Attr] = {"depth": depth, "lanes": lanes, "ram_style": style}
+            name = f"{node.name}_fifo"
+            nodes.append(Node(name, "fifo", (edge,), (name,), attrs, {}, node.source))
+            edge = name
+        nodes.append(replace(node, inputs=(edge,)))
+    return rebuild(hardware, tuple(nodes))
+
+
+def fifo_depths(hardware: Graph) -> dict[str, int]:
+    """Depth of every edge that needs a FIFO."""
+    blocks = blocks_of(hardware)
+    delays: dict[str, int] = {}
+    while True:
+        flow = analyse(hardware, delays)
+        needed = {edge for edge, beats in flow.beats.items() if beats > DIRECT_BEATS}
+        needed |= _tight_edges(hardware, blocks, flow)
+        new = needed - set(delays) - set(hardware.inputs)
+        if not new:
+            break
+        delays.update(dict.fromkeys(new, FIFO_LATENCY))
+    slack = _pipeline_latency(hardware, blocks, set(delays))
+    return {edge: _round_depth(flow.beats[edge] + slack[edge]) for edge in delays}
+
+
+def _tight_edges(hardware: Graph, blocks: dict[str, Block], flow: Dataflow) -> set[str]:
+    """Edges whose consumer cannot afford the bubbles of a pipeline that stood still."""
+    tight: set[str] = set()
+    for node in hardware:
+        (edge,) = node.inputs
+        producer = hardware.producer(edge)
+        if producer is None or not isinstance(blocks[node.name], MatVec):
+            continue
+        shape = hardware.types[edge].shape
+        bursts = prod(shape[:-1]) if len(shape) == 3 else 1
+        spare = flow.interval - flow.intervals[node.name]
+        if spare < bursts * blocks[producer.name].pipeline:
+            tight.add(edge)
+    return tight
+
+
+def _pipeline_latency(
+    hardware: Graph, blocks: dict[str, Block], buffered: set[str]
+) -> dict[str, int]:
+    """Register stages from the last FIFO to an edge: bubbles, when all of it stands still."""
+    total: dict[str, int] = dict.fromkeys(hardware.inputs, 0)
+    for node in hardware:
+        (edge,) = node.inputs
+        before = 0 if edge in buffered else total[edge]
+        for out in node.outputs:
+            total[out] = before + blocks[node.name].pipeline
+    return total
+
+
+def _round_depth(depth: int) -> int:
+    """The next size that costs no more."""
+    return -(-depth // _GRAIN) * _GRAIN

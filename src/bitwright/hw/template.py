@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integer graph -> the unfolded hardware graph: which blocks there are and how they are wired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+
+from bitwright.errors import ModelError
+from bitwright.hw.blocks.requant import MAX_OUT_BITS, ROUNDINGS
+from bitwright.hw.blocks.threshold import MAX_BITS
+from bitwright.hw.dialect import HARDWARE
+from bitwright.ir import Attr, Graph, GraphBuilder, IntArray, Node
+
+
+def template(graph: Graph) -> Graph:
+    """The blocks of an integer graph, completely folded (PE = SIMD = 1), without converters and
+    FIFOs.
+
+    Raises:
+        ModelError: a node has no hardware.
+    """
+    builder = GraphBuilder(graph.name, HARDWARE)
+    streams = _Streams(graph, builder)
+    for edge in graph.inputs:
+        streams.define_input(edge)
+    for node in graph:
+        if node.op not in _MAPPERS:
+            raise ModelError(
+                f"the operation {node.op!r} has no hardware block",
+                where=node.source or node.name,
+                hint=f"operations with hardware are {', '.join(sorted(_MAPPERS))}",
+            )
+        _MAPPERS[node.op](node, streams)
+    return builder.finish(*(streams.outputs[edge] for edge in graph.outputs))
+
+
+class _Streams:
+    """Which stream each reader of an integer edge gets; a stream has one reader, else a fork."""
+
+    def __init__(self, graph: Graph, builder: GraphBuilder) -> None:
+        self.graph, self.builder = graph, builder
+        self._free: dict[str, list[str]] = {}
+        self.outputs: dict[str, str] = {}
+
+    def define(self, edge: str, make: Callable[[str], str]) -> None:
+        """Make the stream of an integer edge, and a tree of forks if it has several readers.
+
+        A graph output keeps the edge's name, so that hardware and integer graph have the same
+        outputs.
+        """
+        is_output = edge in self.graph.outputs
+        readers = len(self.graph.consumers(edge)) + is_output
+        is_input = edge in self.graph.inputs
+        stream = make(edge if readers < 2 or is_input else f"{edge}_all")
+        if readers == 0:
+            where = (self.graph.producer(edge) or self.graph.nodes[0]).name
+            raise ModelError(f"nothing reads {edge!r}", where=where, hint="remove dead nodes first")
+        if is_input and is_output:
+            raise ModelError(f"input {edge!r} is also an output: there is nothing to build")
+        streams = []
+        for index in range(readers - 1):
+            last = index == readers - 2
+            first = edge if is_output and index == 0 else f"{edge}_{index}"
+            rest = f"{edge}_{index + 1}" if last else f"{edge}_rest{index}"
+            name = self.builder.unique(f"{edge}_fork")
+            self.builder.add("fork", (stream,), name=name, outputs=(first, rest))
+            streams.append(first)
+            stream = rest
+        streams.append(stream)
+        if is_output:
+            self.outputs[edge] = streams.pop(0)
+        self._free[edge] = streams
+
+    def define_input(self, edge: str) -> None:
+        """As `define`, for an input of the graph."""
+        kind = self.graph.types[edge]
+        self.define(edge, lambda name: self.builder.input(name, kind))
+
+    def take(self, node: Node) -> str:
+        """The stream that a node of the integer graph reads."""
+        (edge,) = node.inputs
+        return self._free[edge].pop(0)
+
+    def image(self, node: Node) -> None:
+        """Make sure that a node reads an image.
+
+        Raises:
+            ModelError: it does not.
+        """
+        shape = self.graph.types[node.inputs[0]].shape
+        if len(shape) != 3:
+            raise ModelError(f"{node.op} needs an image, got shape {shape}", where=node.name)
+
+
+def _add_border(node: Node, streams: _Streams, stream: str, value: int, span: int) -> str:
+    padding = node.ints("padding")
+    if not any(padding):
+        return stream
+    if padding[0] >= span:
+        raise ModelError(
+            f"{padding[0]} rows of padding above a window of {span} rows give output rows that "
+            "do not depend on the image; the hardware would send them before the image arrives",
+            where=node.source or node.name,
+            hint=f"use a padding below {span}",
+        )
+    attrs: dict[str, Attr] = {"padding": padding, "value": value}
+    name = streams.builder.unique(f"{node.name}_pad")
+    return streams.builder.add("pad", (stream,), name=name, attrs=attrs, source=node.source)
+
+
+def _add_window(
+    node: Node, streams: _Streams, stream: str, kernel: tuple[int, ...], dilation: tuple[int, ...]
+) -> str:
+    stride = node.ints("stride")
+    if prod(kernel) == 1 and prod(stride) == 1:
+        return stream
+    attrs: dict[str, Attr] = {
+        "kernel": kernel,
+        "stride": stride,
+        "dilation": dilation,
+        "rows": dilation[0] * (kernel[0] - 1) + 1 + stride[0],
+    }
+    name = streams.builder.unique(f"{node.name}_window")
+    return streams.builder.add("window", (stream,), name=name, attrs=attrs, source=node.source)
+
+
+def _map_conv(node: Node, streams: _Streams) -> None:
+    groups = node.integer("groups")
+    if groups != 1:
+        raise ModelError(
+            f"a convolution with groups={groups} has no streaming hardware block yet",
+            where=node.source or node.name,
+            hint="use groups=1 in this layer",
+        )
+    weight = node.params["weight"]
+    rows, kernel_h, kernel_w, _ = weight.shape
+    dilation = node.ints("dilation")
+    span = dilation[0] * (kernel_h - 1) + 1
+    stream = _add_border(node, streams, streams.take(node), 0, span)
+    stream = _add_window(node, streams, stream, (kernel_h, kernel_w), dilation)
+    params: dict[str, IntArray] = {**node.params, "weight": weight.reshape(rows, -1)}
+    streams.define(node.output, lambda name: _add_matvec(node, streams, stream, name, params))
+
+
+def _add_matvec(
+    node: Node, streams: _Streams, stream: str, output: str, params: Mapping[str, IntArray]
+) -> str:
+    attrs = {key: node.attrs[key] for key in ("weight_format", "weight_scale")}
+    return streams.builder.append(
+        Node(node.name, "matvec", (stream,), (output,), attrs, params, node.source)
+    )
+
+
+def _map_dense(node: Node, streams: _Streams) -> None:
+    stream = streams.take(node)
+    streams.define(node.output, lambda name: _add_matvec(node, streams, stream, name, node.params))
+
+
+def _map_activation(node: Node, streams: _Streams) -> None:
+    """A threshold or requantization, within what the modules take.
+
+    Raises:
+        ModelError: it is not.
+    """
+    tensor = streams.graph.types[node.inputs[0]]
+    output = streams.graph.types[node.output]
+    where = node.source or node.name
+    if tensor.is_bipolar:
+        raise ModelError(
+            f"{node.op} of a bipolar tensor has no hardware",
+            where=where,
+            hint="remove this activation: its input has two values only",
+        )
+    if node.op == "threshold":
+        count = int(node.params["thresholds"].shape[1])
+        if count.bit_length() > MAX_BITS:
+            raise ModelError(
+                f"{count} thresholds a channel: the hardware searches at most {2**MAX_BITS - 1}",
+                where=where,
+                hint=f"use an activation of at most {MAX_BITS} bits, or requantization",
+            )
+        if node.integer("step") != 1 and not output.is_bipolar:
+            raise ModelError(
+                f"thresholds with step {node.integer('step')} have no hardware",
+                where=where,
+                hint="use an activation format whose levels are one apart, or bipolar",
+            )
+    elif output.wire_bits > MAX_OUT_BITS or node.string("rounding") not in ROUNDINGS:
+        raise ModelError(
+            f"no hardware requantizes to {output.wire_bits} bits by {node.string('rounding')}",
+            where=where,
+            hint=f"at most {MAX_OUT_BITS} bits; rounding {', '.join(ROUNDINGS)}",
+        )
+    _map_same(node, streams)
+
+
+def _map_same(node: Node, streams: _Streams) -> None:
+    """An operation that the hardware dialect has under the same name with the same attributes."""
+    stream = streams.take(node)
+    streams.define(
+        node.output,
+        lambda name: streams.builder.append(replace(node, inputs=(stream,), outputs=(name,))),
+    )
+
+
+def _map_pool(node: Node, streams: _Streams) -> None:
+    streams.image(node)
+    kernel = node.ints("kernel")
+    lowest = streams.graph.types[node.inputs[0]].lo
+    stream = _add_border(node, streams, streams.take(node), lowest, kernel[0])
+    stream = _add_window(node, streams, stream, kernel, (1, 1))
+    attrs: dict[str, Attr] = {"window": prod(kernel)}
+    streams.define(
+        node.output,
+        lambda name: streams.builder.append(
+            Node(node.name, "pool_max", (stream,), (name,), attrs, {}, node.source)
+        ),
+    )
+
+
+_MAPPERS: dict[str, Callable[[Node, _Streams], None]] = {
+    "conv": _map_conv,
+    "dense": _map_dense,
+    "threshold": _map_activation,
+    "requant": _map_activation,
+    "max_pool": _map_pool,
+    "flatten": _map_same,
+    "argmax": _map_same,
+}
