@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def _patches(x: Array, product: Product) -> Array:
     view = kernels.windows(
         kernels.pad_image(x, product.padding, 0), kernel, product.stride, product.dilation
     )
-    return view.reshape(*view.shape[:3], -1)
+    return view.reshape(*view.shape[:3], prod(view.shape[3:]))
 
 
 def _by_chunks(run: Step, x: Array, bytes_per_image: int) -> Array:

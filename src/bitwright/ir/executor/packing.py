@@ -116,7 +116,8 @@ def _even_pieces(segments: int, units: int, limit: int) -> tuple[tuple[int, ...]
 def _corrected(product: Product) -> IntArray:
     """Bias of each row on stored codes: ``sum w * level = sum w * code + zero * sum w``."""
     zero = storage(product.source)[1]
-    return product.bias + zero * product.weight.sum(axis=(2, 3, 4))
+    sums: IntArray = product.weight.sum(axis=(2, 3, 4))
+    return product.bias + zero * sums
 
 
 def _in_int16(product: Product) -> bool:
