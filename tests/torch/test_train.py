@@ -330,3 +330,17 @@ def test_evaluation_counts() -> None:
     assert measured.scores.shape == (6, 3) and measured.scores.max() == 1.0
     with pytest.raises(DataError, match="holds no image"):
         evaluate(nn.Flatten(), data.take([]))
+
+
+def test_threads_are_set_for_the_run_alone(few: DataSplits, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    seen: list[int] = []
+    config = CONFIG.model_copy(update={"epochs": 1, "threads": before + 1})
+    fit(
+        fresh(),
+        few,
+        config,
+        run_dir=tmp_path,
+        on_progress=lambda _: seen.append(torch.get_num_threads()),
+    )
+    assert set(seen) == {before + 1} and torch.get_num_threads() == before

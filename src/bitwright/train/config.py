@@ -70,6 +70,8 @@ class TrainConfig(BaseModel):
             validation images, or the ``last`` ones.
         augmentation: random changes to the training images.
         distillation: how much to learn from a teacher, when one is given.
+        threads: CPU threads; None leaves it to torch. Small networks train fastest on one, and then
+            give the same weights on machines with different numbers of cores.
         device: ``cpu``, ``cuda``, ``mps`` or ``auto``.
         seed: of everything random in the run.
     """
@@ -92,6 +94,7 @@ class TrainConfig(BaseModel):
     keep: Literal["best", "last"] = "best"
     augmentation: Augmentation = Augmentation()
     distillation: Distillation | None = None
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
 

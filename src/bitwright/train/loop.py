@@ -139,14 +139,18 @@ def fit(
 def _deterministic(config: TrainConfig) -> Iterator[None]:
     """Seed torch for this run; give the caller's generators and switches back afterwards."""
     was_deterministic = torch.are_deterministic_algorithms_enabled()
+    had_threads = torch.get_num_threads()
     on_cpu = config.device == "cpu"
     with torch.random.fork_rng(devices=[] if on_cpu else None):
         torch.manual_seed(config.seed)
         if not on_cpu:  # operations on the CPU are deterministic as they are
             torch.use_deterministic_algorithms(True, warn_only=True)
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
         try:
             yield
         finally:
+            torch.set_num_threads(had_threads)
             torch.use_deterministic_algorithms(was_deterministic)
 
 
@@ -188,7 +192,8 @@ def _start(
 
 
 def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    decayed, free = [], []
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         is_weight = parameter.ndim > 1 and name.rsplit(".", 1)[-1] == "weight"
         (decayed if is_weight else free).append(parameter)
