@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks and foldings for the tests of the hardware side."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from bitwright.errors import ModelError
+from bitwright.formats import parse_format
+from bitwright.hw import Folding, NodeFolding, blocks_of, template
+from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType
+from tests.strategies import GraphLimits, integer_graphs
+
+LIMITS = GraphLimits(groups=False, image=8, channels=6)
+
+
+def levels(shape: tuple[int, ...], name: str) -> TensorType:
+    """A tensor that may hold all levels of a format."""
+    kind = parse_format(name)
+    return TensorType(shape, kind, (0.5,), kind.min_level, kind.max_level)
+
+
+class Net:
+    """A network written down layer by layer, with random weights and thresholds."""
+
+    def __init__(
+        self, shape: tuple[int, ...], activation: str, weight: str, seed: int = 0, name: str = "net"
+    ) -> None:
+        self.builder = GraphBuilder(name, INTEGER)
+        self.rng = np.random.default_rng(seed)
+        self.activation, self.weight = activation, weight
+        self.edge = self.builder.input("x", levels(shape, activation))
+
+    def _weights(self, shape: tuple[int, ...]) -> np.ndarray:
+        kind = parse_format(self.weight)
+        if kind.name == "bipolar":
+            return self.rng.integers(0, 2, shape) * 2 - 1
+        return self.rng.integers(kind.min_level, kind.max_level + 1, shape)
+
+    def _layer(self, op: str, name: str, params: dict[str, np.ndarray], **attrs: object) -> Net:
+        attrs |= {"weight_format": self.weight, "weight_scale": (0.5,)}
+        self.edge = self.builder.add(op, (self.edge,), name=name, attrs=attrs, params=params)
+        return self
+
+    def conv(self, rows: int, kernel: int, padding: int = 0, stride: int = 1) -> Net:
+        channels = self.builder.types[self.edge].channels
+        params = {"weight": self._weights((rows, kernel, kernel, channels))}
+        name = self.builder.unique("conv")
+        pads, strides = (padding,) * 4, (stride,) * 2
+        return self._layer("conv", name, params, padding=pads, stride=strides)
+
+    def dense(self, rows: int, *, bias: bool = False, name: str | None = None) -> Net:
+        params = {"weight": self._weights((rows, self.builder.types[self.edge].channels))}
+        if bias:
+            params["bias"] = self.rng.integers(-20, 21, rows)
+        return self._layer("dense", name or self.builder.unique("dense"), params)
+
+    def threshold(self) -> Net:
+        tensor, kind = self.builder.types[self.edge], parse_format(self.activation)
+        count = (kind.max_level - kind.min_level) // kind.level_step
+        drawn = self.rng.integers(tensor.lo // 3, tensor.hi // 3 + 2, (tensor.channels, count))
+        attrs = {"base": kind.min_level, "step": kind.level_step, "format": self.activation}
+        self.edge = self.builder.add(
+            "threshold",
+            (self.edge,),
+            name=self.builder.unique("act"),
+            attrs={**attrs, "scale": (0.5,)},
+            params={"thresholds": np.sort(drawn, axis=1)},
+        )
+        return self
+
+    def pool(self, kernel: int = 2) -> Net:
+        attrs = {"kernel": (kernel, kernel), "stride": (kernel, kernel)}
+        name = self.builder.unique("pool")
+        self.edge = self.builder.add("max_pool", (self.edge,), name=name, attrs=attrs)
+        return self
+
+    def flatten(self) -> Net:
+        self.edge = self.builder.add("flatten", (self.edge,), name="flat")
+        return self
+
+    def finish(self, *, label: bool = True) -> Graph:
+        if not label:
+            return self.builder.finish(self.edge)
+        return self.builder.finish(
+            self.edge, self.builder.add("argmax", (self.edge,), name="label")
+        )
+
+
+def digits_like(seed: int = 0) -> Graph:
+    """The demo's network with random numbers."""
+    net = Net((8, 8, 1), "uint4", "int4n", seed, "digits")
+    net.conv(8, 3, 1).threshold().pool().conv(16, 3, 1).threshold().pool()
+    return net.flatten().dense(10, bias=True, name="scores").finish()
+
+
+def mlp(activation: str, weight: str, seed: int = 0) -> Graph:
+    """A small fully connected network."""
+    net = Net((24,), activation, weight, seed, "mlp")
+    return net.dense(12).threshold().dense(8).threshold().dense(5, name="scores").finish()
+
+
+def tiny() -> Graph:
+    """The smallest network with one of everything; its RTL is a golden file."""
+    net = Net((4, 4, 1), "uint2", "int2n", 3, "tiny")
+    net.conv(2, 3, 1).threshold().pool().flatten()
+    return net.dense(3, bias=True, name="scores").finish()
+
+
+@st.composite
+def mapped_networks(
+    draw: st.DrawFn, limits: GraphLimits = LIMITS
+) -> tuple[Graph, Folding]:
+    """A random network that has hardware, and a random legal folding of it."""
+    graph = draw(integer_graphs(limits).filter(has_hardware))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1), label="folding"))
+    return graph, random_folding(graph, rng)
+
+
+def has_hardware(graph: Graph) -> bool:
+    """Whether every layer has a block (the refusals have tests of their own)."""
+    try:
+        template(graph)
+    except ModelError:
+        return False
+    return True
+
+
+def random_folding(graph: Graph, rng: np.random.Generator) -> Folding:
+    """A legal folding of every block that can be folded, uniform."""
+    nodes: dict[str, NodeFolding] = {}
+    for name, block in blocks_of(template(graph)).items():
+        choices = block.foldings()
+        if len(choices) > 1:
+            chosen = choices[rng.integers(len(choices))]
+            nodes[name] = NodeFolding.from_attrs(chosen.as_dict())
+    return Folding(nodes)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mapping: the hardware graph means the same as the integer graph, or the refusal says why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.hw_networks import Net, digits_like, levels, mapped_networks, mlp
+
+from bitwright.errors import ModelError, RecipeError
+from bitwright.hw import (
+    Folding,
+    MapOptions,
+    NodeFolding,
+    analyse,
+    block_of,
+    blocks_of,
+    describe,
+    folding_of,
+    map_graph,
+    parse_folding,
+)
+from bitwright.hw.blocks import Fifo, Flatten, MatVec
+from bitwright.hw.dialect import HARDWARE
+from bitwright.ir import (
+    INTEGER,
+    Graph,
+    GraphBuilder,
+    load_graph,
+    random_feeds,
+    save_graph,
+    verify,
+)
+
+
+def assert_same(graph: Graph, hardware: Graph, frames: int = 3, seed: int = 0) -> None:
+    feeds = random_feeds(graph, frames, np.random.default_rng(seed))
+    expected, got = graph.run(feeds), hardware.run(feeds)
+    assert list(expected) == list(got)
+    for edge, value in expected.items():
+        assert (value == got[edge]).all()
+
+
+@given(mapped_networks(), st.booleans())
+def test_hardware_graph_computes_the_same(case: tuple[Graph, Folding], fifos: bool) -> None:
+    graph, folding = case
+    hardware = map_graph(graph, folding, MapOptions(fifos=fifos))
+    verify(hardware)
+    assert_same(graph, hardware)
+
+
+@given(mapped_networks())
+def test_every_stream_fits_both_its_ends(case: tuple[Graph, Folding]) -> None:
+    hardware = map_graph(*case)
+    blocks = blocks_of(hardware)
+    ports = {e: p for b in blocks.values() for e, p in zip(b.node.outputs, b.outputs, strict=True)}
+    for node in hardware:
+        (edge,) = node.inputs
+        assert len(hardware.consumers(edge)) == 1
+        if edge in ports:
+            want = blocks[node.name].inputs[0]
+            assert (ports[edge].lanes, ports[edge].width) == (want.lanes, want.width)
+            assert isinstance(blocks[node.name], Flatten) or ports[edge].beats == want.beats
+
+
+@given(mapped_networks())
+def test_the_folding_of_a_design_gives_the_design_again(case: tuple[Graph, Folding]) -> None:
+    hardware = map_graph(*case)
+    folding = parse_folding(folding_of(hardware).to_json())
+    assert map_graph(case[0], folding) == hardware
+
+
+def test_saved_and_loaded_hardware_graph_is_equal(tmp_path: Any) -> None:
+    hardware = map_graph(digits_like())
+    save_graph(hardware, tmp_path / "hw.graph")
+    assert load_graph(tmp_path / "hw.graph", {"hardware": HARDWARE}) == hardware
+
+
+def test_unset_folding_follows_the_neighbours() -> None:
+    folding = Folding({"conv": NodeFolding(pe=4), "conv_2": NodeFolding(pe=2, simd=12)})
+    hardware = map_graph(digits_like(), folding)
+    found = {name: block.lanes for name, block in blocks_of(hardware).items()}
+    assert found["act"] == (4, 4)
+    assert found["pool_window"] == found["pool"] == (4, 4)
+    assert found["conv_2_pad"] == found["conv_2_window"] == (4, 4)
+    assert found["conv_2_dwc"] == (4, 12)
+
+
+def test_lane_counts_that_share_no_divisor_go_through_their_multiple() -> None:
+    graph = mlp("uint4", "int4n")
+    folding = Folding({"dense": NodeFolding(pe=4), "dense_2": NodeFolding(simd=6)})
+    dwcs = [b.lanes for b in blocks_of(map_graph(graph, folding)).values() if b.node.op == "dwc"]
+    assert (4, 12) in dwcs and (12, 6) in dwcs
+
+
+def test_a_given_fifo_depth_is_kept() -> None:
+    folding = Folding({"dense_2": NodeFolding(depth=100)})
+    blocks = blocks_of(map_graph(mlp("uint4", "int4n"), folding))
+    fifo = blocks["dense_2_fifo"]
+    assert isinstance(fifo, Fifo) and fifo.depth == 100
+
+
+def test_memory_style_follows_size_unless_it_is_given() -> None:
+    graph = Net((512,), "uint4", "int4n").dense(64, name="scores").finish(label=False)
+    for given, style in ((None, "block"), ("distributed", "distributed")):
+        hardware = map_graph(graph, Folding({"scores": NodeFolding(ram_style=given)}))
+        assert hardware.node("scores").string("ram_style") == style
+
+
+@pytest.mark.parametrize(
+    ("choice", "message", "hint"),
+    [
+        (NodeFolding(pe=5), "PE=5 does not divide 16", "legal are 1, 2, 4, 8, 16"),
+        (NodeFolding(simd=7), "SIMD=7 does not divide 72", "legal are 1, 2, 3"),
+        (NodeFolding(reuse_factor=7), "no PE and SIMD give ReuseFactor 7", "near it are 6, 8"),
+    ],
+)
+def test_illegal_folding_says_what_is_legal(choice: NodeFolding, message: str, hint: str) -> None:
+    with pytest.raises(RecipeError, match=message) as caught:
+        map_graph(digits_like(), Folding({"conv_2": choice}))
+    assert caught.value.where == "folding, conv_2"
+    assert hint.split(" ")[0] in str(caught.value.hint)
+
+
+def test_illegal_rows_and_stray_names() -> None:
+    with pytest.raises(RecipeError, match="rows=2 is less than the 3 rows"):
+        map_graph(digits_like(), Folding({"conv_window": NodeFolding(rows=2)}))
+    with pytest.raises(RecipeError, match="names \\['conv9'\\]") as caught:
+        map_graph(digits_like(), Folding({"conv9": NodeFolding(pe=1)}))
+    assert "conv_2_window" in str(caught.value.hint)
+    with pytest.raises(RecipeError, match="unknown family 'ice40'"):
+        MapOptions("ice40")
+
+
+def test_reuse_factor_is_another_word_for_pe_and_simd() -> None:
+    hardware = map_graph(digits_like(), Folding({"conv_2": NodeFolding(reuse_factor=16)}))
+    block = blocks_of(hardware)["conv_2"]
+    assert isinstance(block, MatVec)
+    assert (block.simd, block.pe) == (72, 1)
+
+
+def _conv(groups: int = 1, padding: int = 0, kernel: int = 3) -> Graph:
+    builder = GraphBuilder("net", INTEGER)
+    edge = builder.input("x", levels((6, 6, 4), "uint4"))
+    attrs = {"groups": groups, "padding": (padding,) * 4, "weight_format": "int4"}
+    weight = np.ones((4, kernel, kernel, 4 // groups), dtype=np.int64)
+    return builder.finish(
+        builder.add(
+            "conv", (edge,), attrs=attrs, params={"weight": weight}, source="features.3", name="c"
+        )
+    )
+
+
+def _threshold(count: int, step: int = 1, source: str = "uint4") -> Graph:
+    builder = GraphBuilder("net", INTEGER)
+    edge = builder.input("x", levels((3,), source))
+    attrs = {"base": 0, "step": step, "format": "uint16", "scale": (1.0,)}
+    params = {"thresholds": np.arange(count)[None, :]}
+    return builder.finish(builder.add("threshold", (edge,), attrs=attrs, params=params, name="t"))
+
+
+@pytest.mark.parametrize(
+    ("graph", "where", "message"),
+    [
+        (_conv(groups=4), "features.3", "groups=4 has no streaming hardware"),
+        (_conv(padding=1, kernel=1), "features.3", "1 rows of padding above a window of 1"),
+        (_threshold(256), "t", "256 thresholds a channel: the hardware searches at most 255"),
+        (_threshold(3, step=2), "t", "thresholds with step 2"),
+        (_threshold(3, source="bipolar"), "t", "threshold of a bipolar tensor"),
+    ],
+)
+def test_what_has_no_hardware_is_refused_with_the_reason(
+    graph: Graph, where: str, message: str
+) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
+        map_graph(graph)
+    assert caught.value.where == where
+    assert caught.value.hint
+
+
+def test_several_readers_of_an_edge_get_forks_and_outputs_keep_their_names() -> None:
+    builder = GraphBuilder("net", INTEGER)
+    edge = builder.input("x", levels((4,), "uint4"))
+    params = {"weight": np.arange(12).reshape(3, 4) - 6}
+    attrs = {"weight_format": "int4"}
+    one = builder.add("dense", (edge,), name="one", attrs=attrs, params=params)
+    two = builder.add("dense", (edge,), name="two", attrs=attrs, params=params)
+    label = builder.add("argmax", (one,), name="label")
+    graph = builder.finish(one, two, label)
+    hardware = map_graph(graph)
+    assert hardware.outputs == ("one", "two", "label")
+    assert sum(node.op == "fork" for node in hardware) == 2
+    assert_same(graph, hardware)
+
+
+def test_description_has_the_figures_of_every_block() -> None:
+    hardware = map_graph(digits_like(), Folding({"conv_2": NodeFolding(pe=4, simd=4)}))
+    rows = {row.layer: row for row in describe(hardware, "ecp5")}
+    row = rows["conv_2"]
+    assert (row.pe, row.simd, row.weight_format, row.weight_bits) == (4, 4, "int4n", 4)
+    assert row.cycles == 16 // 4 * 72 // 4 * 16
+    assert row.macs == 16 * 16 * 72
+    assert row.parameters == 16 * 72
+    assert row.accumulator_bits == hardware.types["conv_2"].wire_bits
+    assert row.predicted.lut > 0
+    assert row.instance == "i_conv_2"
+    assert max(r.cycles for r in rows.values()) == analyse(hardware).interval
+    assert {"op", "layer", "predicted"} <= set(row.to_json())
+
+
+def test_estimate_of_a_block_states_beats_interval_and_latency() -> None:
+    hardware = map_graph(digits_like(), Folding({"conv": NodeFolding(pe=2, simd=3)}))
+    estimate = block_of(hardware, hardware.node("conv")).estimate("ecp5")
+    assert estimate.beats_in == (64 * 3,)
+    assert estimate.beats_out == (64 * 4,)
+    assert estimate.interval == 64 * 3 * 4
+    assert estimate.latency == 2 + 5 + 2  # last of three beats, pipeline, tree of three terms
+    assert estimate.resources.lut > 0
