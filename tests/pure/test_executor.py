@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fast executor equals the interpreter: random networks, every backend, kernel and thread count."""
+"""The fast executor equals the interpreter: random networks, all backends, kernels, threads."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.strategies import GraphLimits, draw_levels, integer_graphs
 
 from bitwright.errors import GraphError, ToolError
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds
 from bitwright.ir.executor import Executor, Op, native_status
 from bitwright.ir.executor.compiler import Library, build_library, find_compiler, native_library
-from tests.strategies import GraphLimits, draw_levels, integer_graphs
+from bitwright.ir.executor.layout import Feature
 
 WIDE_LIMITS = GraphLimits(image=6, channels=70, blocks=2)
 
@@ -34,6 +37,17 @@ def generic() -> Library:
     if compiler is None:
         pytest.skip("no C compiler on PATH")
     return build_library(compiler, ("-O1", "-DBW_GENERIC"))
+
+
+@pytest.fixture(scope="session", params=["SHIM_AVX512", "SHIM_AVXVNNI"])
+def newer(request, tmp_path_factory) -> Library:
+    """The paths for AVX-512 and AVX-VNNI over an emulation of those instructions."""
+    compiler = find_compiler()
+    if compiler is None or not (native_library() and native_library().has(Feature.AVX2)):
+        pytest.skip("needs a C compiler and AVX2")
+    shim = Path(__file__).parent / "avx512_shim.h"
+    flags = ("-O2", "-mavx2", "-Wno-psabi", f"-D{request.param}", "-include", str(shim))
+    return build_library(compiler, flags, tmp_path_factory.mktemp("kernels"))
 
 
 def assert_equal(graph: Graph, executor: Executor, feeds: dict[str, np.ndarray]) -> None:
@@ -108,6 +122,20 @@ def test_portable_kernels_equal_the_interpreter(generic, graph, kernel):
     only = frozenset({kernel}) if Op.DOT8 <= kernel <= Op.LUT else None
     executor = Executor(graph, threads=1, library=generic, only=only)
     assert_equal(graph, executor, random_feeds(graph, 3, np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "given_format", "weights"),
+    [(Op.DOT8, "uint8", "int8"), (Op.DOT8, "uint2", "int2"), (Op.XNOR, "bipolar", "bipolar")],
+)
+def test_paths_of_newer_processors(newer, kernel, given_format, weights):
+    assert newer.has(Feature.VNNI)
+    assert newer.lanes[Op.DOT8] == (16 if newer.has(Feature.VNNI512) else 8)
+    for channels, rows, after in ((3, 9, None), (64, 70, "uint2"), (67, 130, "bipolar")):
+        graph = network((5, 4, channels), given_format, weights, rows, after)
+        executor = Executor(graph, threads=1, library=newer, only=frozenset({kernel}))
+        assert executor.kernels == {"conv": kernel.name.lower()}
+        assert_equal(graph, executor, random_feeds(graph, 3, np.random.default_rng(rows)))
 
 
 KERNELS = [

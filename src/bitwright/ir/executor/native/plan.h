@@ -137,7 +137,9 @@ void bw_input(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end);
 void bw_output(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end);
 
 /* Keep a vector in a register: without it GCC folds one load into each of its uses, and loads become the limit. */
+#ifndef BW_KEEP
 #define BW_KEEP(v) __asm__("" : "+x"(v))
+#endif
 
 BW_INLINE int bw_element(int kind) { return 1 << kind; }
 
