@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of levels <-> beats on a stream, as bytes.
 
-A frame's elements (NHWC order, channel fastest) are cut into beats of ``lanes`` elements; lane 0 lies
-in the least significant bits; each lane has ``lane_bits`` bits: two's complement if signed, else
-unsigned, or one bit (1 = +1, 0 = -1) if bipolar. A beat is stored little endian in ``ceil(width / 8)``
-bytes, padding bits zero.
+A frame's elements (NHWC order, channel fastest) are cut into beats of ``lanes`` elements; lane 0
+lies in the least significant bits; each lane has ``lane_bits`` bits: two's complement if signed,
+else unsigned, or one bit (1 = +1, 0 = -1) if bipolar. A beat is stored little endian in
+``ceil(width / 8)`` bytes, padding bits zero.
 """
 
 from __future__ import annotations

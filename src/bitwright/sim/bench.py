@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from bitwright.rtl import library_files
+from bitwright.rtl import LIBRARY
 from bitwright.sim.beats import StreamSpec
 
 
@@ -26,16 +26,20 @@ def write_module_bench(
         folder: created; gets ``design.json``, ``lib/`` and the memory images.
         module: name of the library module.
         parameters: overrides; file parameters are paths relative to the folder.
-        inputs, outputs: stream prefix (``in`` for ``in_valid_i``) -> layout.
+        inputs, outputs: stream prefix (``in`` for ``in_valid_i``, ``s_axis`` for
+            ``s_axis_tvalid``) -> layout.
         memories: path -> content of memory images.
 
     Returns:
         The folder, for :meth:`bitwright.sim.Simulator.build`.
     """
+    from bitwright.rtl.emit import needed_modules  # the emitter needs much that a bench does not
+
     library = folder / "lib"
     library.mkdir(parents=True, exist_ok=True)
-    for file in library_files():
-        shutil.copy(file, library / file.name)
+    files = [f"lib/{name}.sv" for name in needed_modules({module})]
+    for name in files:
+        shutil.copy(LIBRARY / Path(name).name, folder / name)
     for name, text in (memories or {}).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +48,7 @@ def write_module_bench(
         "top": module,
         "clock": "clk_i",
         "reset": "rst_ni",
-        "files": [f"lib/{file.name}" for file in library_files()],
+        "files": files,
         "memories": sorted(memories or {}),
         "parameters": dict(parameters),
         "inputs": [_entry(name, spec, "i", "o") for name, spec in inputs.items()],
@@ -55,7 +59,7 @@ def write_module_bench(
 
 
 def _entry(name: str, spec: StreamSpec, forward: str, backward: str) -> dict[str, object]:
-    return {
+    entry: dict[str, object] = {
         "name": name,
         "tensor": name,
         "width": spec.width,
@@ -64,9 +68,11 @@ def _entry(name: str, spec: StreamSpec, forward: str, backward: str) -> dict[str
         "beats": spec.beats,
         "signed": spec.signed,
         "bipolar": spec.bipolar,
-        "signals": {
+    }
+    if "axis" not in name:
+        entry["signals"] = {
             "data": f"{name}_data_{forward}",
             "valid": f"{name}_valid_{forward}",
             "ready": f"{name}_ready_{backward}",
-        },
-    }
+        }
+    return entry

@@ -49,7 +49,8 @@ class SimResult:
         frames: number of frames.
         beats: output -> its beats, (frames * beats of a frame, bytes).
         levels: output -> its levels, (frames, elements of a frame).
-        input_cycles, output_cycles: port -> cycle of every transfer; cycle 0 is the first after reset.
+        input_cycles, output_cycles: port -> cycle of every transfer; cycle 0 is the first one
+            after reset.
         cycles: from the first cycle to the last output beat.
         latency: from the first input beat to the last output beat of frame 0, both included.
         interval: cycles between the ends of the last two frames: the steady state, when the run was

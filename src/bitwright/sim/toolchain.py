@@ -2,8 +2,8 @@
 """Verilator and the C++ compiler: found once, run by path, results kept by content.
 
 Verilator's own makefile is not used: the generated sources are compiled here in a few chunks, and
-the harness and run-time library, which never change, once per machine. Only a C++ compiler is needed
-beside the ``verilator`` package.
+the harness and run-time library, which never change, once per machine. Only a C++ compiler is
+needed beside the ``verilator`` package.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def run_checked(
     """Run a program to its end; its output.
 
     Raises:
-        ToolError: it cannot be started, fails or runs out of time; the first lines it said are in the
-            message.
+        ToolError: it cannot be started, fails or runs out of time; the message has the first lines
+            that it said.
     """
     try:
         done = subprocess.run(

@@ -22,10 +22,9 @@ module mul_terms #(
     $error("mul_terms: widths must be at least 1");
   end
 
-  logic signed [TermWidth-1:0] act_ext;
-  assign act_ext = TermWidth'($signed(act_i));
-
   if (WeightBipolar) begin : gen_bipolar
+    logic signed [TermWidth-1:0] act_ext;
+    assign act_ext = TermWidth'($signed(act_i));
     always_ff @(posedge clk_i) begin : p_term
       if (en_i) terms_o <= weight_i[0] ? act_ext : -act_ext;
     end
@@ -36,6 +35,8 @@ module mul_terms #(
       if (en_i) terms_o <= product;
     end
   end else begin : gen_lut
+    logic signed [TermWidth-1:0] act_ext;
+    assign act_ext = TermWidth'($signed(act_i));
     for (genvar k = 0; k < Terms; k++) begin : gen_term
       logic signed [TermWidth-1:0] sum;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // First-word fall-through FIFO of exactly Depth beats (the output register included), one beat
 // a cycle, latency 2: a beat accepted by an empty FIFO in cycle t is on the output in t + 2.
-// A place freed in cycle t can be filled in cycle t + 1 (in_ready_o is a register).
+// A place freed in cycle t can be filled in cycle t + 1 (in_ready_o is a register), so a Depth of
+// 2 moves two beats in three cycles; from 3 on it is one a cycle.
 // RamStyle: 0 the tool chooses, 1 block RAM, 2 LUT RAM. Depth >= 2. In simulation the largest
 // number of beats held is printed at the end: "fifo_high_water <path> <beats> <Depth>".
 `default_nettype none

@@ -128,20 +128,31 @@ module threshold #(
   assign prefix[PE*Bits-1:0] = '0;
   assign valid[0]            = valid0;
 
-  for (genvar i = 0; i < Bits; i++) begin : gen_stage
-    threshold_stage #(
-      .Stage(i), .Bits(Bits), .Fold(Fold), .PE(PE), .ThrWidth(ThrWidth), .RomStyle(RomStyle),
-      .File(i == 0 ? ThrFile0 : i == 1 ? ThrFile1 : i == 2 ? ThrFile2 : i == 3 ? ThrFile3
-          : i == 4 ? ThrFile4 : i == 5 ? ThrFile5 : i == 6 ? ThrFile6 : ThrFile7)
-    ) i_stage (
-      .clk_i, .rst_ni, .en_i(en),
-      .valid_i(valid[i]), .x_i(x[i*PE*ThrWidth +: PE*ThrWidth]),
-      .fold_i(fold[i*FoldWidth +: FoldWidth]), .prefix_i(prefix[i*PE*Bits +: PE*Bits]),
-      .valid_o(valid[i+1]), .x_o(x[(i+1)*PE*ThrWidth +: PE*ThrWidth]),
-      .fold_o(fold[(i+1)*FoldWidth +: FoldWidth]),
-      .prefix_o(prefix[(i+1)*PE*Bits +: PE*Bits])
-    );
+  // One instance a stage, by macro: a conditional expression cannot choose among file names of
+  // different lengths.
+`define THRESHOLD_STAGE(N, LABEL, FILE)                                                         \
+  if (N < Bits) begin : LABEL                                                                   \
+    threshold_stage #(                                                                          \
+      .Stage(N), .Bits(Bits), .Fold(Fold), .PE(PE), .ThrWidth(ThrWidth), .RomStyle(RomStyle),   \
+      .File(FILE)                                                                               \
+    ) i_stage (                                                                                 \
+      .clk_i, .rst_ni, .en_i(en),                                                               \
+      .valid_i(valid[N]), .x_i(x[N*PE*ThrWidth +: PE*ThrWidth]),                                \
+      .fold_i(fold[N*FoldWidth +: FoldWidth]), .prefix_i(prefix[N*PE*Bits +: PE*Bits]),         \
+      .valid_o(valid[N+1]), .x_o(x[(N+1)*PE*ThrWidth +: PE*ThrWidth]),                          \
+      .fold_o(fold[(N+1)*FoldWidth +: FoldWidth]),                                              \
+      .prefix_o(prefix[(N+1)*PE*Bits +: PE*Bits])                                               \
+    );                                                                                          \
   end
+  `THRESHOLD_STAGE(0, gen_stage0, ThrFile0)
+  `THRESHOLD_STAGE(1, gen_stage1, ThrFile1)
+  `THRESHOLD_STAGE(2, gen_stage2, ThrFile2)
+  `THRESHOLD_STAGE(3, gen_stage3, ThrFile3)
+  `THRESHOLD_STAGE(4, gen_stage4, ThrFile4)
+  `THRESHOLD_STAGE(5, gen_stage5, ThrFile5)
+  `THRESHOLD_STAGE(6, gen_stage6, ThrFile6)
+  `THRESHOLD_STAGE(7, gen_stage7, ThrFile7)
+`undef THRESHOLD_STAGE
 
   logic [PE*OutWidth-1:0] code;
   for (genvar p = 0; p < PE; p++) begin : gen_code

@@ -1,0 +1,471 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameter points of the library modules with numpy references and exact cycle stamps.
+
+The references are written from the module headers alone; nothing of the package computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.sim import StreamSpec
+
+Levels = NDArray[np.int64]
+Streams = dict[str, Levels]
+Stamps = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One module at one parameter point.
+
+    Attributes:
+        reference: inputs (port -> (frames, elements)) -> outputs.
+        interval: cycles per frame, steady state.
+        stamps: frames -> (input stamps, output stamps) when nothing ever stalls.
+        surplus: beats may follow the last frame (a border made ahead).
+    """
+
+    name: str
+    module: str
+    parameters: Mapping[str, int | str]
+    inputs: Mapping[str, StreamSpec]
+    outputs: Mapping[str, StreamSpec]
+    reference: Callable[[Streams], Streams]
+    interval: int
+    stamps: Callable[[int], tuple[Stamps, Stamps]]
+    memories: Mapping[str, str] = field(default_factory=dict)
+    surplus: bool = False
+
+
+def spec(lanes: int, bits: int, beats: int, *, signed: bool = False, bipolar: bool = False) -> StreamSpec:
+    return StreamSpec(lanes, bits, beats, lanes * bits, signed, bipolar)
+
+
+def levels_of(port: StreamSpec, frames: int, rng: np.random.Generator) -> Levels:
+    """Random levels with many extremes."""
+    low, high = port.interval
+    size = (frames, port.frame_elements)
+    if port.bipolar:
+        return 2 * rng.integers(0, 2, size) - 1
+    values = rng.integers(low, high + 1, size)
+    return np.where(rng.random(size) < 0.2, np.where(rng.random(size) < 0.5, low, high), values)
+
+
+def image(rows: Levels, bits: int) -> str:
+    """Memory image: one line a row, column 0 in the least significant bits."""
+    lines = []
+    for row in rows:
+        word = sum((int(value) & ((1 << bits) - 1)) << (bits * lane) for lane, value in enumerate(row))
+        lines.append(f"{word:0{(bits * len(row) + 3) // 4}x}")
+    return "\n".join(lines) + "\n"
+
+
+def one_to_one(beats: int, latency: int) -> Callable[[int], tuple[Stamps, Stamps]]:
+    """A beat in and a beat out every cycle."""
+
+    def stamps(frames: int) -> tuple[Stamps, Stamps]:
+        taken = np.arange(frames * beats)
+        return taken, taken + latency
+
+    return stamps
+
+
+# --- plumbing ---------------------------------------------------------------------------------------
+
+
+def skid() -> Case:
+    port = spec(1, 7, 5)
+    return Case("skid", "stream_skid", {"Width": 7}, {"in": port}, {"out": port},
+                lambda x: {"out": x["in"]}, 5, one_to_one(5, 1))  # fmt: skip
+
+
+def fifo(depth: int, style: int) -> Case:
+    port = spec(3, 4, 9, signed=True)
+    parameters = {"Width": 12, "Depth": depth, "RamStyle": style}
+    return Case(f"fifo{depth}", "stream_fifo", parameters, {"in": port}, {"out": port},
+                lambda x: {"out": x["in"]}, 9, _fifo_stamps(9, depth))  # fmt: skip
+
+
+def _fifo_stamps(beats: int, depth: int) -> Callable[[int], tuple[Stamps, Stamps]]:
+    """Latency 2; a place freed in cycle t is filled in t + 1 at the earliest."""
+
+    def stamps(frames: int) -> tuple[Stamps, Stamps]:
+        taken = np.zeros(frames * beats, dtype=np.int64)
+        given = np.zeros_like(taken)
+        for i in range(len(taken)):
+            taken[i] = taken[i - 1] + 1 if i else 0
+            if i >= depth:
+                taken[i] = max(taken[i], given[i - depth] + 1)
+            given[i] = max(taken[i] + 2, given[i - 1] + 1 if i else 0)
+        return taken, given
+
+    return stamps
+
+
+def fork() -> Case:
+    port = spec(2, 3, 6)
+    return Case("fork", "stream_fork", {"Width": 6}, {"in": port}, {"out0": port, "out1": port},
+                lambda x: {"out0": x["in"], "out1": x["in"]}, 6, one_to_one(6, 1))  # fmt: skip
+
+
+def widen(ratio: int) -> Case:
+    def stamps(frames: int) -> tuple[Stamps, Stamps]:
+        taken = np.arange(frames * 3 * ratio)
+        return taken, taken[ratio - 1 :: ratio] + 1
+
+    return Case(f"widen{ratio}", "stream_dwc", {"InWidth": 5, "OutWidth": 5 * ratio},
+                {"in": spec(1, 5, 3 * ratio)}, {"out": spec(ratio, 5, 3)},
+                lambda x: {"out": x["in"]}, 3 * ratio, stamps)  # fmt: skip
+
+
+def narrow(ratio: int) -> Case:
+    def stamps(frames: int) -> tuple[Stamps, Stamps]:
+        return np.arange(frames * 4) * ratio, np.arange(frames * 4 * ratio) + 2
+
+    return Case(f"narrow{ratio}", "stream_dwc", {"InWidth": 3 * ratio, "OutWidth": 3},
+                {"in": spec(ratio, 3, 4)}, {"out": spec(1, 3, 4 * ratio)},
+                lambda x: {"out": x["in"]}, 4 * ratio, stamps)  # fmt: skip
+
+
+def axis_in() -> Case:
+    wide = StreamSpec(2, 5, 6, 16)
+    parameters = {"Width": 10, "TdataWidth": 16, "Beats": 6}
+    return Case("axis_in", "axis_in", parameters, {"s_axis": wide}, {"out": spec(2, 5, 6)},
+                lambda x: {"out": x["s_axis"]}, 6, one_to_one(6, 1))  # fmt: skip
+
+
+def axis_out() -> Case:
+    wide = StreamSpec(1, 9, 4, 16, signed=True)
+    parameters = {"Width": 9, "TdataWidth": 16, "Beats": 4}
+    return Case("axis_out", "axis_out", parameters, {"in": spec(1, 9, 4, signed=True)},
+                {"m_axis": wide}, lambda x: {"m_axis": x["in"]}, 4, one_to_one(4, 1))  # fmt: skip
+
+
+def pad(height: int, cols: int, fold: int, border: tuple[int, int, int, int], value: int = 0) -> Case:
+    top, left, bottom, right = border
+    rows_out, cols_out = top + height + bottom, left + cols + right
+
+    def reference(x: Streams) -> Streams:
+        frames = x["in"].reshape(-1, height, cols, fold * 2)
+        width = ((0, 0), (top, bottom), (left, right), (0, 0))
+        return {"out": np.pad(frames, width, constant_values=value).reshape(len(frames), -1)}
+
+    def stamps(frames: int) -> tuple[Stamps, Stamps]:
+        inner = np.zeros((frames, rows_out, cols_out, fold), dtype=bool)
+        inner[:, top : top + height, left : left + cols] = True
+        given = np.arange(inner.size)
+        return given[inner.ravel()], given + 1
+
+    parameters: dict[str, int | str] = {
+        "Height": height, "Cols": cols, "Fold": fold, "DataWidth": 8,
+        "Top": top, "Left": left, "Bottom": bottom, "Right": right,
+        "PadValue": f"8'd{(value & 15) * 17}",
+    }  # fmt: skip
+    beats = rows_out * cols_out * fold
+    return Case(f"pad{height}x{cols}", "stream_pad", parameters,
+                {"in": spec(2, 4, height * cols * fold, signed=True)},
+                {"out": spec(2, 4, beats, signed=True)}, reference, beats, stamps, surplus=True)  # fmt: skip
+
+
+# --- sliding window ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WindowShape:
+    height: int
+    cols: int
+    fold: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    rows: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        (kh, kw), (dh, dw) = self.kernel, self.dilation
+        return (kh - 1) * dh + 1, (kw - 1) * dw + 1
+
+    @property
+    def out(self) -> tuple[int, int]:
+        return ((self.height - self.span[0]) // self.stride[0] + 1,
+                (self.cols - self.span[1]) // self.stride[1] + 1)  # fmt: skip
+
+
+def window(name: str, shape: WindowShape, style: int = 0) -> Case:
+    (kh, kw), (out_h, out_w) = shape.kernel, shape.out
+
+    def reference(x: Streams) -> Streams:
+        frames = x["in"].reshape(-1, shape.height, shape.cols, shape.fold)
+        parts = [
+            frames[:, oy * shape.stride[0] + i * shape.dilation[0],
+                   ox * shape.stride[1] + j * shape.dilation[1]]
+            for oy in range(out_h) for ox in range(out_w) for i in range(kh) for j in range(kw)
+        ]  # fmt: skip
+        return {"out": np.stack(parts, axis=1).reshape(len(frames), -1)}
+
+    parameters = {
+        "Height": shape.height, "Cols": shape.cols, "Fold": shape.fold, "DataWidth": 6,
+        "KernelH": kh, "KernelW": kw, "StrideH": shape.stride[0], "StrideW": shape.stride[1],
+        "DilationH": shape.dilation[0], "DilationW": shape.dilation[1], "BufRows": shape.rows,
+        "RamStyle": style,
+    }  # fmt: skip
+    beats_in = shape.height * shape.cols * shape.fold
+    beats_out = out_h * out_w * kh * kw * shape.fold
+    interval = int(np.diff(window_stamps(shape, 12)[1].reshape(12, -1)[:, -1])[-1])
+    return Case(f"window_{name}", "stream_window", parameters, {"in": spec(1, 6, beats_in)},
+                {"out": spec(1, 6, beats_out)}, reference, interval,
+                lambda frames: window_stamps(shape, frames))  # fmt: skip
+
+
+def window_stamps(shape: WindowShape, frames: int) -> tuple[Stamps, Stamps]:
+    """The rule of stream_window's header, cycle by cycle; the sink never stalls."""
+    row_words = shape.cols * shape.fold
+    out_h, out_w = shape.out
+    per_row = out_w * shape.kernel[0] * shape.kernel[1] * shape.fold
+    last_drop = shape.height - (out_h - 1) * shape.stride[0]
+    taken: list[int] = []
+    given: list[int] = []
+    used = ready = word = oy = left = cycle = 0
+    pending = 0  # rows that leave `used` one cycle after they left `ready`
+    while len(given) < frames * out_h * per_row:
+        row_done, drop = 0, 0
+        if used < shape.rows and len(taken) < frames * shape.height * row_words:
+            taken.append(cycle)
+            word += 1
+            if word == row_words:
+                word, row_done = 0, 1
+        if left or ready >= shape.span[0]:
+            left = (left or per_row) - 1
+            given.append(cycle + 4)
+            if left == 0:
+                drop = last_drop if oy == out_h - 1 else shape.stride[0]
+                oy = (oy + 1) % out_h
+        ready += row_done - drop
+        used += row_done - pending
+        pending = drop
+        cycle += 1
+    return np.array(taken), np.array(given)
+
+
+# --- arithmetic -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MatShape:
+    mw: int
+    mh: int
+    pe: int
+    simd: int
+    weight_bits: int = 4
+    act_bits: int = 4
+    act_signed: bool = False
+    weight_bipolar: bool = False
+    act_bipolar: bool = False
+    bias: bool = False
+    dsp: bool = False
+    style: int = 0
+
+    @property
+    def terms(self) -> int:
+        if self.weight_bipolar and self.act_bipolar:
+            return (self.simd + 1) // 2
+        narrow_ = self.dsp or self.weight_bipolar or self.act_bipolar
+        return self.simd * (1 if narrow_ else -(-self.weight_bits // 4))
+
+
+def _weights(shape: MatShape, rng: np.random.Generator) -> Levels:
+    size = (shape.mh, shape.mw)
+    if shape.weight_bipolar:
+        return 2 * rng.integers(0, 2, size) - 1
+    half = 1 << (shape.weight_bits - 1)
+    weights = rng.integers(-half, half, size)
+    weights[0, :] = -half  # the corner of the two's complement range
+    return weights
+
+
+def matvec(name: str, shape: MatShape) -> Case:
+    rng = np.random.default_rng(sum(name.encode()))
+    weights, bias = _weights(shape, rng), rng.integers(-40, 41, shape.mh)
+    nf, sf = shape.mh // shape.pe, shape.mw // shape.simd
+    port_in = spec(shape.simd, shape.act_bits, sf, signed=shape.act_signed, bipolar=shape.act_bipolar)
+    low, high = port_in.interval
+    reach = int(np.abs(weights).sum(axis=1).max() * max(-low, high) + 41)
+    acc_bits = reach.bit_length() + 1
+    lanes = weights.reshape(nf, shape.pe, sf, shape.simd).transpose(0, 2, 1, 3).reshape(nf * sf, -1)
+    codes = (lanes + 1) // 2 if shape.weight_bipolar else lanes
+
+    def reference(x: Streams) -> Streams:
+        return {"out": x["in"] @ weights.T + (bias if shape.bias else 0)}
+
+    def stamps(frames: int) -> tuple[Stamps, Stamps]:
+        start = np.arange(frames)[:, None] * (nf * sf)
+        latency = 5 + (shape.terms - 1).bit_length()
+        taken, given = start + np.arange(sf), start + np.arange(nf) * sf + sf - 1 + latency
+        return taken.ravel(), given.ravel()
+
+    parameters: dict[str, int | str] = {
+        "MW": shape.mw, "MH": shape.mh, "PE": shape.pe, "SIMD": shape.simd,
+        "WeightWidth": shape.weight_bits, "ActWidth": shape.act_bits, "AccWidth": acc_bits,
+        "ActSigned": int(shape.act_signed), "WeightBipolar": int(shape.weight_bipolar),
+        "ActBipolar": int(shape.act_bipolar), "HasBias": int(shape.bias), "BiasWidth": 7,
+        "WeightFile": "w.mem", "BiasFile": "b.mem", "UseDsp": int(shape.dsp),
+        "RomStyle": shape.style,
+    }  # fmt: skip
+    memories = {"w.mem": image(codes, shape.weight_bits), "b.mem": image(bias.reshape(nf, -1), 7)}
+    return Case(f"matvec_{name}", "matvec", parameters, {"in": port_in},
+                {"out": spec(shape.pe, acc_bits, nf, signed=True)}, reference, nf * sf, stamps,
+                memories)  # fmt: skip
+
+
+def threshold(
+    name: str, channels: int, pe: int, bits: int, *, signed: bool = True, base: int = 0,
+    flips: bool = False, style: int = 0, in_bits: int = 7, missing: int = 0,
+) -> Case:  # fmt: skip
+    rng = np.random.default_rng(sum(name.encode()))
+    count = (1 << bits) - 1 - missing
+    port_in = spec(pe, in_bits, channels // pe, signed=signed)
+    low, high = port_in.interval
+    flip = rng.integers(0, 2, channels) if flips else np.zeros(channels, dtype=np.int64)
+    steps = np.sort(rng.integers(low, high + 2, (channels, count)), axis=1)
+    steps = np.where(flip[:, None] == 1, -steps[:, ::-1], steps)
+    bipolar = bits == 1
+    port_out = spec(pe, bits, channels // pe, signed=base < 0, bipolar=bipolar)
+
+    def reference(x: Streams) -> Streams:
+        values = x["in"] * np.where(flip == 1, -1, 1)
+        counts = (values[:, :, None] >= steps).sum(axis=2)
+        return {"out": 2 * counts - 1 if bipolar else base + counts}
+
+    thr_bits = in_bits + 2
+    never = (1 << (thr_bits - 1)) - 1
+    stored = np.concatenate([steps - flip[:, None], np.full((channels, missing), never)], axis=1)
+    fold = channels // pe
+    memories = {"flip.mem": image(flip.reshape(fold, pe), 1)}
+    for stage in range(bits):
+        picks = [(2 * prefix + 1) * (1 << (bits - 1 - stage)) - 1 for prefix in range(1 << stage)]
+        rows = stored[:, picks].reshape(fold, pe, -1).transpose(0, 2, 1).reshape(-1, pe)
+        memories[f"t{stage}.mem"] = image(rows, thr_bits)
+    parameters: dict[str, int | str] = {
+        "Channels": channels, "PE": pe, "InWidth": in_bits, "InSigned": int(signed),
+        "ThrWidth": thr_bits, "Bits": bits, "OutWidth": bits, "Base": base, "HasFlip": int(flips),
+        "RomStyle": style, "FlipFile": "flip.mem",
+        **{f"ThrFile{stage}": f"t{stage}.mem" for stage in range(bits)},
+    }  # fmt: skip
+    latency = 2 + int(flips) + bits * (2 if style == 2 else 3)
+    return Case(f"threshold_{name}", "threshold", parameters, {"in": port_in}, {"out": port_out},
+                reference, fold, one_to_one(fold, latency), memories)  # fmt: skip
+
+
+def _round_shift(values: Levels, shift: int, mode: int) -> Levels:
+    """Exact, from the definition of each mode, on quotient and remainder."""
+    unit = 1 << shift
+    quotient, rest = values // unit, values % unit
+    if mode == 3:
+        return quotient
+    if mode == 4:
+        return quotient + (rest > 0)
+    up = {0: quotient % 2 == 1, 1: values >= 0, 2: np.ones_like(values, dtype=bool)}[mode]
+    return quotient + np.where(2 * rest == unit, up & (rest > 0), 2 * rest > unit)
+
+
+def requant(
+    name: str, channels: int, pe: int, shift: int, mode: int, *, signed: bool = True,
+    mul_bits: int = 7, dsp: bool = False, out: tuple[int, int] = (-8, 7),
+) -> Case:  # fmt: skip
+    rng = np.random.default_rng(sum(name.encode()))
+    half = 1 << (mul_bits - 1)
+    mul = rng.integers(-half, half, channels)
+    mul[0] = 1 << (mul_bits - 2)  # ties are frequent with a power of two
+    offset = rng.integers(-500, 501, channels)
+    offset[0] = 0
+    in_bits, low, high = 9, *out
+    out_bits = 4 if low < 0 else high.bit_length()
+
+    def reference(x: Streams) -> Streams:
+        return {"out": np.clip(_round_shift(x["in"] * mul + offset, shift, mode), low, high)}
+
+    fold = channels // pe
+    memories = {
+        "m.mem": image(mul.reshape(fold, pe), mul_bits),
+        "o.mem": image(offset.reshape(fold, pe), 10),
+    }
+    parameters: dict[str, int | str] = {
+        "Channels": channels, "PE": pe, "InWidth": in_bits, "InSigned": int(signed),
+        "MulWidth": mul_bits, "OffsetWidth": 10, "Shift": shift, "OutWidth": out_bits,
+        "OutLo": low, "OutHi": high, "Rounding": mode, "MulFile": "m.mem", "OffsetFile": "o.mem",
+        "UseDsp": int(dsp),
+    }  # fmt: skip
+    terms = 1 if dsp else -(-mul_bits // 4)
+    return Case(f"requant_{name}", "requant", parameters, {"in": spec(pe, in_bits, fold, signed=signed)},
+                {"out": spec(pe, out_bits, fold, signed=low < 0)}, reference, fold,
+                one_to_one(fold, 7 + (terms - 1).bit_length()), memories)  # fmt: skip
+
+
+def pool(name: str, size: int, fold: int, pe: int, bits: int, *, signed: bool, pixels: int = 2) -> Case:
+    port_in = spec(pe, bits, pixels * size * fold, signed=signed)
+
+    def reference(x: Streams) -> Streams:
+        shaped = x["in"].reshape(-1, pixels, size, fold * pe)
+        return {"out": shaped.max(axis=2).reshape(len(shaped), -1)}
+
+    def stamps(frames: int) -> tuple[Stamps, Stamps]:
+        taken = np.arange(frames * pixels * size * fold)
+        return taken, taken.reshape(-1, size, fold)[:, -1].ravel() + 3
+
+    parameters = {"Window": size, "Fold": fold, "PE": pe, "ElemWidth": bits, "ElemSigned": int(signed)}
+    return Case(f"pool_{name}", "pool_max", parameters, {"in": port_in},
+                {"out": spec(pe, bits, pixels * fold, signed=signed)}, reference,
+                pixels * size * fold, stamps)  # fmt: skip
+
+
+def argmax(classes: int, pe: int, *, signed: bool = True, bits: int = 3) -> Case:
+    fold = classes // pe
+
+    def stamps(frames: int) -> tuple[Stamps, Stamps]:
+        taken = np.arange(frames * fold)
+        return taken, taken[fold - 1 :: fold] + 3 + (pe - 1).bit_length()
+
+    index_bits = max(1, (classes - 1).bit_length())
+    parameters = {"Classes": classes, "PE": pe, "Width": bits, "Signed": int(signed),
+                  "IndexWidth": index_bits}  # fmt: skip
+    return Case(f"argmax{classes}_{pe}", "argmax", parameters,
+                {"in": spec(pe, bits, fold, signed=signed)}, {"out": spec(1, index_bits, 1)},
+                lambda x: {"out": x["in"].argmax(axis=1)[:, None]}, fold, stamps)  # fmt: skip
+
+
+CASES = (
+    skid(), fifo(3, 0), fifo(5, 2), fork(), widen(2), widen(3), narrow(2), narrow(5),
+    axis_in(), axis_out(),
+    pad(3, 4, 1, (1, 1, 1, 1)), pad(2, 3, 2, (0, 2, 1, 0), value=-8), pad(1, 2, 1, (2, 0, 0, 1)),
+    window("3x3", WindowShape(6, 7, 2, (3, 3), (1, 1), (1, 1), 4)),
+    window("stride", WindowShape(7, 6, 1, (2, 3), (2, 2), (1, 1), 4), style=1),
+    window("dilated", WindowShape(8, 9, 1, (2, 3), (1, 2), (3, 2), 6)),
+    window("skip", WindowShape(7, 5, 3, (1, 1), (3, 2), (1, 1), 2)),
+    window("tight", WindowShape(5, 4, 1, (3, 2), (1, 1), (1, 1), 3)),
+    matvec("plain", MatShape(12, 6, 2, 3)),
+    matvec("wide", MatShape(10, 4, 4, 5, weight_bits=7, act_bits=3, act_signed=True, bias=True, style=2)),
+    matvec("serial", MatShape(6, 5, 1, 1, weight_bits=2, act_bits=2, bias=True)),
+    matvec("full", MatShape(7, 3, 3, 7, weight_bits=3, act_bits=1, style=1)),
+    matvec("dsp", MatShape(8, 4, 2, 2, weight_bits=9, act_bits=8, act_signed=True, dsp=True)),
+    matvec("xnor", MatShape(18, 4, 2, 9, 1, 1, weight_bipolar=True, act_bipolar=True, bias=True)),
+    matvec("binary_weight", MatShape(9, 4, 2, 3, 1, 4, act_signed=True, weight_bipolar=True)),
+    matvec("binary_act", MatShape(8, 4, 2, 4, 5, 1, act_bipolar=True, bias=True)),
+    threshold("four", 6, 2, 4),
+    threshold("flip", 6, 3, 2, flips=True, base=-2, style=2),
+    threshold("unsigned", 3, 3, 3, signed=False, flips=True, missing=2),
+    threshold("bipolar", 8, 2, 1, flips=True, style=1),
+    requant("even", 6, 2, 5, 0),
+    requant("away", 4, 4, 4, 1, dsp=True),
+    requant("up", 3, 1, 3, 2, signed=False, mul_bits=4),
+    requant("ceil", 4, 2, 4, 4, out=(0, 15)),
+    requant("floor", 2, 2, 0, 3, mul_bits=2, out=(0, 200)),
+    pool("fold", 4, 3, 2, 4, signed=True),
+    pool("single", 9, 1, 1, 5, signed=False),
+    pool("bits", 4, 2, 3, 1, signed=False),
+    argmax(10, 1), argmax(12, 3), argmax(5, 5, signed=False),
+)  # fmt: skip

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every library module alone: values against numpy, exact cycle stamps, random stalls, reset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.verilator.lib_cases import CASES, Case, Streams, levels_of
+
+from bitwright.sim import (
+    RunLimits,
+    SimResult,
+    Simulator,
+    StallPattern,
+    compare,
+    standard_stalls,
+    write_module_bench,
+)
+
+FRAMES = 12
+
+
+def _build(case: Case, folder: Path) -> Simulator:
+    write_module_bench(
+        folder, case.module, case.parameters, case.inputs, case.outputs, case.memories
+    )
+    return Simulator.build(folder)
+
+
+def _limits(case: Case) -> RunLimits:
+    return RunLimits(idle=5_000, drain=0 if case.surplus else 64)
+
+
+def _check(case: Case, result: SimResult, inputs: Streams) -> None:
+    lanes = {name: port.lanes for name, port in case.outputs.items()}
+    difference = compare(case.reference(inputs), result.levels, lanes)
+    assert difference is None, f"{case.name}, stalls {result.stalls}: {difference}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_module(case: Case, tmp_path: Path) -> None:
+    simulator = _build(case, tmp_path)
+    rng = np.random.default_rng(7)
+    inputs = {name: levels_of(port, FRAMES, rng) for name, port in case.inputs.items()}
+    beats = simulator.pack(inputs)
+
+    free = simulator.run(beats, FRAMES, limits=_limits(case))
+    _check(case, free, inputs)
+    taken, given = case.stamps(FRAMES)
+    for name in case.inputs:
+        np.testing.assert_array_equal(free.input_cycles[name], taken)
+    for name in case.outputs:
+        np.testing.assert_array_equal(free.output_cycles[name], given)
+    assert free.interval == case.interval
+
+    for stalls in (*standard_stalls(3)[1:], StallPattern("slow sink", 0, 1, 0.8, 0.2, 5)):
+        _check(case, simulator.run(beats, FRAMES, stalls, limits=_limits(case)), inputs)
+    for cycle in (3, case.interval + case.interval // 2 + 2):
+        again = simulator.run(
+            beats, FRAMES, standard_stalls(cycle)[1], reset_at=cycle, limits=_limits(case)
+        )
+        _check(case, again, inputs)
+
+
+@pytest.mark.parametrize("depth", [2, 7])
+def test_fifo_high_water_mark_is_the_occupancy(depth: int, tmp_path: Path) -> None:
+    case = next(c for c in CASES if c.name == "fifo5")
+    parameters = {**case.parameters, "Depth": depth}
+    write_module_bench(tmp_path, case.module, parameters, case.inputs, case.outputs)
+    simulator = Simulator.build(tmp_path)
+    inputs = {"in": levels_of(case.inputs["in"], 40, np.random.default_rng(1))}
+    for stalls in standard_stalls(9):
+        result = simulator.run(simulator.pack(inputs), 40, stalls)
+        taken, given = result.input_cycles["in"], result.output_cycles["out"]
+        cycles = np.arange(given[-1] + 2)
+        held = np.searchsorted(taken, cycles) - np.searchsorted(given, cycles)
+        assert list(result.fifo_high_water.values()) == [held.max()]
+        assert list(result.fifo_depths.values()) == [depth]
+        assert held.max() <= depth

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library is clean under `verilator -Wall`, keeps the house rules, and rejects bad parameters."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.verilator.lib_cases import CASES, Case
+
+from bitwright.rtl import library_files
+from bitwright.rtl.emit import needed_modules
+from bitwright.sim import lint
+
+FILES = {path.stem: path for path in library_files()}
+ONE_PER_MODULE = list({case.module: case for case in CASES}.values())
+
+
+def _files(module: str) -> list[Path]:
+    return [FILES[name] for name in needed_modules({module})]
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_lint_with_default_parameters(module: str) -> None:
+    assert lint(_files(module), module) == ""
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_lint_at_parameter_points(case: Case) -> None:
+    assert lint(_files(case.module), case.module, case.parameters) == ""
+
+
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
+def test_house_rules(path: Path) -> None:
+    text = path.read_text()
+    lines = text.splitlines()
+    assert lines[0] == "// SPDX-License-Identifier: Apache-2.0"
+    assert lines[-1] == "`default_nettype wire"
+    assert "`default_nettype none" in lines
+    assert re.findall(r"^module (\w+)", text, re.MULTILINE) == [path.stem]
+    assert len(lines) <= 220
+    assert max(map(len, lines)) <= 100
+    assert "\t" not in text and "lint_off" not in text
+
+
+@pytest.mark.parametrize(
+    ("module", "parameters", "message"),
+    [
+        ("stream_dwc", {"InWidth": 6, "OutWidth": 4}, "must divide the other"),
+        ("stream_fifo", {"Depth": 1}, "Depth at least 2"),
+        ("stream_window", {"BufRows": 2}, "kernel must fit"),
+        ("matvec", {"SIMD": 5}, "SIMD must divide MW"),
+        ("matvec", {"ActBipolar": 1}, "bipolar operand is one bit"),
+        ("threshold", {"ThrWidth": 11}, "ThrWidth that holds x"),
+        ("threshold", {"Bits": 9}, "1 <= Bits <= 8"),
+        ("requant", {"OutHi": 300}, "must fit into OutWidth"),
+        ("argmax", {"Classes": 20}, "IndexWidth must hold"),
+        ("axis_out", {"TdataWidth": 12}, "whole bytes"),
+    ],
+)
+def test_bad_parameters_stop_elaboration(
+    module: str, parameters: dict[str, int], message: str
+) -> None:
+    assert message in lint(_files(module), module, parameters)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The harness notices what goes wrong: stuck designs, wrong tlast, surplus beats, failed assertions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.verilator.lib_cases import MatShape, axis_in, levels_of, matvec, spec
+
+from bitwright.errors import GraphError, MismatchError, ToolError
+from bitwright.sim import (
+    RunLimits,
+    Simulator,
+    StreamSpec,
+    compare,
+    no_stalls,
+    random_stalls,
+    write_module_bench,
+)
+
+SHORT = RunLimits(idle=300)
+AXIS = {"Width": 9, "TdataWidth": 16, "Beats": 4}
+
+
+def _axis_out(folder: Path, beats: int, *, trace: bool = False, out_beats: int = 0) -> Simulator:
+    write_module_bench(
+        folder,
+        "axis_out",
+        AXIS,
+        {"in": spec(1, 9, beats)},
+        {"m_axis": StreamSpec(1, 9, out_beats or beats, 16)},
+    )
+    return Simulator.build(folder, trace=trace)
+
+
+def _run(simulator: Simulator, frames: int = 3) -> None:
+    port = simulator.design.inputs[0]
+    levels = {port.name: levels_of(port.spec, frames, np.random.default_rng(2))}
+    simulator.run(simulator.pack(levels), frames, limits=SHORT)
+
+
+def test_misplaced_tlast(tmp_path: Path) -> None:
+    with pytest.raises(MismatchError, match="tlast is wrong on m_axis at frame 0, beat 3 of 6"):
+        _run(_axis_out(tmp_path, 6))
+
+
+def test_missing_beats_are_a_deadlock_that_says_what_waits(tmp_path: Path) -> None:
+    port = spec(1, 8, 4)
+    write_module_bench(tmp_path, "stream_skid", {}, {"in": port}, {"out": spec(1, 8, 8)})
+    with pytest.raises(MismatchError, match="nothing moves any more") as caught:
+        _run(Simulator.build(tmp_path))
+    assert "in: 12 of 12 beats taken, has nothing to offer" in caught.value.message
+    assert "out: 12 of 24 beats given, waits for valid" in caught.value.message
+
+
+def test_surplus_beats(tmp_path: Path) -> None:
+    with pytest.raises(MismatchError, match="came out after the last frame"):
+        _run(_axis_out(tmp_path, 8, out_beats=4))
+
+
+def test_failed_assertion_names_the_instance(tmp_path: Path) -> None:
+    case = axis_in()
+    wrong = {"s_axis": StreamSpec(2, 5, 5, 16)}
+    write_module_bench(tmp_path, case.module, case.parameters, wrong, {"out": spec(2, 5, 5)})
+    with pytest.raises(MismatchError, match=r"axis_in\.last_in_place"):
+        _run(Simulator.build(tmp_path))
+
+
+def test_accumulator_overflow_is_asserted(tmp_path: Path) -> None:
+    case = matvec("plain", MatShape(12, 6, 2, 3))
+    parameters = {**case.parameters, "AccWidth": 6}
+    out = {"out": spec(2, 6, 3, signed=True)}
+    write_module_bench(tmp_path, case.module, parameters, case.inputs, out, case.memories)
+    with pytest.raises(MismatchError, match="no_overflow"):
+        _run(Simulator.build(tmp_path))
+    _run(Simulator.build(tmp_path, assertions=False))
+
+
+def test_missing_memory_image(tmp_path: Path) -> None:
+    case = matvec("plain", MatShape(12, 6, 2, 3))
+    write_module_bench(
+        tmp_path, case.module, case.parameters, case.inputs, case.outputs, case.memories
+    )
+    simulator = Simulator.build(tmp_path)
+    (tmp_path / "w.mem").unlink()
+    with pytest.raises(ToolError, match=r"w\.mem"):
+        _run(simulator)
+    with pytest.raises(GraphError, match=r"names the file 'w\.mem'"):
+        Simulator.build(tmp_path)
+
+
+def test_broken_rtl_shows_what_verilator_said(tmp_path: Path) -> None:
+    _axis_out(tmp_path, 4)
+    (tmp_path / "lib" / "axis_out.sv").write_text("module axis_out (input wire a;\nendmodule\n")
+    with pytest.raises(ToolError, match="syntax error"):
+        Simulator.build(tmp_path)
+
+
+def test_malformed_design_file(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match="cannot be read"):
+        Simulator.build(tmp_path)
+    _axis_out(tmp_path, 4)
+    table = json.loads((tmp_path / "design.json").read_text())
+    del table["outputs"][0]["lanes"]
+    (tmp_path / "design.json").write_text(json.dumps(table))
+    with pytest.raises(GraphError, match="lanes"):
+        Simulator.build(tmp_path)
+
+
+def test_wrong_number_of_beats(tmp_path: Path) -> None:
+    simulator = _axis_out(tmp_path, 4)
+    with pytest.raises(GraphError, match=r"expected beats of shape \(8, 2\)"):
+        simulator.run({"in": np.zeros((4, 2), dtype=np.uint8)}, 2)
+
+
+def test_waveform_throttle_and_repeatability(tmp_path: Path) -> None:
+    simulator = _axis_out(tmp_path, 4, trace=True)
+    levels = {"in": levels_of(simulator.design.inputs[0].spec, 5, np.random.default_rng(3))}
+    beats, wave = simulator.pack(levels), tmp_path / "run.vcd"
+    slow = simulator.run(beats, 5, no_stalls(), throttle=22, trace=wave)
+    assert slow.interval == 22
+    assert list(slow.input_cycles["in"][:5]) == [0, 5, 11, 16, 22]
+    assert "m_axis_tlast" in wave.read_text()
+    runs = [simulator.run(beats, 5, random_stalls(0.5, seed)) for seed in (4, 4, 5)]
+    cycles = [list(run.output_cycles["m_axis"]) for run in runs]
+    assert cycles[0] == cycles[1] != cycles[2]
+    assert compare({"m_axis": levels["in"]}, runs[0].levels) is None
+    with pytest.raises(MismatchError, match="max_cycles is over after 6 cycles"):
+        simulator.run(beats, 5, max_cycles=6)
+
+
+def test_compiled_simulators_are_kept_by_content(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    first = _axis_out(tmp_path / "a", 4)
+    kept = Simulator.build(tmp_path / "a", workdir=work)
+    stamp = kept.program.stat().st_mtime_ns
+    assert Simulator.build(tmp_path / "a", workdir=work).program.stat().st_mtime_ns == stamp
+    assert len(list(work.iterdir())) == 1
+    assert first.program != kept.program
