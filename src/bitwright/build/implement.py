@@ -70,12 +70,13 @@ class ImplementOptions:
 class ToolRun:
     """One run of a tool that the result rests on.
 
-    ``seconds`` and ``peak_memory`` (bytes) are those of the run itself, also when its result came
-    from the cache.
+    ``seconds``, ``cpu_seconds`` and ``peak_memory`` (bytes) are those of the run itself, also
+    when its result came from the cache.
     """
 
     tool: str
     seconds: float
+    cpu_seconds: float
     peak_memory: int
     cached: bool
 
@@ -307,7 +308,7 @@ def _synthesised(work: _Work, made: SynthesisResult, notes: tuple[str, ...]) -> 
         seed=None,
         files={"netlist": work.relative(made.netlist), "synthesis_log": work.relative(made.log)},
         runs={
-            "synthesis": ToolRun(made.tool, made.seconds, made.peak_memory, made.cached),
+            "synthesis": _run_of(made),
         },
         notes=notes,
     )
@@ -350,10 +351,14 @@ def _placed(work: _Work, base: ImplementResult, placed: PnrResult) -> ImplementR
         files=files,
         runs={
             **base.runs,
-            "place and route": ToolRun(
-                placed.tool, placed.seconds, placed.peak_memory, placed.cached
-            ),
+            "place and route": _run_of(placed),
         },
+    )
+
+
+def _run_of(result: SynthesisResult | PnrResult) -> ToolRun:
+    return ToolRun(
+        result.tool, result.seconds, result.cpu_seconds, result.peak_memory, result.cached
     )
 
 

@@ -67,7 +67,7 @@ class PnrResult:
         critical_path: its slowest path.
         report: everything in nextpnr's report.
         config: textual configuration for :func:`pack_bitstream`; None out of context.
-        seed, seconds, peak_memory, tool, cached: of the run.
+        seed, seconds, cpu_seconds, peak_memory, tool, cached: of the run.
     """
 
     resources: Resources
@@ -79,6 +79,7 @@ class PnrResult:
     log: Path
     seed: int
     seconds: float
+    cpu_seconds: float
     peak_memory: int
     tool: str
     cached: bool
@@ -129,7 +130,7 @@ def place_and_route(
         tick=tick,
     )
     _check(completed, out_dir, target, tool, options)
-    ran = {"seconds": completed.seconds, "peak_memory": float(completed.peak_memory)}
+    ran = completed.figures()
     kept = [REPORT, LOG] if options.out_of_context else [REPORT, LOG, CONFIG]
     cache.keep("nextpnr", key, [out_dir / name for name in kept], ran)
     return _result(out_dir, options, tool, ran, cached=False)
@@ -284,6 +285,7 @@ def _result(
         log=out_dir / LOG,
         seed=options.seed,
         seconds=figures["seconds"],
+        cpu_seconds=figures["cpu_seconds"],
         peak_memory=int(figures["peak_memory"]),
         tool=tool.identity,
         cached=cached,

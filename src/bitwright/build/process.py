@@ -32,14 +32,24 @@ class Completed:
     Attributes:
         returncode: its exit status; negative: the signal that ended it.
         seconds: wall-clock time.
+        cpu_seconds: processor time of it and its children.
         peak_memory: largest resident set of it or one of its children, bytes.
         log: the file with its standard output and error.
     """
 
     returncode: int
     seconds: float
+    cpu_seconds: float
     peak_memory: int
     log: Path
+
+    def figures(self) -> dict[str, float]:
+        """Times and memory, to be kept with a cached result."""
+        return {
+            "seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
+            "peak_memory": float(self.peak_memory),
+        }
 
     def text(self) -> str:
         """The whole log; undecodable bytes are replaced."""
@@ -98,7 +108,7 @@ def run_process(
                 hint="`bitwright doctor` shows every tool and how to install it",
             ) from error
         try:
-            returncode, peak = _wait(process.pid, start, timeout, tick)
+            returncode, cpu, peak = _wait(process.pid, start, timeout, tick)
         except BaseException:
             _kill_group(process)
             raise
@@ -110,19 +120,22 @@ def run_process(
             hint="allow more time, or make the design smaller (fewer PE and SIMD)",
         )
     process.returncode = returncode  # reaped by us: Popen must not wait for it again
-    return Completed(returncode, time.monotonic() - start, peak, log)
+    return Completed(returncode, time.monotonic() - start, cpu, peak, log)
 
 
-def _wait(pid: int, start: float, timeout: float, tick: Tick | None) -> tuple[int | None, int]:
-    """Exit status and peak memory of a child; status None if it still runs at the end of time."""
+def _wait(
+    pid: int, start: float, timeout: float, tick: Tick | None
+) -> tuple[int | None, float, int]:
+    """Exit status, processor time and peak memory of a child; status None at the end of time."""
     pause = _POLL_S / 4
     while True:
         done, status, usage = os.wait4(pid, os.WNOHANG)
         if done:
-            return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+            cpu = usage.ru_utime + usage.ru_stime
+            return os.waitstatus_to_exitcode(status), cpu, usage.ru_maxrss * 1024
         elapsed = time.monotonic() - start
         if elapsed > timeout:
-            return None, 0
+            return None, 0.0, 0
         if tick is not None:
             tick(elapsed)
         time.sleep(pause)

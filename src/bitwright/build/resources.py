@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From cell types of a mapped netlist to :class:`bitwright.figures.Resources`, family by family.
 
-Each table gives what one cell costs; cells that are not in the table cost nothing (wide
-multiplexers, buffers, carry cells of families where the carry chain is beside the LUTs). A cell
-type that no table knows at all is an error, so that a new cell is never silently free.
+Each table gives what one cell costs. Cells that take nothing of the four resources (wide
+multiplexers, buffers, carry chains beside the LUTs) are listed as free; a cell type that no table
+names is an error, so that a new one is never silently free.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def cell_cost(family: str, cell: str) -> Resources:
     Raises:
         ToolError: the cell type is not known, so the netlist is not mapped to this family.
     """
-    if cell.startswith("$") and not cell.startswith(("$_", "$__")) and cell in _MARKS:
+    if cell in _MARKS:
         return _FREE
     for pattern, cost in _TABLES[family]:
         if re.fullmatch(pattern, cell):

@@ -34,12 +34,11 @@ class SynthesisOptions:
 
     Attributes:
         dsp: let Yosys put multipliers into DSP blocks.
-        retime: let ABC move registers through logic (``-dff``); slower, and not always better.
-        extra: further options of the synthesis command.
+        extra: further options of the synthesis command. Not ``-dff``: in Yosys 0.70 it leaves
+            undriven nets, which the check at the end of the script rejects.
     """
 
     dsp: bool = True
-    retime: bool = False
     extra: tuple[str, ...] = ()
 
 
@@ -55,7 +54,8 @@ class SynthesisResult:
         by_instance: resources of each instance of the top module; cells are attributed by their
             names, which keep the hierarchy when it is flattened. The values add up to
             ``resources``.
-        seconds, peak_memory: of the run that made the netlist, also when it comes from the cache.
+        seconds, cpu_seconds, peak_memory: of the run that made the netlist, also when it comes
+            from the cache.
         tool: the Yosys that made it.
         cached: whether it was taken from the cache.
     """
@@ -66,6 +66,7 @@ class SynthesisResult:
     resources: Resources
     by_instance: Mapping[str, Resources] = field(repr=False)
     seconds: float
+    cpu_seconds: float
     peak_memory: int
     tool: str
     cached: bool
@@ -112,7 +113,6 @@ def synthesis_commands(design: Design, family: str, options: SynthesisOptions) -
     """The Yosys script of a design, without the lines that write results."""
     flags = [*_FAMILY_FLAGS[family]]
     flags += [] if options.dsp else ["-nodsp"]
-    flags += ["-dff"] if options.retime else []
     flags += options.extra
     reads = [f"read_verilog -sv -defer {_quote(name)}" for name in design.files]
     command = _FAMILY_COMMAND[family]
@@ -171,7 +171,7 @@ def _run(
     )
     for name in (STATISTICS, NETLIST):
         require_result(out_dir / name, completed, tool.name)
-    return {"seconds": completed.seconds, "peak_memory": float(completed.peak_memory)}
+    return completed.figures()
 
 
 def _result(
@@ -187,6 +187,7 @@ def _result(
         resources=resources,
         by_instance=by_instance,
         seconds=figures["seconds"],
+        cpu_seconds=figures["cpu_seconds"],
         peak_memory=int(figures["peak_memory"]),
         tool=tool.identity,
         cached=cached,

@@ -11,10 +11,15 @@ module shell_reset #(
   input  logic request_i,
   output logic rst_no
 );
-  logic [Bits-1:0] count_q = '0;
-  logic            hold_q  = 1'b0;
-  logic            rst_nq  = 1'b0;
-  logic            meta_q  = 1'b1;
+  logic [Bits-1:0] count_q;
+  logic            meta_q, hold_q, rst_nq;
+
+  initial begin : p_power_up
+    count_q = '0;
+    meta_q  = 1'b1;
+    hold_q  = 1'b1;
+    rst_nq  = 1'b0;
+  end
 
   always_ff @(posedge clk_i) begin : p_count
     meta_q <= button_i | ~locked_i;
