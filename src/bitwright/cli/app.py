@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs. Each reads its arguments, calls one function of the library and prints the result."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitwright import __version__
+from bitwright.cli import show
+from bitwright.cli.options import Assign, Data, Json, RecipeArgument, RunDir, TargetName, resolve
+from bitwright.cli.output import Output
+
+app = typer.Typer(
+    name="bitwright",
+    help="Few-bit CNNs: from a PyTorch model to a proven bitstream.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class StepName(StrEnum):
+    """The steps of a build, in order."""
+
+    TRAIN = "train"
+    QUANTIZE = "quantize"
+    LOWER = "lower"
+    MAP = "map"
+    SIMULATE = "simulate"
+    IMPLEMENT = "implement"
+    REPORT = "report"
+
+
+class Kind(StrEnum):
+    """What `list` lists."""
+
+    RECIPES = "recipes"
+    FORMATS = "formats"
+    MODELS = "models"
+    DATASETS = "datasets"
+    TARGETS = "targets"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bitwright {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Few-bit CNNs: from a PyTorch model to a proven bitstream."""
+
+
+@app.command()
+def build(
+    recipe: RecipeArgument,
+    run_dir: RunDir = None,
+    target: TargetName = None,
+    until: Annotated[StepName | None, typer.Option("--until", help="Stop after this step.")] = None,
+    data: Data = None,
+    assign: Assign = None,
+    json: Json = False,
+) -> None:
+    """Run every step: train, quantize, lower, map, simulate, implement, report."""
+    last = until if until is not None else StepName.REPORT
+    job = resolve(recipe, run_dir, data, assign, target)
+    show.run_steps(Output(json), job.recipe, job.run_dir, until=last.value)
+
+
+def _add_step(name: str, text: str) -> None:
+    """One verb for one step, which first runs whatever it needs and is not there yet."""
+
+    def verb(
+        recipe: RecipeArgument,
+        run_dir: RunDir = None,
+        target: TargetName = None,
+        data: Data = None,
+        assign: Assign = None,
+        json: Json = False,
+    ) -> None:
+        job = resolve(recipe, run_dir, data, assign, target)
+        show.run_steps(Output(json), job.recipe, job.run_dir, only=name)
+
+    verb.__doc__ = text
+    app.command(name, help=text)(verb)
+
+
+for _name, _text in (
+    ("train", "Train the model in floating point."),
+    ("quantize", "Calibrate, train in few bits and freeze to integers."),
+    ("lower", "Make the integer graph; prove it equal to the quantized model; export QONNX."),
+    ("map", "Choose the folding for the target and write the RTL."),
+    ("simulate", "Simulate the RTL cycle by cycle; prove it equal to the integer graph."),
+    ("implement", "Synthesise, place and route for the target; write the bitstream."),
+    ("report", "Write the page and the JSON of what is there."),
+):
+    _add_step(_name, _text)
+
+
+@app.command()
+def estimate(
+    recipe: RecipeArgument,
+    target: TargetName = None,
+    data: Data = None,
+    assign: Assign = None,
+    json: Json = False,
+) -> None:
+    """Cycles and resources by the models alone: nothing is trained, simulated or synthesised."""
+    from bitwright.api import estimate as estimate_recipe
+
+    job = resolve(recipe, None, data, assign, target)
+    output = Output(json)
+    with output.progress() as progress:
+        result = estimate_recipe(job.recipe, progress=progress)
+    show.mapping(output, result)
+
+
+@app.command()
+def explain(recipe: RecipeArgument, assign: Assign = None, json: Json = False) -> None:
+    """Say what every operand of every layer becomes, and by which rule."""
+    from bitwright.api import explain as explain_recipe
+
+    job = resolve(recipe, None, None, assign)
+    show.explanation(Output(json), explain_recipe(job.recipe))
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Find and try every external tool; say how to install what is missing."""
+    from bitwright.cli.listing import show_doctor
+
+    raise typer.Exit(show_doctor(Output(json)))
+
+
+@app.command("list")
+def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")], json: Json = False) -> None:
+    """List recipes, formats, models, datasets or targets."""
+    from bitwright.cli.listing import show_list
+
+    show_list(Output(json), kind.value)
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="The YAML file to write.")] = Path("recipe.yaml"),
+    model: Annotated[
+        str, typer.Option(help="Your model: package.module:function, or a name of the zoo.")
+    ] = "my_model:make_model",
+    images: Annotated[
+        Path, typer.Option("--images", help="Your data: a folder (or zip) of class folders.")
+    ] = Path("images"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    json: Json = False,
+) -> None:
+    """Write a commented recipe for your own model and data."""
+    from bitwright.cli.template import write_template
+
+    write_template(path, model, images, force=force)
+    output = Output(json)
+    if json:
+        output.value({"recipe": str(path)})
+    else:
+        output.say(f"wrote {path}; next: bitwright explain {path}, then bitwright build {path}")

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`bitwright list` and `bitwright doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bitwright.cli.output import Output
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """A table: column names, rows, and a note below."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    note: str = ""
+
+
+def show_list(output: Output, kind: str) -> None:
+    """Print one kind of thing that a recipe can name."""
+    listing = _LISTINGS[kind]()
+    if output.json_wanted:
+        keys = [column.replace(" ", "_") for column in listing.columns]
+        output.value([dict(zip(keys, row, strict=True)) for row in listing.rows])
+        return
+    output.table(kind, listing.columns, listing.rows, listing.note)
+
+
+def show_doctor(output: Output) -> int:
+    """Try every tool and print what was found; 0 if all work, else the exit code of ToolError."""
+    from bitwright.build.tools import doctor
+    from bitwright.errors import ToolError
+
+    with output.progress() as progress:
+        progress("trying every tool", 0, 0)
+        found = doctor()
+    missing = [status for status in found if not status.works]
+    if output.json_wanted:
+        output.value([status.to_json() for status in found])
+        return ToolError.exit_code if missing else 0
+    rows = [
+        (s.name, "works" if s.works else "MISSING", s.version, s.origin, s.needed_for)
+        for s in found
+    ]
+    output.table("tools", ("tool", "state", "version", "found", "needed for"), rows)
+    for status in missing:
+        output.say(f"{status.name}: {status.detail}\n  -> install it with: {status.install}")
+    return ToolError.exit_code if missing else 0
+
+
+def _recipes() -> _Listing:
+    from bitwright.recipe import list_recipes
+
+    return _Listing(("name", "description"), list(list_recipes()))
+
+
+def _formats() -> _Listing:
+    from bitwright.formats import list_formats
+
+    rows = [(f.family, f.pattern, f.meaning, ", ".join(f.examples)) for f in list_formats()]
+    return _Listing(("family", "names", "meaning", "examples"), rows)
+
+
+def _models() -> _Listing:
+    from bitwright.models import list_models
+
+    note = "your own: module:function, a function that returns an nn.Module"
+    return _Listing(("name", "summary"), [(m.name, m.summary) for m in list_models()], note)
+
+
+def _datasets() -> _Listing:
+    from bitwright.data.spec import list_datasets
+
+    return _Listing(
+        ("name", "summary", "source"), [(d.name, d.summary, d.source) for d in list_datasets()]
+    )
+
+
+def _targets() -> _Listing:
+    from bitwright.build.target import list_targets
+
+    columns = ("name", "part", "flow", "lut", "ff", "bram", "dsp", "description")
+    rows = []
+    for target in list_targets():
+        have = target.resources
+        capacities = (have.lut, have.ff, have.bram, have.dsp)
+        rows.append((target.name, target.part, target.flow.value, *capacities, target.description))
+    return _Listing(columns, rows, "your own: the path of such a TOML file")
+
+
+_LISTINGS = {
+    "recipes": _recipes,
+    "formats": _formats,
+    "models": _models,
+    "datasets": _datasets,
+    "targets": _targets,
+}

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entry point: runs a verb, and turns every way to fail into one clear message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from bitwright.cli.output import Output
+from bitwright.errors import BitwrightError
+
+EXIT_INTERRUPTED = 130
+EXIT_BUG = 70
+EXIT_USAGE = 2
+
+# ClickException: click's own, or that of the copy inside newer versions of typer.
+_UsageProblem = typer.BadParameter.__mro__[2]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave the process with its exit code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line; gives the exit code and never raises."""
+    from bitwright.cli.app import app
+
+    output = Output(json_wanted="--json" in arguments)
+    try:
+        result = app(args=arguments, prog_name="bitwright", standalone_mode=False)
+        sys.stdout.flush()
+        if result == EXIT_INTERRUPTED:  # what newer versions of typer make of Ctrl-C
+            output.interrupted(arguments)
+        return result if isinstance(result, int) else 0
+    except BitwrightError as error:
+        output.error(type(error).__name__, error.message, error.where, error.hint, error.exit_code)
+        return error.exit_code
+    except typer.Exit as error:
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        output.interrupted(arguments)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # `bitwright list models | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except _UsageProblem as error:
+        return _usage_error(error, output)
+    except Exception as error:  # the last resort: a bug of ours, told without a wall of text
+        return _bug(error, output)
+
+
+def _usage_error(error: Exception, output: Output) -> int:
+    context = getattr(error, "ctx", None)
+    hint = f"see: {context.command_path} --help" if context is not None else "see: bitwright --help"
+    say = getattr(error, "format_message", error.__str__)
+    output.error("UsageError", say(), None, hint, EXIT_USAGE)
+    return EXIT_USAGE
+
+
+def _bug(error: Exception, output: Output) -> int:
+    """Keep the traceback in a file, where a report of the bug can take it from."""
+    text = "".join(traceback.format_exception(error))
+    where = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="bitwright-bug-", suffix=".txt", delete=False
+        ) as file:
+            file.write(text)
+        where = str(Path(file.name))
+    except OSError:
+        pass  # no room even for this: the message alone must do
+    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    output.error(
+        "Bug",
+        f"an error that Bitwright does not know: {reason}",
+        None,
+        f"this is a bug; please report it with {where}" if where else "this is a bug; report it",
+        EXIT_BUG,
+    )
+    return EXIT_BUG

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments that several verbs share, and what they stand for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bitwright.errors import RecipeError
+
+if TYPE_CHECKING:
+    from bitwright.recipe import Recipe
+
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A recipe: its name (`bitwright list recipes`), a YAML file, or a run directory.",
+    ),
+]
+RunDir = Annotated[
+    Path | None,
+    typer.Option("--run-dir", help="Where results go; by default runs/NAME. Resumed if it exists."),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="Folder or archive with the data set, instead of the recipe's."),
+]
+Assign = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a field: --set train.float.epochs=3."),
+]
+TargetName = Annotated[
+    str | None, typer.Option("--target", help="Hardware target, as --set hardware.target=NAME.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on standard output.")]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe and the run directory that belongs to it."""
+
+    recipe: Recipe
+    run_dir: Path
+
+
+def resolve(
+    name: str,
+    run_dir: Path | None = None,
+    data: Path | None = None,
+    assignments: list[str] | None = None,
+    target: str | None = None,
+) -> Job:
+    """What RECIPE and the options stand for.
+
+    Raises:
+        RecipeError: there is no such recipe, or it breaks the schema.
+        RunError: a run directory of another version.
+    """
+    from bitwright.recipe import load_recipe
+    from bitwright.run_files import check_run_folder
+
+    overrides = list(assignments or [])
+    if target is not None:
+        overrides.append(f"hardware.target={json.dumps(target)}")
+    place = Path(name).expanduser()
+    if not place.is_dir():
+        recipe = load_recipe(name, overrides, data_dir=data)
+        folder = run_dir or Path("runs") / recipe.name
+        return Job(recipe, folder)
+    header = check_run_folder(place)
+    if header is None:
+        raise RecipeError(
+            "is an empty folder, neither a recipe nor a run directory",
+            where=str(place),
+            hint="name a YAML file or a folder that `bitwright build` made",
+        )
+    if run_dir is not None and run_dir.resolve() != place.resolve():
+        raise RecipeError(
+            f"{place} is a run directory itself",
+            where="--run-dir",
+            hint=f"name a recipe, such as {place / 'recipe.yaml'}, to start another run",
+        )
+    base = Path(str(header.get("recipe_dir", place)))
+    recipe = load_recipe(place / "recipe.yaml", overrides, data_dir=data, base_dir=base)
+    return Job(recipe, place)

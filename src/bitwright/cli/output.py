@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a verb prints: tables for people, or one JSON value on standard output and nothing else."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bitwright.run import Progress
+
+
+class Output:
+    """Standard output and standard error of one call.
+
+    Args:
+        json_wanted: print one JSON value on standard output, no colours, no progress.
+    """
+
+    def __init__(self, json_wanted: bool) -> None:
+        self.json_wanted = json_wanted
+
+    def value(self, value: Any) -> None:
+        """Print the JSON result of the call."""
+        json.dump(value, sys.stdout, indent=1, default=str, ensure_ascii=False)
+        sys.stdout.write("\n")
+
+    def table(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str = ""
+    ) -> None:
+        """Print a table; columns that hold only numbers are set right."""
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table(title=escape(title), box=SIMPLE_HEAD, title_justify="left")
+        for position, name in enumerate(columns):
+            cells = [str(row[position]) for row in rows]
+            numeric = bool(cells) and all(_is_number(cell) for cell in cells)
+            table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(escape(str(cell)) for cell in row))
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console = Console(highlight=False, width=max(120, console.width))
+        console.print(table)
+        if note:
+            console.print(escape(note))
+
+    def say(self, text: str) -> None:
+        """A line for people, on standard error with --json."""
+        print(text, file=sys.stderr if self.json_wanted else sys.stdout, flush=True)
+
+    def error(
+        self, kind: str, message: str, where: str | None, hint: str | None, exit_code: int
+    ) -> None:
+        """The one message of a call that failed."""
+        text = message if where is None else f"{where}: {message}"
+        print(f"error: {text}", file=sys.stderr)
+        if hint is not None:
+            print(f"  -> {hint}", file=sys.stderr)
+        if self.json_wanted:
+            fields = {"type": kind, "message": message, "where": where, "hint": hint}
+            self.value({"error": {**fields, "exit_code": exit_code}})
+
+    def interrupted(self, arguments: Sequence[str]) -> None:
+        """After Ctrl-C."""
+        again = shlex.join(["bitwright", *arguments])
+        self.error(
+            "Interrupted",
+            "interrupted; everything finished so far is kept",
+            None,
+            f"to go on where it stopped: {again}",
+            130,
+        )
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """A progress callback: bars on a terminal, nothing elsewhere."""
+        from bitwright.run import no_progress
+
+        if self.json_wanted or not sys.stderr.isatty():
+            yield no_progress
+            return
+        from rich import progress as bars
+        from rich.console import Console
+
+        columns = (
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(bar_width=30),
+            bars.TaskProgressColumn(),
+            bars.TimeElapsedColumn(),
+            bars.TimeRemainingColumn(),
+        )
+        with bars.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+            yield _Bars(shown)
+
+
+class _Bars:
+    """One bar at a time: what is being done now."""
+
+    def __init__(self, shown: Any) -> None:
+        self._shown = shown
+        self._what = ""
+        self._task: Any = None
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what != self._what:
+            if self._task is not None:
+                self._shown.remove_task(self._task)
+            self._what = what
+            self._task = self._shown.add_task(what, total=total or None)
+        self._shown.update(self._task, completed=done, total=total or None)
+        if total and done >= total:
+            self._shown.remove_task(self._task)
+            self._task, self._what = None, ""
+
+
+def _is_number(text: str) -> bool:
+    return bool(text) and text.replace(" ", "").strip("%x+-").replace(".", "", 1).isdigit()

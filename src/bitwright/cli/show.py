@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running steps and showing what came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright.cli.output import Output
+
+if TYPE_CHECKING:
+    from bitwright.recipe import Recipe
+    from bitwright.run import Outcome
+
+
+def run_steps(
+    output: Output, recipe: Recipe, run_dir: Path, *, until: str = "", only: str = ""
+) -> None:
+    """Run steps of a recipe, then print the table of what the run directory holds."""
+    from bitwright.api import Pipeline
+
+    with output.progress() as progress:
+        pipeline = Pipeline(recipe, run_dir, progress)
+        summary = pipeline.step(only) if only else pipeline.build(until)
+    if output.json_wanted:
+        output.value(summary.to_json() | {"steps": [_outcome(o) for o in pipeline.outcomes]})
+        return
+    for outcome in pipeline.outcomes:
+        state = "done before" if outcome.was_done else f"{outcome.seconds:.1f} s"
+        output.say(f"{outcome.name:<10} {state}")
+    rows = [(row.name, row.text, str(row.figure.source)) for row in summary.rows]
+    output.table(f"{recipe.name} on {recipe.hardware.target}", ("figure", "value", "source"), rows)
+    if summary.report is not None:
+        output.say(f"report: {summary.report}")
+    else:
+        output.say(f"results: {summary.run_dir}")
+
+
+def explanation(output: Output, rows: list[dict[str, str]]) -> None:
+    """What every operand becomes."""
+    if output.json_wanted:
+        output.value(rows)
+        return
+    columns = ("layer", "type", "operand", "format", "granularity", "scale", "reason")
+    output.table("operands", columns, [[row[name] for name in columns] for row in rows])
+
+
+def mapping(output: Output, result: dict[str, Any]) -> None:
+    """A hardware graph by the models."""
+    if output.json_wanted:
+        output.value(result)
+        return
+    columns = ("block", "kind", "PE", "SIMD", "cycles", "LUT", "FF", "BRAM", "DSP")
+    rows = [
+        (
+            block["name"],
+            block["kind"],
+            block["pe"] or "",
+            block["simd"] or "",
+            block["cycles"],
+            *(round(block["resources"][key]) for key in ("lut", "ff", "bram", "dsp")),
+        )
+        for block in result["blocks"]
+    ]
+    output.table(f"blocks on {result['target']} (model)", columns, rows)
+    total, have = result["resources"], result["capacity"]
+    used = ", ".join(
+        f"{key.upper()} {total[key]:.0f} of {have[key]:.0f}" for key in ("lut", "ff", "bram", "dsp")
+    )
+    rate = result["clock_mhz"] * 1e6 / result["interval"]
+    clock, interval, latency = result["clock_mhz"], result["interval"], result["latency"]
+    output.say(used)
+    output.say(
+        f"{interval} cycles an image: {rate:,.0f} images/s at {clock:g} MHz; "
+        f"latency {latency} cycles (model)"
+    )
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "name": outcome.name,
+        "folder": str(outcome.folder),
+        "was_done": outcome.was_done,
+        "seconds": round(outcome.seconds, 3),
+    }

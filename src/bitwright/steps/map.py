@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step `map`: the folding for the target, FIFO depths, the hardware graph and its RTL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bitwright.build.target import Target, fits, load_target, smallest_fitting
+from bitwright.errors import MismatchError, TargetError
+from bitwright.figures import Resources
+from bitwright.files import atomic_write
+from bitwright.hw.blocks import Block, Fifo, blocks_of
+from bitwright.hw.cost import graph_resources
+from bitwright.hw.dataflow import analyse
+from bitwright.hw.dialect import HARDWARE as HARDWARE_DIALECT
+from bitwright.hw.folding import Folding, load_folding
+from bitwright.hw.mapping import MapOptions, map_graph
+from bitwright.hw.search import FillGoal, Goal, RateGoal, search_folding
+from bitwright.ir import Graph, load_graph, random_feeds, save_graph
+from bitwright.recipe import HardwareSection
+from bitwright.rtl.emit import emit
+from bitwright.run import Progress, StepContext
+from bitwright.steps.lower import read_graph, read_levels
+from bitwright.steps.results import BlockRow, FifoRow, MapResult
+from bitwright.steps.workspace import Workspace
+
+HARDWARE = "hardware.bwg"
+RTL = "rtl"
+FOLDING = "final_hw_config.json"
+_DEFAULT_FILL = 0.5
+_CHECK_IMAGES = 8
+
+
+def map(work: Workspace, context: StepContext) -> None:  # the verb's name
+    """Map, prove the hardware graph equal to the integer graph on some images, write the RTL."""
+    graph = read_graph(context.inputs["lower"])
+    target = load_target(work.recipe.hardware.target)
+    hardware, folding = choose_mapping(graph, work.recipe.hardware, target, context.progress)
+    context.progress("checking the hardware graph", 0, 0)
+    _check_equal(graph, hardware, context.inputs["lower"])
+    save_graph(hardware, context.folder / HARDWARE)
+    folding.save(context.folder / FOLDING)
+    context.progress("writing the RTL", 0, 0)
+    design = json.loads(emit(hardware, context.folder / RTL).read_text(encoding="utf-8"))
+    result = describe(hardware, target, work.recipe.hardware.clock_mhz, design)
+    result.save(context.folder)
+    _finn_files(context.folder, result)
+
+
+def choose_mapping(
+    graph: Graph, wanted: HardwareSection, target: Target, progress: Progress
+) -> tuple[Graph, Folding]:
+    """The hardware graph for what the recipe asks, and the folding that was chosen.
+
+    Raises:
+        TargetError: it cannot be reached on this target; says what is short and what would fit.
+        RecipeError: the folding file is wrong.
+        ModelError: an operation has no hardware.
+    """
+    progress("choosing the folding", 0, 0)
+    if wanted.folding_config_file is not None:
+        folding = load_folding(wanted.folding_config_file)
+    else:
+        folding = _search(graph, goal_for(wanted, target), target)
+    progress("computing FIFO depths", 0, 0)
+    hardware = map_graph(graph, folding, MapOptions(target.family))
+    used = graph_resources(hardware, target.family)
+    if not fits(used, target):
+        raise _does_not_fit(used, target)
+    return hardware, folding
+
+
+def goal_for(wanted: HardwareSection, target: Target) -> Goal:
+    """The recipe's wish as a goal of the search."""
+    if wanted.target_fps is not None:
+        return RateGoal(wanted.target_fps, wanted.clock_mhz * 1e6, target.capacity)
+    have = target.capacity
+    if wanted.budget is not None:
+        asked = wanted.budget.model_dump()
+        limits = {k: v if asked[k] is None else min(asked[k], v) for k, v in have.to_json().items()}
+        return FillGoal(Resources(**limits))
+    share = wanted.fill if wanted.fill is not None else _DEFAULT_FILL
+    return FillGoal(Resources(**{key: share * value for key, value in have.to_json().items()}))
+
+
+def read_hardware(folder: Path) -> Graph:
+    """The hardware graph as the step left it."""
+    return load_graph(folder / HARDWARE, {"hardware": HARDWARE_DIALECT})
+
+
+def _search(graph: Graph, goal: Goal, target: Target) -> Folding:
+    try:
+        return search_folding(graph, goal, family=target.family)
+    except TargetError as error:
+        bigger = _smallest_that_fits(graph, goal, target)
+        hint = error.hint if bigger is None else f"the smallest target that fits is {bigger.name}"
+        raise TargetError(error.message, where=f"target {target.name}", hint=hint) from error
+
+
+def _smallest_that_fits(graph: Graph, goal: Goal, target: Target) -> Target | None:
+    """The smallest larger target of the same family on which the same goal can be met."""
+    from bitwright.build.target import list_targets
+
+    larger = [
+        other
+        for other in list_targets()
+        if other.family == target.family and other.resources.lut > target.resources.lut
+    ]
+    for other in sorted(larger, key=lambda t: t.resources.lut):
+        scaled = (
+            RateGoal(goal.fps, goal.clock_hz, other.capacity)
+            if isinstance(goal, RateGoal)
+            else FillGoal(other.capacity)
+        )
+        try:
+            search_folding(graph, scaled, family=other.family)
+        except TargetError:
+            continue
+        return other
+    return None
+
+
+def _does_not_fit(used: Resources, target: Target) -> TargetError:
+    have, need = target.capacity.to_json(), used.to_json()
+    short = "; ".join(
+        f"{key.upper()}: {need[key]:.0f} needed, {have[key]:.0f} there, "
+        f"{need[key] - have[key]:.0f} short"
+        for key in have
+        if need[key] > have[key]
+    )
+    bigger = smallest_fitting(used, target.family)
+    hint = (
+        f"the smallest {target.family} target that fits is {bigger.name}"
+        if bigger
+        else f"no known {target.family} target is large enough"
+    )
+    return TargetError(
+        f"the design does not fit (model): {short}", where=f"target {target.name}", hint=hint
+    )
+
+
+def _check_equal(graph: Graph, hardware: Graph, lowered: Path) -> None:
+    """The hardware graph's own reference gives the integer graph's scores."""
+    levels = read_levels(lowered)
+    feeds = {graph.inputs[0]: levels["inputs"][:_CHECK_IMAGES]}
+    random = random_feeds(graph, _CHECK_IMAGES, np.random.default_rng(0))
+    for feed in (feeds, random):
+        expected, found = graph.run(feed), hardware.run(feed)
+        for edge in graph.outputs:
+            if not np.array_equal(expected[edge], found[edge]):
+                raise MismatchError(
+                    "the hardware graph gives other integers than the integer graph",
+                    where=f"edge {edge}",
+                )
+
+
+def describe(
+    hardware: Graph, target: Target, clock_mhz: float, design: dict[str, Any] | None = None
+) -> MapResult:
+    """Every block by the models."""
+    flow = analyse(hardware)
+    blocks = blocks_of(hardware)
+    names = {block: name for name, block in (design or {}).get("instances", {}).items()}
+    return MapResult(
+        target=target.name,
+        clock_mhz=clock_mhz,
+        interval=flow.interval,
+        latency=flow.latency,
+        bottleneck=flow.bottleneck,
+        resources=graph_resources(hardware, target.family),
+        capacity=target.capacity,
+        blocks=tuple(
+            _block_row(block, target.family, flow.intervals[name], names.get(name, name))
+            for name, block in blocks.items()
+        ),
+        fifos=tuple(
+            FifoRow(instance=names.get(name, name), depth=block.depth, width=block.inputs[0].width)
+            for name, block in blocks.items()
+            if isinstance(block, Fifo)
+        ),
+        top=str((design or {}).get("top", "")),
+    )
+
+
+def _block_row(block: Block, family: str, cycles: int, instance: str) -> BlockRow:
+    found = block.estimate(family)
+    attrs = block.node.attrs
+    return BlockRow(
+        name=block.name,
+        instance=instance,
+        kind=block.node.op,
+        layer=block.node.source,
+        pe=block.node.integer("pe") if "pe" in attrs else None,
+        simd=block.node.integer("simd") if "simd" in attrs else None,
+        cycles=cycles,
+        latency=found.latency,
+        resources=found.resources,
+    )
+
+
+def _finn_files(folder: Path, result: MapResult) -> None:
+    """The same figures under FINN's file names."""
+    cycles = {block.name: block.cycles for block in result.blocks}
+    resources = {block.name: block.resources.to_json() for block in result.blocks}
+    rate = result.clock_mhz * 1e6 / result.interval
+    network = {
+        "critical_path_cycles": result.latency,
+        "max_cycles": result.interval,
+        "max_cycles_node_name": result.bottleneck,
+        "estimated_throughput_fps": rate,
+        "estimated_latency_ns": result.latency * 1000 / result.clock_mhz,
+        "source": "model",
+    }
+    for name, table in (
+        ("estimate_layer_cycles.json", cycles),
+        ("estimate_layer_resources.json", {**resources, "total": result.resources.to_json()}),
+        ("estimate_network_performance.json", network),
+    ):
+        atomic_write(folder / name, json.dumps(table, indent=2) + "\n")

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which step there is, what it needs, and what it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from bitwright.run import Step, StepContext
+from bitwright.steps.workspace import STEP_NAMES, Workspace
+
+_NEEDS: dict[str, tuple[str, ...]] = {
+    "train": (),
+    "quantize": ("train",),
+    "lower": ("quantize",),
+    "map": ("lower",),
+    "simulate": ("lower", "map"),
+    "implement": ("map",),
+    "report": ("train", "quantize", "lower", "map"),
+}
+_USES: dict[str, tuple[str, ...]] = {"report": ("simulate", "implement")}
+_FACTS: dict[str, tuple[str, ...]] = {
+    "train": ("seed", "data", "model", "train.float"),
+    "quantize": ("quant", "train.quantized", "seed"),
+    "lower": ("name",),
+    "map": ("hardware",),
+    "simulate": ("simulate", "seed"),
+    "implement": ("implement", "hardware"),
+    "report": ("report", "description", "simulate", "implement"),
+}
+_KEEPS_PARTIAL = frozenset({"train", "quantize"})
+
+
+def make_steps(work: Workspace) -> tuple[Step, ...]:
+    """The pipeline of one recipe, in order."""
+    return tuple(
+        Step(
+            name=name,
+            needs=_NEEDS[name],
+            facts=(*_FACTS[name], f"code:{name}"),
+            function=_function(name, work),
+            uses=_USES.get(name, ()),
+            keeps_partial=name in _KEEPS_PARTIAL,
+        )
+        for name in STEP_NAMES
+    )
+
+
+def _function(name: str, work: Workspace) -> Callable[[StepContext], None]:
+    """The step's function, imported when it runs: torch and tools are slow to load."""
+
+    def run(context: StepContext) -> None:
+        function: Callable[[Workspace, StepContext], None] = getattr(
+            import_module(f"bitwright.steps.{name}"), name
+        )
+        function(work, context)
+
+    return run
+
+
+__all__ = ["STEP_NAMES", "make_steps"]

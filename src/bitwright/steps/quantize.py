@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step `quantize`: calibrate, train in few bits if the recipe says so, freeze and measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bitwright.figures import Figure, Source
+from bitwright.run import Progress, StepContext
+from bitwright.run_files import LOGS
+from bitwright.steps.results import Epoch, OperandRow, QuantizeResult
+from bitwright.steps.train import epochs_of, train_progress, trained_model
+from bitwright.steps.workspace import Workspace
+
+if TYPE_CHECKING:
+    from torch import fx, nn
+
+    from bitwright.quant import FrozenModel
+
+WEIGHTS = "quantized.pt"
+CALIBRATION_IMAGES = 1024
+_BATCH = 128
+
+
+def quantize(work: Workspace, context: StepContext) -> None:
+    """From the trained float model to weights and scales that freeze into integers."""
+    from bitwright.train import evaluate, fit, save_weights
+
+    teacher = trained_model(work, context.inputs["train"])
+    model = calibrated(work, teacher, context.progress)
+    before = evaluate(frozen_from(work, model), work.data.test)
+    history: tuple[Epoch, ...] = ()
+    kept = 0
+    config = work.recipe.train.quantized
+    if config is not None:
+        fitted = fit(
+            model,
+            work.data,
+            config,
+            run_dir=context.folder / LOGS,
+            teacher=teacher if config.distillation is not None else None,
+            on_progress=train_progress(context.progress, "training in few bits"),
+        )
+        history, kept = epochs_of(fitted.history), fitted.kept_epoch
+    save_weights(context.folder / WEIGHTS, model)
+    after = evaluate(frozen_from(work, model), work.data.test)
+    QuantizeResult(
+        accuracy=Figure(after.accuracy, "share", Source.MEASUREMENT),
+        accuracy_calibrated=Figure(before.accuracy, "share", Source.MEASUREMENT),
+        history=history,
+        kept_epoch=kept,
+        operands=explain(work, work.fresh_model()),
+    ).save(context.folder)
+
+
+def calibrated(work: Workspace, model: nn.Module, progress: Progress) -> fx.GraphModule:
+    """The converted model with every activation scale set from training images, ready to train."""
+    import torch
+
+    from bitwright.quant import apply
+
+    converted = apply(model, work.policy, "calibrate").eval()
+    order = torch.randperm(
+        len(work.data.train), generator=torch.Generator().manual_seed(work.recipe.seed)
+    )
+    chosen = work.data.train.take(order[:CALIBRATION_IMAGES].numpy())
+    images = torch.from_numpy(chosen.reals())
+    with torch.no_grad():
+        for start in range(0, len(images), _BATCH):
+            converted(images[start : start + _BATCH])
+            progress("calibrating", min(start + _BATCH, len(images)), len(images))
+    return apply(converted, work.policy, "train")
+
+
+def frozen_from(work: Workspace, model: fx.GraphModule) -> FrozenModel:
+    """The integer form of a quantized model."""
+    from bitwright.quant import apply
+
+    frozen: FrozenModel = apply(model, work.policy, "freeze")
+    return frozen
+
+
+def frozen_model(work: Workspace, folder: Path) -> FrozenModel:
+    """The frozen model as the step left it."""
+    from bitwright.quant import apply
+    from bitwright.train import load_weights
+
+    model = apply(work.fresh_model(), work.policy, "train")
+    load_weights(folder / WEIGHTS, model)
+    return frozen_from(work, model)
+
+
+def explain(work: Workspace, model: nn.Module) -> tuple[OperandRow, ...]:
+    """What each operand becomes, and why."""
+    from bitwright.quant import explain as explain_model
+
+    return tuple(OperandRow(**row.to_json()) for row in explain_model(model, work.policy))

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each step has found, as typed values that lie as ``result.json`` in the step's folder.
+
+Shares are in [0, 1]; figures that could come from several places are `Figure`s with their source.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from bitwright.errors import RunError
+from bitwright.figures import Figure, Resources
+from bitwright.files import atomic_write
+
+FILE = "result.json"
+
+
+class Result(BaseModel):
+    """Base of the results: nothing unknown is read back."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def save(self, folder: Path) -> None:
+        """Write ``result.json``."""
+        atomic_write(folder / FILE, self.model_dump_json(indent=1) + "\n")
+
+
+_R = TypeVar("_R", bound=Result)
+
+
+def load_result(kind: type[_R], folder: Path) -> _R:
+    """Read the result of a finished step.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    try:
+        return kind.model_validate_json((folder / FILE).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise RunError(
+            f"cannot be read: {error}",
+            where=str(folder / FILE),
+            hint="delete the folder: the step is then done again",
+        ) from error
+
+
+class Epoch(Result):
+    """One epoch of a training curve."""
+
+    epoch: int
+    lr: float
+    train_loss: float
+    train_accuracy: float
+    validation_loss: float
+    validation_accuracy: float
+
+
+class DataFacts(Result):
+    """Which images were used."""
+
+    name: str
+    source: str
+    digest: str
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    train: int
+    validation: int
+    test: int
+
+
+class TrainResult(Result):
+    """The float model."""
+
+    data: DataFacts
+    parameters: int
+    accuracy: Figure
+    history: tuple[Epoch, ...]
+    kept_epoch: int
+
+
+class OperandRow(Result):
+    """What one operand of one layer became, as `quant.explain` says."""
+
+    layer: str
+    type: str
+    operand: str
+    format: str
+    granularity: str
+    scale: str
+    reason: str
+
+
+class QuantizeResult(Result):
+    """The frozen model; ``accuracy_calibrated`` is that before training in few bits."""
+
+    accuracy: Figure
+    accuracy_calibrated: Figure
+    history: tuple[Epoch, ...]
+    kept_epoch: int
+    operands: tuple[OperandRow, ...]
+
+
+class AccumulatorRow(Result):
+    """One line of the overflow certificate."""
+
+    node: str
+    terms: int
+    lo: int
+    hi: int
+    width: int
+    naive_width: int
+
+
+class LayerFacts(Result):
+    """One layer of the integer graph, from its nodes.
+
+    Attributes:
+        node: the conv or dense node.
+        source: the user's layer.
+    """
+
+    node: str
+    op: str
+    source: str
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    parameters: int
+    macs: int
+    weight_format: str
+    weight_bits: int
+    input_bits: int
+    accumulator_bits: int
+
+
+class LowerResult(Result):
+    """The integer graph, and what was compared with ``==``.
+
+    Attributes:
+        compared_images: test images on which graph, fast executor and torch gave equal scores.
+        compared_values: scores compared on them.
+        reference_images: of these, those on which the interpreter, too, agreed on every edge.
+        qonnx_images: test images on which QONNX's executor gave equal scores.
+        size_bits: all weights and thresholds as stored in hardware.
+    """
+
+    digest: str
+    accuracy: Figure
+    compared_images: int
+    compared_values: int
+    reference_images: int
+    qonnx_images: int
+    size_bits: int
+    weight_bits: int
+    float_bits: int
+    layers: tuple[LayerFacts, ...]
+    certificate: tuple[AccumulatorRow, ...]
+
+
+class BlockRow(Result):
+    """One block of the hardware graph, by the models.
+
+    Attributes:
+        instance: its name in the RTL.
+        layer: the user's layer that it came from.
+        cycles: between two images, if this block alone limited the pipeline.
+    """
+
+    name: str
+    instance: str
+    kind: str
+    layer: str
+    pe: int | None
+    simd: int | None
+    cycles: int
+    latency: int
+    resources: Resources
+
+
+class FifoRow(Result):
+    """One FIFO: computed depth in beats, width in bits."""
+
+    instance: str
+    depth: int
+    width: int
+
+
+class MapResult(Result):
+    """The hardware graph; every figure is a model's.
+
+    Attributes:
+        interval, latency: predicted cycles an image in the steady state; of a lone image.
+        bottleneck: the block that sets the interval.
+    """
+
+    target: str
+    clock_mhz: float
+    interval: int
+    latency: int
+    bottleneck: str
+    resources: Resources
+    capacity: Resources
+    blocks: tuple[BlockRow, ...]
+    fifos: tuple[FifoRow, ...]
+    top: str
+
+
+class SimulateResult(Result):
+    """The proof, cycle by cycle.
+
+    Attributes:
+        images: held-out images whose every score and label equalled the integer graph's.
+        stall_images: how many of them again, with each of ``stall_patterns`` on both sides.
+        compared_values: number of values compared, over all runs.
+        differences: how many differed: 0, or the step fails.
+        interval: steady-state cycles an image, frames back to back.
+        latency: cycles of a lone image.
+        high_water: FIFO instance -> most beats it ever held.
+        cycles: simulated altogether.
+    """
+
+    images: int
+    stall_images: int
+    stall_patterns: tuple[str, ...]
+    compared_values: int
+    differences: int
+    accuracy: Figure
+    interval: int
+    predicted_interval: int
+    latency: int
+    predicted_latency: int
+    high_water: dict[str, int]
+    cycles: int
