@@ -5,10 +5,12 @@
     python benchmarks/qat_step.py --models cnv --rounds 5 --no-write
 
 Both models of a pair are built from the same module and run in one process, alternately (float,
-quantized, float, quantized, ...), so that whatever else the machine does meets both. A step is forward,
-cross entropy, backward and an SGD update with momentum. Policy: 4-bit weights (per channel,
-maximum), 4-bit activations (learned scales), 8-bit input. Three evaluations without gradients: float, the
-trained model in ``eval()``, and the frozen integer model where the network can be frozen.
+quantized, float, quantized, ...), so that whatever else the machine does meets both. A step is
+forward, cross entropy, backward and an SGD update with momentum. Policy: 4-bit weights (per
+channel, maximum), 4-bit activations (learned scales), 8-bit input. Evaluation is without
+gradients: ``eval`` is the trained model in ``eval()``, ``frozen`` the exact integer model, for
+networks that can be frozen. The ratio is that of the fastest rounds (what the code costs); the
+medians (what this machine gave, its other load included) stand beside it.
 """
 
 from __future__ import annotations
@@ -114,13 +116,16 @@ BREVITAS = {"cnv": (1.65, 1.9), "resnet18": (1.4, 1.6), "densenet": (2.2, 2.6)}
 
 @dataclass(frozen=True)
 class Result:
-    """Medians of one pair in milliseconds, and ratios of paired rounds (median)."""
+    """One pair: fastest and median times in milliseconds, and their ratios."""
 
     model: str
     job: str
     float_ms: float
     ours_ms: float
     ratio: float
+    float_median_ms: float
+    ours_median_ms: float
+    median_ratio: float
     target: float
     rounds: int
 
@@ -151,7 +156,7 @@ def evaluation_of(model: nn.Module, batch: Tensor) -> Callable[[], None]:
 
 
 def compare(first: Callable[[], None], second: Callable[[], None], rounds: int) -> list[float]:
-    """Median times of both in ms and the median of their ratios, run A B A B."""
+    """Fastest times and their ratio, median times and the median of paired ratios; A B A B."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(2):
         first()
@@ -161,8 +166,10 @@ def compare(first: Callable[[], None], second: Callable[[], None], rounds: int) 
             start = time.perf_counter()
             run()
             taken.append((time.perf_counter() - start) * 1e3)
+    best = [min(taken) for taken in times]
+    middle = [statistics.median(taken) for taken in times]
     ratios = [b / a for a, b in zip(*times, strict=True)]
-    return [statistics.median(times[0]), statistics.median(times[1]), statistics.median(ratios)]
+    return [*best, best[1] / best[0], *middle, statistics.median(ratios)]
 
 
 def measure(name: str, rounds: int, batch_size: int) -> list[Result]:
@@ -173,9 +180,8 @@ def measure(name: str, rounds: int, batch_size: int) -> list[Result]:
     policy = Policy.uniform(weight="int4", activation="uint4", input="uint8")
     plain = MODELS[name]()
     ours = apply(plain, policy, "train")
-    target = TARGETS[name]
-    jobs = [("train", step_of(plain, batch, labels), step_of(ours, batch, labels), target)]
-    pair = [Result(name, "train", *compare(jobs[0][1], jobs[0][2], rounds), target, rounds)]
+    steps = step_of(plain, batch, labels), step_of(ours, batch, labels)
+    pair = [Result(name, "train", *compare(*steps, rounds), TARGETS[name], rounds)]
     evaluations = [("eval", ours)]
     if not inspect_model(plain, policy):
         evaluations.append(("frozen", apply(ours, policy, "freeze")))
@@ -188,14 +194,16 @@ def measure(name: str, rounds: int, batch_size: int) -> list[Result]:
 def table(results: list[Result]) -> str:
     """Markdown."""
     lines = [
-        "| model | job | float ms | ours ms | ours / float | target | Brevitas 0.13.4 |",
-        "|---|---|---|---|---|---|---|",
+        "| model | job | float ms | ours ms | ours / float | target | medians: float ms | ours ms "
+        "| ours / float | Brevitas 0.13.4 |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
         peer = BREVITAS[r.model][0 if r.job == "train" else 1]
         lines.append(
             f"| {r.model} | {r.job} | {r.float_ms:.1f} | {r.ours_ms:.1f} | {r.ratio:.3f} | "
-            f"{r.target:.2f} | {peer:.2f} |"
+            f"{r.target:.2f} | {r.float_median_ms:.1f} | {r.ours_median_ms:.1f} | "
+            f"{r.median_ratio:.3f} | {peer:.2f} |"
         )
     return "\n".join(lines)
 
@@ -247,8 +255,8 @@ def main() -> None:
     facts = ", ".join(f"{key} {value}" for key, value in machine().items())
     page = (
         "# Training step and evaluation against eager float torch\n\n"
-        f"`{command.strip()}` on {facts}; batch {given.batch}; medians of alternating rounds; "
-        "ratio: median of paired rounds.\n"
+        f"`{command.strip()}` on {facts}; batch {given.batch}; alternating rounds; "
+        "the first ratio is of the fastest rounds, the second the median of paired rounds.\n"
         "The Brevitas column was measured earlier on a machine of the same kind.\n\n"
         f"{text}\n"
     )

@@ -109,7 +109,7 @@ def test_training_reduces_the_loss_and_reaches_every_parameter() -> None:
     labels = torch.arange(6) % 5
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     losses = []
-    for _ in range(30):
+    for _ in range(60):
         optimizer.zero_grad()
         loss = F.cross_entropy(model(batch()), labels)
         loss.backward()

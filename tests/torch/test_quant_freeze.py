@@ -227,7 +227,9 @@ def test_frozen_modules_keep_the_users_paths_and_intervals() -> None:
     values = frozen.intermediates(torch.rand(64, 1, 4, 4))
     assert frozen.stem.lo <= values["stem"].min() and values["stem"].max() <= frozen.stem.hi
     worst = torch.where(frozen.stem.weight > 0, 15.0, 0.0).flip(-1).flip(-2)
-    assert frozen.stem.hi >= int((worst * frozen.stem.weight.flip(-1).flip(-2)).sum((1, 2, 3)).max())
+    assert frozen.stem.hi >= int(
+        (worst * frozen.stem.weight.flip(-1).flip(-2)).sum((1, 2, 3)).max()
+    )
 
 
 def test_wide_accumulators_move_to_float64() -> None:
@@ -276,9 +278,7 @@ def test_shift_is_the_rational_rule(rounding: Rounding) -> None:
 def test_multipliers_keep_sixteen_bits() -> None:
     torch.manual_seed(6)
     x = torch.rand(16, 2, 12, 12)
-    frozen = apply(
-        convnet_ready(x), Policy.uniform("int8", "uint8", "uint8"), "freeze", x
-    )
+    frozen = apply(convnet_ready(x), Policy.uniform("int8", "uint8", "uint8"), "freeze", x)
     activations = [m for m in frozen.modules() if isinstance(m, ShiftActivation)]
     assert activations
     for module in activations:

@@ -39,6 +39,7 @@ def test_defaults() -> None:
     assert binary.resolve(BODY, Role.WEIGHT).spec.scale is ScaleRule.MEAN
     assert binary.resolve(BODY, Role.ACTIVATION).spec.scale is ScaleRule.CONST
     assert Policy.uniform(None).resolve(BODY, Role.WEIGHT).spec is None
+    assert Policy.uniform("int2").resolve(BODY, Role.WEIGHT).spec.scale is ScaleRule.LEARNED
     assert Policy.uniform("fixed<6,2>").resolve(BODY, Role.WEIGHT).spec.scale is ScaleRule.CONST
 
 

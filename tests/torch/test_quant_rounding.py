@@ -26,8 +26,11 @@ def small_formats() -> list[Format]:
     for bits in range(1, 9):
         found += [IntegerFormat(bits, False), IntegerFormat(bits, True)]
         found += [IntegerFormat(bits, True, narrow=True)] if bits > 1 else []
-        found += [FixedFormat(bits, integer, signed) for integer in (-2, bits + 3)
-                  for signed in (True, False)]
+        found += [
+            FixedFormat(bits, integer, signed)
+            for integer in (-2, bits + 3)
+            for signed in (True, False)
+        ]
     return found
 
 

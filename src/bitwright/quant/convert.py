@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor, fx, nn
 
-from bitwright.errors import BitwrightError, ModelError
+from bitwright.errors import ModelError
 from bitwright.quant.layers import QuantConv2d, QuantLinear
 from bitwright.quant.plan import Operand, Plan, make_plan
 from bitwright.quant.policy import Policy
@@ -39,7 +39,8 @@ def apply(
         policy: what becomes of each operand.
         phase: see above.
         example_input: a batch; run through the model once to check shapes and, where nothing has
-            been calibrated, to set the scales.
+            been calibrated, to set the scales (behind batch statistics if the model is in
+            training mode, else behind the running ones).
 
     Returns:
         A new `torch.fx.GraphModule` with the layer paths of the user's model. Make the optimizer
@@ -52,7 +53,8 @@ def apply(
     wanted = parse_phase(phase)
     converted = copy.deepcopy(model) if is_converted(model) else _convert(model, policy)
     if example_input is not None:
-        _run_example(converted, example_input)
+        batch_statistics = model.training and wanted is not Phase.FREEZE
+        _run_example(converted, example_input, batch_statistics)
     if wanted is not Phase.FREEZE:
         set_phase(converted, wanted)
         return converted
@@ -232,19 +234,26 @@ def _replace_call(root: nn.Module, node: fx.Node, layer: nn.Module) -> None:
     node.args, node.kwargs = (node.args[0],), {}
 
 
-def _run_example(model: fx.GraphModule, example_input: Tensor) -> None:
-    """One pass that checks shapes; it sets the scales of quantizers that have none."""
-    unset = [m for m in model.modules() if isinstance(m, ActivationQuantizer) and not m.ready]
-    was_training = model.training
-    phases = {m: m.phase for m in model.modules() if isinstance(m, ActivationQuantizer)}
-    for quantizer in phases:
-        quantizer.phase = Phase.CALIBRATE if quantizer in unset else Phase.TRAIN
+def _run_example(model: fx.GraphModule, example_input: Tensor, batch_statistics: bool) -> None:
+    """One pass that checks shapes; it sets the scales of quantizers that have none.
+
+    A model about to train sees its activations behind batch statistics, so that is what the scales
+    are set from (``batch_statistics``); the running statistics are not touched.
+    """
+    was_training = {module: module.training for module in model.modules()}
+    quantizers = [m for m in model.modules() if isinstance(m, ActivationQuantizer)]
+    phases = {quantizer: quantizer.phase for quantizer in quantizers}
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
+    kept = {norm: {k: v.clone() for k, v in norm.named_buffers()} for norm in norms}
+    model.eval()
+    for quantizer in quantizers:
+        quantizer.phase = Phase.TRAIN if quantizer.ready else Phase.CALIBRATE
+    for norm in norms:
+        norm.train(batch_statistics)
     try:
         with torch.no_grad():
-            model.eval()(example_input)
-    except BitwrightError:
-        raise
-    except RuntimeError as error:
+            model(example_input)
+    except (RuntimeError, ValueError) as error:
         raise ModelError(
             f"the example input of shape {tuple(example_input.shape)} does not pass: {error}",
             hint="check the input shape and, behind a flatten, the in_features of the next layer",
@@ -252,4 +261,8 @@ def _run_example(model: fx.GraphModule, example_input: Tensor) -> None:
     finally:
         for quantizer, phase in phases.items():
             quantizer.phase = phase
-        model.train(was_training)
+        for norm, buffers in kept.items():
+            for name, value in buffers.items():
+                norm.get_buffer(name).copy_(value)
+        for module, mode in was_training.items():
+            module.training = mode

@@ -243,15 +243,17 @@ def complete(change: Change, role: Role, where: str) -> QuantSpec:
 def default_scale(number_format: Format, role: Role) -> ScaleRule:
     """The scale rule where none is given.
 
-    Weights: max for integers (nothing is clipped, so the gradient passes whole), mean for bipolar
-    (XNOR-Net) and ternary (TWN). Activations: learned (LSQ); the input: max over calibration.
-    Fixed point carries its own scale, so it is 1; so is that of bipolar activations.
+    Weights: max for integers (nothing is clipped, so the gradient passes whole), but learned where
+    the largest level is 1 (max would then round most weights to zero); mean for bipolar (XNOR-Net)
+    and ternary (TWN). Activations: learned (LSQ); the input: max over calibration. Fixed point
+    carries its own scale, so it is 1; so is that of bipolar activations.
     """
     if isinstance(number_format, FixedFormat):
         return ScaleRule.CONST
     if role is Role.WEIGHT:
-        one_or_two_bit = isinstance(number_format, BipolarFormat | TernaryFormat)
-        return ScaleRule.MEAN if one_or_two_bit else ScaleRule.MAX
+        if isinstance(number_format, BipolarFormat | TernaryFormat):
+            return ScaleRule.MEAN
+        return ScaleRule.MAX if number_format.max_level > 1 else ScaleRule.LEARNED
     if isinstance(number_format, BipolarFormat):
         return ScaleRule.CONST
     return ScaleRule.MAX if role is Role.INPUT else ScaleRule.LEARNED
