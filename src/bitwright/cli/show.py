@@ -10,6 +10,7 @@ from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
     from bitwright.recipe import Recipe
+    from bitwright.report import SummaryRow
     from bitwright.run import Outcome
 
 
@@ -28,8 +29,9 @@ def run_steps(
     for outcome in pipeline.outcomes:
         state = "done before" if outcome.was_done else f"{outcome.seconds:.1f} s"
         output.say(f"{outcome.name:<10} {state}")
-    rows = [(row.name, row.text, str(row.figure.source)) for row in summary.rows]
-    output.table(f"{recipe.name} on {recipe.hardware.target}", ("figure", "value", "source"), rows)
+    rows = [_cells(row) for row in summary.rows if row.figure is not None or row.note]
+    columns = ("figure", "value", "source", "")
+    output.table(f"{recipe.name} on {recipe.hardware.target}", columns, rows)
     if summary.report is not None:
         output.say(f"report: {summary.report}")
     else:
@@ -74,6 +76,13 @@ def mapping(output: Output, result: dict[str, Any]) -> None:
         f"{interval} cycles an image: {rate:,.0f} images/s at {clock:g} MHz; "
         f"latency {latency} cycles (model)"
     )
+
+
+def _cells(row: SummaryRow) -> tuple[str, str, str, str]:
+    from bitwright.report.summary import show
+
+    source = "" if row.figure is None else str(row.figure.source)
+    return row.label, show(row.figure), source, row.note
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,12 +12,13 @@ from bitwright.build.target import Target, fits, load_target, smallest_fitting
 from bitwright.errors import MismatchError, TargetError
 from bitwright.figures import Resources
 from bitwright.files import atomic_write
-from bitwright.hw.blocks import Block, Fifo, blocks_of
+from bitwright.hw.blocks import blocks_of
 from bitwright.hw.cost import graph_resources
 from bitwright.hw.dataflow import analyse
+from bitwright.hw.describe import LayerRow, describe
 from bitwright.hw.dialect import HARDWARE as HARDWARE_DIALECT
 from bitwright.hw.folding import Folding, load_folding
-from bitwright.hw.mapping import MapOptions, map_graph
+from bitwright.hw.mapping import MapOptions, folding_of, map_graph
 from bitwright.hw.search import FillGoal, Goal, RateGoal, search_folding
 from bitwright.ir import Graph, load_graph, random_feeds, save_graph
 from bitwright.recipe import HardwareSection
@@ -39,22 +39,22 @@ def map(work: Workspace, context: StepContext) -> None:  # the verb's name
     """Map, prove the hardware graph equal to the integer graph on some images, write the RTL."""
     graph = read_graph(context.inputs["lower"])
     target = load_target(work.recipe.hardware.target)
-    hardware, folding = choose_mapping(graph, work.recipe.hardware, target, context.progress)
+    hardware = choose_mapping(graph, work.recipe.hardware, target, context.progress)
     context.progress("checking the hardware graph", 0, 0)
     _check_equal(graph, hardware, context.inputs["lower"])
     save_graph(hardware, context.folder / HARDWARE)
-    folding.save(context.folder / FOLDING)
+    folding_of(hardware).save(context.folder / FOLDING)
     context.progress("writing the RTL", 0, 0)
-    design = json.loads(emit(hardware, context.folder / RTL).read_text(encoding="utf-8"))
-    result = describe(hardware, target, work.recipe.hardware.clock_mhz, design)
+    emit(hardware, context.folder / RTL)
+    result = describe_mapping(hardware, target, work.recipe.hardware.clock_mhz)
     result.save(context.folder)
     _finn_files(context.folder, result)
 
 
 def choose_mapping(
     graph: Graph, wanted: HardwareSection, target: Target, progress: Progress
-) -> tuple[Graph, Folding]:
-    """The hardware graph for what the recipe asks, and the folding that was chosen.
+) -> Graph:
+    """The hardware graph for what the recipe asks.
 
     Raises:
         TargetError: it cannot be reached on this target; says what is short and what would fit.
@@ -71,7 +71,7 @@ def choose_mapping(
     used = graph_resources(hardware, target.family)
     if not fits(used, target):
         raise _does_not_fit(used, target)
-    return hardware, folding
+    return hardware
 
 
 def goal_for(wanted: HardwareSection, target: Target) -> Goal:
@@ -158,13 +158,11 @@ def _check_equal(graph: Graph, hardware: Graph, lowered: Path) -> None:
                 )
 
 
-def describe(
-    hardware: Graph, target: Target, clock_mhz: float, design: dict[str, Any] | None = None
-) -> MapResult:
+def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapResult:
     """Every block by the models."""
     flow = analyse(hardware)
     blocks = blocks_of(hardware)
-    names = {block: name for name, block in (design or {}).get("instances", {}).items()}
+    rows = describe(hardware, target.family)
     return MapResult(
         target=target.name,
         clock_mhz=clock_mhz,
@@ -173,32 +171,26 @@ def describe(
         bottleneck=flow.bottleneck,
         resources=graph_resources(hardware, target.family),
         capacity=target.capacity,
-        blocks=tuple(
-            _block_row(block, target.family, flow.intervals[name], names.get(name, name))
-            for name, block in blocks.items()
-        ),
+        blocks=tuple(_block_row(row, blocks[row.layer].latency) for row in rows),
         fifos=tuple(
-            FifoRow(instance=names.get(name, name), depth=block.depth, width=block.inputs[0].width)
-            for name, block in blocks.items()
-            if isinstance(block, Fifo)
+            FifoRow(instance=row.instance, depth=row.depth, width=blocks[row.layer].inputs[0].width)
+            for row in rows
+            if row.depth is not None
         ),
-        top=str((design or {}).get("top", "")),
     )
 
 
-def _block_row(block: Block, family: str, cycles: int, instance: str) -> BlockRow:
-    found = block.estimate(family)
-    attrs = block.node.attrs
+def _block_row(row: LayerRow, latency: int) -> BlockRow:
     return BlockRow(
-        name=block.name,
-        instance=instance,
-        kind=block.node.op,
-        layer=block.node.source,
-        pe=block.node.integer("pe") if "pe" in attrs else None,
-        simd=block.node.integer("simd") if "simd" in attrs else None,
-        cycles=cycles,
-        latency=found.latency,
-        resources=found.resources,
+        name=row.layer,
+        instance=row.instance,
+        kind=row.op,
+        layer=row.source,
+        pe=row.pe,
+        simd=row.simd,
+        cycles=row.cycles,
+        latency=latency,
+        resources=row.predicted,
     )
 
 

@@ -3,20 +3,97 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from bitwright.ir import Graph
 from bitwright.run import Run
 from bitwright.steps.results import MapResult
 from bitwright.steps.workspace import Workspace
 
+_CALIBRATION_IMAGES = 32
 
-def preflight(work: Workspace, run: Run, chosen: list[str]) -> None:
+
+def preflight(work: Workspace, run: Run, chosen: Sequence[str]) -> None:
     """Report whatever will stop the chosen steps, before any of them starts.
 
     Raises:
-        BitwrightError: an unknown target, a model that cannot be built, converted or lowered, or a
-            design that does not fit.
+        BitwrightError: an unknown target, a missing tool, a model that cannot be converted or
+            lowered, or a design that does not fit.
     """
+    pending = [name for name in chosen if not run.is_fresh(name)]
+    _check_tools(work, pending)
+    if "quantize" not in pending and "train" not in pending:
+        return  # the network itself has been through all this
+    check_model(work)
+    if "map" in pending:
+        dry_run(work)
+    elif "lower" in pending:
+        _untrained_graph(work)
+
+
+def check_model(work: Workspace) -> None:
+    """Every operation of the model can be converted and frozen under this policy.
+
+    Raises:
+        ModelError: names each operation that cannot, the line, the reason and what to do.
+        RecipeError: the policy does not fit the model.
+    """
+    from bitwright.errors import ModelError
+    from bitwright.quant import inspect_model
+
+    without_hardware = inspect_model(work.fresh_model(), work.policy)
+    if without_hardware:
+        raise ModelError(
+            "no hardware for:\n" + "\n".join(f"  - {line}" for line in without_hardware),
+            where=work.recipe.model.name,
+            hint="replace these operations in the model",
+        )
 
 
 def dry_run(work: Workspace) -> MapResult:
-    """The path from the untrained network to the hardware graph, nothing written."""
-    raise NotImplementedError
+    """The path from the untrained network to the hardware graph, nothing written.
+
+    Raises:
+        BitwrightError: whatever a real run would raise on the way.
+    """
+    from bitwright.build.target import load_target
+    from bitwright.steps.map import choose_mapping, describe_mapping
+
+    target = load_target(work.recipe.hardware.target)
+    graph = _untrained_graph(work)
+    hardware = choose_mapping(graph, work.recipe.hardware, target, work.progress)
+    return describe_mapping(hardware, target, work.recipe.hardware.clock_mhz)
+
+
+def _untrained_graph(work: Workspace) -> Graph:
+    from bitwright.lower import optimise
+    from bitwright.lower.from_torch import lower
+    from bitwright.steps.lower import graph_name
+    from bitwright.steps.quantize import calibrated, frozen_from
+
+    work.progress("checking the whole path on the untrained network", 0, 0)
+    model = calibrated(work, work.fresh_model(), work.progress, images=_CALIBRATION_IMAGES)
+    height, width, channels = work.data.image_shape
+    frozen = frozen_from(work, model)
+    return optimise(lower(frozen, (channels, height, width), name=graph_name(work.recipe.name)))
+
+
+def _check_tools(work: Workspace, pending: Sequence[str]) -> None:
+    """The target is known, and the tools that it needs are there.
+
+    Raises:
+        TargetError: unknown target.
+        ToolError: a tool is missing; says how to install it.
+    """
+    from bitwright.build.target import load_target
+    from bitwright.build.tools import require
+
+    if not {"map", "simulate", "implement"} & set(pending):
+        return
+    target = load_target(work.recipe.hardware.target)
+    if "simulate" in pending:
+        require("verilator")
+    if "implement" in pending:
+        require("yosys")
+        if target.places_and_routes:
+            require("nextpnr-ecp5")

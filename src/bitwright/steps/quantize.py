@@ -54,7 +54,9 @@ def quantize(work: Workspace, context: StepContext) -> None:
     ).save(context.folder)
 
 
-def calibrated(work: Workspace, model: nn.Module, progress: Progress) -> fx.GraphModule:
+def calibrated(
+    work: Workspace, model: nn.Module, progress: Progress, *, images: int = CALIBRATION_IMAGES
+) -> fx.GraphModule:
     """The converted model with every activation scale set from training images, ready to train."""
     import torch
 
@@ -64,12 +66,11 @@ def calibrated(work: Workspace, model: nn.Module, progress: Progress) -> fx.Grap
     order = torch.randperm(
         len(work.data.train), generator=torch.Generator().manual_seed(work.recipe.seed)
     )
-    chosen = work.data.train.take(order[:CALIBRATION_IMAGES].numpy())
-    images = torch.from_numpy(chosen.reals())
+    reals = torch.from_numpy(work.data.train.take(order[:images].numpy()).reals())
     with torch.no_grad():
-        for start in range(0, len(images), _BATCH):
-            converted(images[start : start + _BATCH])
-            progress("calibrating", min(start + _BATCH, len(images)), len(images))
+        for start in range(0, len(reals), _BATCH):
+            converted(reals[start : start + _BATCH])
+            progress("calibrating", min(start + _BATCH, len(reals)), len(reals))
     return apply(converted, work.policy, "train")
 
 

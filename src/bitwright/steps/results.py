@@ -6,11 +6,15 @@ Shares are in [0, 1]; figures that could come from several places are `Figure`s 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from bitwright.build.implement import RESULT as IMPLEMENT_FILE
+from bitwright.build.implement import ImplementResult, read_result
 from bitwright.errors import RunError
 from bitwright.figures import Figure, Resources
 from bitwright.files import atomic_write
@@ -204,7 +208,6 @@ class MapResult(Result):
     capacity: Resources
     blocks: tuple[BlockRow, ...]
     fifos: tuple[FifoRow, ...]
-    top: str
 
 
 class SimulateResult(Result):
@@ -233,3 +236,38 @@ class SimulateResult(Result):
     predicted_latency: int
     high_water: dict[str, int]
     cycles: int
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of the finished steps of a run; None where a step has not been done."""
+
+    train: TrainResult | None = None
+    quantize: QuantizeResult | None = None
+    lower: LowerResult | None = None
+    map: MapResult | None = None
+    simulate: SimulateResult | None = None
+    implement: ImplementResult | None = None
+
+    @classmethod
+    def load(cls, folders: Mapping[str, Path]) -> Results:
+        """Read the results that lie in these folders (step -> folder).
+
+        Raises:
+            RunError: one cannot be read.
+        """
+        kinds: dict[str, type[Result]] = {
+            "train": TrainResult,
+            "quantize": QuantizeResult,
+            "lower": LowerResult,
+            "map": MapResult,
+            "simulate": SimulateResult,
+        }
+        found: dict[str, Any] = {
+            name: load_result(kind, folders[name])
+            for name, kind in kinds.items()
+            if name in folders
+        }
+        if "implement" in folders:
+            found["implement"] = read_result(folders["implement"] / IMPLEMENT_FILE)
+        return cls(**found)

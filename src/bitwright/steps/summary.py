@@ -1,35 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run directory holds, as one table of labelled figures."""
+"""The summary table of a run: every figure that is there, in one order, each with its source."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bitwright.figures import Figure, Source
+from bitwright.report import Baseline, Energy, Report, SummaryRow
 from bitwright.run import Run
-from bitwright.steps.results import (
-    LowerResult,
-    MapResult,
-    QuantizeResult,
-    SimulateResult,
-    TrainResult,
-    load_result,
-)
+from bitwright.steps.results import Results
 
-
-@dataclass(frozen=True)
-class Row:
-    """One line: a figure and what it is."""
-
-    name: str
-    figure: Figure
-
-    @property
-    def text(self) -> str:
-        """The figure as people read it."""
-        return format_figure(self.figure)
+PAGE, RECORD = "report.html", "report.json"
 
 
 @dataclass(frozen=True)
@@ -39,126 +23,143 @@ class Summary:
     Attributes:
         run_dir: the directory.
         rows: every figure that is there.
-        done: step -> seconds that it took.
+        seconds: finished step -> seconds that it took.
         report: the page, if it is written.
     """
 
     run_dir: Path
-    rows: tuple[Row, ...]
-    done: dict[str, float]
+    rows: tuple[SummaryRow, ...]
+    seconds: Mapping[str, float]
     report: Path | None
 
-    def figure(self, name: str) -> Figure:
-        """The figure of one row.
+    def figure(self, label: str) -> Figure | None:
+        """The figure of one row; None if its step has not been done.
 
         Raises:
             KeyError: there is no such row.
         """
-        return {row.name: row.figure for row in self.rows}[name]
+        return {row.label: row.figure for row in self.rows}[label]
 
     def to_json(self) -> dict[str, Any]:
+        figures = {
+            row.label: None if row.figure is None else row.figure.to_json() for row in self.rows
+        }
         return {
             "run_dir": str(self.run_dir),
-            "figures": {row.name: row.figure.to_json() for row in self.rows},
-            "seconds": self.done,
+            "figures": figures,
+            "seconds": dict(self.seconds),
             "report": None if self.report is None else str(self.report),
         }
 
 
-def format_figure(figure: Figure) -> str:
-    """Value and unit for a table."""
-    value = figure.value
-    if figure.unit == "share":
-        return f"{100 * value:.2f} %"
-    if isinstance(value, int) or float(value).is_integer():
-        text = f"{int(value):,}".replace(",", " ")
-    else:
-        text = f"{value:,.3g}" if abs(value) < 100 else f"{value:,.1f}"
-        text = text.replace(",", " ")
-    return f"{text} {figure.unit}".strip()
-
-
 def summarise(run: Run) -> Summary:
-    """Collect the figures of every fresh step."""
+    """What a run directory holds."""
     folders = {step.name: run.folder_of(step.name) for step in run.steps if run.is_fresh(step.name)}
-    rows: list[Row] = []
-    for name, collect in _COLLECTORS.items():
-        if name in folders:
-            rows += collect(folders[name])
-    seconds = {}
-    for name in folders:
-        record = run.record(name)
-        seconds[name] = 0.0 if record is None else record.seconds
-    page = folders["report"] / "report.html" if "report" in folders else None
-    return Summary(run.folder, tuple(rows), seconds, page)
+    seconds = {name: record.seconds for name in folders if (record := run.record(name)) is not None}
+    if "report" in folders:
+        text = (folders["report"] / RECORD).read_text(encoding="utf-8")
+        rows = Report.model_validate_json(text).summary
+        return Summary(run.folder, rows, seconds, folders["report"] / PAGE)
+    return Summary(run.folder, summary_rows(Results.load(folders)), seconds, None)
 
 
-def _train(folder: Path) -> list[Row]:
-    return [Row("accuracy, float", load_result(TrainResult, folder).accuracy)]
+def summary_rows(
+    found: Results, energy: Energy | None = None, baselines: tuple[Baseline, ...] = ()
+) -> tuple[SummaryRow, ...]:
+    """The table that `build` ends with and the report begins with."""
+    rows = [*_accuracy(found), *_cycles(found), *_device(found), *_speed(found)]
+    energy_figure = None if energy is None else energy.total
+    rows.append(SummaryRow(label="energy an image", figure=energy_figure, note="estimate"))
+    rows += [
+        SummaryRow(
+            label=f"CPU, {entry.engine}, batch {entry.batch}",
+            figure=entry.images_per_second,
+            note=_threads(entry.threads),
+        )
+        for entry in baselines
+    ]
+    return tuple(rows)
 
 
-def _quantize(folder: Path) -> list[Row]:
-    return [Row("accuracy, quantized", load_result(QuantizeResult, folder).accuracy)]
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
-def _lower(folder: Path) -> list[Row]:
-    result = load_result(LowerResult, folder)
-    size = Figure(result.size_bits / 8 / 1024, "KiB", Source.MEASUREMENT)
-    return [Row("accuracy, integer graph", result.accuracy), Row("model size", size)]
+def _accuracy(found: Results) -> list[SummaryRow]:
+    size = None
+    if found.lower is not None:
+        size = Figure(round(found.lower.size_bits / 8 / 1024, 2), "KiB", Source.MEASUREMENT)
+    stages = (
+        ("accuracy, float", found.train),
+        ("accuracy, quantized", found.quantize),
+        ("accuracy, integer graph", found.lower),
+        ("accuracy, RTL", found.simulate),
+    )
+    rows = [
+        SummaryRow(label=label, figure=None if result is None else result.accuracy)
+        for label, result in stages
+    ]
+    return [*rows, SummaryRow(label="model size", figure=size, note=_size_note(found))]
 
 
-def _map(folder: Path) -> list[Row]:
-    result = load_result(MapResult, folder)
+def _size_note(found: Results) -> str:
+    if found.lower is None:
+        return ""
+    return f"float32: {found.lower.float_bits / 8 / 1024:,.1f} KiB"
+
+
+def _cycles(found: Results) -> list[SummaryRow]:
+    mapped, simulated = found.map, found.simulate
+    model = None if mapped is None else Figure(mapped.interval, "cycles", Source.MODEL)
+    real = None if simulated is None else Figure(simulated.interval, "cycles", Source.SIMULATION)
+    latency = None if simulated is None else Figure(simulated.latency, "cycles", Source.SIMULATION)
     return [
-        Row("cycles per image, predicted", Figure(result.interval, "cycles", Source.MODEL)),
-        Row("latency, predicted", Figure(result.latency, "cycles", Source.MODEL)),
-        *_resources("predicted", result.resources.to_json(), Source.MODEL),
+        SummaryRow(label="cycles an image, predicted", figure=model),
+        SummaryRow(label="cycles an image, simulated", figure=real),
+        SummaryRow(label="latency", figure=latency),
     ]
 
 
-def _simulate(folder: Path) -> list[Row]:
-    result = load_result(SimulateResult, folder)
-    cycles = Figure(result.interval, "cycles", Source.SIMULATION)
-    different = Figure(result.differences, "values", Source.SIMULATION)
-    return [
-        Row("accuracy, RTL", result.accuracy),
-        Row("RTL differs from graph in", different),
-        Row("cycles per image, simulated", cycles),
-        Row("latency, simulated", Figure(result.latency, "cycles", Source.SIMULATION)),
-    ]
+def _device(found: Results) -> list[SummaryRow]:
+    """Resources and Fmax by the tools; by the model where no tool has run."""
+    rows = []
+    for label in ("LUT", "FF", "BRAM", "DSP"):
+        figure = None
+        if found.implement is not None:
+            figure = found.implement.figures.get(label.lower())
+        elif found.map is not None:
+            predicted = getattr(found.map.resources, label.lower())
+            figure = Figure(round(predicted), "count", Source.MODEL)
+        note = "" if found.map is None else f"of {getattr(found.map.capacity, label.lower()):,.0f}"
+        rows.append(SummaryRow(label=label, figure=figure, note=note))
+    fmax = None if found.implement is None else found.implement.figures.get("fmax_mhz")
+    note = ""
+    if found.implement is not None and fmax is None:
+        note = "synthesis only: not placed and routed"
+    return [*rows, SummaryRow(label="Fmax", figure=fmax, note=note)]
 
 
-def _implement(folder: Path) -> list[Row]:
-    from bitwright.build.implement import RESULT, read_result
-
-    result = read_result(folder / RESULT)
-    words = {"lut": "LUT", "ff": "FF", "bram": "BRAM", "dsp": "DSP", "fmax_mhz": "Fmax"}
-    return [Row(words[k], result.figures[k]) for k in words if k in result.figures]
-
-
-def _report(folder: Path) -> list[Row]:
-    import json
-
-    rows = json.loads((folder / "report.json").read_text(encoding="utf-8"))["derived"]
-    return [
-        Row(name, Figure(entry["value"], entry["unit"], Source(entry["source"])))
-        for name, entry in rows.items()
-    ]
+def _speed(found: Results) -> list[SummaryRow]:
+    clock = clock_of(found)
+    figure = None
+    if clock is not None:
+        source = Source.MODEL if found.simulate is None else Source.SIMULATION
+        figure = Figure(round(clock * 1e6 / interval_of(found)), "images/s", source)
+    note = "" if clock is None else f"at {clock:g} MHz"
+    return [SummaryRow(label="images a second", figure=figure, note=note)]
 
 
-def _resources(word: str, values: dict[str, float], source: Source) -> list[Row]:
-    return [
-        Row(f"{name.upper()}, {word}", Figure(round(value), "", source))
-        for name, value in values.items()
-    ]
+def interval_of(found: Results) -> int:
+    """Cycles between two images: simulated, or else predicted."""
+    if found.simulate is not None:
+        return found.simulate.interval
+    return 0 if found.map is None else found.map.interval
 
 
-_COLLECTORS = {
-    "train": _train,
-    "quantize": _quantize,
-    "lower": _lower,
-    "map": _map,
-    "simulate": _simulate,
-    "implement": _implement,
-    "report": _report,
-}
+def clock_of(found: Results) -> float | None:
+    """The clock in MHz that the design runs at: the wanted one, or Fmax where that is lower."""
+    if found.map is None:
+        return None
+    wanted = found.map.clock_mhz
+    fmax = None if found.implement is None else found.implement.figures.get("fmax_mhz")
+    return wanted if fmax is None else min(wanted, round(float(fmax.value), 2))

@@ -175,7 +175,7 @@ module matvec #(
       .AccSigned(AccSigned), .ActSigned(ActSigned), .WeightBipolar(WeightBipolar),
       .ActBipolar(ActBipolar), .UseDsp(UseDsp), .InitWidth(InitWidth)
     ) i_lane (
-      .clk_i, .en_i(en), .acts_i(act2_q),
+      .clk_i, .rst_ni, .en_i(en), .acts_i(act2_q),
       .weights_i(weight2_q[p*SIMD*WeightWidth +: SIMD*WeightWidth]),
       .valid_i(valid_q[Depth-1]), .first_i(first_q[Depth-1]), .last_i(last_q[Depth-1]),
       .init_i(init[p*InitWidth +: InitWidth]), .acc_o(acc[p*AccWidth +: AccWidth])

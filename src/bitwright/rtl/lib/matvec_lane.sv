@@ -4,7 +4,8 @@
 // input 1 + TreeLevels cycles later, where the flags of the same beat (valid, first, last), and
 // init_i, must arrive; acc_o shows the new value one cycle after that.
 // Bipolar times bipolar counts equal bits; the sum of n products is 2 * count - n, and the
-// "- n" part of the whole row is expected in init_i.
+// "- n" part of the whole row is expected in init_i. No register here is reset; rst_ni only keeps
+// the overflow check quiet until the flags of the beats are known.
 `default_nettype none
 module matvec_lane #(
   parameter int SIMD          = 4,
@@ -19,6 +20,7 @@ module matvec_lane #(
   parameter int InitWidth     = 17
 ) (
   input  logic                        clk_i,
+  input  logic                        rst_ni,
   input  logic                        en_i,
   input  logic [SIMD*ActWidth-1:0]    acts_i,
   input  logic [SIMD*WeightWidth-1:0] weights_i,
@@ -100,7 +102,8 @@ module matvec_lane #(
     if (en_i && valid_i) begin
       exact_q <= (first_i ? longint'($signed(init_i)) : exact_q) + longint'(sum);
     end
-    if (en_i) done_q <= valid_i & last_i;
+    if (!rst_ni) done_q <= 1'b0;
+    else if (en_i) done_q <= valid_i & last_i;
   end
 
   if (AccSigned) begin : gen_check_signed
@@ -111,7 +114,7 @@ module matvec_lane #(
   end
 `else
   logic unused;
-  assign unused = last_i;
+  assign unused = last_i ^ rst_ni;
 `endif
 endmodule
 `default_nettype wire
