@@ -46,17 +46,18 @@ def batch(n: int = 6) -> torch.Tensor:
     return torch.randn(n, 3, 14, 14)
 
 
-def test_float_state_dict_loads_unchanged_and_quantizer_state_survives() -> None:
-    net = Net()
-    model = apply(net, POLICY, "train", batch())
-    units = {n: m.unit for n, m in model.named_modules() if isinstance(m, ActivationQuantizer)}
+def test_float_state_dict_loads_unchanged_and_scales_start_anew() -> None:
+    model = apply(Net(), POLICY, "train", batch())
     other = Net()
     model.load_state_dict(other.state_dict())  # strict
     assert torch.equal(model.c1.weight, other.c1.weight)
-    assert units == {
-        n: m.unit for n, m in model.named_modules() if isinstance(m, ActivationQuantizer)
-    }
     assert set(other.state_dict()) < set(model.state_dict())
+    ready = {m.role.value: m.ready for m in model.modules() if isinstance(m, ActivationQuantizer)}
+    assert ready == {"input": True, "activation": False}
+    with pytest.raises(ModelError, match="no scale yet"):
+        model.relu.unit  # noqa: B018
+    model(batch())
+    assert model.relu.ready
 
 
 def test_own_state_dict_round_trips() -> None:
@@ -91,6 +92,39 @@ def test_unquantized_conversion_computes_the_same_network() -> None:
     assert torch.equal(model(batch()), net(batch()))
     calibrating = apply(net, POLICY, Phase.CALIBRATE)
     assert torch.equal(calibrating(batch()), net(batch()))
+
+
+def test_copies_stay_whole() -> None:
+    model = apply(apply(Net(), POLICY, "calibrate", batch()), POLICY, "train")
+    assert model.fc2.input_quantizer is model.relu_2_quantizer
+    assert model.fc1.input_quantizer is None
+    with pytest.raises(RecipeError, match="another policy"):
+        apply(model, Policy.uniform("int2"), "train")
+
+
+def test_unsigned_input_refuses_normalised_images() -> None:
+    with pytest.raises(ModelError, match="cannot hold"):
+        apply(Net(), Policy.uniform("int4", "uint4", "uint8"), "train", batch())
+
+
+class InPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.drop = nn.Dropout(0.5, inplace=True)
+
+    def forward(self, x):
+        y = torch.relu(self.a(x))
+        y = self.drop(y)
+        z = self.b(y)
+        y += z
+        return self.c(y.relu_())
+
+
+def test_in_place_operations_do_not_break_the_backward_pass() -> None:
+    model = apply(InPlace(), POLICY, "train", torch.randn(5, 4))
+    model(torch.randn(5, 4)).sum().backward()
+    assert model.a.weight.grad is not None
 
 
 def test_calibration_sets_the_scales_that_training_starts_from() -> None:
@@ -292,14 +326,29 @@ def test_freezing_needs_scales_and_formats() -> None:
     with pytest.raises(ModelError, match="never set"):
         apply(Net(), POLICY, "freeze")
     with pytest.raises(ModelError, match="kept float"):
-        apply(Net(), Policy.uniform(None, "uint4", "uint8"), "freeze", batch())
+        apply(Net(), Policy.uniform(None, "uint4", "int8"), "freeze", batch())
     with pytest.raises(ModelError, match="kept float"):
-        apply(Net(), Policy.uniform("int4", None, "uint8"), "freeze", batch())
+        apply(Net(), Policy.uniform("int4", None, "int8"), "freeze", batch())
     frozen = apply(Net(), POLICY, "convert", batch())
     with pytest.raises(ModelError, match="frozen already"):
         apply(frozen, POLICY, "train")
     with pytest.raises(ModelError, match="unknown phase"):
         apply(Net(), POLICY, "melt")
+
+
+def test_diverged_weights_do_not_freeze() -> None:
+    model = apply(Net(), POLICY, "train", batch())
+    with torch.no_grad():
+        model.c2.weight[0, 0, 0, 0] = float("nan")
+    with pytest.raises(ModelError, match=r"c2\.weight holds NaN"):
+        apply(model, POLICY, "freeze")
+
+
+def test_a_rule_for_a_layer_that_is_not_there() -> None:
+    rule = {"layers": "haed", "role": "weight", "format": "int8"}
+    with pytest.raises(RecipeError) as caught:
+        inspect_model(Net(), Policy.from_dict({"rules": [rule]}))
+    assert caught.value.where == "quant.rules[0]" and "fc2 (Linear)" in str(caught.value)
 
 
 def test_a_wrong_example_says_so() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 
 import torch
 from torch import Tensor, fx, nn
 
-from bitwright.errors import ModelError
+from bitwright.errors import ModelError, RecipeError
 from bitwright.quant.layers import QuantConv2d, QuantLinear
 from bitwright.quant.plan import Operand, Plan, make_plan
 from bitwright.quant.policy import Policy
@@ -51,7 +52,7 @@ def apply(
         RecipeError: the policy does not fit the model.
     """
     wanted = parse_phase(phase)
-    converted = copy.deepcopy(model) if is_converted(model) else _convert(model, policy)
+    converted = _copy_of(model, policy) if is_converted(model) else _convert(model, policy)
     if example_input is not None:
         batch_statistics = model.training and wanted is not Phase.FREEZE
         _run_example(converted, example_input, batch_statistics)
@@ -82,6 +83,15 @@ def is_converted(model: nn.Module) -> bool:
     return isinstance(model, fx.GraphModule) and _META in model.meta
 
 
+def _copy_of(model: fx.GraphModule, policy: Policy) -> fx.GraphModule:
+    if model.meta[_META].rules != policy.rules:
+        raise RecipeError(
+            "the model was converted with another policy",
+            hint="apply the new policy to the float model, and load the trained state dict into it",
+        )
+    return copy.deepcopy(model)
+
+
 def _convert(model: nn.Module, policy: Policy) -> fx.GraphModule:
     if isinstance(model, fx.GraphModule) and "bitwright_frozen" in model.meta:
         raise ModelError("the model is frozen already; apply works on float or training models")
@@ -95,7 +105,7 @@ def _convert(model: nn.Module, policy: Policy) -> fx.GraphModule:
     result.graph.eliminate_dead_code()
     result.graph.lint()
     result.recompile()
-    result.meta[_META] = True
+    result.meta[_META] = policy
     result.train(model.training)
     return result
 
@@ -209,13 +219,19 @@ def _bias_stays(plan: Plan, node: fx.Node) -> bool:
 
 
 def _replace_functions(root: nn.Module, plan: Plan) -> None:
-    """Functions and methods that flatten or pool become layers; shape arithmetic dies with them.
+    """Functions and methods that flatten or pool become layers; shape arithmetic goes with them.
 
     Contiguous and nn.Identity nodes, which do nothing, go too.
     """
     for node, site in plan.sites.items():
         if site.kind is Kind.IDENTITY:
             node.replace_all_uses_with(node.args[0])
+        elif site.kind is Kind.ADD:
+            # Never in place: a quantizer keeps its output for the backward pass.
+            node.op, node.target = "call_function", operator.add
+            node.args, node.kwargs = node.args[:2], {}
+        elif site.kind is Kind.DROPOUT and node.op == "call_module":
+            root.get_submodule(str(node.target)).inplace = False
         elif node.op == "call_module":
             continue
         elif site.kind is Kind.FLATTEN:

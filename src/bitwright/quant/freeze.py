@@ -107,7 +107,11 @@ def freeze(model: fx.GraphModule, policy: Policy) -> FrozenModel:
 
 def _refuse_unfreezable(model: fx.GraphModule) -> None:
     modules = dict(model.named_modules())
-    problems = []
+    problems = [
+        f"{name} holds NaN or infinity: training has diverged"
+        for name, tensor in model.state_dict().items()
+        if not bool(torch.isfinite(tensor).all())
+    ]
     for node in model.graph.nodes:
         module = modules.get(str(node.target)) if node.op == "call_module" else None
         place = f"{node.target if module is not None else node.name}"

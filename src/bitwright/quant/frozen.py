@@ -281,12 +281,8 @@ class ShiftActivation(nn.Module):
     def forward(self, acc: Tensor) -> Tensor:
         shape = (1, -1, *(1,) * (acc.dim() - 2))
         kind = torch.float64 if self.by_float else torch.int64
-        value = (
-            acc.to(kind).mul_(self.multiplier.to(kind).view(shape))
-            if acc.dtype != kind
-            else (acc * self.multiplier.to(kind).view(shape))
-        )
-        value = value.add_(self.offset.to(kind).view(shape))
+        value = acc.to(kind) * self.multiplier.to(kind).view(shape)
+        value += self.offset.to(kind).view(shape)
         if self.by_float:
             value = round_to_int(value.mul_(2.0**-self.shift), self.rounding)
         else:

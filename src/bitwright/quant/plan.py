@@ -98,6 +98,7 @@ def make_plan(model: nn.Module, policy: Policy) -> Plan:
         _fail(model, problems)
     _check_last(plan)
     _check_shift(plan, policy)
+    _check_rules(plan, policy)
     return plan
 
 
@@ -320,6 +321,22 @@ def _check_shift(plan: Plan, policy: Policy) -> None:
                 f"multiply-shift form (formats above {policy.threshold_bits} bits)",
                 where="quant.activation.rounding",
                 hint=f"one of {names}; or raise threshold_bits",
+            )
+
+
+def _check_rules(plan: Plan, policy: Policy) -> None:
+    """A rule about named layers that fits none of them is a mistake in the recipe."""
+    operands = [*plan.weights.values(), *plan.activations.values()]
+    for rule in policy.rules:
+        if rule.selector.layers == "*" and rule.selector.type is None:
+            continue
+        layers = [operand.layer for operand in operands if operand.role is rule.role]
+        if not any(rule.selector.matches(layer) for layer in layers):
+            names = ", ".join(f"{layer.path} ({layer.type})" for layer in layers)
+            raise RecipeError(
+                f"the rule for {rule.role.value} of {rule.selector} matches no layer",
+                where=rule.where,
+                hint=f"layers with a {rule.role.value}: {names or 'none'}",
             )
 
 

@@ -2,7 +2,7 @@
 """Quantizer modules: one for weights, one for activations and the input.
 
 Their state (learned scales, running statistics) sits under keys of its own, so a float state dict
-loads into a quantized model: a quantizer none of whose keys are present keeps the state it has.
+loads into a quantized model: the quantizers then start anew, with the next batch.
 """
 
 from __future__ import annotations
@@ -38,11 +38,19 @@ class Phase(StrEnum):
     FREEZE = "freeze"
 
 
-def _keep_own_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Load hook: a state dict without any key of this quantizer leaves the quantizer alone."""
+def _load_float_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Load hook: a state dict without any key of this quantizer is one of a float model.
+
+    Scales that were found for other weights are forgotten then (the next batch sets them); the
+    input's scale, which belongs to the data, and constants stay.
+    """
     own = {prefix + key: value for key, value in module.state_dict().items()}
-    if not any(key in state for key in own):
-        state.update(own)
+    if any(key in state for key in own):
+        return
+    keep = isinstance(module, ActivationQuantizer) and (
+        module.constant or module.role is Role.INPUT
+    )
+    state.update(own if keep else {k: torch.zeros_like(v) for k, v in own.items()})
 
 
 class WeightQuantizer(nn.Module):
@@ -60,7 +68,7 @@ class WeightQuantizer(nn.Module):
         count = channels if spec.granularity is Granularity.PER_CHANNEL else 1
         if spec.scale is ScaleRule.LEARNED:
             self.scale = nn.Parameter(torch.zeros(count))  # 0: not initialised yet
-            self.register_load_state_dict_pre_hook(_keep_own_state)
+            self.register_load_state_dict_pre_hook(_load_float_state)
 
     def forward(self, weight: Tensor) -> Tensor:
         if self.phase is Phase.CALIBRATE:
@@ -205,7 +213,7 @@ class ActivationQuantizer(nn.Module):
             self.register_buffer("scale", start)
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
         self._ready: bool | None = None
-        self.register_load_state_dict_pre_hook(_keep_own_state)
+        self.register_load_state_dict_pre_hook(_load_float_state)
         self.register_load_state_dict_post_hook(_forget_ready)
 
     @property
@@ -267,6 +275,7 @@ class ActivationQuantizer(nn.Module):
             self.role is Role.INPUT or self.phase is Phase.CALIBRATE
         )
         if not self.ready:
+            self._refuse_negative_input(x)
             self.scale.copy_(seen)
         elif grows:
             self.scale.copy_(torch.maximum(self.scale, seen))
@@ -276,6 +285,18 @@ class ActivationQuantizer(nn.Module):
             self.scale.lerp_(seen, share)
         self.batches.add_(1)
         self._ready = None
+
+    def _refuse_negative_input(self, x: Tensor) -> None:
+        """Normalised images into an unsigned format would silently lose everything below zero."""
+        if self.role is not Role.INPUT or self.spec.format.min_level < 0 or not x.numel():
+            return
+        low, high = float(x.min()), float(x.max())
+        if low < -1e-3 * max(high, -low):
+            raise ModelError(
+                f"the input goes down to {low:g}, which its format {self.spec.format} cannot hold",
+                where="quant.input",
+                hint="use a signed format such as int8, or leave the images in 0 .. 1",
+            )
 
     def extra_repr(self) -> str:
         return f"{self.spec.format}, {self.spec.scale_text}"
