@@ -11,7 +11,7 @@ import pytest
 
 from bitwright.errors import ToolError
 from bitwright.ir.executor import compiler
-from bitwright.ir.executor.layout import Op
+from bitwright.ir.executor.layout import Feature, Op
 
 FLAGS = ("-O0", "-DBW_GENERIC")
 
@@ -51,7 +51,7 @@ def test_the_library_is_built_once_and_leaves_nothing_else(cc, tmp_path):
     again = compiler.build_library(cc, FLAGS, tmp_path)
     assert again.path == first.path and again.path.stat().st_mtime_ns == stamp
     assert [p.name for p in tmp_path.iterdir()] == [first.path.name]
-    assert first.features == 0 and first.lanes[Op.LUT] == 32
+    assert first.features == Feature.THREADS and first.lanes[Op.LUT] == 32
 
 
 def test_other_flags_are_another_library(cc, tmp_path):
@@ -101,12 +101,13 @@ def test_a_failing_compiler_means_numpy(fresh, monkeypatch):
     assert "ended with 3: oh no" in compiler.native_status().note
 
 
-def test_a_compiler_without_openmp_still_serves(cc, fresh, monkeypatch):
-    body = f'for a in "$@"; do [ "$a" = -fopenmp ] && exit 1; done; exec {cc} "$@"'
+def test_a_compiler_that_does_not_know_the_processor_still_serves(cc, fresh, monkeypatch):
+    body = f'for a in "$@"; do [ "$a" = -march=native ] && exit 1; done; exec {cc} "$@"'
     fake_compiler(fresh / "bin", body)
     monkeypatch.setenv("PATH", f"{fresh / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(compiler, "FLAG_SETS", tuple(("-O0", *f[1:]) for f in compiler.FLAG_SETS))
     status = compiler.native_status()
-    assert status.available and "OPENMP" not in status.features
+    assert status.available and status.note == "-O0 -pthread" and "THREADS" in status.features
 
 
 def test_an_unusable_cache_folder_is_a_clear_error(cc, fresh, monkeypatch):

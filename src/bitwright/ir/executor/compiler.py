@@ -23,15 +23,15 @@ from bitwright.errors import ToolError
 from bitwright.files import cache_dir
 from bitwright.ir.executor.layout import PAD_ROWS, CFeed, COp, CPlan, Feature, Op
 
-SOURCES = ("run.c", "gemm.c", "dot.c", "bits.c", "lut.c", "epilogue.c", "pointwise.c")
+SOURCES = ("run.c", "pool.c", "gemm.c", "dot.c", "bits.c", "lut.c", "epilogue.c", "pointwise.c")
 HEADER = "plan.h"
 COMPILERS = ("cc", "gcc", "clang")
 _BASE_FLAGS = ("-std=gnu11", "-shared", "-fPIC", "-fno-strict-aliasing")
-# Tried in this order: Apple's clang has no OpenMP, some compilers do not know -march=native.
+# Tried in this order: some compilers do not know -march=native, some systems have no POSIX threads.
 FLAG_SETS = (
-    ("-O3", "-march=native", "-fopenmp"),
-    ("-O3", "-march=native"),
-    ("-O3",),
+    ("-O3", "-march=native", "-pthread"),
+    ("-O3", "-pthread"),
+    ("-O3", "-DBW_NO_THREADS"),
 )
 _TIMEOUT_S = 180
 

@@ -91,7 +91,7 @@ class Executor:
                 )
             return None
         plan = make_plan(self.graph, found, only)
-        if not found.has(Feature.OPENMP):
+        if not found.has(Feature.THREADS):
             self.threads = 1
         self._run_native = found.handle.bw_run
         arena = np.zeros(plan.arena_bytes * self.threads + 64, dtype=np.uint8)

@@ -61,7 +61,7 @@ class Feature(IntEnum):
     AVX2 = 1
     VNNI = 2
     VPOPCNT = 4
-    OPENMP = 8
+    THREADS = 8
     VNNI512 = 16
 
 

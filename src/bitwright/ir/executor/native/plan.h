@@ -141,6 +141,18 @@ void bw_output(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end)
 #define BW_KEEP(v) __asm__("" : "+x"(v))
 #endif
 
+/* Work that several threads do together; see pool.c. */
+typedef void (*bw_job)(void *context, int worker);
+int bw_together(int threads, bw_job job, void *context);
+
+BW_INLINE void bw_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
 BW_INLINE int bw_element(int kind) { return 1 << kind; }
 
 BW_INLINE int64_t bw_load(const uint8_t *data, int kind, int64_t index) {

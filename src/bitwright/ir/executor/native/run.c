@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One call runs a whole plan on a batch: images shared among threads, or for few images the work inside each step. */
-#ifdef _OPENMP
-#include <omp.h>
+#ifndef BW_NO_THREADS
 #include <sched.h>
-#include <stdlib.h>
 #endif
+#include <stdlib.h>
 
 #include "plan.h"
 
@@ -14,7 +13,7 @@ int64_t bw_sizes(int which);
 int bw_run(const bw_plan *plan, const bw_feed *feeds, int64_t *const *results, int64_t images,
            uint8_t *arena, int threads);
 
-/* Bit 0: AVX2, 1: VNNI, 2: vector popcount, 3: OpenMP, 4: VNNI with 512 bits. */
+/* Bit 0: AVX2, 1: VNNI, 2: vector popcount, 3: threads, 4: VNNI with 512 bits. */
 int bw_features(void) {
   int features = 0;
 #ifdef BW_AVX2
@@ -26,7 +25,7 @@ int bw_features(void) {
 #ifdef BW_VPOPCNT
   features |= 4;
 #endif
-#ifdef _OPENMP
+#ifndef BW_NO_THREADS
   features |= 8;
 #endif
 #ifdef BW_VNNI512
@@ -86,29 +85,43 @@ static void share(int64_t total, int64_t index, int64_t chunks, int64_t *begin, 
   *end = total * (index + 1) / chunks;
 }
 
-#ifdef _OPENMP
-
 typedef struct {
   int64_t next, done; /* chunks taken and finished */
 } progress;
 
+/* What the threads of one call share. */
+typedef struct {
+  const bw_plan *plan;
+  const bw_tile *whole;
+  int64_t tiles, next_tile;
+  int threads;
+  progress *steps; /* tiles * n_ops, where threads share each tile */
+} call;
+
+static bw_tile tile_of(const call *c, int64_t index) {
+  bw_tile tile = *c->whole;
+  int64_t end;
+  share(c->whole->count, index, c->tiles, &tile.first, &end);
+  tile.count = end - tile.first;
+  return tile;
+}
+
 BW_INLINE void relax(int *spins) {
-  if (++*spins > 2000) {
-    sched_yield();
-    *spins = 0;
-  }
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
+#ifndef BW_NO_THREADS
+  if (++*spins % 1024 == 0) sched_yield();
+#else
+  (void)spins;
 #endif
+  bw_pause();
 }
 
 /* All threads walk through the steps and take chunks of each, so that one that comes late, because something else
  * runs on its core, holds up nobody: the others have done its work. */
-static void walk(const bw_plan *plan, const bw_tile *tile, int threads, progress *steps) {
-  for (int i = 0; i < plan->n_ops; i++) {
-    const bw_op *op = &plan->ops[i];
+static void walk(const call *c, const bw_tile *tile, progress *steps) {
+  for (int i = 0; i < c->plan->n_ops; i++) {
+    const bw_op *op = &c->plan->ops[i];
     const int64_t items = items_of(op, tile);
-    const int64_t chunks = items < 4 * threads ? items : 4 * threads;
+    const int64_t chunks = items < 4 * c->threads ? items : 4 * c->threads;
     int64_t chunk, begin, end;
     while ((chunk = __atomic_fetch_add(&steps[i].next, 1, __ATOMIC_RELAXED)) < chunks) {
       share(items, chunk, chunks, &begin, &end);
@@ -119,37 +132,26 @@ static void walk(const bw_plan *plan, const bw_tile *tile, int threads, progress
   }
 }
 
-/* Fewer images than threads: all threads on each tile. */
-static int run_shared(const bw_plan *plan, const bw_tile *whole, int threads) {
-  const int64_t tiles = (whole->count + plan->tile - 1) / plan->tile;
-  progress *steps = calloc((size_t)(tiles * plan->n_ops), sizeof(progress));
-  if (steps == NULL) return 0;
-#pragma omp parallel num_threads(threads)
-  for (int64_t t = 0; t < tiles; t++) {
-    bw_tile tile = *whole;
-    share(whole->count, t, tiles, &tile.first, &tile.count);
-    tile.count -= tile.first;
-    walk(plan, &tile, threads, steps + t * plan->n_ops);
-  }
-  free(steps);
-  return 1;
-}
-
-/* Tiles of images, each by one thread with its own part of the arena. */
-static void run_tiles(const bw_plan *plan, const bw_tile *whole, int threads) {
-  int64_t tiles = (whole->count + plan->tile - 1) / plan->tile;
-  tiles = (tiles + threads - 1) / threads * threads; /* no thread waits for one that has a whole tile more */
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t t = 0; t < tiles; t++) {
-    bw_tile tile = *whole;
-    tile.arena += plan->arena * omp_get_thread_num();
-    share(whole->count, t, tiles, &tile.first, &tile.count);
-    tile.count -= tile.first;
-    if (tile.count > 0) run_tile(plan, &tile);
+/* Few images: all threads on each tile, one arena. */
+static void share_tiles(void *context, int worker) {
+  const call *c = (const call *)context;
+  (void)worker;
+  for (int64_t t = 0; t < c->tiles; t++) {
+    const bw_tile tile = tile_of(c, t);
+    walk(c, &tile, c->steps + t * c->plan->n_ops);
   }
 }
 
-#endif
+/* Many images: each tile by one thread, in its own part of the arena. */
+static void take_tiles(void *context, int worker) {
+  call *c = (call *)context;
+  int64_t t;
+  while ((t = __atomic_fetch_add(&c->next_tile, 1, __ATOMIC_RELAXED)) < c->tiles) {
+    bw_tile tile = tile_of(c, t);
+    tile.arena += c->plan->arena * worker;
+    if (tile.count > 0) run_tile(c->plan, &tile);
+  }
+}
 
 #define WORK_PER_THREAD 4000000 /* multiply-accumulates for which waking a thread pays */
 
@@ -158,22 +160,18 @@ int bw_run(const bw_plan *plan, const bw_feed *feeds, int64_t *const *results, i
            uint8_t *arena, int threads) {
   int32_t bad = 0;
   const bw_tile whole = {arena, 0, images, feeds, results, &bad};
-#ifdef _OPENMP
-  const int64_t useful = 1 + images * plan->work / WORK_PER_THREAD;
-  if (threads > useful) threads = (int)useful;
-  if (threads > 1 && images >= threads) {
-    run_tiles(plan, &whole, threads);
+  call c = {plan, &whole, (images + plan->tile - 1) / plan->tile, 0, 1, NULL};
+  const int64_t useful = images * plan->work / WORK_PER_THREAD;
+  c.threads = (int)(useful < 1 ? 1 : useful < threads ? useful : threads);
+  if (c.threads > 1 && images < c.threads)
+    c.steps = calloc((size_t)(c.tiles * plan->n_ops), sizeof(progress));
+  if (c.steps != NULL) {
+    bw_together(c.threads, share_tiles, &c);
+    free(c.steps);
     return bad;
   }
-  if (threads > 1 && images > 0 && run_shared(plan, &whole, threads)) return bad;
-#endif
-  (void)threads;
-  const int64_t tiles = (images + plan->tile - 1) / plan->tile;
-  for (int64_t t = 0; t < tiles; t++) {
-    bw_tile tile = whole;
-    share(images, t, tiles, &tile.first, &tile.count);
-    tile.count -= tile.first;
-    run_tile(plan, &tile);
-  }
+  c.tiles = (c.tiles + c.threads - 1) / c.threads * c.threads; /* the last tiles end together */
+  if (c.threads > 1) bw_together(c.threads, take_tiles, &c);
+  else take_tiles(&c, 0);
   return bad;
 }
