@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""House rules that a machine can hold: imports run one way, the core needs no torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bitwright.ir import INTEGER
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "bitwright"
+TORCH_FREE = ("formats", "ir", "hw", "rtl", "sim", "build", "explore", "report")
+ORDER = {
+    "errors": 0, "figures": 0, "files": 0, "tools": 0, "formats": 0, "ir": 0,
+    "data": 1, "models": 1, "quant": 2, "train": 2, "lower": 3, "hw": 4, "rtl": 5, "sim": 6,
+    "build": 7, "explore": 8, "report": 9, "recipe": 10, "recipe_yaml": 10, "run_files": 10,
+    "run": 10, "steps": 11, "api": 12, "cli": 13,
+}  # fmt: skip
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Rooms of our own that a file imports anywhere, type checking included."""
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            if name.startswith("bitwright."):
+                rooms.add(name.split(".")[1])
+    return rooms
+
+
+def test_imports_only_go_down() -> None:
+    wrong = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        room = room_of(path)
+        if room == "__init__":
+            continue
+        assert room in ORDER, f"{path}: a new room needs a place in the order"
+        wrong += [
+            f"{path.relative_to(PACKAGE)} imports {other}"
+            for other in imports(path)
+            if ORDER[other] > ORDER[room]
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("room", [r for r in TORCH_FREE if (PACKAGE / r).is_dir()])
+def test_the_core_never_imports_torch(room: str) -> None:
+    modules = [
+        ".".join(("bitwright", *p.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        )
+        for p in sorted((PACKAGE / room).rglob("*.py"))
+        if p.stem not in ("__main__", "_pyosys_main")
+    ]
+    script = f"import sys\nfor m in {modules!r}: __import__(m)\nassert 'torch' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_file_is_longer_than_500_lines() -> None:
+    suffixes = {".py", ".sv", ".c", ".h", ".cpp"}
+    long = [
+        f"{p.relative_to(ROOT)}: {n}"
+        for folder in ("src", "tests", "benchmarks")
+        for p in (ROOT / folder).rglob("*")
+        if p.suffix in suffixes and (n := len(p.read_text().splitlines())) > 500
+    ]
+    assert not long, long
+
+
+def test_the_dialect_page_is_what_the_table_says() -> None:
+    """Make it again with ``python -m bitwright.hw > docs/dialects.md``."""
+    from bitwright.hw.dialect import HARDWARE
+
+    made = INTEGER.documentation() + "\n" + HARDWARE.documentation()
+    assert (ROOT / "docs" / "dialects.md").read_text() == made
