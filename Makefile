@@ -18,10 +18,10 @@ demo: $(STAMP)
 	$(BIN)/bitwright build digits
 
 test: $(STAMP)
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m "not slow" $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist=loadgroup -m "not slow" $(PYTEST_ARGS)
 
 test-all: $(STAMP)
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist=worksteal $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist=loadgroup $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

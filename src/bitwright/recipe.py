@@ -7,6 +7,7 @@ Every error names the file and line, the field, the reason and what is allowed.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,13 +27,14 @@ from pydantic.fields import FieldInfo
 from bitwright.data.spec import DatasetSpec
 from bitwright.errors import RecipeError
 from bitwright.models.catalog import ModelSpec
+from bitwright.quant.policy import Policy
 from bitwright.recipe_yaml import Document, parse_document
 from bitwright.train.config import TrainConfig
 
 RECIPES = Path(__file__).parent / "recipes"
 _MAX_BYTES = 1 << 20
 
-_Count = Annotated[int, Field(ge=1)]
+_Count = Annotated[int, Field(ge=1, strict=True)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -61,8 +63,8 @@ class Budget(Section):
 
     lut: _Count | None = None
     ff: _Count | None = None
-    bram: Annotated[int, Field(ge=0)] | None = None
-    dsp: Annotated[int, Field(ge=0)] | None = None
+    bram: Annotated[int, Field(ge=0, strict=True)] | None = None
+    dsp: Annotated[int, Field(ge=0, strict=True)] | None = None
 
     @model_validator(mode="after")
     def _names_one(self) -> Budget:
@@ -141,7 +143,7 @@ class ImplementSection(Section):
         timeout_s: longest time that one tool may take, in seconds.
     """
 
-    seeds: Annotated[int, Field(ge=1, le=64)] = 1
+    seeds: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
     timeout_s: Annotated[float, Field(gt=0, le=24 * 3600)] = 1200.0
 
 
@@ -153,8 +155,8 @@ class ReportSection(Section):
         cpu_threads: threads of the CPU baseline.
     """
 
-    sample_images: Annotated[int, Field(ge=0, le=200)] = 24
-    cpu_threads: Annotated[int, Field(ge=1, le=256)] = 1
+    sample_images: Annotated[int, Field(ge=0, le=200, strict=True)] = 24
+    cpu_threads: Annotated[int, Field(ge=1, le=256, strict=True)] = 1
 
 
 class Recipe(Section):
@@ -167,7 +169,7 @@ class Recipe(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
     description: str = ""
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
     data: DatasetSpec
     model: ModelSpec
     quant: dict[str, Any] = Field(default_factory=dict)
@@ -276,7 +278,18 @@ def _validate(document: Document, base_dir: Path) -> Recipe:
         recipe = Recipe.model_validate({**_with_seeds(fields), "base_dir": base_dir})
     except ValidationError as error:
         raise _explain(error, document) from error
+    _check_policy(recipe, document)
     return _with_absolute_paths(recipe)
+
+
+def _check_policy(recipe: Recipe, document: Document) -> None:
+    """The policy's own errors, with the line of the file."""
+    try:
+        Policy.from_dict(recipe.quant)
+    except RecipeError as error:
+        keys = tuple(part for part in re.split(r"[.\[\]]+", error.where or "quant") if part)
+        path = tuple(int(key) if key.isdigit() else key for key in keys)
+        raise RecipeError(error.message, where=document.where(path), hint=error.hint) from error
 
 
 def _with_seeds(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,7 +69,9 @@ class Document:
 
     def assign(self, path: Path, value: Any, origin: str) -> Document:
         """The document with one value replaced; missing sections on the way are made."""
-        return Document(_replaced(self.value, path, value), self.file, {**self.lines, path: origin})
+        made = {path[:length]: origin for length in range(1, len(path))}
+        lines = {**made, **self.lines, path: origin}
+        return Document(_replaced(self.value, path, value), self.file, lines)
 
 
 def _replaced(value: Any, path: Path, new: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bitwright.build.target import Target, fits, load_target, smallest_fitting
+from bitwright.build.target import Target, fits, list_targets, load_target, smallest_fitting
 from bitwright.errors import MismatchError, TargetError
 from bitwright.figures import Resources
 from bitwright.files import atomic_write
@@ -96,32 +96,34 @@ def _search(graph: Graph, goal: Goal, target: Target) -> Folding:
     try:
         return search_folding(graph, goal, family=target.family)
     except TargetError as error:
-        bigger = _smallest_that_fits(graph, goal, target)
-        hint = error.hint if bigger is None else f"the smallest target that fits is {bigger.name}"
+        hint = _advice(graph, goal, target) or error.hint
         raise TargetError(error.message, where=f"target {target.name}", hint=hint) from error
 
 
-def _smallest_that_fits(graph: Graph, goal: Goal, target: Target) -> Target | None:
-    """The smallest larger target of the same family on which the same goal can be met."""
-    from bitwright.build.target import list_targets
-
+def _advice(graph: Graph, goal: Goal, target: Target) -> str | None:
+    """What would be enough: more of this target, or the smallest target of its family that fits."""
+    if isinstance(goal, FillGoal) and _is_enough(graph, FillGoal(target.capacity), target):
+        return f"{target.name} itself is large enough: raise the budget or fill"
     larger = [
         other
         for other in list_targets()
         if other.family == target.family and other.resources.lut > target.resources.lut
     ]
     for other in sorted(larger, key=lambda t: t.resources.lut):
-        scaled = (
-            RateGoal(goal.fps, goal.clock_hz, other.capacity)
-            if isinstance(goal, RateGoal)
-            else FillGoal(other.capacity)
-        )
-        try:
-            search_folding(graph, scaled, family=other.family)
-        except TargetError:
-            continue
-        return other
+        wanted: Goal = FillGoal(other.capacity)
+        if isinstance(goal, RateGoal):
+            wanted = RateGoal(goal.fps, goal.clock_hz, other.capacity)
+        if _is_enough(graph, wanted, other):
+            return f"the smallest target that fits is {other.name}"
     return None
+
+
+def _is_enough(graph: Graph, goal: Goal, target: Target) -> bool:
+    try:
+        search_folding(graph, goal, family=target.family)
+    except TargetError:
+        return False
+    return True
 
 
 def _does_not_fit(used: Resources, target: Target) -> TargetError:
