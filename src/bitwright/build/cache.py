@@ -46,7 +46,10 @@ def fetch(kind: str, key: str, out_dir: Path) -> dict[str, float] | None:
     Raises:
         OSError: ``out_dir`` cannot be written.
     """
-    folder = _entry(kind, key)
+    try:
+        folder = _entry(kind, key)
+    except OSError:
+        return None  # no cache here
     index = _read_index(folder)
     if index is None:
         return None

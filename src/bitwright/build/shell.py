@@ -13,6 +13,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 from bitwright.build.design import Design, Port, load_design
@@ -38,15 +39,15 @@ DESIGN_INSTANCE = "i_serial.i_design"
 
 @dataclass(frozen=True)
 class Clock:
-    """A PLL setting: ``mhz = input * fb_div / ref_div``, oscillator at ``mhz * op_div``.
+    """A PLL setting: ``mhz`` is the oscillator's ``input / ref_div * vco_mul``, over ``out_div``.
 
     ``ref_div`` 0 means no PLL.
     """
 
     mhz: float
     ref_div: int
-    fb_div: int
-    op_div: int
+    vco_mul: int
+    out_div: int
 
 
 @dataclass(frozen=True)
@@ -77,19 +78,16 @@ def choose_clock(input_mhz: float, wanted_mhz: float) -> Clock:
     Raises:
         TargetError: no setting is at or below the wanted frequency.
     """
-    best: Clock | None = None
     if abs(input_mhz - wanted_mhz) < _TINY:
         return Clock(input_mhz, 0, 1, 1)
+    best: Clock | None = None
     for ref_div in range(1, int(input_mhz / 10) + 1):
-        for fb_div in range(1, 129):
-            mhz = input_mhz * fb_div / ref_div
-            if mhz > wanted_mhz + _TINY:
-                break
-            op_div = min(128, max(1, round(600 / mhz)))
-            if not 400 <= mhz * op_div <= 800:
-                continue
-            if best is None or mhz > best.mhz + _TINY:
-                best = Clock(mhz, ref_div, fb_div, op_div)
+        detector = input_mhz / ref_div
+        for vco_mul in range(ceil(400 / detector), min(128, int(800 / detector)) + 1):
+            out_div = ceil(detector * vco_mul / wanted_mhz - _TINY)
+            mhz = detector * vco_mul / out_div
+            if out_div <= 128 and (best is None or mhz > best.mhz + _TINY):
+                best = Clock(mhz, ref_div, vco_mul, out_div)
     if best is None:
         raise TargetError(
             f"no PLL setting makes {wanted_mhz:g} MHz or a little less from {input_mhz:g} MHz",
@@ -206,8 +204,8 @@ def _board_top(serial: str, top: str, clock: Clock) -> str:
   logic core_clk, locked;
 
   clock_ecp5 #(
-    .Use(1'b{int(clock.ref_div > 0)}), .RefDiv({max(1, clock.ref_div)}), .FbDiv({clock.fb_div}),
-    .OpDiv({clock.op_div})
+    .Use(1'b{int(clock.ref_div > 0)}), .RefDiv({max(1, clock.ref_div)}),
+    .VcoMul({clock.vco_mul}), .OutDiv({clock.out_div})
   ) i_clock (
     .clk_i(clk), .clk_o(core_clk), .locked_o(locked)
   );

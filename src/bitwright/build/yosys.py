@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -118,6 +119,11 @@ def synthesis_commands(design: Design, family: str, options: SynthesisOptions) -
     command = _FAMILY_COMMAND[family]
     return [
         *reads,
+        f"hierarchy -top {design.top}",
+        f"proc {design.top}",
+        f"check {design.top}",  # while its nets have their own names, for messages
+        # Nets of the top lend no names: a cell is named after a net inside the instance it is in.
+        f"rename -hide {design.top}/w:*",
         " ".join([command, "-top", design.top, *flags]),
         "check -assert",
         "autoname",  # some flows leave $abc$ names, which hide the instance a cell came from
@@ -169,9 +175,30 @@ def _run(
         timeout=timeout,
         tick=tick,
     )
+    _reject_undriven(completed.text(), out_dir / LOG)
     for name in (STATISTICS, NETLIST):
         require_result(out_dir / name, completed, tool.name)
     return completed.figures()
+
+
+_UNDRIVEN = re.compile(
+    r"^Warning: (?:Wire .* is used but has no driver|multiple conflicting drivers for .*)", re.M
+)
+
+
+def _reject_undriven(log: str, where: Path) -> None:
+    """Nets without a driver become anything during synthesis: what simulates is not what is built.
+
+    Raises:
+        ToolError: there is one.
+    """
+    found = list(dict.fromkeys(_UNDRIVEN.findall(log)))
+    if found:
+        raise ToolError(
+            "the design has nets without a driver or with several:\n" + "\n".join(found[:5]),
+            where=f"yosys (log: {where})",
+            hint="this is a bug in the RTL",
+        )
 
 
 def _result(

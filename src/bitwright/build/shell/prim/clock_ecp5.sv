@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clock of ECP5 boards: clk_o = clk_i * FbDiv / RefDiv from an EHXPLLL, whose oscillator runs at
-// clk_o * OpDiv and must stay within 400 to 800 MHz. Use = 0: no PLL, clk_o = clk_i.
+// Clock of ECP5 boards from an EHXPLLL: its oscillator runs at clk_i / RefDiv * VcoMul, which must be
+// within 400 to 800 MHz, and clk_o at that / OutDiv. The primary output closes the loop.
+// Use = 0: no PLL, clk_o = clk_i.
 `default_nettype none
 module clock_ecp5 #(
   parameter bit Use    = 1'b1,
   parameter int RefDiv = 1,
-  parameter int FbDiv  = 4,
-  parameter int OpDiv  = 6
+  parameter int VcoMul = 24,
+  parameter int OutDiv = 6
 ) (
   input  logic clk_i,
   output logic clk_o,
@@ -16,6 +17,8 @@ module clock_ecp5 #(
     assign clk_o    = clk_i;
     assign locked_o = 1'b1;
   end else begin : gen_pll
+    logic loop;
+
     EHXPLLL #(
       .PLLRST_ENA("DISABLED"),
       .INTFB_WAKE("DISABLED"),
@@ -27,17 +30,22 @@ module clock_ecp5 #(
       .OUTDIVIDER_MUXD("DIVD"),
       .CLKI_DIV(RefDiv),
       .CLKOP_ENABLE("ENABLED"),
-      .CLKOP_DIV(OpDiv),
-      .CLKOP_CPHASE(OpDiv - 1),
+      .CLKOP_DIV(VcoMul),
+      .CLKOP_CPHASE(VcoMul - 1),
       .CLKOP_FPHASE(0),
+      .CLKOS_ENABLE("ENABLED"),
+      .CLKOS_DIV(OutDiv),
+      .CLKOS_CPHASE(OutDiv - 1),
+      .CLKOS_FPHASE(0),
       .FEEDBK_PATH("CLKOP"),
-      .CLKFB_DIV(FbDiv)
+      .CLKFB_DIV(1)
     ) i_pll (
       .RST(1'b0),
       .STDBY(1'b0),
       .CLKI(clk_i),
-      .CLKOP(clk_o),
-      .CLKFB(clk_o),
+      .CLKOP(loop),
+      .CLKOS(clk_o),
+      .CLKFB(loop),
       .CLKINTFB(),
       .PHASESEL0(1'b0),
       .PHASESEL1(1'b0),
@@ -46,6 +54,7 @@ module clock_ecp5 #(
       .PHASELOADREG(1'b1),
       .PLLWAKESYNC(1'b0),
       .ENCLKOP(1'b0),
+      .ENCLKOS(1'b0),
       .LOCK(locked_o)
     );
   end

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running tools: time limits that end all children, results that did not come, cache, doctor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bitwright.build import cache, tools
+from bitwright.build.process import check_finished, require_result, run_process
+from bitwright.errors import ToolError
+
+PARENT = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open("pids.new", "w").write(f"{os.getpid()} {child.pid}")
+os.rename("pids.new", "pids")
+time.sleep(600)
+"""
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _assert_all_ended(pids: Path) -> None:
+    deadline = time.monotonic() + 10
+    numbers = [int(word) for word in pids.read_text().split()]
+    while any(_alive(pid) for pid in numbers):
+        assert time.monotonic() < deadline, "a process was left behind"
+        time.sleep(0.02)
+
+
+def test_time_limit_ends_the_program_and_its_children(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match=r"did not finish within 3 s"):
+        run_process([sys.executable, "-c", PARENT], cwd=tmp_path, log=tmp_path / "log", timeout=3)
+    _assert_all_ended(tmp_path / "pids")
+
+
+def test_ctrl_c_ends_the_program_and_its_children(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        _wait_for(tmp_path / "pids")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_process([sys.executable, "-c", PARENT], cwd=tmp_path, log=tmp_path / "log", timeout=60)
+    thread.join()
+    _assert_all_ended(tmp_path / "pids")
+
+
+def test_output_status_and_figures(tmp_path: Path) -> None:
+    code = "import sys; print('hello'); print('bad', file=sys.stderr); sys.exit(3)"
+    log = tmp_path / "deep" / "log"
+    done = run_process([sys.executable, "-c", code], cwd=tmp_path, log=log, timeout=60)
+    assert done.returncode == 3
+    assert sorted(done.text().split()) == ["bad", "hello"]
+    assert done.peak_memory > 1 << 20
+    assert 0 < done.cpu_seconds
+    with pytest.raises(ToolError, match=r"exit status 3") as caught:
+        check_finished(done, "snake")
+    assert "hello" in str(caught.value)
+
+
+def test_missing_program(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="cannot be started: No such file"):
+        run_process(["/nowhere/yosys"], cwd=tmp_path, log=tmp_path / "log", timeout=5)
+
+
+def test_status_0_without_a_result_is_a_failure(tmp_path: Path) -> None:
+    done = run_process(
+        [sys.executable, "-c", "print('fine')"], cwd=tmp_path, log=tmp_path / "log", timeout=60
+    )
+    check_finished(done, "snake")
+    with pytest.raises(ToolError, match=r"exit status 0 but wrote no out.json"):
+        require_result(tmp_path / "out.json", done, "snake")
+    (tmp_path / "out.json").touch()
+    with pytest.raises(ToolError, match=r"wrote no out.json"):
+        require_result(tmp_path / "out.json", done, "snake")
+
+
+def test_a_missing_tool_is_named_with_its_install_command(
+    monkeypatch: pytest.MonkeyPatch, fresh_search: None
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ToolError) as caught:
+        tools.require("make")
+    text = str(caught.value)
+    assert "make: was not found; it is needed for" in text
+    assert "install it with: sudo apt-get install make" in text
+    status = {s.name: s for s in tools.doctor()}["git"]
+    assert not status.works
+    assert status.to_json()["detail"] == "not found"
+
+
+def test_a_broken_tool_is_told_from_a_missing_one(
+    monkeypatch: pytest.MonkeyPatch, fresh_search: None, tmp_path: Path
+) -> None:
+    fake = tmp_path / "make"
+    fake.write_text("#!/bin/sh\necho GNU Make 4.3\nexit 0\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolError, match=r"does not work: .*wrote no made"):
+        tools.require("make")
+
+
+def test_unknown_tool() -> None:
+    with pytest.raises(ToolError, match="unknown tool 'hammer'"):
+        tools.find("hammer")
+
+
+@pytest.fixture
+def fresh_search() -> Iterator[None]:
+    tools.forget()
+    yield
+    tools.forget()
+
+
+def test_cache_gives_back_what_it_got(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    key = cache.content_key(["round trip", str(tmp_path)])
+    assert cache.fetch("test", key, tmp_path / "out") is None
+    assert cache.keep("test", key, [tmp_path / "a.txt"], {"seconds": 2.5})
+    assert cache.fetch("test", key, tmp_path / "out") == {"seconds": 2.5}
+    assert (tmp_path / "out" / "a.txt").read_text() == "one"
+
+
+def test_cache_drops_a_damaged_entry(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    key = cache.content_key(["damaged", str(tmp_path)])
+    cache.keep("test", key, [tmp_path / "a.txt"], {})
+    root = Path(os.environ["BITWRIGHT_CACHE"])
+    (entry,) = [p for p in root.rglob("a.txt") if key in str(p)]
+    entry.write_text("two")
+    assert cache.fetch("test", key, tmp_path / "out") is None
+    assert not entry.exists()
+
+
+def test_cache_that_cannot_be_written_does_not_stop_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(blocker))
+    assert not cache.keep("test", "0" * 64, [blocker], {})
+    assert cache.fetch("test", "0" * 64, tmp_path / "out") is None
+
+
+def test_content_key_separates_its_parts() -> None:
+    assert cache.content_key(["ab", "c"]) != cache.content_key(["a", "bc"])
+    assert cache.content_key(["ab"]) != cache.content_key(["ab", ""])

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Targets and boards as data: capacities, errors that name file and field, what fits where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bitwright.build.target import (
+    Flow,
+    fits,
+    list_targets,
+    load_board,
+    load_target,
+    require_fit,
+    shortages,
+    smallest_fitting,
+)
+from bitwright.errors import TargetError
+from bitwright.figures import Resources
+
+GOOD = """
+name = "mine"
+description = "a board of my own"
+family = "ecp5"
+part = "LFE5U-25F-6BG256C"
+package = "CABGA256"
+speed = "6"
+flow = "place-and-route"
+default_clock_mhz = 50.0
+[resources]
+lut = 24288
+ff = 24288
+dsp = 28
+bram = 56
+bram_bits = 18432
+[power]
+static_watts = 0.1
+source = "guess"
+"""
+
+
+def test_the_promised_targets_are_there() -> None:
+    flows = {target.name: target.flow for target in list_targets()}
+    assert flows == {
+        "ecp5-25k": Flow.PLACE_AND_ROUTE,
+        "ecp5-45k": Flow.PLACE_AND_ROUTE,
+        "ecp5-85k": Flow.PLACE_AND_ROUTE,
+        "xc7z020": Flow.SYNTHESIS_ONLY,
+        "xczu9eg": Flow.SYNTHESIS_ONLY,
+        "cyclonev-5csema4": Flow.SYNTHESIS_ONLY,
+    }
+
+
+def test_every_board_of_a_target_exists_and_names_it() -> None:
+    for target in list_targets():
+        if target.board is not None:
+            assert target.name in load_board(target.board).targets
+
+
+def test_users_own_target_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    target = load_target(path)
+    assert target.capacity == Resources(lut=24288, ff=24288, dsp=28, bram=56)
+    assert load_target(str(path)) == target
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("lut = 24288", "lut = -1", ["resources.lut", "greater than 0", "-1"]),
+        ("lut = 24288", 'lut = "many"', ["resources.lut", "integer", "many"]),
+        ('family = "ecp5"', 'family = "ice40"', ["family", "ice40", "xc7"]),
+        ("dsp = 28", "", ["resources.dsp", "required"]),
+        ('speed = "6"', 'speed = "6"\ncolour = "red"', ["colour", "not permitted"]),
+        ("[power]", "[power", ["cannot be read", "line 16"]),
+    ],
+)
+def test_a_wrong_file_is_explained(tmp_path: Path, old: str, new: str, expected: list[str]) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(TargetError) as caught:
+        load_target(path)
+    assert caught.value.where == str(path)
+    for word in expected:
+        assert word in str(caught.value)
+
+
+def test_unknown_target_names_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"unknown target 'ecp6'.*ecp5-25k.*xczu9eg"):
+        load_target("ecp6")
+    with pytest.raises(TargetError, match="no such file"):
+        load_target(tmp_path / "absent.toml")
+
+
+def test_too_small_says_what_is_short_and_what_fits() -> None:
+    with pytest.raises(TargetError) as caught:
+        require_fit(Resources(lut=30000, bram=60), load_target("ecp5-25k"), stage="synthesis")
+    text = str(caught.value)
+    assert "LUTs: 30000 needed, 24288 there, 5712 short" in text
+    assert "block RAMs: 60 needed, 56 there, 4 short" in text
+    assert "flip-flops" not in text
+    assert "smallest ecp5 target that fits is ecp5-45k" in text
+
+
+def test_too_large_for_all_says_so() -> None:
+    with pytest.raises(TargetError, match="no known xc7 target is large enough"):
+        require_fit(Resources(lut=10**6), load_target("xc7z020"), stage="synthesis")
+
+
+@given(
+    st.builds(
+        Resources,
+        lut=st.integers(0, 100_000),
+        ff=st.integers(0, 100_000),
+        dsp=st.integers(0, 200),
+        bram=st.integers(0, 250),
+    )
+)
+def test_smallest_fitting_is_smallest(used: Resources) -> None:
+    chosen = smallest_fitting(used, "ecp5")
+    candidates = [t for t in list_targets() if t.family == "ecp5" and not shortages(used, t)]
+    if chosen is None:
+        assert not candidates
+        return
+    assert fits(used, chosen)
+    assert chosen.resources.lut == min(t.resources.lut for t in candidates)

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flows on a small real design: resources, Fmax, bitstream, and the ways they can fail."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bitwright.build.design import load_design
+from bitwright.build.implement import RESULT, ImplementOptions, implement, read_result
+from bitwright.build.nextpnr import PnrOptions, place_and_route
+from bitwright.build.shell import choose_clock, write_board_design
+from bitwright.build.target import load_board, load_target
+from bitwright.build.tools import find
+from bitwright.build.vendor import write_vendor_project
+from bitwright.build.yosys import TOP_GLUE, SynthesisOptions, synthesise
+from bitwright.errors import GraphError, RunError, TargetError, ToolError
+from bitwright.figures import Resources, Source
+
+DOTS = Path(__file__).with_name("dots")
+ECP5 = load_target("ecp5-25k")
+PREAMBLE = bytes.fromhex("ffffbdb3")
+
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    if find("yosys") is None:
+        pytest.skip("no Yosys works here")
+
+
+@pytest.fixture
+def _nextpnr() -> None:
+    if find("nextpnr-ecp5") is None or find("ecppack") is None:
+        pytest.skip("no nextpnr-ecp5 works here")
+
+
+def _copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(DOTS, tmp_path / "design"))
+
+
+def _edit(folder: Path, name: str, old: str, new: str) -> None:
+    text = (folder / name).read_text()
+    assert old in text
+    (folder / name).write_text(text.replace(old, new))
+
+
+@pytest.mark.usefixtures("_nextpnr")
+def test_bitstream_runs_no_faster_than_its_timing(tmp_path: Path) -> None:
+    seen: list[str] = []
+    options = ImplementOptions(clock_mhz=150.0)
+    result = implement(
+        DOTS, ECP5, tmp_path, options, progress=lambda what, done, total: seen.append(what)
+    )
+    fmax = result.figures["fmax_mhz"]
+    assert fmax.source is Source.PLACE_AND_ROUTE
+    # Three unpipelined 4-bit dot products: far from 150 MHz, so the clock had to be lowered.
+    assert 40 < fmax.value < 150
+    assert result.clock_met is False
+    assert result.bitstream_clock_mhz is not None
+    assert 25 <= result.bitstream_clock_mhz < fmax.value
+    assert (tmp_path / result.files["bitstream"]).read_bytes().find(PREAMBLE) >= 0
+    assert all((tmp_path / name).is_file() for name in result.files.values())
+    assert result.critical_path is not None
+    assert ".i_design.i_lane" in result.critical_path.end
+    assert result.instances["i_lane0"].lut > 0
+    assert result.shell.lut > 100
+    total = Resources()
+    for part in result.instances.values():
+        total += part
+    assert total == result.design
+    assert any("PLL setting below 150 MHz" in note for note in result.notes)
+    assert {what.split(" (")[0] for what in seen} == {"synthesis", "place and route", "bitstream"}
+    assert read_result(tmp_path / RESULT) == result
+
+    again = implement(DOTS, ECP5, tmp_path / "again", options)
+    assert all(run.cached for run in again.runs.values())
+    assert again.figures == result.figures
+    assert again.runs["synthesis"].seconds == result.runs["synthesis"].seconds
+
+
+@pytest.mark.usefixtures("_nextpnr")
+def test_out_of_context_has_timing_but_no_bitstream(tmp_path: Path) -> None:
+    options = ImplementOptions(clock_mhz=40.0, bitstream=False)
+    result = implement(DOTS, ECP5, tmp_path, options)
+    assert result.clock_met is True
+    assert "bitstream" not in result.files
+    assert result.shell == Resources()
+    assert result.figures["ff"].value == result.design.ff
+
+
+@pytest.mark.parametrize("name", ["xc7z020", "cyclonev-5csema4"])
+def test_synthesis_only_targets_say_so(tmp_path: Path, name: str) -> None:
+    result = implement(DOTS, load_target(name), tmp_path)
+    assert {figure.source for figure in result.figures.values()} == {Source.SYNTHESIS}
+    assert "fmax_mhz" not in result.figures
+    assert result.clock_met is None
+    assert "synthesised only" in result.notes[0]
+    assert set(result.instances) == {TOP_GLUE, "i_lane0", "i_lane1", "i_lane2"}
+    assert all(part.lut > 0 for part in result.instances.values())
+    assert result.figures["ff"].value >= 3 * 16
+
+
+def test_too_small_a_target_names_the_smallest_that_fits(tmp_path: Path) -> None:
+    text = (Path(load_target.__code__.co_filename).parent / "targets/ecp5-25k.toml").read_text()
+    path = tmp_path / "tiny.toml"
+    path.write_text(text.replace("ecp5-25k", "tiny").replace("lut = 24288", "lut = 50"))
+    with pytest.raises(TargetError) as caught:
+        implement(DOTS, load_target(path), tmp_path / "out")
+    assert "LUTs" in str(caught.value)
+    assert "short" in str(caught.value)
+    assert "smallest ecp5 target that fits is ecp5-25k" in str(caught.value)
+    assert not (tmp_path / "out" / RESULT).exists()
+
+
+@pytest.mark.usefixtures("_nextpnr")
+def test_nextpnr_tells_a_full_device_from_a_failure(tmp_path: Path) -> None:
+    folder = _copy(tmp_path)
+    made = synthesise(folder, ECP5, tmp_path / "synthesis")
+    text = json.loads(made.netlist.read_text())
+    cells = text["modules"]["dots"]["cells"]
+    multiplier = next(cell for cell in cells.values() if cell["type"] == "MULT18X18D")
+    for number in range(40):
+        outputs = {p for p, d in multiplier["port_directions"].items() if d == "output"}
+        bits = {p: [] if p in outputs else b for p, b in multiplier["connections"].items()}
+        cells[f"extra{number}"] = {**multiplier, "connections": bits}
+    made.netlist.write_text(json.dumps(text))
+    options = PnrOptions(50, out_of_context=True)
+    with pytest.raises(TargetError, match="smallest ecp5 target that fits is ecp5-45k"):
+        place_and_route(made.netlist, ECP5, tmp_path / "place", options)
+    made.netlist.write_text("{}")
+    with pytest.raises(ToolError, match="nextpnr"):
+        place_and_route(made.netlist, ECP5, tmp_path / "place", options)
+
+
+def test_multipliers_stay_out_of_dsp_blocks_when_told(tmp_path: Path) -> None:
+    with_dsp = synthesise(DOTS, ECP5, tmp_path / "a")
+    without = synthesise(DOTS, ECP5, tmp_path / "b", options=SynthesisOptions(dsp=False))
+    assert with_dsp.resources.dsp == 6
+    assert without.resources.dsp == 0
+    assert without.resources.lut > with_dsp.resources.lut
+
+
+def test_changed_memory_is_another_result(tmp_path: Path) -> None:
+    folder = _copy(tmp_path)
+    first = synthesise(folder, ECP5, tmp_path / "a")
+    (folder / "mem/weights.mem").write_text("000001\n" * 8)
+    second = synthesise(folder, ECP5, tmp_path / "b")
+    assert not second.cached
+    assert second.resources.lut < first.resources.lut
+
+
+def test_source_errors_name_file_and_line(tmp_path: Path) -> None:
+    folder = _copy(tmp_path)
+    _edit(folder, "dots.sv", "assign fire ", "asign fire ")
+    with pytest.raises(ToolError, match=r"dots\.sv:3\d: ERROR: syntax error"):
+        synthesise(folder, ECP5, tmp_path / "out")
+
+
+def test_undriven_logic_is_an_error(tmp_path: Path) -> None:
+    folder = _copy(tmp_path)
+    _edit(folder, "dots.sv", "  assign word            = weights[beat_q];\n", "")
+    with pytest.raises(ToolError, match=r"Wire .*word.* is used but has no driver"):
+        synthesise(folder, ECP5, tmp_path / "out")
+
+
+def test_time_limit_of_synthesis(tmp_path: Path) -> None:
+    folder = _copy(tmp_path)
+    _edit(folder, "dots.sv", "8'd2;", "8'd3;")
+    with pytest.raises(ToolError, match="did not finish within"):
+        synthesise(folder, ECP5, tmp_path / "out", timeout=0.05)
+    assert not (tmp_path / "out" / "netlist.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"top": "dots",', "", "top: Field required"),
+        ("mem/weights.mem", "mem/other.mem", "names the file 'mem/other.mem'"),
+        ("mem/weights.mem", "../outside.mem", "names the file '../outside.mem'"),
+        ('"top": "dots"', '"top": "dots; shell rm"', "top: String should match"),
+        ("{", "", "Invalid JSON"),
+    ],
+)
+def test_a_broken_design_folder_is_explained(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    folder = _copy(tmp_path)
+    (tmp_path / "outside.mem").write_text("0\n")
+    text = (folder / "design.json").read_text()
+    (folder / "design.json").write_text(text.replace(old, new, 1))
+    with pytest.raises(GraphError) as caught:
+        load_design(folder)
+    assert message in str(caught.value)
+
+
+def test_missing_design_and_result(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match="generate the RTL first"):
+        load_design(tmp_path)
+    with pytest.raises(RunError, match="cannot be read"):
+        read_result(tmp_path / RESULT)
+
+
+@pytest.mark.parametrize("wanted", [12.5, 25.0, 60.0, 83.3, 100.0, 133.0, 200.0])
+def test_pll_settings_are_legal(wanted: float) -> None:
+    clock = choose_clock(25.0, wanted)
+    assert 0.97 * wanted < clock.mhz <= wanted
+    if clock.ref_div:
+        oscillator = 25.0 / clock.ref_div * clock.vco_mul
+        assert 25.0 / clock.ref_div >= 10
+        assert 400 <= oscillator <= 800
+        assert clock.mhz == oscillator / clock.out_div
+
+
+def test_clocks_that_cannot_be_made(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="no PLL setting makes 1 MHz"):
+        choose_clock(25.0, 1.0)
+    board = load_board("ulx3s").model_copy(update={"uart_baud": 11_000_000})
+    with pytest.raises(TargetError, match="11000000 baud cannot be made"):
+        write_board_design(DOTS, board, tmp_path / "board", 37.5)
+
+
+def test_vendor_projects_name_every_file(tmp_path: Path) -> None:
+    for name, program, clock in (
+        ("xc7z020", "vivado", "clock.xdc"),
+        ("cyclonev-5csema4", "quartus", "clock.sdc"),
+    ):
+        target = load_target(name)
+        script = write_vendor_project(DOTS, target, tmp_path / name, clock_mhz=80)
+        text = script.read_text()
+        assert program in text
+        assert target.part in text
+        assert clock in text
+        assert "-period 12.500 [get_ports ap_clk]" in (tmp_path / name / clock).read_text()
+        for file in load_design(DOTS).files:
+            assert f"design/{file}" in text
+            assert (tmp_path / name / "design" / file).is_file()
+    with pytest.raises(TargetError, match="no vendor project"):
+        write_vendor_project(DOTS, ECP5, tmp_path / "no", clock_mhz=80)
