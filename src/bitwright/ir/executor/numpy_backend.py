@@ -141,23 +141,22 @@ def _threshold_step(node: Node, source: TensorType, result: TensorType) -> Step:
     kind = _dtype(TensorType((1,), None, (), low, high + 1))
     table = np.ascontiguousarray(clipped.T.astype(kind))
 
+    counter = _dtype(TensorType((1,), None, (), 0, table.shape[0]))
+
     def run(x: Array) -> Array:
         values = x.astype(kind, copy=False)
         if flip.any():
             values = np.where(flip, -values, values)
+        count = np.zeros(x.shape, dtype=counter)
         if table.shape[0] < _BISECT_FROM:
-            count = np.zeros(x.shape, dtype=out)
             for row in table:
                 count += values >= row
         else:
-            count = np.empty(x.shape, dtype=out)
             for channel in range(source.channels):
                 column = table[:, channel]
                 count[..., channel] = np.searchsorted(column, values[..., channel], side="right")
         return np.asarray(base + step * count.astype(np.int64)).astype(out)
 
-    if table.shape[0] > np.iinfo(out).max:  # the count itself needs more bits than the output
-        return _reference_step(node, source, result)
     return run
 
 
