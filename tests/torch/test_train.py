@@ -21,6 +21,7 @@ from torch import nn
 from bitwright.data import Dataset, DataSplits, load_dataset
 from bitwright.errors import DataError, ModelError, RecipeError, RunError
 from bitwright.models import build_model
+from bitwright.quant import Policy, apply
 from bitwright.train import (
     Augmentation,
     Distillation,
@@ -104,6 +105,29 @@ def test_a_resumed_run_ends_with_the_same_weights(
     figures = [(e.epoch, e.lr, e.train_loss, e.validation_loss) for e in straight.history]
     assert figures == [(e.epoch, e.lr, e.train_loss, e.validation_loss) for e in resumed.history]
     assert len(read_metrics(tmp_path / "parts" / "metrics.jsonl")) == config.epochs
+
+
+@pytest.mark.parametrize("formats", [("int4", "uint4", "uint4"), ("bipolar", "bipolar", "uint1")])
+def test_a_quantized_model_resumes_to_the_bit_too(
+    few: DataSplits, tmp_path: Path, formats: tuple[str, str, str]
+) -> None:
+    policy = Policy.uniform(*formats)
+    images = torch.from_numpy(few.train.take(range(64)).reals())
+
+    def quantized() -> nn.Module:
+        return apply(build_model("mlp", 10, (8, 8, 1)), policy, "train", images)
+
+    whole, resumed = quantized(), quantized()
+    fit(whole, few, CONFIG, run_dir=tmp_path / "whole")
+
+    def stop(now: TrainProgress) -> None:
+        if now.epoch == 2 and now.batch == now.batches:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(quantized(), few, CONFIG, run_dir=tmp_path / "parts", on_progress=stop)
+    assert fit(resumed, few, CONFIG, run_dir=tmp_path / "parts").resumed_from == 2
+    assert same(whole, resumed)
 
 
 def test_a_finished_run_is_not_trained_again(few: DataSplits, tmp_path: Path) -> None:
@@ -252,7 +276,7 @@ def test_a_checkpoint_of_other_settings_is_not_resumed(few: DataSplits, tmp_path
         resume=False)  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["empty", "cut", "flipped", "text", "pickle", "other"])
+@pytest.mark.parametrize("kind", ["empty", "cut", "flipped", "text", "pickle", "other", "forged"])
 def test_a_broken_checkpoint_is_named_and_never_executed(
     few: DataSplits, tmp_path: Path, kind: str
 ) -> None:
@@ -272,9 +296,11 @@ def test_a_broken_checkpoint_is_named_and_never_executed(
     }
     if kind == "other":
         torch.save({"weights": torch.zeros(3)}, path)
+    elif kind == "forged":
+        torch.save({**load_checkpoint(path), "history": [{"epoch": 1}]}, path)
     else:
         path.write_bytes(contents[kind])
-    with pytest.raises(DataError, match=r"checkpoint|has no") as caught:
+    with pytest.raises(DataError, match=r"checkpoint|has no|unexpected") as caught:
         fit(fresh(), few, CONFIG.model_copy(update={"epochs": 1}), run_dir=tmp_path)
     assert caught.value.where == str(path) and caught.value.hint is not None
     assert not proof.exists()

@@ -89,8 +89,7 @@ def _own(spec: ModelSpec) -> tuple[Callable[..., Any], dict[str, Any]]:
     if not module_name or not attribute.isidentifier():
         raise RecipeError(f"{spec.name!r} is not of the form package.module:factory", where="model")
     here = os.getcwd()
-    if here not in sys.path:  # a user's module lies beside the recipe, as with `python -m`
-        sys.path.insert(0, here)
+    sys.path.insert(0, here)  # a user's module lies where the user stands, as with `python -m`
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -105,6 +104,9 @@ def _own(spec: ModelSpec) -> tuple[Callable[..., Any], dict[str, Any]]:
             where=_line_of(error, spec.name),
             hint="correct the module; `python -c 'import ...'` shows the whole traceback",
         ) from error
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
     factory = getattr(module, attribute, None)
     if not callable(factory):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]

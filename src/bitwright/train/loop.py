@@ -9,12 +9,12 @@ killed process, goes on from its last whole epoch and ends with the same weights
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -22,8 +22,8 @@ from lightning_fabric.loggers import TensorBoardLogger
 from torch import Tensor, nn
 
 from bitwright.data import DataSplits
-from bitwright.errors import ModelError, RecipeError, RunError
-from bitwright.train.checkpoint import load_checkpoint, load_state, save_checkpoint
+from bitwright.errors import ModelError, RecipeError
+from bitwright.train.checkpoint import load_state
 from bitwright.train.config import TrainConfig
 from bitwright.train.evaluation import Evaluation, on_device, score_images, summarise
 from bitwright.train.loss import cross_entropy, distillation_loss
@@ -32,58 +32,15 @@ from bitwright.train.records import (
     FitResult,
     OnProgress,
     TrainProgress,
-    write_metrics,
 )
 from bitwright.train.schedule import lr_factor
+from bitwright.train.state import CHECKPOINT, Best, Run, restore, save
 from bitwright.train.transforms import augment, to_real
 
-CHECKPOINT = "checkpoint.pt"
-METRICS = "metrics.jsonl"
-_SCHEMA = 1
-_FIELDS = ("schema", "config", "epoch", "model", "optimizer", "rng", "best", "history")
+_log = logging.getLogger(__name__)
 _EVALUATION_BATCH = 500
 _PROGRESS_SECONDS = 0.1
 _EPOCH_STRIDE = 1_000_003  # a prime, so that (seed, epoch) pairs do not meet
-
-
-@dataclass
-class _Best:
-    """Weights of the best epoch so far; the loss decides between equal accuracies."""
-
-    epoch: int = 0
-    accuracy: float = -1.0
-    loss: float = float("inf")
-    state: dict[str, Any] = field(default_factory=dict)
-
-    def beaten_by(self, accuracy: float, loss: float) -> bool:
-        return (accuracy, -loss) > (self.accuracy, -self.loss)
-
-
-@dataclass
-class _Run:
-    """Everything that one run carries from epoch to epoch."""
-
-    config: TrainConfig
-    splits: DataSplits
-    folder: Path
-    fabric: Fabric
-    model: nn.Module
-    forward: Any
-    optimizer: Any
-    teacher: nn.Module | None
-    training: tuple[Tensor, Tensor]
-    validation: tuple[Tensor, Tensor]
-    on_progress: OnProgress | None
-    best: _Best
-    history: list[EpochMetrics]
-
-    @property
-    def batch_size(self) -> int:
-        return min(self.config.batch_size, len(self.training[1]))
-
-    @property
-    def batches(self) -> int:
-        return len(self.training[1]) // self.batch_size
 
 
 def fit(
@@ -125,13 +82,12 @@ def fit(
     folder = Path(run_dir)
     with _deterministic(config):
         run = _start(model, splits, config, folder, teacher, on_progress)
-        first = _restore(run) if resume else 0
+        first = restore(run) if resume else 0
         try:
             for epoch in range(first, config.epochs):
                 _epoch(run, epoch)
         finally:
-            for logger in run.fabric.loggers:
-                logger.finalize("stopped")
+            _close_loggers(run)
         return _finish(run, first)
 
 
@@ -161,7 +117,7 @@ def _start(
     folder: Path,
     teacher: nn.Module | None,
     on_progress: OnProgress | None,
-) -> _Run:
+) -> Run:
     logger = TensorBoardLogger(root_dir=folder, name="", version="tensorboard")
     try:
         fabric = Fabric(accelerator=config.device, devices=1, loggers=logger)
@@ -174,7 +130,7 @@ def _start(
     forward, optimizer = fabric.setup(model, _optimizer(model, config))
     if teacher is not None:
         teacher = teacher.to(fabric.device).eval()
-    return _Run(
+    return Run(
         config,
         splits,
         folder,
@@ -186,7 +142,7 @@ def _start(
         on_device(splits.train, fabric.device),
         on_device(splits.validation, fabric.device),
         on_progress,
-        _Best(),
+        Best(),
         [],
     )
 
@@ -211,7 +167,7 @@ def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     return kind(groups, lr=config.lr, fused=True)  # one pass over memory a step
 
 
-def _epoch(run: _Run, epoch: int) -> None:
+def _epoch(run: Run, epoch: int) -> None:
     """One pass over the training images, the validation, and the checkpoint."""
     started = time.perf_counter()
     loss, accuracy = _train_epoch(run, epoch)
@@ -234,15 +190,33 @@ def _epoch(run: _Run, epoch: int) -> None:
     run.history.append(entry)
     if run.config.keep == "last" or run.best.beaten_by(measured.accuracy, measured.loss):
         state = {name: value.detach().clone() for name, value in run.model.state_dict().items()}
-        run.best = _Best(epoch + 1, measured.accuracy, measured.loss, state)
-    _save(run, epoch + 1)
-    scalars = {name: value for name, value in asdict(entry).items() if name != "epoch"}
-    run.fabric.log_dict(scalars, step=epoch + 1)
+        run.best = Best(epoch + 1, measured.accuracy, measured.loss, state)
+    save(run, epoch + 1)
+    _log_scalars(run, entry)
     if run.on_progress is not None:
         run.on_progress(_progress(run, epoch, run.batches, loss, accuracy))
 
 
-def _train_epoch(run: _Run, epoch: int) -> tuple[float, float]:
+def _log_scalars(run: Run, entry: EpochMetrics) -> None:
+    """Curves for TensorBoard. They are a convenience (``metrics.jsonl`` holds the same figures), so
+    a disk that fills up right here does not end the run: the next checkpoint will tell.
+    """
+    scalars = {name: value for name, value in asdict(entry).items() if name != "epoch"}
+    try:
+        run.fabric.log_dict(scalars, step=entry.epoch)
+    except OSError as error:
+        _log.warning("TensorBoard curves cannot be written: %s", error)
+
+
+def _close_loggers(run: Run) -> None:
+    for logger in run.fabric.loggers:
+        try:
+            logger.finalize("stopped")
+        except OSError as error:
+            _log.warning("TensorBoard curves cannot be written: %s", error)
+
+
+def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
     """Mean loss and accuracy over the epoch's training images."""
     images, labels = run.training
     generator = torch.Generator().manual_seed(run.config.seed * _EPOCH_STRIDE + epoch)
@@ -271,7 +245,7 @@ def _train_epoch(run: _Run, epoch: int) -> tuple[float, float]:
     return float(total_loss) / run.batches, int(total_right) / seen
 
 
-def _step(run: _Run, reals: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _step(run: Run, reals: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """One update; gives the loss and the number of right predictions."""
     config = run.config
     run.optimizer.zero_grad(set_to_none=True)
@@ -296,73 +270,19 @@ def _step(run: _Run, reals: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return loss.detach(), (scores.detach().argmax(dim=1) == labels).sum()
 
 
-def _validate(run: _Run) -> Evaluation:
+def _validate(run: Run) -> Evaluation:
     images, labels = run.validation
     scores = score_images(run.model, images, run.splits.scale, _EVALUATION_BATCH).cpu()
     return summarise(scores, labels.cpu(), run.splits.num_classes)
 
 
-def _progress(run: _Run, epoch: int, batch: int, loss: float, accuracy: float) -> TrainProgress:
+def _progress(run: Run, epoch: int, batch: int, loss: float, accuracy: float) -> TrainProgress:
     last = run.history[-1] if run.history else None
     epochs, batches = run.config.epochs, run.batches
     return TrainProgress(epoch + 1, epochs, batch, batches, loss, accuracy, last)
 
 
-def _save(run: _Run, epochs_done: int) -> None:
-    rng = {"cpu": torch.get_rng_state()}
-    if run.fabric.device.type == "cuda":
-        rng["cuda"] = torch.cuda.get_rng_state(run.fabric.device)
-    content = {
-        "schema": _SCHEMA,
-        "config": run.config.model_dump_json(),
-        "epoch": epochs_done,
-        "model": run.model.state_dict(),
-        "optimizer": run.optimizer.state_dict(),
-        "rng": rng,
-        "best": asdict(run.best),
-        "history": [asdict(entry) for entry in run.history],
-    }
-    save_checkpoint(run.folder / CHECKPOINT, content)
-    write_metrics(run.folder / METRICS, run.history)
-
-
-def _restore(run: _Run) -> int:
-    """Load the checkpoint if there is one; gives the number of epochs already done."""
-    path = run.folder / CHECKPOINT
-    if not path.exists():
-        return 0
-    content = load_checkpoint(path, fields=_FIELDS)
-    _check_settings(run, content, path)
-    load_state(run.model, content["model"], str(path))
-    run.optimizer.load_state_dict(content["optimizer"])
-    torch.set_rng_state(content["rng"]["cpu"])
-    if "cuda" in content["rng"] and run.fabric.device.type == "cuda":
-        torch.cuda.set_rng_state(content["rng"]["cuda"], run.fabric.device)
-    run.best = _Best(**content["best"])
-    run.history = [EpochMetrics(**entry) for entry in content["history"]]
-    write_metrics(run.folder / METRICS, run.history)
-    return int(content["epoch"])
-
-
-def _check_settings(run: _Run, content: dict[str, Any], path: Path) -> None:
-    hint = "use another run directory, or delete this file to train anew"
-    if content["schema"] != _SCHEMA:
-        found = content["schema"]
-        raise RunError(
-            f"has schema {found}, this version writes {_SCHEMA}", where=str(path), hint=hint
-        )
-    before = TrainConfig.model_validate_json(content["config"])
-    for name in TrainConfig.model_fields:
-        then, now = getattr(before, name), getattr(run.config, name)
-        if then != now:
-            raise RunError(
-                f"was written with {name} = {then!r}, but now {name} = {now!r}",
-                where=str(path),
-                hint=hint,
-            )
-
-
-def _finish(run: _Run, first: int) -> FitResult:
+def _finish(run: Run, first: int) -> FitResult:
     """Put the kept weights into the model and bring it back to the CPU."""
     if run.best.state:
         load_state(run.model, run.best.state, str(run.folder / CHECKPOINT))
@@ -371,6 +291,6 @@ def _finish(run: _Run, first: int) -> FitResult:
     return FitResult(tuple(run.history), run.best.epoch, accuracy, first)
 
 
-def _validate_cpu(run: _Run) -> float:
+def _validate_cpu(run: Run) -> float:
     run.validation = on_device(run.splits.validation, "cpu")
     return _validate(run).accuracy

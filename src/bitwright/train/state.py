@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training run carries from epoch to epoch, and how it gets into a checkpoint and back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from bitwright.data import DataSplits
+from bitwright.errors import DataError, RunError
+from bitwright.train.checkpoint import load_checkpoint, load_state, save_checkpoint
+from bitwright.train.config import TrainConfig
+from bitwright.train.records import EpochMetrics, OnProgress, write_metrics
+
+CHECKPOINT = "checkpoint.pt"
+METRICS = "metrics.jsonl"
+_SCHEMA = 1
+_FIELDS = ("schema", "config", "epoch", "model", "optimizer", "rng", "best", "history")
+
+
+@dataclass
+class Best:
+    """Weights of the best epoch so far; the loss decides between equal accuracies."""
+
+    epoch: int = 0
+    accuracy: float = -1.0
+    loss: float = float("inf")
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def beaten_by(self, accuracy: float, loss: float) -> bool:
+        return (accuracy, -loss) > (self.accuracy, -self.loss)
+
+
+@dataclass
+class Run:
+    """Everything that one run carries from epoch to epoch."""
+
+    config: TrainConfig
+    splits: DataSplits
+    folder: Path
+    fabric: Fabric
+    model: nn.Module
+    forward: Any
+    optimizer: Any
+    teacher: nn.Module | None
+    training: tuple[Tensor, Tensor]
+    validation: tuple[Tensor, Tensor]
+    on_progress: OnProgress | None
+    best: Best
+    history: list[EpochMetrics]
+
+    @property
+    def batch_size(self) -> int:
+        return min(self.config.batch_size, len(self.training[1]))
+
+    @property
+    def batches(self) -> int:
+        return len(self.training[1]) // self.batch_size
+
+
+def save(run: Run, epochs_done: int) -> None:
+    """Write the checkpoint and the metrics, each completely or not at all."""
+    rng = {"cpu": torch.get_rng_state()}
+    if run.fabric.device.type == "cuda":
+        rng["cuda"] = torch.cuda.get_rng_state(run.fabric.device)
+    content = {
+        "schema": _SCHEMA,
+        "config": run.config.model_dump_json(),
+        "epoch": epochs_done,
+        "model": run.model.state_dict(),
+        "optimizer": run.optimizer.state_dict(),
+        "rng": rng,
+        "best": asdict(run.best),
+        "history": [asdict(entry) for entry in run.history],
+    }
+    save_checkpoint(run.folder / CHECKPOINT, content)
+    write_metrics(run.folder / METRICS, run.history)
+
+
+def restore(run: Run) -> int:
+    """Load the checkpoint if there is one; gives the number of epochs already done."""
+    path = run.folder / CHECKPOINT
+    if not path.exists():
+        return 0
+    content = load_checkpoint(path, fields=_FIELDS)
+    try:
+        _check_settings(run, content, path)
+        load_state(run.model, content["model"], str(path))
+        run.optimizer.load_state_dict(content["optimizer"])
+        torch.set_rng_state(content["rng"]["cpu"])
+        if "cuda" in content["rng"] and run.fabric.device.type == "cuda":
+            torch.cuda.set_rng_state(content["rng"]["cuda"], run.fabric.device)
+        run.best = Best(**content["best"])
+        run.history = [EpochMetrics(**entry) for entry in content["history"]]
+        epochs_done = int(content["epoch"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"holds something unexpected: {error}",
+            where=str(path),
+            hint="it was written by another version or by hand; delete it and train again",
+        ) from error
+    write_metrics(run.folder / METRICS, run.history)
+    return epochs_done
+
+
+def _check_settings(run: Run, content: dict[str, Any], path: Path) -> None:
+    hint = "use another run directory, or delete this file to train anew"
+    if content["schema"] != _SCHEMA:
+        found = content["schema"]
+        raise RunError(
+            f"has schema {found}, this version writes {_SCHEMA}", where=str(path), hint=hint
+        )
+    before = TrainConfig.model_validate_json(content["config"])
+    for name in TrainConfig.model_fields:
+        then, now = getattr(before, name), getattr(run.config, name)
+        if then != now:
+            raise RunError(
+                f"was written with {name} = {then!r}, but now {name} = {now!r}",
+                where=str(path),
+                hint=hint,
+            )
