@@ -63,8 +63,9 @@ def test_given_splits_are_kept_in_folders_and_zip_files(
         path = Path(shutil.make_archive(str(tmp_path / "set"), "zip", root))
     splits = load(path)
     assert splits.classes == ("a", "b")
-    assert splits.test.labels.tolist() == [0, 0, 1, 1, 1]
-    assert [image[0, 0, 0] for image in splits.test.images] == [20, 21, 30, 31, 32]
+    found = {(sample.label, int(sample.image[0, 0, 0])) for sample in splits.test}
+    assert found == {(0, 20), (0, 21), (1, 30), (1, 31), (1, 32)}
+    assert sorted(splits.test.indices) == [10, 11, 12, 13, 14]
     assert len(splits.train) + len(splits.validation) == 10
 
 
@@ -73,7 +74,19 @@ def test_three_given_splits_are_kept_as_they_are(tmp_path: Path) -> None:
     splits = load(tmp_path)
     assert [len(p) for p in (splits.train, splits.validation, splits.test)] == [4, 4, 4]
     indices = np.concatenate([splits.train.indices, splits.validation.indices, splits.test.indices])
-    assert indices.tolist() == list(range(12))
+    assert sorted(indices.tolist()) == list(range(12))
+
+
+def test_the_first_images_of_a_split_show_every_class(tmp_path: Path) -> None:
+    """A simulation of the first few images must not see the first class alone."""
+    splits = load(
+        make(tmp_path, {f"{part}/{name}": 20 for part in ("train", "test") for name in "abc"})
+    )
+    assert set(splits.test.labels[:12]) == {0, 1, 2}
+    again = load(tmp_path)
+    assert np.array_equal(splits.test.indices, again.test.indices)
+    for sample in splits.test:  # mixed, and each image still with its own label and index
+        assert sample.label == (sample.index - 60) // 20
 
 
 def test_images_are_resized_and_made_grey_or_colour(tmp_path: Path) -> None:

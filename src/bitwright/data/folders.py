@@ -8,13 +8,13 @@ import io
 import logging
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.data.dataset import DataSplits
+from bitwright.data.dataset import Dataset, DataSplits
 from bitwright.data.files import Progress, cache_path, no_progress, store
 from bitwright.data.listing import Layout, Listing, find_layout, list_images, opened
 from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two
@@ -64,6 +64,12 @@ def load(
     images = _images(listing, decoding, progress)
     parts = {split: _labelled(images, layout, split) for split in layout.members}
     shared = Labels(name, layout.classes, SCALE, str(path))
+    return _mixed(_split(parts, shared, validation=validation, test=test, seed=seed))
+
+
+def _split(
+    parts: dict[str, Labelled], shared: Labels, *, validation: float, test: float, seed: int
+) -> DataSplits:
     match sorted(parts):
         case ["all"] | ["train"] as only:
             pool = parts[only[0]]
@@ -76,9 +82,23 @@ def load(
         case found:
             raise DataError(
                 f"holds the splits {found}, which do not make a training and a test set",
-                where=str(path),
+                where=shared.source,
                 hint="name the folders train and test (and validation, if there is one)",
             )
+
+
+def _mixed(splits: DataSplits) -> DataSplits:
+    """Files come sorted by class: mix them, so that the first few images show every class."""
+
+    def mixed(part: Dataset) -> Dataset:
+        return part.take(np.random.RandomState(0).permutation(len(part)))
+
+    return replace(
+        splits,
+        train=mixed(splits.train),
+        validation=mixed(splits.validation),
+        test=mixed(splits.test),
+    )
 
 
 def _labelled(images: NDArray[np.uint8], layout: Layout, split: str) -> Labelled:
