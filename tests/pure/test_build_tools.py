@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from bitwright.build import cache, tools
-from bitwright.build.process import check_finished, require_result, run_process
+from bitwright.build import cache
 from bitwright.errors import ToolError
+from bitwright.tools import finder as tools
+from bitwright.tools.process import check_finished, require_result, run_process
 
 PARENT = """
 import os, subprocess, sys, time
@@ -103,10 +104,10 @@ def test_a_missing_tool_is_named_with_its_install_command(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ToolError) as caught:
-        tools.require("make")
+        tools.require("git")
     text = str(caught.value)
-    assert "make: was not found; it is needed for" in text
-    assert "install it with: sudo apt-get install make" in text
+    assert "git: was not found; it is needed for" in text
+    assert "install it with: sudo apt-get install git" in text
     status = {s.name: s for s in tools.doctor()}["git"]
     assert not status.works
     assert status.to_json()["detail"] == "not found"
@@ -115,12 +116,12 @@ def test_a_missing_tool_is_named_with_its_install_command(
 def test_a_broken_tool_is_told_from_a_missing_one(
     monkeypatch: pytest.MonkeyPatch, fresh_search: None, tmp_path: Path
 ) -> None:
-    fake = tmp_path / "make"
+    fake = tmp_path / "cc"
     fake.write_text("#!/bin/sh\necho GNU Make 4.3\nexit 0\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ToolError, match=r"does not work: .*wrote no made"):
-        tools.require("make")
+    with pytest.raises(ToolError, match=r"does not work: .*wrote no trial"):
+        tools.require("cc")
 
 
 def test_unknown_tool() -> None:

@@ -22,7 +22,6 @@ from bitwright.build.nextpnr import (
     best_of_seeds,
     pack_bitstream,
 )
-from bitwright.build.process import Tick
 from bitwright.build.shell import BoardDesign, choose_clock, write_board_design
 from bitwright.build.target import Board, Target, load_board, require_fit
 from bitwright.build.timing import CriticalPath
@@ -36,6 +35,7 @@ from bitwright.build.yosys import (
 from bitwright.errors import RunError
 from bitwright.figures import Figure, Resources, Source
 from bitwright.files import atomic_write
+from bitwright.tools.process import Tick
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(what, done, total)``; total 0 means unknown."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitwright.build import cache
-from bitwright.build.process import Completed, Tick, require_result, run_process
 from bitwright.build.target import Target, require_fit
 from bitwright.build.timing import (
     CriticalPath,
@@ -18,9 +17,10 @@ from bitwright.build.timing import (
     parse_log_utilisation,
     parse_report,
 )
-from bitwright.build.tools import Tool, require, run_tool
 from bitwright.errors import TargetError, ToolError
 from bitwright.figures import Resources
+from bitwright.tools import Tool, require, run_tool
+from bitwright.tools.process import Completed, Tick, require_result, run_process
 
 REPORT, CONFIG, LOG, BITSTREAM = "report.json", "design.config", "nextpnr.log", "design.bit"
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from bitwright.build import cache
 from bitwright.build.design import Design, design_content, load_design
-from bitwright.build.process import Tick, require_result
 from bitwright.build.resources import count_resources
 from bitwright.build.target import Target
-from bitwright.build.tools import Tool, require, run_tool
 from bitwright.errors import ToolError
 from bitwright.figures import Resources
+from bitwright.tools import Tool, require, run_tool
+from bitwright.tools.process import Tick, require_result
 
 NETLIST, STATISTICS, LOG, SCRIPT = "netlist.json", "stat.json", "yosys.log", "synth.ys"
 TOP_GLUE = "(top)"

@@ -16,7 +16,7 @@ from bitwright.sim.stalls import (
     random_stalls,
     standard_stalls,
 )
-from bitwright.sim.toolchain import Verilator, find_verilator, lint
+from bitwright.sim.toolchain import Verilator, lint, require_verilator
 
 __all__ = [
     "Difference",
@@ -30,13 +30,13 @@ __all__ = [
     "Verilator",
     "burst_stalls",
     "compare",
-    "find_verilator",
     "lint",
     "load_sim_design",
     "no_stalls",
     "output_stalls",
     "pack",
     "random_stalls",
+    "require_verilator",
     "standard_stalls",
     "unpack",
     "write_module_bench",

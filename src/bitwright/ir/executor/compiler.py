@@ -11,8 +11,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import platform
-import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,10 +20,10 @@ from pathlib import Path
 from bitwright.errors import ToolError
 from bitwright.files import cache_dir
 from bitwright.ir.executor.layout import PAD_ROWS, CFeed, COp, CPlan, Feature, Op
+from bitwright.tools import locate, output_of
 
 SOURCES = ("run.c", "pool.c", "gemm.c", "dot.c", "bits.c", "lut.c", "epilogue.c", "pointwise.c")
 HEADER = "plan.h"
-COMPILERS = ("cc", "gcc", "clang")
 _BASE_FLAGS = ("-std=gnu11", "-shared", "-fPIC", "-fno-strict-aliasing")
 # Tried in this order: some compilers do not know -march=native, some systems have no POSIX threads.
 FLAG_SETS = (
@@ -67,29 +65,18 @@ class NativeStatus:
 
 
 def find_compiler() -> str | None:
-    """Path of the first system C compiler on PATH, or None."""
-    return next((path for name in COMPILERS if (path := shutil.which(name))), None)
+    """Path of the system's C compiler, or None."""
+    tool = locate("cc")
+    return None if tool is None else tool.command[0]
 
 
 def _run(command: list[str]) -> str:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ToolError(
-            f"{command[0]} did not run: {error}",
-            where="executor",
-            hint="install a C compiler (Debian: apt-get install gcc); numpy is used meanwhile",
-        ) from error
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        raise ToolError(
-            f"{command[0]} ended with {done.returncode}: {' / '.join(lines[:3])}",
-            where="executor",
-            hint="numpy is used instead; repair the C compiler to get full speed",
-        )
-    return done.stdout
+    return output_of(
+        command,
+        name="executor",
+        timeout=_TIMEOUT_S,
+        hint="numpy is used instead; `bitwright doctor` says how to install a C compiler",
+    )
 
 
 def _cpu() -> str:
@@ -176,9 +163,7 @@ def build_library(compiler: str, flags: tuple[str, ...], folder: Path | None = N
 def _attempt() -> tuple[Library | None, NativeStatus]:
     compiler = find_compiler()
     if compiler is None:
-        return None, NativeStatus(
-            False, "", f"no C compiler on PATH (looked for {', '.join(COMPILERS)}); using numpy"
-        )
+        return None, NativeStatus(False, "", "no C compiler on PATH; using numpy")
     note = ""
     for flags in FLAG_SETS:
         try:

@@ -17,9 +17,17 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from bitwright.build.process import Completed, Tick, check_finished, require_result, run_process
 from bitwright.errors import ToolError
+from bitwright.tools.process import (
+    Completed,
+    Tick,
+    check_finished,
+    output_of,
+    require_result,
+    run_process,
+)
 
+_VERILATOR_MAJOR = 5
 _TRIAL_TIMEOUT_S = 240.0  # the first run of a WebAssembly tool compiles it
 
 
@@ -121,6 +129,11 @@ def require(name: str) -> Tool:
     )
 
 
+def locate(name: str) -> Tool | None:
+    """The first build of a tool that is there, not tried; looked for at every call."""
+    return next(_spec(name).candidates(), None)
+
+
 def doctor() -> list[ToolStatus]:
     """Look for every tool, try it, and say how to install what is missing."""
     return [_status(spec) for spec in _SPECS]
@@ -135,7 +148,7 @@ def run_tool(
     timeout: float,
     tick: Tick | None = None,
 ) -> Completed:
-    """Run a tool; see :func:`bitwright.build.process.run_process`.
+    """Run a tool; see :func:`bitwright.tools.process.run_process`.
 
     Raises:
         ToolError: it cannot start, ran out of time, or ended with a failing status.
@@ -261,14 +274,25 @@ def _ecppack() -> Iterator[Tool]:
 
 
 def _verilator() -> Iterator[Tool]:
+    """The package's own binary by its path (its command prefers any ``verilator`` on the PATH,
+    perhaps itself), else a system Verilator of version 5 or later. ``VERILATOR_ROOT`` is set.
+    """
     folder = _package_folder("verilator")
-    if folder is not None and (folder / "bin" / "verilator").is_file():
-        # By its own path: the package's command prefers any `verilator` on the PATH.
-        command = (str(folder / "bin" / "verilator"),)
+    if folder is not None and (folder / "bin" / "verilator_bin").is_file():
+        command = (str(folder / "bin" / "verilator_bin"),)
         env = (("VERILATOR_ROOT", str(folder)),)
-        origin = "package verilator"
-        yield Tool("verilator", origin, metadata.version("verilator"), command, env)
-    yield from _on_path("verilator", ["verilator"], "--version")
+        yield Tool("verilator", "package verilator", metadata.version("verilator"), command, env)
+    program = shutil.which("verilator_bin") or shutil.which("verilator")
+    if program is None:
+        return
+    try:
+        root = output_of([program, "--getenv", "VERILATOR_ROOT"], name=program, timeout=60.0)
+        words = output_of([program, "--version"], name=program, timeout=60.0).split()
+    except ToolError:
+        return
+    if len(words) > 1 and int(words[1].split(".")[0] or 0) >= _VERILATOR_MAJOR:
+        env = (("VERILATOR_ROOT", root.strip()),)
+        yield Tool("verilator", program, words[1], (program,), env)
 
 
 # --- trials --------------------------------------------------------------------------------------
@@ -313,16 +337,6 @@ def _try_cc(tool: Tool, folder: Path) -> None:
     _compile_and_run(tool, folder, "trial.c")
 
 
-def _try_make(tool: Tool, folder: Path) -> None:
-    (folder / "Makefile").write_text("made:\n\techo yes > made\n")
-    completed = _trial_run(tool, folder, "made")
-    require_result(folder / "made", completed, tool.name)
-
-
-def _try_perl(tool: Tool, folder: Path) -> None:
-    _trial_run(tool, folder, "-e", "use Pod::Usage; use FindBin; exit 0")
-
-
 _SPECS = (
     ToolSpec(
         "yosys",
@@ -365,20 +379,6 @@ _SPECS = (
         "sudo apt-get install gcc",
         lambda: _on_path("cc", ["cc", "gcc", "clang"], "--version"),
         _try_cc,
-    ),
-    ToolSpec(
-        "make",
-        "simulation (Verilator builds with make)",
-        "sudo apt-get install make",
-        lambda: _on_path("make", ["make", "gmake"], "--version"),
-        _try_make,
-    ),
-    ToolSpec(
-        "perl",
-        "simulation (Verilator's driver is a perl script)",
-        "sudo apt-get install perl",
-        lambda: _on_path("perl", ["perl"], "-e print $^V"),
-        _try_perl,
     ),
     ToolSpec(
         "git",

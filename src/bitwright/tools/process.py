@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ Tick = Callable[[float], None]
 _GRACE_S = 2.0
 _POLL_S = 0.02
 _TAIL_LINES = 12
+_HEAD_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,40 @@ def check_finished(completed: Completed, name: str) -> None:
             f"failed with exit status {completed.returncode}; its last words:\n{completed.tail()}",
             where=f"{name} (log: {completed.log})",
         )
+
+
+def output_of(
+    argv: Sequence[str],
+    *,
+    name: str,
+    timeout: float,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    hint: str | None = None,
+) -> str:
+    """Run a short program to its end; everything it said.
+
+    Args:
+        name: what to call it in errors.
+        hint: what to do when it fails.
+
+    Raises:
+        ToolError: it cannot be started, fails (the message has the first lines it said) or runs
+            out of time.
+    """
+    with tempfile.TemporaryDirectory(prefix="bitwright-") as folder:
+        done = run_process(
+            argv, cwd=cwd or Path(folder), log=Path(folder, "log"), timeout=timeout, env=env,
+            name=name,
+        )  # fmt: skip
+        text = done.text()
+    if done.returncode != 0:
+        lines = [line for line in text.splitlines() if line.strip()][:_HEAD_LINES]
+        said = "\n".join(lines)
+        raise ToolError(
+            f"failed with exit status {done.returncode}:\n{said}", where=name, hint=hint
+        )
+    return text
 
 
 def require_result(path: Path, completed: Completed, name: str) -> Path:
