@@ -17,7 +17,7 @@ import argparse
 import datetime
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -259,14 +259,7 @@ def measure(family: str, groups: list[str]) -> None:
             emit(graph, Path(folder, "rtl"))
             out = Path(folder, "out")
             result = synthesise(Path(folder, "rtl"), target, out, timeout=_TIMEOUT)
-        rows = {
-            node.name: {
-                "terms": block_terms(block_of(graph, node), family),
-                "counted": block_of(graph, node).memory_cost(family).to_json(),
-                "measured": result.by_instance[f"i_{node.name}"].to_json(),
-            }
-            for node in graph
-        }
+        rows = {node.name: result.by_instance[f"i_{node.name}"].to_json() for node in graph}
         entry = table.setdefault(family, {})
         entry[group] = {
             "tool": result.tool,
@@ -290,7 +283,28 @@ def fit_line(terms: list[dict[str, float]], measured: list[float]) -> dict[str, 
 
 
 def predicted(line: dict[str, float], terms: dict[str, float]) -> float:
+    """The fitted line at these terms."""
     return sum(line.get(name, 0.0) * value for name, value in terms.items())
+
+
+def fit_group(family: str, group: str, rows: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Coefficients and errors of one kind of block."""
+    graph = samples([group])
+    terms = [block_terms(block_of(graph, node), family) for node in graph]
+    result: dict[str, Any] = {}
+    for kind in ("lut", "ff"):
+        values = [rows[node.name][kind] for node in graph]
+        line = fit_line(terms, values)
+        errors = [
+            abs(predicted(line, row) - value) / max(value, 20.0)
+            for row, value in zip(terms, values, strict=True)
+        ]
+        result[kind] = line
+        result[f"{kind}_error"] = {
+            "mean": round(float(np.mean(errors)), 3),
+            "max": round(float(np.max(errors)), 3),
+        }
+    return result
 
 
 def fit() -> None:
@@ -298,26 +312,14 @@ def fit() -> None:
     table: dict[str, Any] = json.loads(MEASURED.read_text())
     families: dict[str, Any] = {}
     for family in (f for f in FAMILIES if f in table):
-        blocks: dict[str, Any] = {}
         print(f"\n{family:10s} {'block':10s} {'samples':>7s} {'LUT mean':>9s} {'LUT max':>8s} "
               f"{'FF mean':>8s} {'FF max':>7s}")  # fmt: skip
+        blocks: dict[str, Any] = {}
         for group, entry in table[family].items():
-            rows = list(entry["samples"].values())
-            lines: dict[str, Any] = {}
-            for kind in ("lut", "ff"):
-                values = [row["measured"][kind] for row in rows]
-                lines[kind] = fit_line([row["terms"] for row in rows], values)
-                errors = [
-                    abs(predicted(lines[kind], row["terms"]) - value) / max(value, 20.0)
-                    for row, value in zip(rows, values, strict=True)
-                ]
-                lines[f"{kind}_error"] = {
-                    "mean": round(float(np.mean(errors)), 3), "max": round(float(np.max(errors)), 3)
-                }  # fmt: skip
-            blocks[group] = lines
-            lut, ff = lines["lut_error"], lines["ff_error"]
-            print(f"{'':10s} {group:10s} {len(rows):7d} {lut['mean']:9.1%} {lut['max']:8.1%} "
-                  f"{ff['mean']:8.1%} {ff['max']:7.1%}")  # fmt: skip
+            found = blocks[group] = fit_group(family, group, entry["samples"])
+            lut, ff = found["lut_error"], found["ff_error"]
+            print(f"{'':10s} {group:10s} {len(entry['samples']):7d} {lut['mean']:9.1%} "
+                  f"{lut['max']:8.1%} {ff['mean']:8.1%} {ff['max']:7.1%}")  # fmt: skip
         tools = sorted({entry["tool"] for entry in table[family].values()})
         dates = sorted({entry["date"] for entry in table[family].values()})
         families[family] = {"tool": tools, "date": dates, "blocks": blocks}
@@ -329,7 +331,7 @@ def fit() -> None:
     COEFFICIENTS.write_text(json.dumps(text, indent=1, sort_keys=True) + "\n")
 
 
-def arguments() -> Iterator[argparse.Namespace]:
+def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -338,15 +340,11 @@ def arguments() -> Iterator[argparse.Namespace]:
     run.add_argument("family", choices=FAMILIES)
     run.add_argument("--groups", default=",".join(GROUPS))
     verbs.add_parser("fit")
-    yield parser.parse_args()
-
-
-def main() -> None:
-    for given in arguments():
-        if given.verb == "measure":
-            measure(given.family, given.groups.split(","))
-        else:
-            fit()
+    given = parser.parse_args()
+    if given.verb == "measure":
+        measure(given.family, given.groups.split(","))
+    else:
+        fit()
 
 
 if __name__ == "__main__":

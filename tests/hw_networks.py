@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import strategies as st
+from tests.strategies import GraphLimits, integer_graphs
 
 from bitwright.errors import ModelError
 from bitwright.formats import parse_format
 from bitwright.hw import Folding, NodeFolding, blocks_of, template
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType
-from tests.strategies import GraphLimits, integer_graphs
 
 LIMITS = GraphLimits(groups=False, image=8, channels=6)
 
@@ -109,9 +109,7 @@ def tiny() -> Graph:
 
 
 @st.composite
-def mapped_networks(
-    draw: st.DrawFn, limits: GraphLimits = LIMITS
-) -> tuple[Graph, Folding]:
+def mapped_networks(draw: st.DrawFn, limits: GraphLimits = LIMITS) -> tuple[Graph, Folding]:
     """A random network that has hardware, and a random legal folding of it."""
     graph = draw(integer_graphs(limits).filter(has_hardware))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1), label="folding"))

@@ -106,8 +106,8 @@ def test_a_given_fifo_depth_is_kept() -> None:
 
 def test_memory_style_follows_size_unless_it_is_given() -> None:
     graph = Net((512,), "uint4", "int4n").dense(64, name="scores").finish(label=False)
-    for given, style in ((None, "block"), ("distributed", "distributed")):
-        hardware = map_graph(graph, Folding({"scores": NodeFolding(ram_style=given)}))
+    for asked, style in ((None, "block"), ("distributed", "distributed")):
+        hardware = map_graph(graph, Folding({"scores": NodeFolding(ram_style=asked)}))
         assert hardware.node("scores").string("ram_style") == style
 
 
@@ -123,7 +123,7 @@ def test_illegal_folding_says_what_is_legal(choice: NodeFolding, message: str, h
     with pytest.raises(RecipeError, match=message) as caught:
         map_graph(digits_like(), Folding({"conv_2": choice}))
     assert caught.value.where == "folding, conv_2"
-    assert hint.split(" ")[0] in str(caught.value.hint)
+    assert hint.split(" ", maxsplit=1)[0] in str(caught.value.hint)
 
 
 def test_illegal_rows_and_stray_names() -> None:
@@ -218,5 +218,6 @@ def test_estimate_of_a_block_states_beats_interval_and_latency() -> None:
     assert estimate.beats_in == (64 * 3,)
     assert estimate.beats_out == (64 * 4,)
     assert estimate.interval == 64 * 3 * 4
-    assert estimate.latency == 2 + 5 + 2  # last of three beats, pipeline, tree of three terms
+    # Last of three beats, pipeline, trees of three terms, one level for two weight digits.
+    assert estimate.latency == 2 + 5 + 2 + 1
     assert estimate.resources.lut > 0

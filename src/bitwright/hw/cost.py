@@ -56,5 +56,13 @@ def block_resources(block: Block, family: str) -> Resources:
 
 
 def graph_resources(graph: Graph, family: str) -> Resources:
-    """Predicted resources of a hardware graph: the sum over its blocks."""
-    return add_all(*(block_resources(block, family) for block in blocks_of(graph).values()))
+    """Predicted resources of a hardware graph: its blocks and the registers at the top's ends."""
+    blocks = blocks_of(graph)
+    ends = [blocks[graph.consumers(edge)[0].name].inputs[0].width for edge in graph.inputs]
+    for edge in graph.outputs:
+        producer = graph.producer(edge)
+        if producer is not None:
+            ends.append(blocks[producer.name].outputs[0].width)
+    # A two-entry register: two flip-flops and one multiplexer a bit, and its control.
+    registers = [Resources(lut=width + 3, ff=2 * width + 3) for width in ends]
+    return add_all(*(block_resources(block, family) for block in blocks.values()), *registers)

@@ -11,7 +11,7 @@ from bitwright.hw.blocks import Block, Flatten, MatVec, blocks_of
 from bitwright.hw.cost import block_resources
 from bitwright.hw.dataflow import block_intervals
 from bitwright.hw.names import instance_names
-from bitwright.ir import Graph
+from bitwright.ir import Graph, TensorType
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ def _row(block: Block, instance: str, cycles: int, family: str) -> LayerRow:
         source=node.source,
         op=node.op,
         instance=instance,
-        input=_words(block, 0),
-        output=_words(block, 1),
+        input=type_words(block.input_type),
+        output=type_words(block.output_type),
         input_bits=block.input_type.wire_bits,
         output_bits=block.output_type.wire_bits,
         weight_format=None if kind is None else kind.name,
@@ -98,8 +98,8 @@ def _row(block: Block, instance: str, cycles: int, family: str) -> LayerRow:
     )
 
 
-def _words(block: Block, side: int) -> str:
-    kind = block.input_type if side == 0 else block.output_type
+def type_words(kind: TensorType) -> str:
+    """Format and shape of a stream: ``uint4[8,8,1]``; raw integers by their width."""
     name = f"int{kind.wire_bits}" if kind.format is None else kind.format.name
     return f"{name}[{','.join(map(str, kind.shape))}]"
 

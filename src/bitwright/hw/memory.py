@@ -136,7 +136,9 @@ def ram_luts(family: str, depth: int, width: int) -> float:
 
 
 def rom_luts(family: str, depth: int, width: int) -> float:
-    """LUTs of a read-only memory made of logic; random contents, no sharing."""
+    """LUTs of a read-only memory made of logic; random contents, no sharing; one word is wires."""
+    if depth == 1:
+        return 0.0
     return width * max(1.0, depth / _LUTROM[family])
 
 

@@ -9,21 +9,20 @@ hardware).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from bitwright.errors import TargetError
 from bitwright.figures import Resources
 from bitwright.hw.blocks import Block, Dwc, blocks_of
-from bitwright.hw.blocks.base import with_attrs
 from bitwright.hw.cost import block_resources, graph_resources
 from bitwright.hw.folding import Folding, NodeFolding
 from bitwright.hw.mapping import MapOptions, converter_steps, map_graph
-from bitwright.hw.solver import KINDS, FoldingModel, Link, Option
+from bitwright.hw.solver import KINDS, FoldingModel, Link, Option, undominated
 from bitwright.hw.template import template
 from bitwright.ir import Graph, Node, TensorType
 
-_ROUNDS = 4
+_ROUNDS = 6
 _FOLLOWERS = ("flatten", "fork", "argmax")  # take the lanes they are given
 
 
@@ -67,7 +66,7 @@ def search_folding(graph: Graph, goal: Goal, *, family: str) -> Folding:
     problem = Problem(template(graph), family)
     limit = goal.budget if isinstance(goal, FillGoal) else goal.limit
     allowed = limit
-    for _ in range(_ROUNDS):
+    for attempt in range(_ROUNDS):
         folding = _as_folding(problem.solve(goal, allowed))
         if limit is None or allowed is None:
             return folding
@@ -75,7 +74,15 @@ def search_folding(graph: Graph, goal: Goal, *, family: str) -> Folding:
         over = {k: getattr(used, k) - getattr(limit, k) for k in KINDS}
         if max(over.values()) <= 0:
             return folding
-        allowed = Resources(**{k: max(0.0, getattr(allowed, k) - max(0.0, over[k])) for k in KINDS})
+        # Less by what was too much, and by a little more each time: FIFOs change with the folding.
+        margin = 0.01 * (attempt + 1)
+        allowed = Resources(
+            **{
+                k: getattr(allowed, k)
+                - (over[k] + margin * getattr(limit, k) if over[k] > 0 else 0)
+                for k in KINDS
+            }
+        )
     raise too_small(problem.hardware.name, limit or Resources(), used)
 
 
@@ -87,29 +94,12 @@ def options_of(block: Block, family: str) -> list[Option]:
     """The foldings of a block that are not worse in everything than another with the same lanes."""
     found: list[Option] = []
     for fold in block.foldings():
-        folded = replace(block, node=with_attrs(block.node, **fold.as_dict()))
+        folded = block.folded(fold)
         ports = (*folded.inputs, *folded.outputs)
         interval = max(folded.interval, *(port.beats for port in ports))
         cost = block_resources(folded, family)
         found.append(Option(fold.as_dict(), fold.lanes_in, fold.lanes_out, interval, cost))
-    return _undominated(found)
-
-
-def _undominated(options: Sequence[Option]) -> list[Option]:
-    kept: dict[tuple[int, int], list[Option]] = {}
-    for option in sorted(options, key=lambda o: (o.interval, *_vector(o.cost))):
-        rivals = kept.setdefault((option.lanes_in, option.lanes_out), [])
-        if not any(_no_worse(rival.cost, option.cost) for rival in rivals):
-            rivals.append(option)
-    return [option for rivals in kept.values() for option in rivals]
-
-
-def _vector(cost: Resources) -> tuple[float, ...]:
-    return tuple(getattr(cost, kind) for kind in KINDS)
-
-
-def _no_worse(one: Resources, other: Resources) -> bool:
-    return all(a <= b for a, b in zip(_vector(one), _vector(other), strict=True))
+    return undominated(found)
 
 
 class Problem:
@@ -146,16 +136,22 @@ class Problem:
         """
         if isinstance(goal, RateGoal):
             self._check_rate(goal)
-            cycles = goal.cycles
-        else:
-            fastest = FoldingModel(self.options, self.links, limit).fastest()
-            if fastest is None:
-                raise too_small(self.hardware.name, goal.budget, self.smallest(None))
-            cycles = max(option.interval for option in fastest.values())
-        chosen = FoldingModel(self.options, self.links, limit, cycles).cheapest()
-        if chosen is None:
-            raise too_small(self.hardware.name, limit or Resources(), self.smallest(cycles))
-        return chosen
+            chosen = FoldingModel(self.options, self.links, limit, goal.cycles).cheapest()
+            if chosen is None:
+                raise too_small(
+                    self.hardware.name, limit or Resources(), self.smallest(goal.cycles)
+                )
+            return chosen
+        # What no budget can beat is often reached, and is tried first: it is the quicker question.
+        bound = max(min(o.interval for o in found) for found in self.options.values())
+        chosen = FoldingModel(self.options, self.links, limit, bound).cheapest()
+        if chosen is not None:
+            return chosen
+        fastest = FoldingModel(self.options, self.links, limit).fastest()
+        if fastest is None:
+            raise too_small(self.hardware.name, goal.budget, self.smallest(None))
+        cycles = max(option.interval for option in fastest.values())
+        return FoldingModel(self.options, self.links, limit, cycles).cheapest() or fastest
 
     def _check_rate(self, goal: RateGoal) -> None:
         """Every block must be able to keep up, however much hardware it gets."""

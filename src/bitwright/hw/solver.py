@@ -45,12 +45,28 @@ class Link:
     converters: Mapping[tuple[int, int], tuple[int, Resources]]
 
 
-def total(costs: Sequence[Resources]) -> Resources:
-    """The sum."""
-    result = Resources()
-    for cost in costs:
-        result = result + cost
-    return result
+def undominated(options: Sequence[Option], most_cycles: int | None = None) -> list[Option]:
+    """The options that are not worse in everything than another with the same lanes.
+
+    Args:
+        most_cycles: leave out slower options; among the others the interval no longer matters.
+    """
+    legal = [o for o in options if most_cycles is None or o.interval <= most_cycles]
+    legal.sort(key=lambda o: (0 if most_cycles else o.interval, *_vector(o.cost)))
+    kept: dict[tuple[int, int], list[Option]] = {}
+    for option in legal:
+        rivals = kept.setdefault((option.lanes_in, option.lanes_out), [])
+        if not any(_no_worse(rival.cost, option.cost) for rival in rivals):
+            rivals.append(option)
+    return [option for rivals in kept.values() for option in rivals]
+
+
+def _vector(cost: Resources) -> tuple[float, ...]:
+    return tuple(getattr(cost, kind) for kind in KINDS)
+
+
+def _no_worse(one: Resources, other: Resources) -> bool:
+    return all(a <= b for a, b in zip(_vector(one), _vector(other), strict=True))
 
 
 class FoldingModel:
@@ -71,12 +87,15 @@ class FoldingModel:
 
         self._cp: Any = cp_model
         self._model: Any = cp_model.CpModel()
-        self._options, self._limit = options, limit
+        self._options: dict[str, list[Option]] = {
+            name: undominated(found, most_cycles) for name, found in options.items()
+        }
+        self._limit = limit
         largest = max(o.interval for found in options.values() for o in found)
         self._interval = self._model.new_int_var(0, most_cycles or largest, "interval")
         self._terms: list[tuple[Any, Resources]] = []
         self._picked: dict[str, list[Any]] = {}
-        for name, found in options.items():
+        for name, found in self._options.items():
             self._add_block(name, found)
         for link in links:
             self._add_link(link)
@@ -138,6 +157,7 @@ class FoldingModel:
         solver: Any = self._cp.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
+        solver.parameters.linearization_level = 2
         solver.parameters.max_deterministic_time = _EFFORT
         status = solver.solve(self._model)
         if status == self._cp.INFEASIBLE:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from bitwright.hw.blocks import Block, Flatten, Fork, Instance, Port, blocks_of
+from bitwright.hw.describe import type_words
 from bitwright.hw.names import identifier, identifiers, instance_names
 from bitwright.ir import Graph
 
@@ -210,7 +211,8 @@ def _instance(top: Top, name: str) -> list[str]:
         pins.append(_stream_pins(side, top.streams[edge]))
     text = _wired(instance.module, top.instance_names[name], values, pins)
     origin = f" ({block.node.source})" if block.node.source else ""
-    return [f"  // {name}{origin}: {block.input_type} -> {block.output_type}", *text]
+    shapes = " -> ".join(type_words(kind) for kind in (block.input_type, block.output_type))
+    return [f"  // {name}{origin}: {shapes}", *text]
 
 
 def _wired(module: str, name: str, values: Mapping[str, str], pins: list[str]) -> list[str]:

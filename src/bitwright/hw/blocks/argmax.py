@@ -18,7 +18,7 @@ class Argmax(Block):
 
     @property
     def pe(self) -> int:
-        return self.node.integer("pe")
+        return self.integer("pe")
 
     @property
     def lanes(self) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,11 +118,33 @@ class Block(ABC):
     """A hardware building block: a node of the hardware graph with the types of its edges.
 
     Subclasses are final; each gives the block's meaning in cycles and cells.
+
+    Attributes:
+        choices: attributes that stand instead of the node's own: another folding of the same block.
     """
 
     node: Node
     input_type: TensorType
     output_type: TensorType
+    choices: tuple[tuple[str, int | str], ...] = ()
+
+    def integer(self, attr: str) -> int:
+        """An attribute that a folding may set."""
+        value = dict(self.choices).get(attr)
+        return value if isinstance(value, int) else self.node.integer(attr)
+
+    def string(self, attr: str) -> str:
+        """An attribute that a folding may set."""
+        value = dict(self.choices).get(attr)
+        return value if isinstance(value, str) else self.node.string(attr)
+
+    def with_attrs(self, **attrs: int | str) -> Node:
+        """The node with the choices, and with some more attributes replaced."""
+        return replace(self.node, attrs={**self.node.attrs, **dict(self.choices), **attrs})
+
+    def folded(self, fold: Fold) -> Self:
+        """This block folded another way."""
+        return replace(self, choices=fold.attrs)
 
     @property
     @abstractmethod
@@ -147,7 +170,7 @@ class Block(ABC):
 
     def resolve(self, family: str) -> Node:
         """The node with every `auto` made definite for a family."""
-        return self.node
+        return self.with_attrs()
 
     def memory_cost(self, family: str) -> Resources:
         """Block RAM, DSP and LUT memory, counted exactly rather than fitted."""
@@ -213,8 +236,3 @@ def one_to_one(beats: int, latency: int) -> Firing:
     """One beat in, one beat out, every cycle."""
     steps = np.arange(beats, dtype=np.int64)
     return Firing(beats, steps, steps, latency)
-
-
-def with_attrs(node: Node, **attrs: int | str) -> Node:
-    """The node with some attributes replaced."""
-    return replace(node, attrs={**node.attrs, **attrs})

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil
 from typing import final
 
@@ -13,7 +13,7 @@ import numpy as np
 from bitwright.errors import GraphError
 from bitwright.figures import Resources
 from bitwright.formats import parse_format
-from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, divisors, with_attrs
+from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, divisors
 from bitwright.hw.memory import (
     STYLE_CODES,
     Memory,
@@ -28,6 +28,13 @@ from bitwright.hw.memory import (
 from bitwright.ir import IntArray, Node, bits_for_interval
 
 
+@lru_cache(maxsize=64)
+def _signed_bits(node: Node, name: str) -> int:
+    """Bits in two's complement of every value of a parameter; a search asks for it very often."""
+    value = node.params[name]
+    return bits_for_interval(min(-1, int(value.min())), int(value.max()))
+
+
 @final
 @dataclass(frozen=True)
 class MatVec(Block):
@@ -35,11 +42,11 @@ class MatVec(Block):
 
     @property
     def pe(self) -> int:
-        return self.node.integer("pe")
+        return self.integer("pe")
 
     @property
     def simd(self) -> int:
-        return self.node.integer("simd")
+        return self.integer("simd")
 
     @property
     def lanes(self) -> tuple[int, int]:
@@ -72,14 +79,12 @@ class MatVec(Block):
     @cached_property
     def weight_bits(self) -> int:
         """Bits of one weight in the memory: those the actual weights need, two's complement."""
-        if self.weight_bipolar:
-            return 1
-        return bits_for_interval(min(-1, int(self.weight.min())), int(self.weight.max()))
+        return 1 if self.weight_bipolar else _signed_bits(self.node, "weight")
 
     @property
     def use_dsp(self) -> bool:
         """Whether the products are written as multiplications for the DSP blocks."""
-        return self.node.string("res_type") == "dsp" and not self.one_bit
+        return self.string("res_type") == "dsp" and not self.one_bit
 
     @property
     def one_bit(self) -> bool:
@@ -92,10 +97,13 @@ class MatVec(Block):
 
     @property
     def terms(self) -> int:
-        """Leaves of the adder tree of one processing element."""
-        if self.xnor:
-            return (self.simd + 1) // 2
-        return self.simd * (1 if self.use_dsp or self.one_bit else ceil(self.weight_bits / 4))
+        """Leaves of one adder tree; a processing element has one tree per weight digit."""
+        return (self.simd + 1) // 2 if self.xnor else self.simd
+
+    @property
+    def digits(self) -> int:
+        """Partial products of one multiplication: two weight bits each, unless it is one piece."""
+        return 1 if self.use_dsp or self.one_bit else ceil(self.weight_bits / 2)
 
     def foldings(self) -> tuple[Fold, ...]:
         rows, columns = self.weight.shape
@@ -118,7 +126,7 @@ class MatVec(Block):
         vector = np.arange(self.vectors, dtype=np.int64)[:, None] * per_vector
         consume = vector + np.arange(synapse, dtype=np.int64)
         produce = vector + (np.arange(neuron, dtype=np.int64) + 1) * synapse - 1
-        latency = 5 + (self.terms - 1).bit_length()
+        latency = 5 + (self.terms - 1).bit_length() + (self.digits - 1).bit_length()
         return Firing(self.vectors * per_vector, consume.ravel(), produce.ravel(), latency)
 
     @property
@@ -151,10 +159,7 @@ class MatVec(Block):
 
     @cached_property
     def bias_bits(self) -> int:
-        bias = self.node.params.get("bias")
-        if bias is None:
-            return 1
-        return bits_for_interval(min(-1, int(bias.min())), int(bias.max()))
+        return _signed_bits(self.node, "bias") if "bias" in self.node.params else 1
 
     def bias_memory(self) -> Memory:
         """Word nf; lane p is the bias of row nf*PE + p.
@@ -170,13 +175,13 @@ class MatVec(Block):
 
     def resolve(self, family: str) -> Node:
         width = self.pe * self.simd * self.weight_bits
-        style = rom_style(family, self.depth, width, self.node.string("ram_style"))
+        style = rom_style(family, self.depth, width, self.string("ram_style"))
         kind = "dsp" if self.use_dsp else "lut"
-        return with_attrs(self.node, ram_style=style, res_type=kind)
+        return self.with_attrs(ram_style=style, res_type=kind)
 
     def memory_cost(self, family: str) -> Resources:
         width = self.pe * self.simd * self.weight_bits
-        cost = rom_resources(family, self.depth, width, self.node.string("ram_style"))
+        cost = rom_resources(family, self.depth, width, self.string("ram_style"))
         if self.folds[0] > 1:
             cost += ram_resources(family, self.folds[1], self.inputs[0].width, "auto")
         if self.use_dsp:
@@ -199,16 +204,18 @@ class MatVec(Block):
         elif self.use_dsp:
             product, term = 0, act + factor
         else:
-            product, term = self.simd * factor * (act + 1), act + factor
+            product, term = self.simd * factor * (act + 1), act + 2
         adders, count, width = 0, terms, term
         while count > 1:
-            adders += (count // 2) * (width + 1)
+            adders += self.digits * (count // 2) * (width + 1)
             count, width = (count + 1) // 2, width + 1
+        partial = (self.digits - 1) * (width + 2 * self.digits)
         bias = 0.0
         if "bias" in self.node.params:
             bias = rom_luts(family, self.folds[0], self.pe * self.bias_bits)
         return {
             "product": self.pe * product,
+            "partial": self.pe * partial,
             "adder": self.pe * adders,
             "acc": self.pe * acc,
             "stream": self.inputs[0].width * (2 if self.folds[0] > 1 else 1),
@@ -234,7 +241,7 @@ class MatVec(Block):
             "HasBias": int(has_bias),
             "BiasWidth": self.bias_bits,
             "UseDsp": int(self.use_dsp),
-            "RomStyle": STYLE_CODES[self.node.string("ram_style")],
+            "RomStyle": STYLE_CODES[self.string("ram_style")],
         }
         memories = {"WeightFile": self.weight_memory()}
         if has_bias:

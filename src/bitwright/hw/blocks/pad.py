@@ -20,7 +20,7 @@ class Pad(Block):
 
     @property
     def lanes(self) -> tuple[int, int]:
-        simd = self.node.integer("simd")
+        simd = self.integer("simd")
         return simd, simd
 
     def foldings(self) -> tuple[Fold, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bitwright.errors import GraphError
 from bitwright.figures import Resources
-from bitwright.hw.blocks.base import Block, Firing, Instance, one_to_one, with_attrs
+from bitwright.hw.blocks.base import Block, Firing, Instance, one_to_one
 from bitwright.hw.memory import STYLE_CODES, ram_resources, ram_style
 from bitwright.ir import Node
 
@@ -24,22 +24,22 @@ class Fifo(Block):
 
     @property
     def lanes(self) -> tuple[int, int]:
-        lanes = self.node.integer("lanes")
+        lanes = self.integer("lanes")
         return lanes, lanes
 
     @property
     def depth(self) -> int:
-        return self.node.integer("depth")
+        return self.integer("depth")
 
     def firing(self) -> Firing:
         return one_to_one(self.inputs[0].beats, self.LATENCY)
 
     def resolve(self, family: str) -> Node:
-        style = ram_style(family, self.depth, self.inputs[0].width, self.node.string("ram_style"))
-        return with_attrs(self.node, ram_style=style)
+        style = ram_style(family, self.depth, self.inputs[0].width, self.string("ram_style"))
+        return self.with_attrs(ram_style=style)
 
     def memory_cost(self, family: str) -> Resources:
-        style = self.node.string("ram_style")
+        style = self.string("ram_style")
         return ram_resources(family, self.depth, self.inputs[0].width, style)
 
     def features(self, family: str) -> dict[str, float]:
@@ -51,7 +51,7 @@ class Fifo(Block):
             {
                 "Width": self.inputs[0].width,
                 "Depth": self.depth,
-                "RamStyle": STYLE_CODES[self.node.string("ram_style")],
+                "RamStyle": STYLE_CODES[self.string("ram_style")],
             },
         )
 
@@ -63,7 +63,7 @@ class Dwc(Block):
 
     @property
     def lanes(self) -> tuple[int, int]:
-        return self.node.integer("in_lanes"), self.node.integer("out_lanes")
+        return self.integer("in_lanes"), self.integer("out_lanes")
 
     def firing(self) -> Firing:
         beats_in, beats_out = self.inputs[0].beats, self.outputs[0].beats
@@ -95,7 +95,7 @@ class Fork(Block):
 
     @property
     def lanes(self) -> tuple[int, int]:
-        lanes = self.node.integer("lanes")
+        lanes = self.integer("lanes")
         return lanes, lanes
 
     def firing(self) -> Firing:
@@ -115,7 +115,7 @@ class Flatten(Block):
 
     @property
     def lanes(self) -> tuple[int, int]:
-        lanes = self.node.integer("lanes")
+        lanes = self.integer("lanes")
         return lanes, lanes
 
     def firing(self) -> Firing:

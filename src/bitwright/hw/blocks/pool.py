@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from bitwright.figures import Resources
-from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, pe_foldings, with_attrs
+from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, pe_foldings
 from bitwright.hw.memory import STYLE_CODES, ram_resources, ram_style
 from bitwright.ir import Node
 
@@ -23,7 +23,7 @@ class PoolMax(Block):
 
     @property
     def pe(self) -> int:
-        return self.node.integer("pe")
+        return self.integer("pe")
 
     @property
     def lanes(self) -> tuple[int, int]:
@@ -50,12 +50,12 @@ class PoolMax(Block):
     def memory_cost(self, family: str) -> Resources:
         if self.fold == 1:
             return Resources()
-        style = self.node.string("ram_style")
+        style = self.string("ram_style")
         return ram_resources(family, self.fold, self.outputs[0].width, style)
 
     def resolve(self, family: str) -> Node:
-        width, style = self.outputs[0].width, self.node.string("ram_style")
-        return with_attrs(self.node, ram_style=ram_style(family, self.fold, width, style))
+        width, style = self.outputs[0].width, self.string("ram_style")
+        return self.with_attrs(ram_style=ram_style(family, self.fold, width, style))
 
     def features(self, family: str) -> dict[str, float]:
         return {
@@ -72,6 +72,6 @@ class PoolMax(Block):
                 "PE": self.pe,
                 "ElemWidth": self.input_type.wire_bits,
                 "ElemSigned": int(self.input_type.is_signed),
-                "RamStyle": STYLE_CODES[self.node.string("ram_style")],
+                "RamStyle": STYLE_CODES[self.string("ram_style")],
             },
         )

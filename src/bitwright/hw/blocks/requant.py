@@ -18,7 +18,6 @@ from bitwright.hw.blocks.base import (
     Instance,
     one_to_one,
     pe_foldings,
-    with_attrs,
 )
 from bitwright.hw.memory import (
     Memory,
@@ -42,7 +41,7 @@ class Requant(Block):
 
     @property
     def pe(self) -> int:
-        return self.node.integer("pe")
+        return self.integer("pe")
 
     @property
     def lanes(self) -> tuple[int, int]:
@@ -61,16 +60,16 @@ class Requant(Block):
 
     @property
     def use_dsp(self) -> bool:
-        return self.node.string("res_type") == "dsp"
+        return self.string("res_type") == "dsp"
 
     @property
     def in_luts(self) -> bool:
-        return self.node.string("ram_style") != "block"
+        return self.string("ram_style") != "block"
 
     @property
     def terms(self) -> int:
         """Partial products of one multiplication."""
-        return 1 if self.use_dsp else ceil(self.multiplier_bits / 4)
+        return 1 if self.use_dsp else ceil(self.multiplier_bits / 2)
 
     def foldings(self) -> tuple[Fold, ...]:
         return tuple(
@@ -112,8 +111,8 @@ class Requant(Block):
     def resolve(self, family: str) -> Node:
         luts = self.rom_cost(family, in_luts=True).lut
         brams = self.rom_cost(family, in_luts=False).bram
-        style = choose_style(self.node.string("ram_style"), luts, brams)
-        return with_attrs(self.node, ram_style=style, res_type="dsp" if self.use_dsp else "lut")
+        style = choose_style(self.string("ram_style"), luts, brams)
+        return self.with_attrs(ram_style=style, res_type="dsp" if self.use_dsp else "lut")
 
     def memory_cost(self, family: str) -> Resources:
         x_bits = self.input_type.wire_bits + (not self.input_type.is_signed)

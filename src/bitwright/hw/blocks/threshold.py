@@ -17,12 +17,12 @@ from bitwright.hw.blocks.base import (
     Instance,
     one_to_one,
     pe_foldings,
-    with_attrs,
 )
 from bitwright.hw.memory import Memory, add_all, bram_count, choose_style, pack_lanes, rom_luts
 from bitwright.ir import IntArray, Node, bits_for_interval
 
 MAX_BITS = 8  # search stages of the module
+_SMALL_ROM = 1536  # bits below which Yosys does not take a block RAM by itself
 
 
 @final
@@ -37,7 +37,7 @@ class Threshold(Block):
 
     @property
     def pe(self) -> int:
-        return self.node.integer("pe")
+        return self.integer("pe")
 
     @property
     def lanes(self) -> tuple[int, int]:
@@ -88,7 +88,7 @@ class Threshold(Block):
 
     @property
     def in_luts(self) -> bool:
-        return self.node.string("ram_style") != "block"
+        return self.string("ram_style") != "block"
 
     def foldings(self) -> tuple[Fold, ...]:
         return pe_foldings(self.input_type.channels)
@@ -113,17 +113,23 @@ class Threshold(Block):
         return pack_lanes(self.flips.reshape(self.fold, self.pe), 1, layout)
 
     def rom_cost(self, family: str, *, in_luts: bool) -> Resources:
-        """The ROMs of all stages: every lane has one of its own."""
-        sizes = [(self.fold << stage, self.word_bits) for stage in range(self.stages)]
-        if in_luts:
-            return Resources(lut=self.pe * sum(rom_luts(family, *size) for size in sizes))
-        return Resources(bram=self.pe * sum(bram_count(family, *size) for size in sizes))
+        """The ROMs of all stages, one per lane and stage; Yosys leaves small ones in LUTs."""
+        luts, brams = 0.0, 0
+        for stage in range(self.stages):
+            depth, width = self.fold << stage, self.word_bits
+            if in_luts or depth * width <= _SMALL_ROM:
+                luts += rom_luts(family, depth, width)
+            else:
+                brams += bram_count(family, depth, width)
+        return Resources(lut=self.pe * luts, bram=self.pe * brams)
 
     def resolve(self, family: str) -> Node:
-        luts = self.rom_cost(family, in_luts=True).lut
-        brams = self.rom_cost(family, in_luts=False).bram
-        style = choose_style(self.node.string("ram_style"), luts, brams)
-        return with_attrs(self.node, ram_style=style)
+        logic, block = (self.rom_cost(family, in_luts=flag) for flag in (True, False))
+        style = self.string("ram_style")
+        style = choose_style(style, logic.lut - block.lut, block.bram)
+        if style == "block" and not block.bram:
+            style = "distributed"
+        return self.with_attrs(ram_style=style)
 
     def memory_cost(self, family: str) -> Resources:
         flips = rom_luts(family, self.fold, self.pe) if self.has_flip else 0.0

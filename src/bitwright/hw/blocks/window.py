@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from math import prod
 from typing import final
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from bitwright.errors import GraphError
 from bitwright.figures import Resources
-from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, Times, divisors, with_attrs
+from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, Times, divisors
 from bitwright.hw.memory import STYLE_CODES, ram_resources, ram_style
 from bitwright.ir import Node
 
@@ -73,7 +73,7 @@ class Window(Block):
 
     @property
     def lanes(self) -> tuple[int, int]:
-        simd = self.node.integer("simd")
+        simd = self.integer("simd")
         return simd, simd
 
     @property
@@ -113,6 +113,11 @@ class Window(Block):
     @cached_property
     def _alone(self) -> tuple[int, int]:
         """(interval, latency) with input always there and output always taken."""
+        choices = tuple(pair for pair in self.choices if pair[0] != "ram_style")
+        return _alone(replace(self, choices=choices))
+
+    def run_alone(self) -> tuple[int, int]:
+        """(interval, latency) by running the block; `interval` and `latency` remember it."""
         ready = np.zeros(self.inputs[0].beats, dtype=np.int64)
         ends = [(int(made[0]), int(made[-1])) for _, made in self._run(ready, 0, self.row_out, 9)]
         # Averaged over four frames: a critical cycle may span more than one.
@@ -168,7 +173,7 @@ class Window(Block):
         """
         height, rows_out = self.input_type.shape[0], self.output_type.shape[0]
         stride = self.node.ints("stride")[0]
-        writer = _Writer(arrive, period, height, self.node.integer("rows"))
+        writer = _Writer(arrive, period, height, self.integer("rows"))
         beat_of = self._beat_pace(pace)
         free = 0
         out: list[tuple[Times, Times]] = []
@@ -194,18 +199,18 @@ class Window(Block):
         )
 
     def memory_cost(self, family: str) -> Resources:
-        style = self.node.string("ram_style")
+        style = self.string("ram_style")
         return ram_resources(family, self.depth, self.inputs[0].width, style)
 
     def resolve(self, family: str) -> Node:
-        style = self.node.string("ram_style")
+        style = self.string("ram_style")
         style = ram_style(family, self.depth, self.inputs[0].width, style)
-        return with_attrs(self.node, ram_style=style)
+        return self.with_attrs(ram_style=style)
 
     @property
     def depth(self) -> int:
         """Words of the circular buffer."""
-        return self.node.integer("rows") * self.row_in
+        return self.integer("rows") * self.row_in
 
     def features(self, family: str) -> dict[str, float]:
         address = self.depth.bit_length()
@@ -232,8 +237,8 @@ class Window(Block):
                 "StrideW": stride[1],
                 "DilationH": dilation[0],
                 "DilationW": dilation[1],
-                "BufRows": self.node.integer("rows"),
-                "RamStyle": STYLE_CODES[self.node.string("ram_style")],
+                "BufRows": self.integer("rows"),
+                "RamStyle": STYLE_CODES[self.string("ram_style")],
             },
         )
 
@@ -241,3 +246,8 @@ class Window(Block):
     def pixels(self) -> int:
         """Pixels of one window."""
         return prod(self.node.ints("kernel"))
+
+
+@lru_cache(maxsize=1024)
+def _alone(block: Window) -> tuple[int, int]:
+    return block.run_alone()

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search finds the optimum (compared with trying everything) and says what is short."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from tests.hw_networks import Net, digits_like, mlp
+
+from bitwright.errors import TargetError
+from bitwright.figures import Resources
+from bitwright.hw import (
+    FillGoal,
+    RateGoal,
+    analyse,
+    graph_resources,
+    map_graph,
+    search_folding,
+    template,
+)
+from bitwright.hw.blocks import blocks_of
+from bitwright.hw.search import Problem, options_of
+from bitwright.hw.solver import FoldingModel, Link, Option
+from bitwright.ir import Graph
+
+CLOCK = 100e6
+
+
+def _small() -> Graph:
+    return Net((4, 4, 2), "uint2", "int2n").conv(2, 3).threshold().flatten().dense(2).finish()
+
+
+def _choices(problem: Problem) -> list[tuple[int, Resources]]:
+    """(interval, cost) of every choice of one option per block, converters included."""
+    found = []
+    names = list(problem.options)
+    for chosen in itertools.product(*problem.options.values()):
+        picked = dict(zip(names, chosen, strict=True))
+        interval = max(option.interval for option in chosen)
+        cost = Resources()
+        for option in chosen:
+            cost = cost + option.cost
+        for link in problem.links:
+            pair = (picked[link.producer].lanes_out, picked[link.consumer].lanes_in)
+            if pair[0] != pair[1]:
+                cycles, extra = link.converters[pair]
+                interval, cost = max(interval, cycles), cost + extra
+        found.append((interval, cost))
+    return found
+
+
+def _outcome(problem: Problem, chosen: dict[str, Option]) -> tuple[int, Resources]:
+    single = {name: [option] for name, option in chosen.items()}
+    return _choices(_Fixed(problem, single))[0]
+
+
+class _Fixed(Problem):
+    """A problem with one option per block."""
+
+    def __init__(self, problem: Problem, options: dict[str, list[Option]]) -> None:
+        self.hardware, self.family = problem.hardware, problem.family
+        self.options, self.links = options, problem.links
+
+
+def _thinned(problem: Problem, seed: int) -> Problem:
+    """At most four options per block, so that all products can be tried."""
+    rng = np.random.default_rng(seed)
+    options = {
+        name: [found[i] for i in sorted(rng.permutation(len(found))[:4])]
+        for name, found in problem.options.items()
+    }
+    return _Fixed(problem, options)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fastest_within_a_budget_is_the_fastest_of_all(seed: int) -> None:
+    problem = _thinned(Problem(template(_small()), "ecp5"), seed)
+    every = _choices(problem)
+    for share in (1.05, 1.3, 2.0):
+        least = min(cost.lut for _, cost in every)
+        limit = Resources(lut=least * share, ff=1e6, dsp=4, bram=6)
+        legal = [
+            interval
+            for interval, cost in every
+            if all(getattr(cost, k) <= getattr(limit, k) + 0.01 for k in limit.to_json())
+        ]
+        chosen = FoldingModel(problem.options, problem.links, limit).fastest()
+        if not legal:
+            assert chosen is None
+            continue
+        assert chosen is not None
+        interval, cost = _outcome(problem, chosen)
+        assert cost.lut <= limit.lut + 0.01
+        # Costs are rounded up to sixteenths in the model, so only a tight budget may differ.
+        assert interval == min(legal)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_cheapest_at_a_rate_is_the_cheapest_of_all(seed: int) -> None:
+    problem = _thinned(Problem(template(_small()), "ecp5"), seed)
+    every = _choices(problem)
+    intervals = sorted({interval for interval, _ in every})
+
+    def worth(cost: Resources) -> float:
+        return cost.lut + 0.1 * cost.ff + 150 * cost.dsp + 200 * cost.bram
+
+    for most in intervals[:: max(1, len(intervals) // 4)]:
+        chosen = FoldingModel(problem.options, problem.links, None, most).cheapest()
+        assert chosen is not None
+        interval, cost = _outcome(problem, chosen)
+        assert interval <= most
+        best = min(worth(c) for i, c in every if i <= most)
+        assert worth(cost) <= best + 1.0  # costs are counted in sixteenths
+
+
+@pytest.mark.parametrize("fps", [10_000, 60_000, 150_000])
+def test_design_reaches_the_rate(fps: int) -> None:
+    graph = digits_like()
+    folding = search_folding(graph, RateGoal(fps, CLOCK), family="ecp5")
+    assert analyse(map_graph(graph, folding)).interval <= CLOCK / fps
+
+
+def test_more_speed_costs_more_and_less_budget_is_slower() -> None:
+    graph = mlp("uint4", "int4n")
+    costs, speeds = [], []
+    for fps in (100_000, 1_000_000, 5_000_000):
+        folding = search_folding(graph, RateGoal(fps, CLOCK), family="ecp5")
+        costs.append(graph_resources(map_graph(graph, folding), "ecp5").lut)
+    for luts in (1500, 3000, 20_000):
+        budget = Resources(lut=luts, ff=50_000, dsp=0, bram=20)
+        hardware = map_graph(graph, search_folding(graph, FillGoal(budget), family="ecp5"))
+        used = graph_resources(hardware, "ecp5")
+        assert used.lut <= budget.lut and used.bram <= budget.bram and used.dsp == 0
+        speeds.append(analyse(hardware).interval)
+    assert costs == sorted(costs) and speeds == sorted(speeds, reverse=True)
+    assert len(set(costs)) == len(set(speeds)) == 3
+
+
+def test_the_same_problem_gives_the_same_folding() -> None:
+    graph, goal = digits_like(), FillGoal(Resources(5000, 9000, 8, 8))
+    first = search_folding(graph, goal, family="ecp5")
+    assert search_folding(graph, goal, family="ecp5") == first
+
+
+def test_unreachable_rate_names_the_block_and_the_rate_that_can_be_reached() -> None:
+    with pytest.raises(TargetError, match="needs 576, however much hardware") as caught:
+        search_folding(digits_like(), RateGoal(1e6, CLOCK), family="ecp5")
+    assert caught.value.where == "conv_window"
+    assert "173611 frames a second" in str(caught.value.hint)
+
+
+def test_too_small_budget_says_what_is_short() -> None:
+    short = r"LUTs: about \d+ needed at least, 200 allowed, \d+ short"
+    with pytest.raises(TargetError, match=short):
+        search_folding(digits_like(), FillGoal(Resources(200, 9999, 8, 8)), family="ecp5")
+    goal = RateGoal(100_000, CLOCK, limit=Resources(300, 9999, 8, 8))
+    with pytest.raises(TargetError, match="LUTs: about"):
+        search_folding(digits_like(), goal, family="ecp5")
+
+
+def test_options_are_legal_and_none_is_worse_than_another() -> None:
+    for block in blocks_of(template(digits_like())).values():
+        options = options_of(block, "ecp5")
+        assert options
+        for one, other in itertools.permutations(options, 2):
+            same = (one.lanes_in, one.lanes_out) == (other.lanes_in, other.lanes_out)
+            worse = one.interval >= other.interval and all(
+                getattr(one.cost, k) >= getattr(other.cost, k) for k in one.cost.to_json()
+            )
+            assert not (same and worse)
+
+
+def test_a_converter_is_paid_for_where_lanes_differ() -> None:
+    cheap, dear = Resources(lut=10), Resources(lut=14)
+    options = {
+        "a": [Option({"pe": 1}, 1, 1, 10, cheap), Option({"pe": 2}, 2, 2, 5, dear)],
+        "b": [Option({"pe": 2}, 2, 2, 5, cheap)],
+    }
+    link = Link("a", "b", {(1, 2): (10, Resources(lut=9))})
+    chosen = FoldingModel(options, [link], None, 10).cheapest()
+    assert chosen is not None and chosen["a"].lanes_out == 2
+    free = Link("a", "b", {(1, 2): (10, Resources(lut=1))})
+    chosen = FoldingModel(options, [free], None, 10).cheapest()
+    assert chosen is not None and chosen["a"].lanes_out == 1

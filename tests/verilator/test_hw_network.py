@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole networks: RTL == integer graph under stalls, predicted interval == simulated one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from tests.hw_networks import (
+    LIMITS,
+    Net,
+    digits_like,
+    mapped_networks,
+    mlp,
+    random_folding,
+)
+
+from bitwright.figures import Resources
+from bitwright.hw import FillGoal, Folding, analyse, map_graph, search_folding
+from bitwright.ir import Graph, random_feeds
+from bitwright.rtl.emit import emit
+from bitwright.sim import SimResult, Simulator, StallPattern, burst_stalls, no_stalls, random_stalls
+
+FRAMES = 6
+
+
+class Design:
+    """A network, its RTL, and the simulator of it."""
+
+    def __init__(self, graph: Graph, folding: Folding, folder: Path) -> None:
+        self.graph, self.hardware = graph, map_graph(graph, folding)
+        self.flow = analyse(self.hardware)
+        emit(self.hardware, folder / "rtl")
+        self.simulator = Simulator.build(folder / "rtl")
+        self.feeds = random_feeds(graph, FRAMES, np.random.default_rng(5))
+        self.expected = graph.run(self.feeds)
+
+    def run(self, stalls: StallPattern, reset_at: int | None = None) -> SimResult:
+        names = {f"s_axis_{i}": self.feeds[e] for i, e in enumerate(self.graph.inputs)}
+        inputs = self.simulator.pack(names)
+        result = self.simulator.run(inputs, FRAMES, stalls, reset_at=reset_at)
+        for number, edge in enumerate(self.graph.outputs):
+            got = result.levels[f"m_axis_{number}"].reshape(self.expected[edge].shape)
+            assert (got == self.expected[edge]).all(), f"{edge} differs (stalls: {stalls.name})"
+        return result
+
+    def check(self) -> None:
+        free = self.run(no_stalls())
+        # In the steady state, which begins once all FIFOs have filled.
+        assert np.diff(free.frame_ends())[-1] == self.flow.interval
+        assert free.latency >= self.flow.latency
+        self.run(random_stalls(0.5, seed=3))
+        self.run(burst_stalls(seed=4))
+
+
+# A compilation takes seconds, so few networks are drawn here; failures do not shrink.
+@settings(
+    max_examples=6,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(mapped_networks(LIMITS))
+def test_random_network(
+    tmp_path_factory: pytest.TempPathFactory, case: tuple[Graph, Folding]
+) -> None:
+    Design(*case, tmp_path_factory.mktemp("net")).check()
+
+
+def _cnn(activation: str, weight: str) -> Graph:
+    net = Net((7, 6, 2), activation, weight, seed=11)
+    padding = 0 if activation == "bipolar" else 1
+    net.conv(6, 3, padding).threshold().conv(4, 3, 0, stride=2).threshold()
+    return net.flatten().dense(5, name="scores").finish()
+
+
+@pytest.mark.parametrize(
+    ("activation", "weight"), [("bipolar", "bipolar"), ("uint2", "ternary"), ("int4", "int4")]
+)
+def test_formats(activation: str, weight: str, tmp_path: Path) -> None:
+    graph = _cnn(activation, weight)
+    Design(graph, random_folding(graph, np.random.default_rng(2)), tmp_path).check()
+
+
+def test_digits_network_as_the_search_folds_it(tmp_path: Path) -> None:
+    graph = digits_like()
+    folding = search_folding(graph, FillGoal(Resources(6000, 9000, 0, 8)), family="ecp5")
+    design = Design(graph, folding, tmp_path)
+    design.check()
+    middle = design.flow.interval * 2 + 17
+    again = design.run(no_stalls(), reset_at=middle)
+    assert again.frames == FRAMES
+
+
+def test_fully_unfolded_layers_run_at_their_rate(tmp_path: Path) -> None:
+    graph = mlp("uint2", "int2n")
+    folding = search_folding(graph, FillGoal(Resources(1e6, 1e6, 0, 99)), family="ecp5")
+    design = Design(graph, folding, tmp_path)
+    assert design.flow.interval <= 6
+    design.check()
