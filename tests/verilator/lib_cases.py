@@ -271,11 +271,13 @@ class MatShape:
     style: int = 0
 
     @property
-    def terms(self) -> int:
+    def levels(self) -> int:
+        """Registered levels of the adder trees."""
         if self.weight_bipolar and self.act_bipolar:
-            return (self.simd + 1) // 2
-        narrow_ = self.dsp or self.weight_bipolar or self.act_bipolar
-        return self.simd * (1 if narrow_ else -(-self.weight_bits // 4))
+            return ((self.simd + 1) // 2 - 1).bit_length()
+        one = self.dsp or self.weight_bipolar or self.act_bipolar
+        digits = 1 if one else (self.weight_bits + 1) // 2
+        return (self.simd - 1).bit_length() + (digits - 1).bit_length()
 
 
 def _weights(shape: MatShape, rng: np.random.Generator) -> Levels:
@@ -304,7 +306,7 @@ def matvec(name: str, shape: MatShape) -> Case:
 
     def stamps(frames: int) -> tuple[Stamps, Stamps]:
         start = np.arange(frames)[:, None] * (nf * sf)
-        latency = 5 + (shape.terms - 1).bit_length()
+        latency = 5 + shape.levels
         taken, given = start + np.arange(sf), start + np.arange(nf) * sf + sf - 1 + latency
         return taken.ravel(), given.ravel()
 
@@ -400,10 +402,10 @@ def requant(
         "OutLo": low, "OutHi": high, "Rounding": mode, "MulFile": "m.mem", "OffsetFile": "o.mem",
         "UseDsp": int(dsp),
     }  # fmt: skip
-    terms = 1 if dsp else -(-mul_bits // 4)
+    digits = 1 if dsp else (mul_bits + 1) // 2
     return Case(f"requant_{name}", "requant", parameters, {"in": spec(pe, in_bits, fold, signed=signed)},
                 {"out": spec(pe, out_bits, fold, signed=low < 0)}, reference, fold,
-                one_to_one(fold, 7 + (terms - 1).bit_length()), memories)  # fmt: skip
+                one_to_one(fold, 7 + (digits - 1).bit_length()), memories)  # fmt: skip
 
 
 def pool(name: str, size: int, fold: int, pe: int, bits: int, *, signed: bool, pixels: int = 2) -> Case:

@@ -4,8 +4,8 @@
 // (neuron fold 0) reads the input stream, one beat a cycle; the other passes replay it from a
 // buffer while in_ready_o is low. Exactly SF*NF cycles a vector, no bubble between vectors.
 // Beat (nf, SF-1) issued in cycle t gives output beat nf in cycle t + 5 + TreeLevels, where
-// TreeLevels = $clog2(terms); terms = ceil(SIMD/2) for bipolar x bipolar, SIMD for UseDsp or one
-// bipolar operand, SIMD*ceil(WeightWidth/4) else. Output stalls stop the whole pipeline.
+// TreeLevels = $clog2(SIMD) + $clog2(digits), digits = ceil(WeightWidth/2), or 1 for UseDsp or a
+// bipolar operand; for bipolar x bipolar $clog2(ceil(SIMD/2)). Output stalls stop the pipeline.
 // Weight word nf*SF + sf: PE-major, [(p*SIMD + s)*WeightWidth +: WeightWidth], signed, or one bit
 // (1 = +1) if WeightBipolar (WeightWidth = 1). Bias word nf: [p*BiasWidth +: BiasWidth], signed.
 // ActBipolar needs ActWidth = 1. Results modulo 2^AccWidth; overflow is asserted in simulation.
@@ -51,9 +51,9 @@ module matvec #(
   localparam int NfWidth   = NF > 1 ? $clog2(NF) : 1;
   localparam int AddrWidth = SF * NF > 1 ? $clog2(SF * NF) : 1;
   localparam bit Xnor      = WeightBipolar && ActBipolar;
-  localparam int PerLane   = (UseDsp || WeightBipolar || ActBipolar) ? 1 : (WeightWidth + 3) / 4;
-  localparam int Terms     = Xnor ? (SIMD + 1) / 2 : SIMD * PerLane;
-  localparam int Levels    = Terms > 1 ? $clog2(Terms) : 0;
+  localparam int Digits    = (UseDsp || WeightBipolar || ActBipolar) ? 1 : (WeightWidth + 1) / 2;
+  localparam int Terms     = Xnor ? (SIMD + 1) / 2 : SIMD;
+  localparam int Levels    = (Terms > 1 ? $clog2(Terms) : 0) + (Digits > 1 ? $clog2(Digits) : 0);
   localparam int Depth     = 3 + Levels;  // stages from issue to the accumulator input
   // The bias and, for XNOR, the constant -MW.
   localparam int InitWidth = (BiasWidth > $clog2(MW + 1) + 1 ? BiasWidth : $clog2(MW + 1) + 1) + 1;

@@ -36,14 +36,18 @@ module matvec_lane #(
   localparam int ActExt    = Swap ? WeightWidth : (ActSigned ? ActWidth : ActWidth + 1);
   localparam int FacWidth  = Swap ? 1 : WeightWidth;
   localparam bit OneBit    = WeightBipolar || Swap;
-  localparam int PerLane   = (UseDsp || OneBit) ? 1 : (WeightWidth + 3) / 4;
-  localparam int TermWidth = Xnor ? 3 : (OneBit ? ActExt + 1 : ActExt + FacWidth);
-  localparam int Terms     = Xnor ? (SIMD + 1) / 2 : SIMD * PerLane;
+  localparam int Digits    = (UseDsp || OneBit) ? 1 : (WeightWidth + 1) / 2;
+  localparam int TermWidth = Xnor ? 3 : ActExt + (OneBit ? 1 : UseDsp ? FacWidth : 2);
+  localparam int Terms     = Xnor ? (SIMD + 1) / 2 : SIMD;
   localparam int TreeWidth = TermWidth + (Terms > 1 ? $clog2(Terms) : 0);
-  localparam int SumWidth  = Xnor ? TreeWidth + 1 : TreeWidth;
+  // A digit's sum moved to its place, and the sum of all digits.
+  localparam int WideWidth = TreeWidth + 2 * (Digits - 1);
+  localparam int AllWidth  = WideWidth + (Digits > 1 ? $clog2(Digits) : 0);
+  localparam int SumWidth  = Xnor ? AllWidth + 1 : AllWidth;
 
-  logic [Terms*TermWidth-1:0]  terms;
-  logic [TreeWidth-1:0]        tree;
+  logic [Digits*Terms*TermWidth-1:0] terms;  // digit by digit
+  logic [Digits*WideWidth-1:0]       wide;
+  logic [AllWidth-1:0]               tree;
   logic signed [SumWidth-1:0]  sum;
   logic signed [AccWidth-1:0]  acc_q;
 
@@ -68,18 +72,31 @@ module matvec_lane #(
         assign factor = weights_i[s*WeightWidth +: WeightWidth];
       end
 
+      logic [Digits*TermWidth-1:0] digits;
+
       mul_terms #(
         .ActWidth(ActExt), .WeightWidth(FacWidth), .WeightBipolar(OneBit), .UseDsp(UseDsp)
       ) i_mul (
         .clk_i, .en_i, .act_i(act), .weight_i(factor),
-        .terms_o(terms[s*PerLane*TermWidth +: PerLane*TermWidth])
+        .terms_o(digits)
       );
+      for (genvar d = 0; d < Digits; d++) begin : gen_digit
+        assign terms[(d*Terms+s)*TermWidth +: TermWidth] = digits[d*TermWidth +: TermWidth];
+      end
     end
     assign sum = $signed(tree);
   end
 
-  adder_tree #(.Terms(Terms), .Width(TermWidth)) i_tree (
-    .clk_i, .en_i, .terms_i(terms), .sum_o(tree)
+  // One tree a digit: its numbers stay narrow; the digits meet at the end.
+  for (genvar d = 0; d < Digits; d++) begin : gen_tree
+    logic [TreeWidth-1:0] partial;
+    adder_tree #(.Terms(Terms), .Width(TermWidth)) i_tree (
+      .clk_i, .en_i, .terms_i(terms[d*Terms*TermWidth +: Terms*TermWidth]), .sum_o(partial)
+    );
+    assign wide[d*WideWidth +: WideWidth] = WideWidth'($signed(partial)) << (2 * d);
+  end
+  adder_tree #(.Terms(Digits), .Width(WideWidth)) i_digits (
+    .clk_i, .en_i, .terms_i(wide), .sum_o(tree)
   );
 
   // Modulo 2^AccWidth: steps in between may wrap, the final value fits (checked below).

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Product of a signed activation and a signed weight as Terms partial products whose sum is the
-// product, registered (latency 1). UseDsp: one term, written as a multiplication for the tool to
-// map; else look-up tables: one term for every four weight bits, by shift and add.
+// Product of a signed activation and a signed weight as Digits partial products, registered
+// (latency 1): product = sum of term[d] * 4^d. UseDsp: one term, written as a multiplication for
+// the tool to map; else look-up tables: one term for every two weight bits.
 // WeightBipolar: the weight is one bit, 1 = +1 and 0 = -1.
 `default_nettype none
 module mul_terms #(
@@ -9,14 +9,14 @@ module mul_terms #(
   parameter int WeightWidth   = 4,
   parameter bit WeightBipolar = 1'b0,
   parameter bit UseDsp        = 1'b0,
-  localparam int Terms     = (UseDsp || WeightBipolar) ? 1 : (WeightWidth + 3) / 4,
-  localparam int TermWidth = WeightBipolar ? ActWidth + 1 : ActWidth + WeightWidth
+  localparam int Digits    = (UseDsp || WeightBipolar) ? 1 : (WeightWidth + 1) / 2,
+  localparam int TermWidth = ActWidth + (WeightBipolar ? 1 : UseDsp ? WeightWidth : 2)
 ) (
-  input  logic                       clk_i,
-  input  logic                       en_i,
-  input  logic [ActWidth-1:0]        act_i,
-  input  logic [WeightWidth-1:0]     weight_i,
-  output logic [Terms*TermWidth-1:0] terms_o
+  input  logic                        clk_i,
+  input  logic                        en_i,
+  input  logic [ActWidth-1:0]         act_i,
+  input  logic [WeightWidth-1:0]      weight_i,
+  output logic [Digits*TermWidth-1:0] terms_o
 );
   if (ActWidth < 1 || WeightWidth < 1) begin : gen_check
     $error("mul_terms: widths must be at least 1");
@@ -37,23 +37,24 @@ module mul_terms #(
   end else begin : gen_lut
     logic signed [TermWidth-1:0] act_ext;
     assign act_ext = TermWidth'($signed(act_i));
-    for (genvar k = 0; k < Terms; k++) begin : gen_term
-      logic signed [TermWidth-1:0] sum;
+    for (genvar d = 0; d < Digits; d++) begin : gen_digit
+      logic signed [TermWidth-1:0] low;
+      assign low = act_ext & {TermWidth{weight_i[2*d]}};
 
-      // The weight's top bit counts negative; all others add the shifted activation.
-      always_comb begin : p_sum
-        sum = '0;
-        for (int j = 4 * k; j < 4 * k + 4; j++) begin
-          if (j < WeightWidth - 1) begin
-            sum = sum + ((act_ext <<< j) & {TermWidth{weight_i[j]}});
-          end else if (j == WeightWidth - 1) begin
-            sum = sum - ((act_ext <<< j) & {TermWidth{weight_i[j]}});
+      // The weight's top bit counts negative.
+      if (2 * d == WeightWidth - 1) begin : gen_sign_one
+        always_ff @(posedge clk_i) begin : p_term
+          if (en_i) terms_o[d*TermWidth +: TermWidth] <= -low;
+        end
+      end else begin : gen_two
+        logic signed [TermWidth-1:0] high;
+        assign high = (act_ext <<< 1) & {TermWidth{weight_i[2*d+1]}};
+        always_ff @(posedge clk_i) begin : p_term
+          if (en_i) begin
+            terms_o[d*TermWidth +: TermWidth] <= 2 * d + 1 == WeightWidth - 1 ? low - high
+                                                                              : low + high;
           end
         end
-      end
-
-      always_ff @(posedge clk_i) begin : p_term
-        if (en_i) terms_o[k*TermWidth +: TermWidth] <= sum;
       end
     end
   end

@@ -3,7 +3,7 @@
 // per channel from ROMs. PE channels a beat, Channels/PE beats a pixel, one beat a cycle.
 // Channels = PE also serves values shared by all channels.
 // Rounding: 0 half_even, 1 half_away, 2 half_up, 3 floor, 4 ceil.
-// Latency 7 + $clog2(terms), terms = 1 for UseDsp, else ceil(MulWidth/4).
+// Latency 7 + $clog2(digits), digits = 1 for UseDsp, else ceil(MulWidth/2).
 // MulFile: line fold, lane p at [p*MulWidth +: MulWidth]; OffsetFile alike with OffsetWidth.
 `default_nettype none
 module requant #(
@@ -45,8 +45,8 @@ module requant #(
 
   localparam int Fold      = Channels / PE;
   localparam int FoldWidth = Fold > 1 ? $clog2(Fold) : 1;
-  localparam int Terms     = UseDsp ? 1 : (MulWidth + 3) / 4;
-  localparam int Levels    = Terms > 1 ? $clog2(Terms) : 0;
+  localparam int Digits    = UseDsp ? 1 : (MulWidth + 1) / 2;
+  localparam int Levels    = Digits > 1 ? $clog2(Digits) : 0;
   localparam int Depth     = 7 + Levels - 1;  // stages before the output register
 
   logic             en;

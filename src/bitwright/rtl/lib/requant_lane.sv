@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One channel of requant: multiply, add, round, clip. x_i and mul_i enter in cycle t; offset_i is
 // taken in cycle t + 1 + Levels; code_o (a register behind a multiplexer) shows the result in
-// cycle t + 4 + Levels, Levels = $clog2(terms). See requant for the parameters.
+// cycle t + 4 + Levels, Levels = $clog2(digits). See requant for the parameters.
 `default_nettype none
 module requant_lane #(
   parameter int InWidth     = 16,
@@ -23,18 +23,21 @@ module requant_lane #(
   output logic [OutWidth-1:0]    code_o
 );
   localparam int XWidth    = InSigned ? InWidth : InWidth + 1;
-  localparam int Terms     = UseDsp ? 1 : (MulWidth + 3) / 4;
-  localparam int TermWidth = XWidth + MulWidth;
-  localparam int TreeWidth = TermWidth + (Terms > 1 ? $clog2(Terms) : 0);
-  localparam int MaxWidth  = TermWidth > OffsetWidth ? TermWidth : OffsetWidth;
+  localparam int Digits    = UseDsp ? 1 : (MulWidth + 1) / 2;
+  localparam int TermWidth = UseDsp ? XWidth + MulWidth : XWidth + 2;
+  localparam int WideWidth = TermWidth + 2 * (Digits - 1);
+  localparam int TreeWidth = WideWidth + (Digits > 1 ? $clog2(Digits) : 0);
+  localparam int Product   = XWidth + MulWidth;  // bits that the tree's sum really needs
+  localparam int MaxWidth  = Product > OffsetWidth ? Product : OffsetWidth;
   // One bit for the offset, one for the rounding constant.
   localparam int Width     = (MaxWidth > Shift ? MaxWidth : Shift) + 2;
   localparam int Integer   = Width - Shift > OutWidth ? Width - Shift : OutWidth;
   localparam int CmpWidth  = Integer + 2;
 
-  logic [XWidth-1:0]          x_ext;
-  logic [Terms*TermWidth-1:0] terms;
-  logic [TreeWidth-1:0]       tree;
+  logic [XWidth-1:0]           x_ext;
+  logic [Digits*TermWidth-1:0] terms;
+  logic [Digits*WideWidth-1:0] wide;
+  logic [TreeWidth-1:0]        tree;
 
   if (InSigned) begin : gen_signed
     assign x_ext = x_i;
@@ -45,8 +48,12 @@ module requant_lane #(
   mul_terms #(.ActWidth(XWidth), .WeightWidth(MulWidth), .UseDsp(UseDsp)) i_mul (
     .clk_i, .en_i, .act_i(x_ext), .weight_i(mul_i), .terms_o(terms)
   );
-  adder_tree #(.Terms(Terms), .Width(TermWidth)) i_tree (
-    .clk_i, .en_i, .terms_i(terms), .sum_o(tree)
+  for (genvar d = 0; d < Digits; d++) begin : gen_digit
+    assign wide[d*WideWidth +: WideWidth] =
+      WideWidth'($signed(terms[d*TermWidth +: TermWidth])) << (2 * d);
+  end
+  adder_tree #(.Terms(Digits), .Width(WideWidth)) i_tree (
+    .clk_i, .en_i, .terms_i(wide), .sum_o(tree)
   );
 
   // Rounding adds a constant and at most one bit of the sum, then drops the low Shift bits.
@@ -74,10 +81,8 @@ module requant_lane #(
 
   assign shifted = CmpWidth'($signed(rounded_q[Width-1:Shift]));
 
-  if (Shift > 0) begin : gen_unused
-    logic unused;
-    assign unused = &{1'b0, rounded_q[Shift-1:0]};
-  end
+  logic unused;
+  assign unused = &{1'b0, rounded_q, tree};
 
   logic over, under;
   assign over  = shifted > CmpWidth'(OutHi);
