@@ -54,6 +54,15 @@ class Pipeline:
         _check_step(name)
         return self._run(None, name)
 
+    def pending(self) -> list[str]:
+        """The steps that a full build would run now.
+
+        Raises:
+            BitwrightError: the data cannot be read, or the run directory belongs to another version.
+        """
+        with self._opened(Workspace(self.recipe, self.progress)) as run:
+            return [name for name in STEP_NAMES if not run.is_fresh(name)]
+
     def _run(self, names: Sequence[str] | None, only: str = "") -> Summary:
         work = Workspace(self.recipe, self.progress)
         with self._opened(work) as run:

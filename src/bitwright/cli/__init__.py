@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from bitwright.cli.main import main
+from bitwright.cli.entry import main
 
 __all__ = ["main"]

@@ -86,7 +86,7 @@ def _check_tools(work: Workspace, pending: Sequence[str]) -> None:
         ToolError: a tool is missing; says how to install it.
     """
     from bitwright.build.target import load_target
-    from bitwright.build.tools import require
+    from bitwright.tools import require
 
     if not {"map", "simulate", "implement"} & set(pending):
         return

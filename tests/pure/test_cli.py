@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line without a build: help, lists, init, errors, JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import bitwright
+from bitwright.cli import entry as cli
+from bitwright.errors import BitwrightError, ToolError
+from bitwright.recipe import load_recipe
+from bitwright.tools import ToolStatus
+
+SOURCE = Path(bitwright.__file__).parents[1]
+
+
+def call(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own."""
+    code = "from bitwright.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from bitwright.cli.entry import run\n"
+        "run(['--help'])\n"
+        "heavy = {'torch', 'numpy', 'pydantic', 'onnx', 'ortools'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    assert done.returncode == 0, done.stderr
+    for verb in ("build", "train", "estimate", "doctor", "list", "init", "explain"):
+        assert verb in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["recipes", "formats", "models", "datasets", "targets"])
+def test_lists_as_table_and_as_json(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["list", kind]) == 0
+    table = capsys.readouterr().out
+    assert cli.run(["list", kind, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows
+    for row in rows:
+        assert str(next(iter(row.values()))) in table
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"bitwright {bitwright.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["build", "nothing-there"], 2, "no recipe 'nothing-there'"),
+        (["build", "digits", "--until", "tomorrow"], 2, "'tomorrow' is not one of"),
+        (["build"], 2, "Missing argument"),
+        (["biuld"], 2, "No such command"),
+        (["build", "digits", "--fast"], 2, "No such option"),
+        (["list", "things"], 2, "'things' is not one of"),
+        (["build", "digits", "--set", "seed"], 2, "expected KEY=VALUE"),
+        (["build", "digits", "--set", "train.float.epohs=1"], 2, "did you mean 'epochs'"),
+    ],
+)
+def test_wrong_calls_end_with_one_message(
+    arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(arguments) == code
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and said in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+    assert cli.run([*arguments, "--json"]) == code
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert said in f"{error['where']} {error['message']}"
+    assert error["exit_code"] == code
+
+
+def test_every_error_has_its_own_exit_code() -> None:
+    kinds = BitwrightError.__subclasses__()
+    codes = {kind.exit_code for kind in kinds}
+    assert len(codes) == len(kinds) and not codes & {0, 1, cli.EXIT_BUG, cli.EXIT_INTERRUPTED}
+
+
+def test_a_bug_is_told_without_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("bitwright.cli.listing.show_list", broken)
+    assert cli.run(["list", "models"]) == cli.EXIT_BUG
+    said = capsys.readouterr().err
+    assert "ZeroDivisionError: division by zero" in said and "Traceback" not in said
+    place = re.search(r"report it with (\S+)", said)
+    assert place is not None
+    path = Path(place[1])
+    assert "Traceback" in path.read_text()
+    path.unlink()
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    code = "from bitwright.cli import main; main()"
+    command = f"{sys.executable} -c '{code}' list models | true"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    assert "Traceback" not in done.stderr and "error" not in done.stderr
+
+
+def test_init_writes_a_recipe_that_is_valid_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["init", "my net.yaml", "--model", "net:make", "--images", "pictures"]
+    assert cli.run(arguments) == 0
+    recipe = load_recipe(tmp_path / "my net.yaml")
+    assert (recipe.name, recipe.model.name) == ("my-net", "net:make")
+    assert str(recipe.data.path) == str(tmp_path / "pictures")
+    assert "#" in (tmp_path / "my net.yaml").read_text()
+    capsys.readouterr()
+    assert cli.run(arguments) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert cli.run([*arguments, "--force"]) == 0
+    assert cli.run(["init", "recipe.txt"]) == 2
+
+
+def test_every_key_that_init_comments_out_exists(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    assert cli.run(["init", str(path)]) == 0
+    text = path.read_text()
+    for old, new in (("  # grey", "  grey"), ("    # augmentation", "    augmentation")):
+        assert old in text
+        text = text.replace(old, new)
+    for goal in ("target_fps", "fill", "budget"):
+        line = next(line for line in text.splitlines() if line.startswith(f"  # {goal}:"))
+        path.write_text(text.replace(line, line.replace("# ", "", 1)))
+        load_recipe(path)
+    rules = text.replace("  # rules:", "  rules:").replace("  #   - ", "    - ")
+    path.write_text(rules)
+    assert len(load_recipe(path).quant["rules"]) == 2
+    assert yaml.safe_load(rules)
+
+
+def test_doctor_names_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = ToolStatus("yosys", "synthesis", "pip install pyosys", False, "", "", "not found")
+    there = ToolStatus("make", "simulation", "apt", True, "/usr/bin/make", "4.3", "")
+    monkeypatch.setattr("bitwright.tools.doctor", lambda: [missing, there])
+    assert cli.run(["doctor"]) == ToolError.exit_code
+    said = capsys.readouterr().out
+    assert "MISSING" in said and "pip install pyosys" in said
+    assert cli.run(["doctor", "--json"]) == ToolError.exit_code
+    assert [row["works"] for row in json.loads(capsys.readouterr().out)] == [False, True]
+
+
+def test_json_is_the_only_thing_on_standard_output() -> None:
+    done = call("list", "targets", "--json")
+    assert done.returncode == 0 and done.stderr == ""
+    assert {row["name"] for row in json.loads(done.stdout)} >= {"ecp5-25k", "xc7z020"}
