@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import threading
 from collections.abc import Mapping
 from typing import Literal
 
@@ -13,18 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.errors import GraphError, ToolError
-from bitwright.ir.executor.builder import NativePlan
 from bitwright.ir.executor.compiler import Library, native_library, native_status
-from bitwright.ir.executor.layout import CFeed, Feature, Op
+from bitwright.ir.executor.layout import Feature, Op
 from bitwright.ir.executor.numpy_backend import make_numpy_plan
 from bitwright.ir.executor.plan import make_plan, supported
+from bitwright.ir.executor.runner import FEED_KINDS, NativeRunner
 from bitwright.ir.graph import Graph, IntArray
 from bitwright.ir.reference import check_levels
 
 Array = NDArray[np.generic]
 Backend = Literal["auto", "native", "numpy"]
-
-_FEED_KINDS = {"uint8": -1, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
 
 
 def available_threads() -> int:
@@ -69,13 +65,12 @@ class Executor:
             raise GraphError(f"threads must be at least 1, got {threads}", where=graph.name)
         self.graph = graph
         self.threads = threads or available_threads()
-        self._lock = threading.Lock()
         self._native = self._make_native(backend, library, only)
         self._numpy = make_numpy_plan(graph) if self._native is None else None
 
     def _make_native(
         self, backend: Backend, library: Library | None, only: frozenset[Op] | None
-    ) -> NativePlan | None:
+    ) -> NativeRunner | None:
         if backend not in ("auto", "native", "numpy"):
             raise GraphError(f"backend must be auto, native or numpy, got {backend!r}")
         if backend == "numpy":
@@ -90,13 +85,9 @@ class Executor:
                     hint="use backend='auto' to fall back on numpy",
                 )
             return None
-        plan = make_plan(self.graph, found, only)
         if not found.has(Feature.THREADS):
             self.threads = 1
-        self._run_native = found.handle.bw_run
-        arena = np.zeros(plan.arena_bytes * self.threads + 64, dtype=np.uint8)
-        self._arena = arena[-arena.ctypes.data % 64 :]
-        return plan
+        return NativeRunner(self.graph, make_plan(self.graph, found, only), found, self.threads)
 
     @property
     def backend(self) -> str:
@@ -107,7 +98,7 @@ class Executor:
     def kernels(self) -> dict[str, str]:
         """Kernel of every conv and dense node, for reports."""
         if self._native is not None:
-            return dict(self._native.kernels)
+            return dict(self._native.plan.kernels)
         return {} if self._numpy is None else dict(self._numpy.kernels)
 
     def __call__(self, *images: Array) -> dict[str, IntArray]:
@@ -131,17 +122,17 @@ class Executor:
         Raises:
             GraphError: an input is missing, has a wrong shape or type, or leaves its interval.
         """
-        absent = sorted(set(self.graph.inputs) - set(feeds))
+        absent = [edge for edge in self.graph.inputs if edge not in feeds]
         if absent:
             raise GraphError(f"no value for inputs {absent}", where=self.graph.name)
         arrays = [self._checked(edge, feeds[edge]) for edge in self.graph.inputs]
-        if len({array.shape[0] for array in arrays}) != 1:
+        if len(arrays) > 1 and len({array.shape[0] for array in arrays}) != 1:
             raise GraphError(
                 f"inputs have different batch sizes {[a.shape[0] for a in arrays]}",
                 where=self.graph.name,
             )
         if self._native is not None:
-            return self._run_plan(self._native, arrays)
+            return self._native(arrays)
         assert self._numpy is not None
         checked = {
             edge: check_levels(edge, self.graph.types[edge], array.astype(np.int64))
@@ -153,7 +144,7 @@ class Executor:
         """A contiguous array of a type that the kernels read; shape checked, values not yet."""
         array = np.asarray(levels)
         expected = self.graph.types[edge].shape
-        if array.dtype.name not in _FEED_KINDS:
+        if array.dtype.str not in FEED_KINDS:
             if not np.issubdtype(array.dtype, np.integer):
                 raise GraphError(f"expected integers, got {array.dtype}", where=edge)
             if array.dtype == np.uint64 and array.size and array.max() >= 1 << 63:
@@ -164,31 +155,4 @@ class Executor:
                 f"expected shape (N, {', '.join(map(str, expected))}), got {array.shape}",
                 where=edge,
             )
-        return np.ascontiguousarray(array)
-
-    def _run_plan(self, plan: NativePlan, arrays: list[Array]) -> dict[str, IntArray]:
-        graph, count = self.graph, arrays[0].shape[0]
-        results = {
-            edge: np.empty((count, *graph.types[edge].shape), dtype=np.int64)
-            for edge in graph.outputs
-        }
-        feeds = (CFeed * len(arrays))(
-            *(CFeed(array.ctypes.data, _FEED_KINDS[array.dtype.name]) for array in arrays)
-        )
-        targets = (ctypes.c_void_p * len(graph.outputs))(
-            *(results[edge].ctypes.data for edge in graph.outputs)
-        )
-        with self._lock:
-            bad = self._run_native(
-                ctypes.byref(plan.plan),
-                feeds,
-                targets,
-                count,
-                self._arena.ctypes.data,
-                self.threads,
-            )
-        if bad:
-            edge = graph.inputs[bad - 1]
-            check_levels(edge, graph.types[edge], arrays[bad - 1].astype(np.int64))
-            raise GraphError("levels leave the interval of their type", where=edge)
-        return results
+        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
