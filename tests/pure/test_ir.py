@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bitwright.formats import parse_format
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bitwright.errors import DataError, GraphError, MismatchError
+from bitwright.formats import parse_format
 from bitwright.ir import (
     INTEGER,
     Graph,
@@ -236,3 +236,9 @@ def test_nodes_are_values() -> None:
     weight = small_graph().node("conv1").params["weight"]
     with pytest.raises(ValueError, match="read-only"):
         weight[0] = 0
+
+
+def test_no_frames_give_no_frames() -> None:
+    graph = small_graph()
+    outputs = graph.run({"x": np.zeros((0, 6, 6, 2), dtype=np.int64)})
+    assert outputs["head"].shape == (0, 3) and outputs["label"].shape == (0, 1)

@@ -41,7 +41,7 @@ def conv2d(
     for group in range(groups):
         part = patches[..., group * columns : (group + 1) * columns]
         rows_of = slice(group * rows // groups, (group + 1) * rows // groups)
-        flat = part.reshape(*part.shape[:3], -1)
+        flat = part.reshape(*part.shape[:3], kernel_h * kernel_w * columns)
         outs.append(flat @ weight[rows_of].reshape(rows // groups, -1).T)
     return np.concatenate(outs, axis=-1)
 
