@@ -378,3 +378,21 @@ def test_a_layer_without_an_activation_before_it_gets_a_signed_quantizer() -> No
     assert row.format == "int4" and "feeds 1 without an activation" in row.reason
     frozen = apply(model, POLICY, "freeze", torch.randn(8, 4))
     assert any("AffineActivation" in type(m).__name__ for m in frozen.modules())
+
+
+@pytest.mark.parametrize("name", ["uint4", "bipolar", "int3"])
+def test_evaluation_without_gradients_is_the_same_function(name: str) -> None:
+    """Also where the quantizers write over their inputs."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Hardtanh(), nn.Flatten(), nn.Linear(576, 3)
+    )
+    model = apply(net, Policy.uniform("int4", name, "int8"), "train", batch())
+    model(batch())  # statistics of batch norm
+    model.eval()
+    assert model.get_submodule("2").reuse_input
+    x = batch()
+    with torch.no_grad():
+        assert torch.equal(model(x), model(x))
+        values = model(x)
+    assert torch.equal(x, batch())
+    assert torch.allclose(values, model(x).detach(), atol=1e-6)

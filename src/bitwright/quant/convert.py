@@ -121,12 +121,22 @@ def _insert_quantizers(root: nn.Module, plan: Plan) -> dict[fx.Node, ActivationQ
             taken = {str(other.target) for other in placed if other.op == "call_module"}
             target = _own_path(root, plan, node, taken)
             _set(root, target, quantizer)
+            quantizer.reuse_input = _is_fresh(plan, node.args[0])
             node.op, node.target = "call_module", target
             node.args, node.kwargs = (node.args[0],), {}
             placed[node] = quantizer
         else:
             placed[_add_after(root, plan, node, quantizer)] = quantizer
     return placed
+
+
+#: Kinds whose result is a new tensor, kept by nobody.
+_FRESH = (Kind.BATCH_NORM, Kind.CONV, Kind.LINEAR, Kind.ADD, Kind.CAT)
+
+
+def _is_fresh(plan: Plan, node: fx.Node) -> bool:
+    """Whether the activation behind this node may write over its result."""
+    return node in plan.sites and plan.sites[node].kind in _FRESH and len(node.users) == 1
 
 
 def _quantizer(plan: Plan, node: fx.Node, operand: Operand) -> ActivationQuantizer:

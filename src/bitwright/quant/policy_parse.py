@@ -152,7 +152,7 @@ def _mode(parse: Callable[[str], Any]) -> Callable[[Any, str], Any]:
 
 def _position(value: Any, where: str) -> str | None:
     if value is None or value in _POSITIONS:
-        return value
+        return None if value is None else str(value)
     raise RecipeError(f"unknown value {value!r}", where=where, hint="one of first, last")
 
 

@@ -192,6 +192,10 @@ class ActivationQuantizer(nn.Module):
         spec: what to do.
         role: activation or input (whose running maximum only grows).
         clip: the interval in which the replaced activation keeps its output; used while observing.
+
+    Attributes:
+        reuse_input: without gradients, overwrite the input (the converter sets this where the input
+            is a fresh tensor that nothing else reads).
     """
 
     def __init__(
@@ -205,6 +209,7 @@ class ActivationQuantizer(nn.Module):
         self.role = role
         self.clip = clip
         self.phase = Phase.TRAIN
+        self.reuse_input = False
         self.constant = spec.scale is ScaleRule.CONST
         start = torch.full((1,), spec.value if self.constant else 0.0)
         if spec.scale is ScaleRule.LEARNED:
@@ -244,15 +249,27 @@ class ActivationQuantizer(nn.Module):
             return clipped
         if not self.ready or (self.training and self._follows_batches):
             self._observe(x.detach().clamp(*self.clip))
-        if isinstance(self.spec.format, BipolarFormat):
-            return SignActivation.apply(x, self.unit)
         number_format = self.spec.format
         stairs = (number_format.min_level, number_format.max_level, self.spec.rounding)
+        if not torch.is_grad_enabled():
+            return self._evaluate(x, stairs)
+        if isinstance(number_format, BipolarFormat):
+            return SignActivation.apply(x, self.unit)
         if self.spec.scale is not ScaleRule.LEARNED:
             return QuantizeActivation.apply(x, None, self.unit, stairs, 0.0)
         features = max(1, x.numel() // max(1, x.shape[0]))
         factor = number_format.lsb / math.sqrt(features * max(1, number_format.max_level))
         return QuantizeActivation.apply(x, self.scale, self.unit, stairs, factor)
+
+    def _evaluate(self, x: Tensor, stairs: Stairs) -> Tensor:
+        """The same function without a gradient: passes over memory that is in the cache already."""
+        unit = self.unit
+        if isinstance(self.spec.format, BipolarFormat):
+            positive = x.ge_(0) if self.reuse_input else (x >= 0).to(x.dtype)
+            return positive.mul_(2 * unit).sub_(unit)
+        inverse = 1.0 / unit
+        ratio = x.mul_(inverse) if self.reuse_input else x * inverse
+        return to_levels_(ratio, stairs).mul_(unit)
 
     @property
     def _follows_batches(self) -> bool:
