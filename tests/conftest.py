@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared test machinery: tiers by need, tools that skip with a reason here and fail in CI, test data.
+"""Shared test machinery: tiers by need, missing tools, test data.
 
 A folder is a tier. What a tier needs is looked up once a session; a test below a tier whose need is
 missing is skipped with the reason, and fails instead when ``CI=true``.

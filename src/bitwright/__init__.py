@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bitwright.api import Pipeline, build, estimate, load_recipe
+    from bitwright.api import Pipeline, build_recipe, load_recipe
 
 __version__ = "0.1.0"
-__all__ = ["Pipeline", "__version__", "build", "estimate", "load_recipe"]
+__all__ = ["Pipeline", "__version__", "build_recipe", "load_recipe"]
 
 
 def __getattr__(name: str) -> object:

@@ -58,7 +58,7 @@ class Pipeline:
         """The steps that a full build would run now.
 
         Raises:
-            BitwrightError: the data cannot be read, or the run directory belongs to another version.
+            BitwrightError: the data cannot be read, or the run is of another version.
         """
         with self._opened(Workspace(self.recipe, self.progress)) as run:
             return [name for name in STEP_NAMES if not run.is_fresh(name)]
@@ -87,7 +87,7 @@ class Pipeline:
         )
 
 
-def build(
+def build_recipe(
     recipe: str | Path | Recipe,
     run_dir: str | Path | None = None,
     *,
@@ -104,7 +104,7 @@ def build(
     return Pipeline(loaded, folder, progress).build(until)
 
 
-def explain(recipe: str | Path | Recipe) -> list[dict[str, str]]:
+def explain_recipe(recipe: str | Path | Recipe) -> list[dict[str, str]]:
     """What every operand of every layer becomes, and by which rule; nothing is trained.
 
     Raises:
@@ -116,7 +116,9 @@ def explain(recipe: str | Path | Recipe) -> list[dict[str, str]]:
     return [row.model_dump() for row in explain_operands(work, work.fresh_model())]
 
 
-def estimate(recipe: str | Path | Recipe, *, progress: Progress = no_progress) -> dict[str, Any]:
+def estimate_recipe(
+    recipe: str | Path | Recipe, *, progress: Progress = no_progress
+) -> dict[str, Any]:
     """Cycles and resources by the models alone, for untrained weights.
 
     Raises:
@@ -137,9 +139,9 @@ __all__ = [
     "STEP_NAMES",
     "Pipeline",
     "Summary",
-    "build",
-    "estimate",
-    "explain",
+    "build_recipe",
+    "estimate_recipe",
+    "explain_recipe",
     "load_recipe",
     "versions",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.e2e.tiny import tiny_recipe
 
-from bitwright.api import STEP_NAMES, Pipeline, estimate, explain
+from bitwright.api import STEP_NAMES, Pipeline, estimate_recipe, explain_recipe
 from bitwright.cli import entry
 from bitwright.errors import RunError
 from bitwright.figures import Source
@@ -135,10 +135,10 @@ def test_a_run_of_another_version_is_left_alone(
 
 
 def test_estimate_and_explain_need_no_training() -> None:
-    mapped = estimate(tiny_recipe())
+    mapped = estimate_recipe(tiny_recipe())
     assert mapped["interval"] <= 2000
     assert mapped["resources"]["lut"] > 0
-    rows = explain(tiny_recipe())
+    rows = explain_recipe(tiny_recipe())
     formats = {(row["layer"], row["operand"]): row["format"] for row in rows}
     assert formats["conv1", "weight"] == "int3n"
     assert formats["act1", "activation"] == "uint2"

@@ -116,7 +116,7 @@ def estimate(
     json: Json = False,
 ) -> None:
     """Cycles and resources by the models alone: nothing is trained, simulated or synthesised."""
-    from bitwright.api import estimate as estimate_recipe
+    from bitwright.api import estimate_recipe
 
     job = resolve(recipe, None, data, assign, target)
     output = Output(json)
@@ -128,7 +128,7 @@ def estimate(
 @app.command()
 def explain(recipe: RecipeArgument, assign: Assign = None, json: Json = False) -> None:
     """Say what every operand of every layer becomes, and by which rule."""
-    from bitwright.api import explain as explain_recipe
+    from bitwright.api import explain_recipe
 
     job = resolve(recipe, None, None, assign)
     show.explanation(Output(json), explain_recipe(job.recipe))

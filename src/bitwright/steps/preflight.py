@@ -75,7 +75,10 @@ def _untrained_graph(work: Workspace) -> Graph:
     model = calibrated(work, work.fresh_model(), work.progress, images=_CALIBRATION_IMAGES)
     height, width, channels = work.data.image_shape
     frozen = frozen_from(work, model)
-    return optimise(lower(frozen, (channels, height, width), name=graph_name(work.recipe.name)))
+    graph: Graph = optimise(
+        lower(frozen, (channels, height, width), name=graph_name(work.recipe.name))
+    )
+    return graph
 
 
 def _check_tools(work: Workspace, pending: Sequence[str]) -> None:

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the README and the examples show is run as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
+
+
+def run_program(path: Path, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_of_the_readme(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    for number, block in enumerate(blocks):
+        path = tmp_path / f"block_{number}.py"
+        path.write_text(block)
+        run_program(path, tmp_path)
+    assert (tmp_path / "rtl" / "design.json").is_file()
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_each_example(path: Path, tmp_path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 150
+    assert run_program(path, tmp_path)
+
+
+def test_every_example_is_listed() -> None:
+    text = (ROOT / "examples" / "README.md").read_text()
+    assert EXAMPLES and all(path.name in text for path in EXAMPLES)
