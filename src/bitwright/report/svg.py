@@ -40,7 +40,7 @@ def line_chart(
     title: str, xs: Sequence[float], series: dict[str, Sequence[float]], y_label: str
 ) -> Markup:
     """Lines over common x positions, with a legend."""
-    width, height, left, right, top, bottom = 460.0, 260.0, 52.0, 14.0, 30.0, 38.0
+    width, height, left, right, top, bottom = 460.0, 270.0, 52.0, 14.0, 40.0, 38.0
     values = [v for ys in series.values() for v in ys]
     if not values or not xs:
         return Markup("")
@@ -65,7 +65,8 @@ def line_chart(
         if x_lo <= tick <= x_hi and float(tick).is_integer():
             parts.append(_text(at(tick, y_lo)[0], height - bottom + 16, f"{tick:g}"))
     parts.append(_text((left + width - right) / 2, height - 6, "epoch"))
-    parts.append(_text(left - 40, 14, y_label, "start", "b"))
+    parts.append(_text(4, 12, title, "start", "b"))
+    parts.append(_text(4, 26, y_label, "start"))
     for index, (name, ys) in enumerate(series.items()):
         colour = COLOURS[index % len(COLOURS)]
         points = " ".join("{:.1f},{:.1f}".format(*at(x, y)) for x, y in zip(xs, ys, strict=True))
