@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every library module becomes a netlist for ECP5, iCE40 and 7-series: no latch, right primitives."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.verilator.lib_cases import CASES
+from tests.yosys.lib_wrapper import write_synthesis
+
+from bitwright.tools import require, run_tool
+
+COMMANDS = {
+    "ecp5": "synth_ecp5 -top wrap",
+    "ice40": "synth_ice40 -dsp -top wrap",
+    "xc7": "synth_xilinx -family xc7 -flatten -noiopad -top wrap",
+}
+NAMES = """
+    skid fifo3 fork widen2 narrow2 axis_in axis_out pad3x4 window_stride matvec_plain matvec_dsp
+    matvec_xnor matvec_wide threshold_bipolar threshold_flip requant_away requant_up pool_fold
+    argmax12_3
+""".split()
+POINTS = {case.name: case for case in CASES if case.name in NAMES}
+LATCHES = {"TRELLIS_LATCH", "LDCE", "LDPE", "$_DLATCH_P_", "$_DLATCH_N_", "SB_LATCH", "$dlatch"}
+MULTIPLIERS = {"ecp5": "MULT18X18D", "ice40": "SB_MAC16", "xc7": "DSP48E1"}
+BLOCK_RAMS = {"ecp5": {"DP16KD"}, "ice40": {"SB_RAM40_4K"}, "xc7": {"RAMB18E1", "RAMB36E1"}}
+
+
+def _synthesise(folder: Path, family: str) -> dict[str, Counter[str]]:
+    """All points side by side in one run of Yosys; cells by type of each."""
+    files = write_synthesis(list(POINTS.values()), folder)
+    script = [f"read_verilog -sv -defer {file}" for file in files]
+    script += [COMMANDS[family], "check -assert"]
+    script += ["tee -q -o stat.json stat -json", "write_json netlist.json"]
+    (folder / "all.ys").write_text("\n".join(script) + "\n")
+    run_tool(require("yosys"), ["-s", "all.ys"], cwd=folder, log=folder / "log", timeout=500)
+    modules = json.loads((folder / "stat.json").read_text())["modules"]
+    netlist = json.loads((folder / "netlist.json").read_text())["modules"]
+    assert all(len(netlist[f"wrap_{name}"]["cells"]) > 0 for name in POINTS)
+    return {name: Counter(modules[f"\\wrap_{name}"]["num_cells_by_type"]) for name in POINTS}
+
+
+@pytest.mark.parametrize("family", COMMANDS)
+def test_library_synthesises(family: str, tmp_path: Path) -> None:
+    cells = _synthesise(tmp_path, family)
+    multiplier, block_rams = MULTIPLIERS[family], BLOCK_RAMS[family]
+    for name, found in cells.items():
+        assert found.total() > 0, name
+        assert not LATCHES & set(found), name
+        case = POINTS[name]
+        assert (found[multiplier] > 0) == bool(case.parameters.get("UseDsp", 0)), name
+        if case.parameters.get("RomStyle") == 2 or case.parameters.get("RamStyle") == 2:
+            assert not block_rams & set(found), name
+    for name in ("matvec_plain", "threshold_bipolar", "window_stride"):  # style 1
+        assert block_rams & set(cells[name]), name
+    # Two lanes of two products each: one multiplier a product.
+    assert cells["matvec_dsp"][multiplier] == 4
