@@ -42,7 +42,9 @@ class Case:
     surplus: bool = False
 
 
-def spec(lanes: int, bits: int, beats: int, *, signed: bool = False, bipolar: bool = False) -> StreamSpec:
+def spec(
+    lanes: int, bits: int, beats: int, *, signed: bool = False, bipolar: bool = False
+) -> StreamSpec:
     return StreamSpec(lanes, bits, beats, lanes * bits, signed, bipolar)
 
 
@@ -60,7 +62,8 @@ def image(rows: Levels, bits: int) -> str:
     """Memory image: one line a row, column 0 in the least significant bits."""
     lines = []
     for row in rows:
-        word = sum((int(value) & ((1 << bits) - 1)) << (bits * lane) for lane, value in enumerate(row))
+        mask = (1 << bits) - 1
+        word = sum((int(value) & mask) << (bits * lane) for lane, value in enumerate(row))
         lines.append(f"{word:0{(bits * len(row) + 3) // 4}x}")
     return "\n".join(lines) + "\n"
 
@@ -75,7 +78,7 @@ def one_to_one(beats: int, latency: int) -> Callable[[int], tuple[Stamps, Stamps
     return stamps
 
 
-# --- plumbing ---------------------------------------------------------------------------------------
+# --- plumbing -------------------------------------------------------------------------------------
 
 
 def skid() -> Case:
@@ -146,7 +149,9 @@ def axis_out() -> Case:
                 {"m_axis": wide}, lambda x: {"m_axis": x["in"]}, 4, one_to_one(4, 1))  # fmt: skip
 
 
-def pad(height: int, cols: int, fold: int, border: tuple[int, int, int, int], value: int = 0) -> Case:
+def pad(
+    height: int, cols: int, fold: int, border: tuple[int, int, int, int], value: int = 0
+) -> Case:
     top, left, bottom, right = border
     rows_out, cols_out = top + height + bottom, left + cols + right
 
@@ -169,10 +174,11 @@ def pad(height: int, cols: int, fold: int, border: tuple[int, int, int, int], va
     beats = rows_out * cols_out * fold
     return Case(f"pad{height}x{cols}", "stream_pad", parameters,
                 {"in": spec(2, 4, height * cols * fold, signed=True)},
-                {"out": spec(2, 4, beats, signed=True)}, reference, beats, stamps, surplus=True)  # fmt: skip
+                {"out": spec(2, 4, beats, signed=True)},
+                reference, beats, stamps, surplus=True)  # fmt: skip
 
 
-# --- sliding window ---------------------------------------------------------------------------------
+# --- sliding window -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -252,7 +258,7 @@ def window_stamps(shape: WindowShape, frames: int) -> tuple[Stamps, Stamps]:
     return np.array(taken), np.array(given)
 
 
-# --- arithmetic -------------------------------------------------------------------------------------
+# --- arithmetic -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -294,7 +300,9 @@ def matvec(name: str, shape: MatShape) -> Case:
     rng = np.random.default_rng(sum(name.encode()))
     weights, bias = _weights(shape, rng), rng.integers(-40, 41, shape.mh)
     nf, sf = shape.mh // shape.pe, shape.mw // shape.simd
-    port_in = spec(shape.simd, shape.act_bits, sf, signed=shape.act_signed, bipolar=shape.act_bipolar)
+    port_in = spec(
+        shape.simd, shape.act_bits, sf, signed=shape.act_signed, bipolar=shape.act_bipolar
+    )
     low, high = port_in.interval
     reach = int(np.abs(weights).sum(axis=1).max() * max(-low, high) + 41)
     acc_bits = reach.bit_length() + 1
@@ -324,7 +332,7 @@ def matvec(name: str, shape: MatShape) -> Case:
                 memories)  # fmt: skip
 
 
-def threshold(
+def threshold(  # noqa: PLR0913 - one argument a parameter of the module
     name: str, channels: int, pe: int, bits: int, *, signed: bool = True, base: int = 0,
     flips: bool = False, style: int = 0, in_bits: int = 7, missing: int = 0,
 ) -> Case:  # fmt: skip
@@ -375,7 +383,7 @@ def _round_shift(values: Levels, shift: int, mode: int) -> Levels:
     return quotient + np.where(2 * rest == unit, up & (rest > 0), 2 * rest > unit)
 
 
-def requant(
+def requant(  # noqa: PLR0913 - one argument a parameter of the module
     name: str, channels: int, pe: int, shift: int, mode: int, *, signed: bool = True,
     mul_bits: int = 7, dsp: bool = False, out: tuple[int, int] = (-8, 7),
 ) -> Case:  # fmt: skip
@@ -403,12 +411,15 @@ def requant(
         "UseDsp": int(dsp),
     }  # fmt: skip
     digits = 1 if dsp else (mul_bits + 1) // 2
-    return Case(f"requant_{name}", "requant", parameters, {"in": spec(pe, in_bits, fold, signed=signed)},
+    port_in = spec(pe, in_bits, fold, signed=signed)
+    return Case(f"requant_{name}", "requant", parameters, {"in": port_in},
                 {"out": spec(pe, out_bits, fold, signed=low < 0)}, reference, fold,
                 one_to_one(fold, 7 + (digits - 1).bit_length()), memories)  # fmt: skip
 
 
-def pool(name: str, size: int, fold: int, pe: int, bits: int, *, signed: bool, pixels: int = 2) -> Case:
+def pool(
+    name: str, size: int, fold: int, pe: int, bits: int, *, signed: bool, pixels: int = 2
+) -> Case:
     port_in = spec(pe, bits, pixels * size * fold, signed=signed)
 
     def reference(x: Streams) -> Streams:
@@ -419,7 +430,13 @@ def pool(name: str, size: int, fold: int, pe: int, bits: int, *, signed: bool, p
         taken = np.arange(frames * pixels * size * fold)
         return taken, taken.reshape(-1, size, fold)[:, -1].ravel() + 3
 
-    parameters = {"Window": size, "Fold": fold, "PE": pe, "ElemWidth": bits, "ElemSigned": int(signed)}
+    parameters = {
+        "Window": size,
+        "Fold": fold,
+        "PE": pe,
+        "ElemWidth": bits,
+        "ElemSigned": int(signed),
+    }
     return Case(f"pool_{name}", "pool_max", parameters, {"in": port_in},
                 {"out": spec(pe, bits, pixels * fold, signed=signed)}, reference,
                 pixels * size * fold, stamps)  # fmt: skip
@@ -450,7 +467,10 @@ CASES = (
     window("skip", WindowShape(7, 5, 3, (1, 1), (3, 2), (1, 1), 2)),
     window("tight", WindowShape(5, 4, 1, (3, 2), (1, 1), (1, 1), 3)),
     matvec("plain", MatShape(12, 6, 2, 3, style=1)),
-    matvec("wide", MatShape(10, 4, 4, 5, weight_bits=7, act_bits=3, act_signed=True, bias=True, style=2)),
+    matvec(
+        "wide",
+        MatShape(10, 4, 4, 5, weight_bits=7, act_bits=3, act_signed=True, bias=True, style=2),
+    ),
     matvec("serial", MatShape(6, 5, 1, 1, weight_bits=2, act_bits=2, bias=True)),
     matvec("full", MatShape(7, 3, 3, 7, weight_bits=3, act_bits=1)),
     matvec("dsp", MatShape(8, 4, 2, 2, weight_bits=9, act_bits=8, act_signed=True, dsp=True)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library is clean under `verilator -Wall`, keeps the house rules, and rejects bad parameters."""
+"""The library: clean under `verilator -Wall`, keeps the house rules, rejects bad parameters."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The harness notices what goes wrong: stuck designs, wrong tlast, surplus beats, failed assertions."""
+"""The harness notices stuck designs, wrong tlast, surplus beats, failed assertions."""
 
 from __future__ import annotations
 

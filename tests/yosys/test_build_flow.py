@@ -14,11 +14,11 @@ from bitwright.build.implement import RESULT, ImplementOptions, implement, read_
 from bitwright.build.nextpnr import PnrOptions, place_and_route
 from bitwright.build.shell import choose_clock, write_board_design
 from bitwright.build.target import load_board, load_target
-from bitwright.build.tools import find
 from bitwright.build.vendor import write_vendor_project
 from bitwright.build.yosys import TOP_GLUE, SynthesisOptions, synthesise
 from bitwright.errors import GraphError, RunError, TargetError, ToolError
 from bitwright.figures import Resources, Source
+from bitwright.tools import find
 
 DOTS = Path(__file__).with_name("dots")
 ECP5 = load_target("ecp5-25k")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every library module becomes a netlist for ECP5, iCE40 and 7-series: no latch, right primitives."""
+"""Every library module becomes a netlist for ECP5, iCE40 and 7-series: no latch."""
 
 from __future__ import annotations
 

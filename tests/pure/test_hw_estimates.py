@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cost model keeps its stated error on the committed measurements, and adds up."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.estimates import GROUPS, MEASURED, samples
+from hypothesis import given
+from tests.hw_networks import digits_like, mapped_networks
+
+from bitwright.errors import TargetError
+from bitwright.figures import Resources
+from bitwright.hw import Folding, NodeFolding, block_of, blocks_of, graph_resources, map_graph
+from bitwright.hw.cost import block_resources, coefficients
+from bitwright.hw.memory import FAMILIES
+from bitwright.ir import Graph
+
+
+@cache
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(MEASURED.read_text())
+    return table
+
+
+def _pairs(family: str, group: str) -> list[tuple[Resources, dict[str, float]]]:
+    """(predicted, measured) of every sample."""
+    graph, rows = samples([group]), _table()[family][group]["samples"]
+    return [(block_resources(block_of(graph, n), family), rows[n.name]) for n in graph]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("group", GROUPS)
+def test_committed_coefficients_have_the_stated_error(family: str, group: str) -> None:
+    stated = coefficients()["families"][family]["blocks"][group]
+    for kind in ("lut", "ff"):
+        errors = [
+            abs(getattr(model, kind) - real[kind]) / max(real[kind], 20.0)
+            for model, real in _pairs(family, group)
+        ]
+        assert np.mean(errors) == pytest.approx(stated[f"{kind}_error"]["mean"], abs=2e-3)
+        assert max(errors) == pytest.approx(stated[f"{kind}_error"]["max"], abs=2e-3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_error_bounds(family: str) -> None:
+    """All LUTs together within 10 %; matrix units within 15 % on average, each within 40 %."""
+    sums = np.zeros(2)
+    for group in GROUPS:
+        for model, real in _pairs(family, group):
+            sums += model.lut, real["lut"]
+    assert sums[0] == pytest.approx(sums[1], rel=0.10)
+    bounds = coefficients()["families"][family]["blocks"]["matvec"]["lut_error"]
+    assert bounds["mean"] <= 0.15 and bounds["max"] <= 0.40
+
+
+def test_block_ram_and_multipliers_are_exact_on_ecp5() -> None:
+    for group in ("matvec", "window", "fifo", "requant"):
+        for model, real in _pairs("ecp5", group):
+            assert (model.bram, model.dsp) == (real["bram"], real["dsp"])
+
+
+def test_provenance_is_written_down() -> None:
+    table = coefficients()
+    assert table["command"] and table["measurements"]
+    for family in FAMILIES:
+        assert all("yosys" in tool.lower() for tool in table["families"][family]["tool"])
+        assert table["families"][family]["date"]
+
+
+@given(mapped_networks())
+def test_a_design_costs_the_sum_of_its_blocks(case: tuple[Graph, Folding]) -> None:
+    hardware = map_graph(*case)
+    for family in FAMILIES:
+        total = graph_resources(hardware, family)
+        parts = [block_resources(b, family) for b in blocks_of(hardware).values()]
+        assert total.lut > sum(p.lut for p in parts) > 0
+        assert total.bram == sum(p.bram for p in parts)
+        assert total.dsp == sum(p.dsp for p in parts)
+
+
+def test_more_parallel_costs_more() -> None:
+    costs = []
+    for pe, simd in ((1, 1), (2, 4), (4, 8), (16, 24)):
+        folding = Folding({"conv_2": NodeFolding(pe=pe, simd=simd)})
+        block = blocks_of(map_graph(digits_like(), folding))["conv_2"]
+        costs.append(block_resources(block, "ecp5").lut)
+    assert costs == sorted(costs)
+
+
+def test_unknown_family_is_refused() -> None:
+    with pytest.raises(TargetError, match="no cost model for family 'ice40'"):
+        graph_resources(map_graph(digits_like()), "ice40")
