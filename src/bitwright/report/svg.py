@@ -132,6 +132,7 @@ def heatmap(title: str, labels: Sequence[str], matrix: Sequence[Sequence[int]]) 
                 f"for {escape(labels[column])}: {count}</title></rect>"
             )
             if count and cell > 20:
-                parts.append(_text(left + (column + 0.5) * cell, y + cell / 2 + 4, str(count)))
+                x = left + (column + 0.5) * cell
+                parts.append(_text(x, y + cell / 2 + 4, str(count), style="b"))
     side = cell * len(labels)
     return _svg(left + side + 6, top + side + 6, title, parts)
