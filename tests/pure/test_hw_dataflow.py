@@ -12,7 +12,7 @@ from tests.hw_networks import Net, digits_like, levels, mapped_networks
 from bitwright.errors import GraphError
 from bitwright.hw import Folding, NodeFolding, analyse, blocks_of, map_graph
 from bitwright.hw.blocks import Block, Fifo, Window, block_of
-from bitwright.hw.dataflow import block_intervals, occupancy, periodic
+from bitwright.hw.dataflow import block_intervals, occupancy, periodic, waiting
 from bitwright.hw.dialect import HARDWARE
 from bitwright.ir import Graph, GraphBuilder
 
@@ -165,6 +165,14 @@ def test_occupancy_counts_what_waits(pairs: list[tuple[int, int]]) -> None:
         present = (made + shift <= cycle) & (cycle <= taken + shift)
         worst = max(worst, int(present.sum()))
     assert occupancy(made, taken, period) == worst
+    start = int(made[0]) + back * period
+    shift = np.arange(back + 2)[:, None] * period
+    held = [
+        int(((made + shift <= cycle) & (cycle <= taken + shift)).sum())
+        for cycle in range(start, start + period)
+    ]
+    if worst <= 2:
+        assert waiting(made, taken, period) == sum(number == 2 for number in held)
 
 
 def test_intervals_are_the_published_formulas() -> None:
@@ -196,6 +204,7 @@ def test_fifos_hold_what_the_schedule_puts_into_them(case: tuple[Graph, Folding]
             # What the FIFO holds in the schedule of the finished design: made to taken.
             assert flow.beats[block.node.output] <= block.depth
     for edge, beats in flow.beats.items():
+        # A stream without a FIFO has two places.
         producer = hardware.producer(edge)
         (reader,) = hardware.consumers(edge)
         if producer is not None and "fifo" not in (producer.op, reader.op):

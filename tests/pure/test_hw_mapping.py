@@ -90,6 +90,14 @@ def test_unset_folding_follows_the_neighbours() -> None:
     assert found["conv_2_dwc"] == (4, 12)
 
 
+def test_an_input_is_as_wide_as_its_first_reader_wants() -> None:
+    graph = Net((6, 4, 2), "uint2", "int2n").flatten().dense(4, name="fc").finish()
+    hardware = map_graph(graph, Folding({"fc": NodeFolding(simd=16)}))
+    assert [node.op for node in hardware][:2] == ["flatten", "matvec"]
+    assert blocks_of(hardware)["flat"].lanes == (16, 16)
+    assert analyse(hardware).interval == 3 * 4
+
+
 def test_lane_counts_that_share_no_divisor_go_through_their_multiple() -> None:
     graph = mlp("uint4", "int4n")
     folding = Folding({"dense": NodeFolding(pe=4), "dense_2": NodeFolding(simd=6)})

@@ -18,7 +18,7 @@ from tests.hw_networks import (
 )
 
 from bitwright.figures import Resources
-from bitwright.hw import FillGoal, Folding, analyse, map_graph, search_folding
+from bitwright.hw import FillGoal, Folding, NodeFolding, analyse, map_graph, search_folding
 from bitwright.ir import Graph, random_feeds
 from bitwright.rtl.emit import emit
 from bitwright.sim import SimResult, Simulator, StallPattern, burst_stalls, no_stalls, random_stalls
@@ -91,6 +91,16 @@ def test_digits_network_as_the_search_folds_it(tmp_path: Path) -> None:
     middle = design.flow.interval * 2 + 17
     again = design.run(no_stalls(), reset_at=middle)
     assert again.frames == FRAMES
+
+
+def test_a_fully_busy_converter_gets_the_places_it_needs(tmp_path: Path) -> None:
+    """Two places would hold all beats, but the converter stands still while both are taken."""
+    graph = Net((36,), "uint2", "int5n").threshold().dense(4, name="fc").finish()
+    folding = Folding({"act": NodeFolding(pe=1), "fc": NodeFolding(pe=2, simd=4)})
+    design = Design(graph, folding, tmp_path)
+    assert design.flow.intervals["fc_dwc"] == design.flow.interval == 36
+    assert design.flow.intervals["fc"] == 18
+    design.check()
 
 
 def test_fully_unfolded_layers_run_at_their_rate(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ class Dataflow:
         bottleneck: the block whose interval that is.
         beats: edge -> largest number of beats between producer and consumer in the model's
             schedule.
+        waits: edge -> cycles of a frame in which two beats or more are there: without a FIFO, all
+            of the producer would stand still then.
         intervals: block -> its own interval.
     """
 
@@ -51,11 +53,12 @@ class Dataflow:
     latency: int
     bottleneck: str
     beats: Mapping[str, int]
+    waits: Mapping[str, int]
     intervals: Mapping[str, int]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "beats", MappingProxyType(dict(self.beats)))
-        object.__setattr__(self, "intervals", MappingProxyType(dict(self.intervals)))
+        for name in ("beats", "waits", "intervals"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
 
 def block_intervals(graph: Graph) -> dict[str, int]:
@@ -86,7 +89,8 @@ def analyse(graph: Graph, delays: Mapping[str, int] | None = None) -> Dataflow:
         interval=period,
         latency=_lone_latency(graph, blocks, delays or {}),
         bottleneck=bottleneck,
-        beats=schedule.occupancies(),
+        beats={e: occupancy(*pair, period) for e, pair in schedule.pairs().items()},
+        waits={e: waiting(*pair, period) for e, pair in schedule.pairs().items()},
         intervals=intervals,
     )
 
@@ -150,11 +154,9 @@ class _Schedule:
         self.made[window.output] = times.produce
         self._lazy.add(window.name)
 
-    def occupancies(self) -> dict[str, int]:
-        worst: dict[str, int] = {}
-        for (edge, _), taken in self.taken.items():
-            worst[edge] = max(worst.get(edge, 0), occupancy(self.made[edge], taken, self.period))
-        return worst
+    def pairs(self) -> dict[str, tuple[Times, Times]]:
+        """edge -> times at which its beats are made and taken."""
+        return {edge: (self.made[edge], taken) for (edge, _), taken in self.taken.items()}
 
 
 def periodic(block: Block, arrive: Times, period: int) -> tuple[Times, Times]:
@@ -179,6 +181,12 @@ def occupancy(made: Times, taken: Times, period: int) -> int:
     ends = np.concatenate([taken - k * period for k in range(frames, -1, -1)])
     gone = np.searchsorted(ends, made, side="left") - frames * len(taken)
     return int((np.arange(len(made)) + 1 - gone).max())
+
+
+def waiting(made: Times, taken: Times, period: int) -> int:
+    """Cycles of a frame in which at least two beats are made and not yet taken."""
+    following = np.concatenate([made[1:], made[:1] + period])
+    return int(np.maximum(0, taken - following + 1).sum())
 
 
 def _lone_latency(graph: Graph, blocks: Mapping[str, Block], delays: Mapping[str, int]) -> int:

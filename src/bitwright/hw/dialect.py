@@ -164,7 +164,7 @@ def _infer_fifo(node: Node, types: Types) -> Types:
 
 
 def _infer_flatten(node: Node, types: Types) -> Types:
-    _divides(node, "lanes", types[0].channels, "channels")
+    _divides(node, "lanes", types[0].size, "elements of a frame")
     return INTEGER.ops["flatten"].infer(node, types)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from math import prod
 
@@ -47,7 +48,7 @@ def fifo_depths(hardware: Graph) -> dict[str, int]:
     while True:
         flow = analyse(hardware, delays)
         needed = {edge for edge, beats in flow.beats.items() if beats > DIRECT_BEATS}
-        needed |= _tight_edges(hardware, blocks, flow)
+        needed |= _tight_edges(hardware, blocks, flow, delays)
         new = needed - set(delays) - set(hardware.inputs)
         if not new:
             break
@@ -56,20 +57,36 @@ def fifo_depths(hardware: Graph) -> dict[str, int]:
     return {edge: _round_depth(flow.beats[edge] + slack[edge]) for edge in delays}
 
 
-def _tight_edges(hardware: Graph, blocks: dict[str, Block], flow: Dataflow) -> set[str]:
-    """Edges whose consumer cannot afford the bubbles of a pipeline that stood still."""
+def _tight_edges(
+    hardware: Graph, blocks: dict[str, Block], flow: Dataflow, buffered: Container[str]
+) -> set[str]:
+    """Edges on which two places are not enough although the schedule never has more than two beats.
+
+    Two beats at the end of a block make all of it stand still: not affordable where it, or a block
+    directly in front of it, has less time to spare. And what stood still may hold bubbles: not
+    affordable for a matrix unit behind it that has hardly any time to spare.
+    """
     tight: set[str] = set()
+    spare: dict[str, int] = dict.fromkeys(hardware.inputs, flow.interval)
     for node in hardware:
         (edge,) = node.inputs
+        own = flow.interval - flow.intervals[node.name]
         producer = hardware.producer(edge)
-        if producer is None or not isinstance(blocks[node.name], MatVec):
-            continue
-        shape = hardware.types[edge].shape
-        bursts = prod(shape[:-1]) if len(shape) == 3 else 1
-        spare = flow.interval - flow.intervals[node.name]
-        if spare < bursts * blocks[producer.name].pipeline:
-            tight.add(edge)
+        if producer is not None:
+            if 0 < flow.waits[edge] and spare[edge] < flow.waits[edge]:
+                tight.add(edge)
+            bubbles = _bursts(hardware, node) * blocks[producer.name].pipeline
+            if isinstance(blocks[node.name], MatVec) and own < bubbles:
+                tight.add(edge)
+        before = flow.interval if edge in buffered or edge in tight else spare[edge]
+        spare.update(dict.fromkeys(node.outputs, min(own, before)))
     return tight
+
+
+def _bursts(hardware: Graph, node: Node) -> int:
+    """Vectors of a frame."""
+    shape = hardware.types[node.inputs[0]].shape
+    return prod(shape[:-1]) if len(shape) == 3 else 1
 
 
 def _pipeline_latency(

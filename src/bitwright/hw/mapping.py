@@ -100,7 +100,9 @@ def _fold_attrs(
         simd = wanted if choice.simd else gcd(channels, wanted)
         return {"simd": simd, **rows}
     if "lanes" in node.attrs:
-        return {"lanes": gcd(before or 1, channels)}
+        # At an input of the graph there is nothing to follow but the reader.
+        lanes = before or _wanted_lanes(hardware, node, choices, before)
+        return {"lanes": gcd(lanes, block.input_type.size)}
     per_pixel = channels // node.integer("window") if node.op == "pool_max" else channels
     return {"pe": choice.pe or gcd(before or 1, per_pixel)}
 
@@ -108,10 +110,13 @@ def _fold_attrs(
 def _wanted_lanes(
     hardware: Graph, node: Node, choices: dict[str, NodeFolding], before: int | None
 ) -> int:
-    """Lanes that the reader of a pad or window would like to get."""
-    (reader,) = hardware.consumers(node.output)
+    """Lanes that the (first) reader of a block would like to get."""
+    readers = hardware.consumers(node.outputs[0])
+    if not readers:
+        return 1
+    reader = readers[0]
     choice = choices[reader.name]
-    if reader.op in ("pad", "window"):
+    if reader.op in ("pad", "window", "flatten", "fork"):
         return choice.simd or _wanted_lanes(hardware, reader, choices, before)
     if reader.op == "matvec":
         return choice.simd or 1

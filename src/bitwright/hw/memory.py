@@ -158,6 +158,8 @@ def rom_resources(family: str, depth: int, width: int, style: str) -> Resources:
 
 def ram_style(family: str, depth: int, width: int, style: str = "auto") -> str:
     """`distributed` or `block` for a read-write memory; `auto` is made definite."""
+    if family == "cyclonev" and depth > _LUTRAM[family][0]:
+        return "block"  # Yosys maps no deeper memory to MLABs
     costs = ram_luts(family, depth, width), bram_count(family, depth, width)
     return choose_style(style, *costs)
 

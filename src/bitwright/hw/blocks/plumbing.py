@@ -43,7 +43,7 @@ class Fifo(Block):
         return ram_resources(family, self.depth, self.inputs[0].width, style)
 
     def features(self, family: str) -> dict[str, float]:
-        return {"counter": self.depth.bit_length()}
+        return {"counter": self.depth.bit_length(), "width": self.inputs[0].width}
 
     def instance(self) -> Instance:
         return Instance(

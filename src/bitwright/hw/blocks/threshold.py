@@ -22,7 +22,8 @@ from bitwright.hw.memory import Memory, add_all, bram_count, choose_style, pack_
 from bitwright.ir import IntArray, Node, bits_for_interval
 
 MAX_BITS = 8  # search stages of the module
-_SMALL_ROM = 1536  # bits below which Yosys does not take a block RAM by itself
+# Bits up to which Yosys does not take a block RAM by itself (measured).
+_SMALL_ROM = {"ecp5": 1536, "xc7": 4096, "xcup": 4096, "cyclonev": 1536}
 
 
 @final
@@ -117,7 +118,7 @@ class Threshold(Block):
         luts, brams = 0.0, 0
         for stage in range(self.stages):
             depth, width = self.fold << stage, self.word_bits
-            if in_luts or depth * width <= _SMALL_ROM:
+            if in_luts or depth * width <= _SMALL_ROM[family]:
                 luts += rom_luts(family, depth, width)
             else:
                 brams += bram_count(family, depth, width)
