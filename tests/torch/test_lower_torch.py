@@ -171,3 +171,24 @@ def test_layers_named_like_the_ends() -> None:
     graph = lower(frozen, (4,))
     compare_torch_graph(frozen, graph, images, accumulators=True).require()
     assert {n.source for n in graph if n.op == "dense"} == {"scores", "label"}
+
+
+def test_edges_carry_the_real_scales() -> None:
+    """level * scale of every edge is the trained network's real value, up to float rounding."""
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
+    )
+    images = torch.rand(16, 1, 6, 6)
+    policy = Policy.uniform(input="uint8", weight="int8", activation="uint6")
+    quantized = apply(model, policy, "calibrate", images)
+    quantized(images)
+    frozen = apply(quantized.eval(), policy, "freeze")
+    graph = lower(frozen, (1, 6, 6))
+    x = np.rint(images.numpy().transpose(0, 2, 3, 1) / graph.types["x"].scale[0]).astype(np.int64)
+    edges = graph.run({"x": np.clip(x, 0, 255)}, edges=True)
+    with torch.no_grad():
+        real = model[0](images)
+    name = next(n.output for n in graph if n.op == "conv")
+    got = edges[name] * np.asarray(graph.types[name].scale)
+    assert np.abs(got.transpose(0, 3, 1, 2) - real.numpy()).max() < 0.03 * real.abs().max().item()

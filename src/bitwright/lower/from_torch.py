@@ -142,13 +142,10 @@ def _weights(
 def _scale(
     low: _Lowering, node: fx.Node, attribute: str, input_scale: float = 1.0
 ) -> tuple[float, ...]:
-    """A scale that a frozen module carries, or 1 where it carries none: real values in levels.
-
-    Scales between input and scores are for reports alone. That of the scores is always right.
-    """
-    if node is low.scaled:
+    """The real value of a level that a frozen module carries: scales are for reports alone."""
+    if node is low.scaled:  # divided back from the scores, so that the product is theirs exactly
         return (_score_scale(low.frozen) / input_scale,)
-    found = getattr(low.frozen.get_submodule(str(node.target)), attribute, 1.0)
+    found = getattr(low.frozen.get_submodule(str(node.target)), attribute)
     return tuple(float(s) for s in np.asarray(found, dtype=np.float64).reshape(-1))
 
 

@@ -174,6 +174,7 @@ def _quantize(walk: _Freezer, node: fx.Node, quantizer: ActivationQuantizer, edg
         activation = ShiftActivation(
             multiplier, shift_offset, shift, spec.format, spec.rounding, interval, path
         )
+    activation.unit = float(unit)
     new = walk.emit(path, activation, edge.node)
     for pool_path, pool in edge.pools:
         new = walk.emit(pool_path, _pool(pool), new)
@@ -234,6 +235,7 @@ def _weighted(walk: _Freezer, node: fx.Node, layer: QuantConv2d | QuantLinear, e
     else:
         weight_format = layer.weight_quantizer.spec.format
         module = IntegerLinear(levels, bias, weight_format, interval, path)
+    module.weight_unit = unit.to(torch.float64).cpu().numpy().reshape(-1)
     new = walk.emit(path, module, edge.node)
     return Edge(new, gain, offset, module.lo, module.hi, path)
 

@@ -74,6 +74,8 @@ class _IntegerLayer(nn.Module):
 
     weight: Tensor
     bias: Tensor | None
+    #: Real value of a weight's level 1, one or one per row: for reports, not for arithmetic.
+    weight_unit: FloatArray = np.ones(1)
 
     def __init__(
         self,
@@ -193,6 +195,9 @@ class AffineActivation(nn.Module):
     a: Tensor
     b: Tensor
 
+    #: Real value of level 1: for reports, not for arithmetic.
+    unit: float = 1.0
+
     def __init__(
         self,
         a: FloatArray,
@@ -254,6 +259,9 @@ class ShiftActivation(nn.Module):
 
     multiplier: Tensor
     offset: Tensor
+
+    #: Real value of level 1: for reports, not for arithmetic.
+    unit: float = 1.0
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ use the vectorised clamp, round and multiply in place instead. Gradients:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,15 +25,50 @@ from bitwright.quant.rounding_torch import round_to_int
 #: (smallest level, largest level, rounding): what a staircase needs besides its unit.
 Stairs = tuple[int, int, Rounding]
 
+#: Elements a block: 1 MiB of float32.
+_BLOCK = 1 << 18
+
 
 def to_levels_(ratio: Tensor, stairs: Stairs) -> Tensor:
-    """Clip and round ``ratio`` (reals in units of a level), overwriting it where possible."""
+    """Clip and round ``ratio`` (reals in units of a level) in place."""
     low, high, rounding = stairs
     # The ends are integers, so clipping first and rounding then is the same as the reverse.
     ratio.clamp_(low, high)
     if rounding is Rounding.HALF_EVEN:
         return ratio.round_()
-    return round_to_int(ratio, rounding)
+    return ratio.copy_(round_to_int(ratio, rounding))
+
+
+def quantize_into(out: Tensor, x: Tensor, unit: float, stairs: Stairs) -> Tensor:
+    """``out = unit * clip(round(x / unit))``, block by block; ``out`` may be ``x``."""
+    inverse = 1.0 / unit
+    for target, source in blocks(out, x):
+        torch.mul(source, inverse, out=target)
+        to_levels_(target, stairs).mul_(unit)
+    return out
+
+
+def blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same stretches of several tensors, small enough to stay in a processor's cache.
+
+    Several passes over a block then cost little more than one over memory. Tensors of differing
+    layout, small ones, and those of a GPU come back whole.
+    """
+    flats = [flat for flat in map(_flat, tensors) if flat is not None]
+    small = tensors[0].numel() <= _BLOCK or tensors[0].device.type != "cpu"
+    if small or len(flats) < len(tensors) or len({layout for layout, _ in flats}) > 1:
+        yield tensors
+    else:
+        yield from zip(*(flat.split(_BLOCK) for _, flat in flats), strict=True)
+
+
+def _flat(x: Tensor) -> tuple[torch.memory_format, Tensor] | None:
+    """The elements in memory order, with the name of that order; None if there are gaps."""
+    if x.is_contiguous():
+        return torch.contiguous_format, x.view(-1)
+    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
+        return torch.channels_last, x.permute(0, 2, 3, 1).view(-1)
+    return None
 
 
 def spread(unit: Tensor, weight: Tensor) -> Tensor:
@@ -56,7 +92,7 @@ class QuantizeActivation(Function):
         stairs: Stairs,
         gradient_scale: float,
     ) -> Tensor:
-        out = to_levels_(x * (1.0 / unit), stairs).mul_(unit)
+        out = quantize_into(torch.empty_like(x), x, unit, stairs)
         ctx.unit, ctx.stairs, ctx.gradient_scale = unit, stairs, gradient_scale
         ctx.scale_shape = None if scale is None else scale.shape
         ctx.save_for_backward(*((x,) if scale is None else (x, out)))
@@ -65,11 +101,16 @@ class QuantizeActivation(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
         x = ctx.saved_tensors[0]
-        low, high, _ = ctx.stairs
-        inside = torch.ops.aten.hardtanh_backward(grad, x, low * ctx.unit, high * ctx.unit)
+        low, high = ctx.stairs[0] * ctx.unit, ctx.stairs[1] * ctx.unit
         if ctx.scale_shape is None:
+            inside = torch.ops.aten.hardtanh_backward(grad, x, low, high)
             return inside, None, None, None, None
-        slope = dot(grad, ctx.saved_tensors[1]) - dot(inside, x)
+        inside = torch.empty_like(x)
+        slope = torch.zeros((), dtype=x.dtype, device=x.device)
+        for g, source, out, target in blocks(grad, x, ctx.saved_tensors[1], inside):
+            torch.ops.aten.hardtanh_backward.grad_input(g, source, low, high, grad_input=target)
+            slope += dot(g, out)
+            slope -= dot(target, source)
         scale_grad = (slope * (ctx.gradient_scale / ctx.unit)).reshape(ctx.scale_shape)
         return inside, scale_grad, None, None, None
 
@@ -145,10 +186,7 @@ class LearnedWeight(Function):
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Sum of products, in one pass and without a temporary where the layouts allow it."""
-    if a.is_contiguous() and b.is_contiguous():
-        return torch.dot(a.view(-1), b.view(-1))
-    layout = torch.channels_last
-    if a.dim() == 4 and a.is_contiguous(memory_format=layout):
-        if b.is_contiguous(memory_format=layout):
-            return torch.dot(a.permute(0, 2, 3, 1).reshape(-1), b.permute(0, 2, 3, 1).reshape(-1))
-    return (a * b).sum()
+    left, right = _flat(a), _flat(b)
+    if left is None or right is None or left[0] != right[0]:
+        return (a * b).sum()
+    return torch.dot(left[1], right[1])

@@ -22,6 +22,7 @@ from bitwright.quant.functions import (
     SignActivation,
     Stairs,
     SubstituteWeight,
+    quantize_into,
     spread,
     to_levels_,
 )
@@ -267,9 +268,8 @@ class ActivationQuantizer(nn.Module):
         if isinstance(self.spec.format, BipolarFormat):
             positive = x.ge_(0) if self.reuse_input else (x >= 0).to(x.dtype)
             return positive.mul_(2 * unit).sub_(unit)
-        inverse = 1.0 / unit
-        ratio = x.mul_(inverse) if self.reuse_input else x * inverse
-        return to_levels_(ratio, stairs).mul_(unit)
+        out = x if self.reuse_input else torch.empty_like(x)
+        return quantize_into(out, x, unit, stairs)
 
     @property
     def _follows_batches(self) -> bool:
