@@ -18,7 +18,7 @@ from bitwright.build.vendor import write_vendor_project
 from bitwright.build.yosys import TOP_GLUE, SynthesisOptions, synthesise
 from bitwright.errors import GraphError, RunError, TargetError, ToolError
 from bitwright.figures import Resources, Source
-from bitwright.tools import find
+from bitwright.tools import Tool, find, finder
 
 DOTS = Path(__file__).with_name("dots")
 ECP5 = load_target("ecp5-25k")
@@ -39,6 +39,10 @@ def _nextpnr() -> None:
 
 def _copy(tmp_path: Path) -> Path:
     return Path(shutil.copytree(DOTS, tmp_path / "design"))
+
+
+def _candidates() -> list[Tool]:
+    return [tool for tool in finder._yosys() if tool.origin.startswith("package")]
 
 
 def _edit(folder: Path, name: str, old: str, new: str) -> None:
@@ -141,6 +145,18 @@ def test_multipliers_stay_out_of_dsp_blocks_when_told(tmp_path: Path) -> None:
     assert with_dsp.resources.dsp == 6
     assert without.resources.dsp == 0
     assert without.resources.lut > with_dsp.resources.lut
+
+
+@pytest.mark.slow
+def test_every_yosys_here_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The native one and the WebAssembly one (slow: it is compiled by its first run)."""
+    folder = Path(shutil.copytree(DOTS, tmp_path / "a design"))
+    cells = {}
+    for tool in _candidates():
+        monkeypatch.setattr("bitwright.build.yosys.require", lambda name, tool=tool: tool)
+        out = tmp_path / f"out {len(cells)}"
+        cells[tool.origin] = dict(synthesise(folder, ECP5, out).cells)
+    assert len({str(sorted(found.items())) for found in cells.values()}) == 1, cells
 
 
 def test_changed_memory_is_another_result(tmp_path: Path) -> None:

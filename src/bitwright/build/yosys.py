@@ -100,10 +100,11 @@ def synthesise(
     tool = require("yosys")
     out_dir.mkdir(parents=True, exist_ok=True)
     commands = synthesis_commands(design, target.family, options or SynthesisOptions())
-    key = cache.content_key([tool.identity, *commands, *design_content(design_dir, design)])
+    reads = read_commands(design)
+    key = cache.content_key([tool.identity, *reads, *commands, *design_content(design_dir, design)])
     figures = cache.fetch("yosys", key, out_dir)
     if figures is None:
-        ran = _run(tool, commands, design_dir, out_dir, timeout, tick)
+        ran = _run(tool, design, commands, design_dir, out_dir, timeout, tick)
         names = (NETLIST, STATISTICS, LOG, SCRIPT)
         cache.keep("yosys", key, [out_dir / name for name in names], ran)
         return _result(out_dir, target.family, tool, ran, cached=False)
@@ -111,14 +112,12 @@ def synthesise(
 
 
 def synthesis_commands(design: Design, family: str, options: SynthesisOptions) -> list[str]:
-    """The Yosys script of a design, without the lines that write results."""
+    """The Yosys script of a design, without the lines that read sources and write results."""
     flags = [*_FAMILY_FLAGS[family]]
     flags += [] if options.dsp else ["-nodsp"]
     flags += options.extra
-    reads = [f"read_verilog -sv -defer {_quote(name)}" for name in design.files]
     command = _FAMILY_COMMAND[family]
     return [
-        *reads,
         f"hierarchy -top {design.top}",
         f"proc {design.top}",
         f"check {design.top}",  # while its nets have their own names, for messages
@@ -144,12 +143,18 @@ _FAMILY_FLAGS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def read_commands(design: Design, folder: str = "") -> list[str]:
+    """The lines of a Yosys script that read the sources, from a folder (with its ``/``)."""
+    return [f"read_verilog -sv -defer {_quote(folder + name)}" for name in design.files]
+
+
 def _quote(name: str) -> str:
     return f'"{name}"' if " " in name else name
 
 
 def _run(
     tool: Tool,
+    design: Design,
     commands: list[str],
     design_dir: Path,
     out_dir: Path,
@@ -161,7 +166,10 @@ def _run(
     back = Path(os.path.relpath(out_dir.resolve(), design_dir.resolve()))
     for stale in (NETLIST, STATISTICS):
         (out_dir / stale).unlink(missing_ok=True)
+    # There, too, "lib/x.sv" is looked for in "/lib" if the machine has such a folder.
+    detour = f"../{design_dir.resolve().name}/" if "WebAssembly" in tool.origin else ""
     lines = [
+        *read_commands(design, detour),
         *commands,
         f"tee -q -o {_quote(str(back / STATISTICS))} stat -json",
         f"write_json {_quote(str(back / NETLIST))}",
