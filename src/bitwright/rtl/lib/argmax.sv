@@ -74,8 +74,8 @@ module argmax #(
   end
 
   // Tournament over the lanes of a beat: nodes 1 .. 2*Leaves-1 as a heap, every level registered.
-  logic [2*Leaves*NodeWidth-1:0] heap;
-  assign heap[NodeWidth-1:0] = '0;
+  logic [2*Leaves*NodeWidth-1:0] heap_d, heap_q;
+  assign heap_d[NodeWidth-1:0] = '0;
 
   for (genvar n = 0; n < Leaves; n++) begin : gen_leaf
     if (n < PE) begin : gen_score
@@ -85,33 +85,29 @@ module argmax #(
       end else begin : gen_unsigned
         assign score = in_data_i[n*Width +: Width];
       end
-      always_ff @(posedge clk_i) begin : p_leaf
-        if (en) begin
-          heap[(Leaves+n)*NodeWidth +: NodeWidth] <= {index_q + IndexWidth'(n), 1'b1, score};
-        end
-      end
+      assign heap_d[(Leaves+n)*NodeWidth +: NodeWidth] = {index_q + IndexWidth'(n), 1'b1, score};
     end else begin : gen_absent
-      assign heap[(Leaves+n)*NodeWidth +: NodeWidth] = '0;
+      assign heap_d[(Leaves+n)*NodeWidth +: NodeWidth] = '0;
     end
   end
 
   for (genvar n = 1; n < Leaves; n++) begin : gen_node
     logic [NodeWidth-1:0] left, right;
-    assign left  = heap[2*n*NodeWidth +: NodeWidth];
-    assign right = heap[(2*n+1)*NodeWidth +: NodeWidth];
-    always_ff @(posedge clk_i) begin : p_node
-      if (en) begin
-        heap[n*NodeWidth +: NodeWidth] <=
-          right[KeyWidth-1:0] > left[KeyWidth-1:0] ? right : left;
-      end
-    end
+    assign left  = heap_q[2*n*NodeWidth +: NodeWidth];
+    assign right = heap_q[(2*n+1)*NodeWidth +: NodeWidth];
+    assign heap_d[n*NodeWidth +: NodeWidth] =
+      right[KeyWidth-1:0] > left[KeyWidth-1:0] ? right : left;
+  end
+
+  always_ff @(posedge clk_i) begin : p_heap
+    if (en) heap_q <= heap_d;
   end
 
   // Running winner over the beats of the frame; only a greater score replaces it.
   logic [NodeWidth-1:0] winner, best_q;
   logic                 done_q, take;
 
-  assign winner = heap[NodeWidth +: NodeWidth];
+  assign winner = heap_q[NodeWidth +: NodeWidth];
   assign take   = first_q[Depth-1] | (winner[KeyWidth-1:0] > best_q[KeyWidth-1:0]);
 
   always_ff @(posedge clk_i) begin : p_best
@@ -127,6 +123,6 @@ module argmax #(
   );
 
   logic unused;
-  assign unused = &{1'b0, heap[NodeWidth-1:0]};
+  assign unused = &{1'b0, heap_q[NodeWidth-1:0]};
 endmodule
 `default_nettype wire

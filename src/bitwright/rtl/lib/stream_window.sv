@@ -134,9 +134,10 @@ module stream_window #(
   always_comb begin : p_delta
     ready_delta = '0;
     used_delta  = '0;
-    if (row_drop) ready_delta = frame_drop ? -LevelWidth'(LastDrop) : -LevelWidth'(StrideH);
+    // The minus stays inside the cast: Yosys drops one in front of a cast constant.
+    if (row_drop) ready_delta = frame_drop ? LevelWidth'(-LastDrop) : LevelWidth'(-StrideH);
     if (row_drop_q && skid_ready) begin
-      used_delta = frame_drop_q ? -LevelWidth'(LastDrop) : -LevelWidth'(StrideH);
+      used_delta = frame_drop_q ? LevelWidth'(-LastDrop) : LevelWidth'(-StrideH);
     end
   end
 
