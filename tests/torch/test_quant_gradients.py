@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bitwright.formats import Rounding, parse_format
+from bitwright.quant import functions
 from bitwright.quant.functions import (
     LearnedWeight,
     QuantizeActivation,
@@ -29,8 +30,10 @@ def lsq(x, unit, low, high):
     return rounded * unit
 
 
+@pytest.mark.parametrize("block", [1 << 18, 50])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_activation_gradients_are_those_of_lsq(layout) -> None:
+def test_activation_gradients_are_those_of_lsq(layout, block, monkeypatch) -> None:
+    monkeypatch.setattr(functions, "_BLOCK", block)  # 50: many blocks, the last one short
     torch.manual_seed(0)
     x = (torch.randn(3, 4, 5, 6) * 2).to(memory_format=layout).requires_grad_()
     scale = torch.full((1,), 0.17, requires_grad=True)
@@ -45,6 +48,25 @@ def test_activation_gradients_are_those_of_lsq(layout) -> None:
     assert torch.allclose(x.grad, x2.grad, rtol=1e-6)
     assert torch.equal(x.grad == 0, x2.grad == 0)
     assert torch.allclose(scale.grad, 0.5 * s2.grad, rtol=1e-4)
+
+
+def test_gradients_of_other_layouts_than_the_input(monkeypatch) -> None:
+    monkeypatch.setattr(functions, "_BLOCK", 50)
+    torch.manual_seed(0)
+    x = (torch.randn(3, 4, 5, 6) * 2).requires_grad_()
+    scale = torch.full((1,), 0.17, requires_grad=True)
+    out = QuantizeActivation.apply(x, scale, float(scale.detach()), STAIRS, 1.0)
+    out.sum().backward()  # an expanded gradient, all of it one number
+    found = scale.grad.clone(), x.grad.clone()
+    x.grad = scale.grad = None
+    out = QuantizeActivation.apply(x, scale, float(scale.detach()), STAIRS, 1.0)
+    out.backward(torch.ones(3, 4, 5, 6).to(memory_format=torch.channels_last))
+    assert torch.allclose(scale.grad, found[0], rtol=1e-4)
+    assert torch.equal(x.grad, found[1])
+    spaced = torch.randn(3, 4, 10, 6)[:, :, ::2]
+    with torch.no_grad():
+        whole = QuantizeActivation.apply(spaced.contiguous(), None, 0.17, STAIRS, 0.0)
+        assert torch.equal(QuantizeActivation.apply(spaced, None, 0.17, STAIRS, 0.0), whole)
 
 
 def test_weight_gradients_per_channel_are_those_of_lsq() -> None:
