@@ -23,7 +23,7 @@ from bitwright.ir import IntArray, Node, bits_for_interval
 
 MAX_BITS = 8  # search stages of the module
 # Bits up to which Yosys does not take a block RAM by itself (measured).
-_SMALL_ROM = {"ecp5": 1536, "xc7": 4096, "xcup": 4096, "cyclonev": 1536}
+_SMALL_ROM = {"ecp5": 2048, "xc7": 4096, "xcup": 4096, "cyclonev": 1536}
 
 
 @final
