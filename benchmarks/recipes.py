@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build recipes end to end and tabulate what they reach.
+
+    python benchmarks/recipes.py digits
+    python benchmarks/recipes.py mnist-tfc-w1a1 mnist-tfc-w2a2 mnist-cnn-w4a4 --until simulate
+
+Runs lie under ``--runs`` and are resumed. Writes docs/results/recipes.json and recipes.md; rows of
+recipes that were not named are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from bitwright.api import Pipeline, versions
+from bitwright.recipe import load_recipe
+from bitwright.report.summary import show
+from bitwright.steps import STEP_NAMES
+from bitwright.steps.results import SimulateResult, load_result
+
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
+COLUMNS = (
+    "accuracy, float",
+    "accuracy, quantized",
+    "accuracy, integer graph",
+    "model size",
+    "cycles an image, predicted",
+    "cycles an image, simulated",
+    "LUT",
+    "BRAM",
+    "Fmax",
+)
+
+
+def build(name: str, runs: Path, until: str) -> dict[str, Any]:
+    """One row: the run's summary, and what the simulation compared."""
+    summary = Pipeline(load_recipe(name), runs / name).build(until)
+    proof = load_result(SimulateResult, next((runs / name).glob("*-simulate")))
+    return {
+        "recipe": name,
+        "rows": [row.model_dump(mode="json") for row in summary.rows],
+        "shown": {row.label: show(row.figure) for row in summary.rows},
+        "images": proof.images,
+        "compared_values": proof.compared_values,
+        "differences": proof.differences,
+        "seconds": summary.seconds,
+        "until": until,
+    }
+
+
+def cpu() -> str:
+    """The processor's name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((li.split(":")[1].strip() for li in lines if li.startswith("model name")), "?")
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as Markdown."""
+    head = ["recipe", *COLUMNS, "RTL = graph: images", "values compared", "differ"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for row in rows:
+        cells = [row["shown"].get(label, "-") for label in COLUMNS]
+        cells += [str(row[key]) for key in ("images", "compared_values", "differences")]
+        lines.append("| " + " | ".join([row["recipe"], *cells]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recipes", nargs="+")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--until", default="report", choices=STEP_NAMES)
+    chosen = parser.parse_args()
+    file = RESULTS / "recipes.json"
+    kept = json.loads(file.read_text())["rows"] if file.exists() else []
+    rows = [row for row in kept if row["recipe"] not in chosen.recipes]
+    rows += [build(name, chosen.runs, chosen.until) for name in chosen.recipes]
+    rows.sort(key=lambda row: row["recipe"])
+    about = {"cpu": cpu(), "cores": os.cpu_count(), **versions()}
+    command = "python " + " ".join(["benchmarks/recipes.py", *sys.argv[1:]])
+    file.write_text(
+        json.dumps({"command": command, "machine": about, "rows": rows}, indent=1) + "\n"
+    )
+    facts = ", ".join(f"{key} {value}" for key, value in about.items())
+    note = (
+        "LUT and BRAM by place and route where Fmax stands, else by the model. Accuracy on all "
+        "test images; RTL compared with the integer graph by `==`, every score and label, with "
+        "random stalls and a reset in mid-frame among the runs."
+    )
+    text = f"# Recipes\n\n`{command}`\n\n{facts}\n\n{note}\n\n{table(rows)}"
+    (RESULTS / "recipes.md").write_text(text)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
