@@ -82,6 +82,14 @@ def test_output_status_and_figures(tmp_path: Path) -> None:
     assert "hello" in str(caught.value)
 
 
+def test_peak_memory_is_the_childs_own(tmp_path: Path) -> None:
+    ballast = bytearray(b"x" * (200 << 20))
+    code = "import time; data = bytearray(b'x' * (60 << 20)); time.sleep(0.5)"
+    done = run_process([sys.executable, "-c", code], cwd=tmp_path, log=tmp_path / "l", timeout=60)
+    assert len(ballast) == 200 << 20
+    assert 60 << 20 < done.peak_memory < 180 << 20
+
+
 def test_missing_program(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="cannot be started: No such file"):
         run_process(["/nowhere/yosys"], cwd=tmp_path, log=tmp_path / "log", timeout=5)

@@ -35,7 +35,7 @@ class Completed:
         returncode: its exit status; negative: the signal that ended it.
         seconds: wall-clock time.
         cpu_seconds: processor time of it and its children.
-        peak_memory: largest resident set of it or one of its children, bytes.
+        peak_memory: its largest resident set, bytes; children do not count.
         log: the file with its standard output and error.
     """
 
@@ -129,12 +129,13 @@ def _wait(
     pid: int, start: float, timeout: float, tick: Tick | None
 ) -> tuple[int | None, float, int]:
     """Exit status, processor time and peak memory of a child; status None at the end of time."""
-    pause = _POLL_S / 4
+    pause, peak = _POLL_S / 4, 0
     while True:
+        peak = _peak_memory(pid) or peak
         done, status, usage = os.wait4(pid, os.WNOHANG)
         if done:
             cpu = usage.ru_utime + usage.ru_stime
-            return os.waitstatus_to_exitcode(status), cpu, usage.ru_maxrss * 1024
+            return os.waitstatus_to_exitcode(status), cpu, peak or usage.ru_maxrss * 1024
         elapsed = time.monotonic() - start
         if elapsed > timeout:
             return None, 0.0, 0
@@ -142,6 +143,19 @@ def _wait(
             tick(elapsed)
         time.sleep(pause)
         pause = min(pause * 1.5, _POLL_S * 5)
+
+
+def _peak_memory(pid: int) -> int:
+    """Peak memory of a running process so far, bytes; 0 where the system does not say.
+
+    The figure of ``wait4`` is no use: it starts at the size of the process that made the child.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    words = next((line.split() for line in lines if line.startswith("VmHWM:")), ["", "0"])
+    return int(words[1]) * 1024
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
