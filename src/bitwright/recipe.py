@@ -22,12 +22,12 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 
 from bitwright.data.spec import DatasetSpec
 from bitwright.errors import RecipeError
 from bitwright.models.catalog import ModelSpec
 from bitwright.quant.policy import Policy
+from bitwright.recipe_errors import explain_mistakes
 from bitwright.recipe_yaml import Document, parse_document
 from bitwright.train.config import TrainConfig
 
@@ -277,7 +277,7 @@ def _validate(document: Document, base_dir: Path) -> Recipe:
     try:
         recipe = Recipe.model_validate({**_with_seeds(fields), "base_dir": base_dir})
     except ValidationError as error:
-        raise _explain(error, document) from error
+        raise explain_mistakes(error, document, Recipe) from error
     _check_policy(recipe, document)
     return _with_absolute_paths(recipe)
 
@@ -331,118 +331,3 @@ def _absolute(path: Path, base_dir: Path) -> Path:
         return path
     beside = base_dir / path
     return (beside if beside.exists() or not path.exists() else path).resolve()
-
-
-def _explain(error: ValidationError, document: Document) -> RecipeError:
-    """Every mistake of the recipe in one error; the first gives place and hint."""
-    mistakes: dict[str, tuple[str, str | None]] = {}
-    for entry in error.errors():
-        where, message, hint = _mistake(dict(entry), document)
-        if where in mistakes:  # one line for each option of a union: say it once
-            message = f"is none of what is allowed, found {_short(entry['input'])}"
-        mistakes[where] = (message, hint)
-    (where, (message, hint)), *others = mistakes.items()
-    for place, (other, _) in others:
-        message += f"\n{place}: {other}"
-    return RecipeError(message, where=where, hint=hint)
-
-
-def _mistake(entry: dict[str, Any], document: Document) -> tuple[str, str, str | None]:
-    """Place, reason and what is allowed."""
-    kind, path = entry["type"], tuple(entry["loc"])
-    if kind == "extra_forbidden":
-        known = _fields_of(path[:-1])
-        close = difflib.get_close_matches(str(path[-1]), known, n=1)
-        guess = f"; did you mean {close[0]!r}?" if close else ""
-        hint = f"keys allowed here: {', '.join(known)}"
-        return document.where(path), f"unknown key{guess}", hint
-    if kind == "missing":
-        hint = f"add the key {'.'.join(map(str, path))}"
-        return document.where(path), "is missing", hint
-    path = _real_part(path)
-    where = document.where(path)
-    if kind == "value_error":
-        return where, str(entry["msg"]).removeprefix("Value error, "), None
-    if kind in ("model_type", "dict_type", "model_attributes_type"):
-        hint = f"its keys: {', '.join(_fields_of(path))}"
-        return where, f"should be a section of keys, found {_short(entry['input'])}", hint
-    reason = str(entry["msg"])
-    reason = f"{reason[:1].lower()}{reason[1:]}, found {_short(entry['input'])}"
-    return where, reason, _allowed(path)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _model_at(path: Sequence[int | str]) -> type[BaseModel]:
-    """The section that a path of keys leads to."""
-    model: type[BaseModel] = Recipe
-    for key in path:
-        info = _by_alias(model).get(str(key))
-        inner = None if info is None else _section_in(info.annotation)
-        if inner is None:
-            break
-        model = inner
-    return model
-
-
-def _by_alias(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    return {info.alias or name: info for name, info in model.model_fields.items()}
-
-
-def _section_in(annotation: Any) -> type[BaseModel] | None:
-    options = (annotation, *getattr(annotation, "__args__", ()))
-    return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
-
-
-def _real_part(path: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """The path without what pydantic adds behind a field: the option of a union."""
-    for length in range(len(path)):
-        if path[length] not in _by_alias(_model_at(path[:length])):
-            return path[:length] if length else path
-        if _section_in(_by_alias(_model_at(path[:length]))[str(path[length])].annotation) is None:
-            return path[: length + 1]
-    return path
-
-
-def _fields_of(path: Sequence[int | str]) -> list[str]:
-    return [name for name in _by_alias(_model_at(path)) if name != "base_dir"]
-
-
-def _allowed(path: Sequence[int | str]) -> str | None:
-    """What the field's own declaration says is allowed."""
-    if not path:
-        return None
-    properties = _model_at(path[:-1]).model_json_schema()["properties"]
-    words = _describe(properties.get(str(path[-1]), {}))
-    return f"allowed: {words}" if words else None
-
-
-_KINDS = {
-    "integer": "an integer",
-    "number": "a number",
-    "string": "text",
-    "null": "nothing",
-    "boolean": "true or false",
-    "object": "a section",
-    "array": "a list",
-}
-_BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-
-
-def _describe(schema: Mapping[str, Any]) -> str:
-    """A JSON schema in words."""
-    if "anyOf" in schema:
-        return " or ".join(filter(None, (_describe(option) for option in schema["anyOf"])))
-    if "enum" in schema:
-        return ", ".join(map(str, schema["enum"]))
-    if "const" in schema:
-        return str(schema["const"])
-    if "$ref" in schema:
-        return "a section of its own keys"
-    bounds = [f"{sign} {schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema]
-    if "pattern" in schema:
-        bounds.append("of letters, digits, '.', '_' and '-'")
-    return " ".join(filter(None, (_KINDS.get(str(schema.get("type")), ""), " and ".join(bounds))))

@@ -21,7 +21,7 @@ EXIT_BUG = 70
 EXIT_USAGE = 2
 
 # ClickException: click's own, or that of the copy inside newer versions of typer.
-_UsageProblem = typer.BadParameter.__mro__[2]
+_UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

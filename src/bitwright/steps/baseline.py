@@ -7,8 +7,9 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,12 +52,11 @@ def measure(
         levels = np.ascontiguousarray(np.resize(inputs, (batch, *inputs.shape[1:])))
         feeds = {graph.inputs[0]: _narrow(levels)}
         name = f"Bitwright integer executor ({executor.backend})"
-        contenders.append((name, batch, lambda f=feeds: executor.run(f)))
+        contenders.append((name, batch, partial(executor.run, feeds)))
         images = np.ascontiguousarray(np.resize(reals, (batch, *reals.shape[1:])))
         if session is not None:
-            contenders.append(
-                ("ONNX Runtime float32", batch, lambda x=images: session.run(None, {"x": x}))
-            )
+            run = partial(session.run, None, {"x": images})
+            contenders.append(("ONNX Runtime float32", batch, run))
     rates: dict[tuple[str, int], list[float]] = {}
     for turn in range(_ROUNDS):
         progress("measuring the processor", turn, _ROUNDS)
@@ -107,7 +107,7 @@ def _narrow(levels: IntArray) -> NDArray[np.generic]:
     return levels
 
 
-def _session(model: nn.Module, image: NDArray[np.float32], threads: int):  # type: ignore[no-untyped-def]
+def _session(model: nn.Module, image: NDArray[np.float32], threads: int) -> Any:
     """The float model in ONNX Runtime; None where torch cannot export it."""
     import io
 

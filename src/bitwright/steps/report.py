@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from bitwright import __version__
 from bitwright.build.target import load_target
-from bitwright.figures import Figure, Resources
+from bitwright.figures import Resources
 from bitwright.files import atomic_write
 from bitwright.ir import IntArray, print_graph
 from bitwright.report import (
-    AccuracyStage,
     Baseline,
     BlockRow,
     Curve,
@@ -27,28 +26,25 @@ from bitwright.report import (
     OperandRow,
     Report,
     Sample,
-    Stage,
     markdown_summary,
     render_page,
 )
 from bitwright.run import StepContext
-from bitwright.run_files import read_record
 from bitwright.steps.baseline import cpu_name, measure
 from bitwright.steps.energy import energy_of
 from bitwright.steps.lower import read_graph, read_levels
 from bitwright.steps.map import read_hardware
+from bitwright.steps.report_words import accuracy, proof, required, stages
 from bitwright.steps.results import (
     Epoch,
     LowerResult,
     MapResult,
-    QuantizeResult,
     Results,
-    TrainResult,
 )
 from bitwright.steps.summary import PAGE, RECORD, clock_of, interval_of, summary_rows
 from bitwright.steps.train import trained_model
 from bitwright.steps.versions import versions
-from bitwright.steps.workspace import STEP_NAMES, Workspace
+from bitwright.steps.workspace import Workspace
 
 _BASELINE_IMAGES = 100
 
@@ -66,7 +62,7 @@ def report(work: Workspace, context: StepContext) -> None:
 
 def make_report(work: Workspace, context: StepContext, found: Results) -> Report:
     """The record of a run, from the results of its steps."""
-    trained, quantized, lowered, mapped = _required(found)
+    trained, quantized, lowered, mapped = required(found)
     levels = read_levels(context.inputs["lower"])
     energy = _energy(work, context, found)
     baselines = _baselines(work, context, levels["inputs"])
@@ -77,9 +73,9 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
         description=recipe.description,
         bitwright=__version__,
         summary=summary_rows(found, energy, baselines),
-        stages=_stages(context, found),
-        accuracy=_accuracy(found),
-        proof=_proof(found),
+        stages=stages(context, found),
+        accuracy=accuracy(found),
+        proof=proof(found),
         curves=(
             *_curves("Training in floating point", trained.history),
             *_curves("Training in few bits", quantized.history),
@@ -111,93 +107,6 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
         recipe=recipe.to_yaml(),
         graph=print_graph(read_graph(context.inputs["lower"])),
     )
-
-
-def _required(
-    found: Results,
-) -> tuple[TrainResult, QuantizeResult, LowerResult, MapResult]:
-    """The results that the step needs; the run sees to it that they are there."""
-    if not (found.train and found.quantize and found.lower and found.map):
-        raise AssertionError("the step report ran before the steps that it needs")
-    return found.train, found.quantize, found.lower, found.map
-
-
-def _stages(context: StepContext, found: Results) -> tuple[Stage, ...]:
-    headlines = _headlines(found)
-    stages = []
-    for name in STEP_NAMES[:-1]:
-        folder = context.inputs.get(name)
-        record = None if folder is None else read_record(folder)
-        stages.append(
-            Stage(
-                name=name,
-                headline=headlines.get(name, ""),
-                seconds=None if record is None else round(record.seconds, 1),
-            )
-        )
-    return tuple(stages)
-
-
-def _headlines(found: Results) -> dict[str, str]:
-    lines: dict[str, str] = {}
-    if found.train is not None:
-        lines["train"] = f"{found.train.parameters:,} parameters"
-    if found.quantize is not None:
-        lines["quantize"] = _percent(found.quantize.accuracy)
-    if found.lower is not None:
-        lines["lower"] = f"{found.lower.size_bits / 8192:.1f} KiB"
-    if found.map is not None:
-        lines["map"] = f"{found.map.interval:,} cycles"
-    if found.simulate is not None:
-        lines["simulate"] = f"{found.simulate.differences} differences"
-    if found.implement is not None:
-        fmax = found.implement.figures.get("fmax_mhz")
-        lines["implement"] = "synthesised" if fmax is None else f"{fmax.value:.0f} MHz"
-    return lines
-
-
-def _percent(figure: Figure) -> str:
-    return f"{100 * figure.value:.2f} %"
-
-
-def _accuracy(found: Results) -> tuple[AccuracyStage, ...]:
-    trained, quantized, lowered, _ = _required(found)
-    images = trained.data.test
-    stages = [
-        ("float", trained.accuracy, images),
-        ("calibrated", quantized.accuracy_calibrated, images),
-        ("quantized", quantized.accuracy, images),
-        ("integer graph", lowered.accuracy, images),
-    ]
-    if found.simulate is not None:
-        stages.append(("RTL", found.simulate.accuracy, found.simulate.images))
-    return tuple(
-        AccuracyStage(stage=stage, accuracy=accuracy, images=count)
-        for stage, accuracy, count in stages
-    )
-
-
-def _proof(found: Results) -> tuple[str, ...]:
-    """What was compared with ``==``, in sentences."""
-    _, _, lowered, _ = _required(found)
-    lines = [
-        f"frozen torch model = integer graph: {lowered.compared_values:,} scores and labels of "
-        f"{lowered.compared_images:,} images, every edge of {lowered.reference_images} of them",
-        f"integer graph = its QONNX file, run by QONNX's executor: {lowered.qonnx_images} images",
-        f"no accumulator can overflow: {len(lowered.certificate)} certified, each worst case "
-        "reached by an input that was executed",
-    ]
-    proved = found.simulate
-    if proved is not None:
-        patterns = " and ".join(proved.stall_patterns)
-        lines += [
-            f"RTL = integer graph: {proved.compared_values:,} values, {proved.differences} "
-            f"differences; {proved.images:,} images back to back, {proved.stall_images} again "
-            f"with stalls ({patterns}), and after a reset in mid-frame",
-            f"cycles an image: {proved.interval:,} simulated = {proved.predicted_interval:,} "
-            "predicted",
-        ]
-    return tuple(lines)
 
 
 def _curves(title: str, history: Sequence[Epoch]) -> tuple[Curve, ...]:
@@ -355,7 +264,7 @@ def _baselines(work: Workspace, context: StepContext, inputs: IntArray) -> tuple
 
 def _facts(work: Workspace, found: Results) -> dict[str, str]:
     """All that is needed to repeat the run."""
-    trained, _, lowered, _ = _required(found)
+    trained, _, lowered, _ = required(found)
     data = trained.data
     facts = {
         "seed": str(work.recipe.seed),

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _COMMON = ("formats", "figures.py", "files.py", "run_files.py")
 _CODE = {
     "train": ("data", "models", "train", "steps/train.py"),
-    "quantize": ("quant", "train", "steps/quantize.py"),
+    "quantize": ("quant", "train", "steps/quantize.py", "steps/train.py"),
     "lower": ("ir", "lower", "quant", "steps/lower.py"),
     "map": ("hw", "rtl", "ir", "build/targets", "build/target.py", "steps/map.py"),
-    "simulate": ("sim", "ir", "hw", "steps/simulate.py"),
-    "implement": ("build", "steps/implement.py"),
-    "report": ("report", "steps/report.py", "steps/baseline.py"),
+    "simulate": ("sim", "ir", "hw", "tools", "steps/simulate.py"),
+    "implement": ("build", "tools", "steps/implement.py"),
+    "report": ("report", "ir", "build/energy.py", "build/energy.toml", "steps"),
 }
 STEP_NAMES = tuple(_CODE)
 
