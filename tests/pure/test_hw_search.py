@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 
 import numpy as np
 import pytest
@@ -184,3 +185,11 @@ def test_a_converter_is_paid_for_where_lanes_differ() -> None:
     free = Link("a", "b", {(1, 2): (10, Resources(lut=1))})
     chosen = FoldingModel(options, [free], None, 10).cheapest()
     assert chosen is not None and chosen["a"].lanes_out == 1
+
+
+def test_the_search_leaves_ctrl_c_alone() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    search_folding(digits_like(), RateGoal(1000, 100e6), family="ecp5")
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -101,6 +102,9 @@ class Output:
             yield _Bars(shown)
 
 
+_SECONDS = re.compile(r" \(\d+ s\)$")
+
+
 class _Bars:
     """One bar at a time: what is being done now."""
 
@@ -110,6 +114,7 @@ class _Bars:
         self._task: Any = None
 
     def __call__(self, what: str, done: int, total: int) -> None:
+        what = _SECONDS.sub("", what)  # the bar itself shows how long it has been
         if what != self._what:
             if self._task is not None:
                 self._shown.remove_task(self._task)

@@ -159,6 +159,8 @@ class FoldingModel:
         solver.parameters.random_seed = 0
         solver.parameters.linearization_level = 2
         solver.parameters.max_deterministic_time = _EFFORT
+        # It would leave the default handler behind, and Ctrl-C would then kill without a word.
+        solver.parameters.catch_sigint_signal = False
         status = solver.solve(self._model)
         if status == self._cp.INFEASIBLE:
             return None
