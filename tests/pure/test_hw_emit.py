@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.hw_networks import Net, digits_like, mapped_networks, tiny
 
@@ -52,6 +52,7 @@ def test_same_graph_same_bytes(tmp_path: Path) -> None:
     assert map_graph(tiny(), FOLDING).digest in top and "Do not edit" in top
 
 
+@settings(max_examples=20)
 @given(mapped_networks())
 def test_emitted_design_is_complete(
     tmp_path_factory: pytest.TempPathFactory, case: tuple[Graph, Folding]

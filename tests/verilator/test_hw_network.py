@@ -18,7 +18,15 @@ from tests.hw_networks import (
 )
 
 from bitwright.figures import Resources
-from bitwright.hw import FillGoal, Folding, NodeFolding, analyse, map_graph, search_folding
+from bitwright.hw import (
+    FillGoal,
+    Folding,
+    NodeFolding,
+    RateGoal,
+    analyse,
+    map_graph,
+    search_folding,
+)
 from bitwright.ir import Graph, random_feeds
 from bitwright.rtl.emit import emit
 from bitwright.sim import SimResult, Simulator, StallPattern, burst_stalls, no_stalls, random_stalls
@@ -91,6 +99,18 @@ def test_digits_network_as_the_search_folds_it(tmp_path: Path) -> None:
     middle = design.flow.interval * 2 + 17
     again = design.run(no_stalls(), reset_at=middle)
     assert again.frames == FRAMES
+
+
+@pytest.mark.parametrize(("pads", "cycles"), [((1, 0), 2300), ((2, 1), 3600)])
+def test_balanced_pipeline(pads: tuple[int, int], cycles: int, tmp_path: Path) -> None:
+    """All blocks near the same interval: the hardest case for FIFO depths."""
+    net = Net((12, 9, 3), "uint4", "int4", seed=cycles)
+    net.conv(8, 5, pads[0]).threshold().pool().conv(12, 3, pads[1]).threshold()
+    graph = net.flatten().dense(5, name="scores").finish()
+    goal = RateGoal(100e6 / cycles, 100e6)
+    design = Design(graph, search_folding(graph, goal, family="ecp5"), tmp_path)
+    assert cycles / 2 < design.flow.interval <= cycles
+    design.check()
 
 
 def test_a_fully_busy_converter_gets_the_places_it_needs(tmp_path: Path) -> None:
