@@ -362,7 +362,7 @@ def _compile(design: SimDesign, scratch: Path, assertions: bool, trace: bool) ->
     tool = require_verilator()
     argv = [str(tool.program), "--cc", "--prefix", "Vtop", "--Mdir", str(scratch)]
     argv += ["--top-module", design.top, "-O3", "--x-initial", "unique", "--no-timing"]
-    argv += ["-Wno-lint", "-Wno-style", "--output-split", "40000"]
+    argv += ["-Wno-lint", "-Wno-style", "-Wno-fatal", "--output-split", "40000"]
     argv += ["--assert"] if assertions else ["--no-assert"]
     argv += ["--trace-vcd"] if trace else []
     argv += parameter_flags(dict(design.parameters)) + list(design.files)
