@@ -25,9 +25,7 @@ from bitwright.hw.memory import (
 from bitwright.ir import Graph
 
 
-@given(
-    st.integers(1, 70), st.integers(1, 9), st.integers(1, 20), st.booleans(), st.integers(0, 99)
-)
+@given(st.integers(1, 70), st.integers(1, 9), st.integers(1, 20), st.booleans(), st.integers(0, 99))
 def test_pack_and_unpack(depth: int, lanes: int, width: int, signed: bool, seed: int) -> None:
     low, high = (-(1 << (width - 1)), 1 << (width - 1)) if signed else (0, 1 << width)
     values = np.random.default_rng(seed).integers(low, high, (depth, lanes))
