@@ -7,7 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.verilator.lib_cases import CASES, Case, Streams, levels_of
+from tests.verilator.lib_cases import (
+    CASES,
+    Case,
+    MatShape,
+    Streams,
+    WindowShape,
+    levels_of,
+    matvec,
+    window,
+)
 
 from bitwright.sim import (
     RunLimits,
@@ -79,3 +88,42 @@ def test_fifo_high_water_mark_is_the_occupancy(depth: int, tmp_path: Path) -> No
         assert list(result.fifo_high_water.values()) == [held.max()]
         assert list(result.fifo_depths.values()) == [depth]
         assert held.max() <= depth
+
+
+def _random_window(seed: int) -> Case:
+    """A window of any legal shape, also with too few rows to work ahead or strides beyond them."""
+    rng = np.random.default_rng(seed)
+    kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
+    dilation = (int(rng.integers(1, 3)), int(rng.integers(1, 3)))
+    span = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    size = [int(s + rng.integers(0, 5)) for s in span]
+    stride = (int(rng.integers(1, 5)), int(rng.integers(1, 5)))
+    rows = span[0] + int(rng.integers(0, 5))
+    fold = int(rng.integers(1, 4))
+    return window(
+        f"seed{seed}", WindowShape(size[0], size[1], fold, kernel, stride, dilation, rows)
+    )
+
+
+def _random_matvec(seed: int) -> Case:
+    rng = np.random.default_rng(seed)
+    simd, pe = int(rng.integers(1, 7)), int(rng.integers(1, 4))
+    return matvec(
+        f"seed{seed}",
+        MatShape(
+            simd * int(rng.integers(1, 5)), pe * int(rng.integers(1, 4)), pe, simd,
+            weight_bits=int(rng.integers(1, 13)), act_bits=int(rng.integers(1, 9)),
+            act_signed=bool(rng.integers(0, 2)), bias=bool(rng.integers(0, 2)),
+            style=int(rng.integers(0, 3)),
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_window(seed: int, tmp_path: Path) -> None:
+    test_module(_random_window(seed), tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_matvec(seed: int, tmp_path: Path) -> None:
+    test_module(_random_matvec(seed), tmp_path)
