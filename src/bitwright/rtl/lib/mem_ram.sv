@@ -42,8 +42,16 @@ module mem_ram #(
   end
 
 `ifndef SYNTHESIS
+  // Before the first clock edge of the reset the user's enables are unknown.
+  logic settled_q;
+
+  initial settled_q = 1'b0;
+
+  always_ff @(posedge clk_i) begin : p_settled
+    settled_q <= 1'b1;
+  end
   no_collision: assert property (@(posedge clk_i)
-    !(wr_en_i && rd_en_i && wr_addr_i == rd_addr_i));
+    settled_q |-> !(wr_en_i && rd_en_i && wr_addr_i == rd_addr_i));
 `endif
 endmodule
 `default_nettype wire
