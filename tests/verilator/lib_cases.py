@@ -238,14 +238,15 @@ def window_stamps(shape: WindowShape, frames: int) -> tuple[Stamps, Stamps]:
     given: list[int] = []
     used = ready = word = oy = left = cycle = 0
     pending = 0  # rows that leave `used` one cycle after they left `ready`
-    while len(given) < frames * out_h * per_row:
+    beats_in = frames * shape.height * row_words
+    while len(given) < frames * out_h * per_row or len(taken) < beats_in:
         row_done, drop = 0, 0
-        if used < shape.rows and len(taken) < frames * shape.height * row_words:
+        if used < shape.rows and len(taken) < beats_in:
             taken.append(cycle)
             word += 1
             if word == row_words:
                 word, row_done = 0, 1
-        if left or ready >= shape.span[0]:
+        if left or (ready >= shape.span[0] and len(given) < frames * out_h * per_row):
             left = (left or per_row) - 1
             given.append(cycle + 4)
             if left == 0:
