@@ -32,6 +32,7 @@ def run_program(path: Path, folder: Path) -> str:
 def test_the_example_of_the_readme(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert blocks
+    assert all(len(block.split("\n")) <= 22 for block in blocks), "a README is read, not studied"
     for number, block in enumerate(blocks):
         path = tmp_path / f"block_{number}.py"
         path.write_text(block)

@@ -39,7 +39,7 @@ def test_house_rules(path: Path) -> None:
     assert lines[-1] == "`default_nettype wire"
     assert "`default_nettype none" in lines
     assert re.findall(r"^module (\w+)", text, re.MULTILINE) == [path.stem]
-    assert len(lines) <= 220
+    assert len(lines) <= 200
     assert max(map(len, lines)) <= 100
     assert "\t" not in text and "lint_off" not in text
 

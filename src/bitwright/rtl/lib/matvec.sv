@@ -136,9 +136,8 @@ module matvec #(
   end
 
   // Initial accumulator value: bias word read two stages ahead of the accumulator.
-  logic [PE*InitWidth-1:0] init;
   localparam int Offset = Xnor ? -MW : 0;
-
+  logic [PE*InitWidth-1:0] init;
   if (HasBias) begin : gen_bias
     logic [NfWidth-1:0]      bias_addr_q;
     logic [PE*BiasWidth-1:0] bias;
@@ -168,7 +167,6 @@ module matvec #(
 
   logic [PE*AccWidth-1:0] acc;
   logic                   acc_valid_q;
-
   for (genvar p = 0; p < PE; p++) begin : gen_pe
     matvec_lane #(
       .SIMD(SIMD), .WeightWidth(WeightWidth), .ActWidth(ActWidth), .AccWidth(AccWidth),
