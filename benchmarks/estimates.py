@@ -218,8 +218,8 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
             (4, 4, "int6", 4),
         )
     ),
-    "argmax": tuple(
-        block(wide((classes,), bits), "argmax", {"pe": pe})
+    "top_k": tuple(
+        block(wide((classes,), bits), "top_k", {"pe": pe})
         for classes, bits, pe in ((10, 13, 1), (10, 16, 2), (10, 10, 5), (100, 20, 1), (16, 12, 8))
     ),
     "dwc": (

@@ -62,7 +62,7 @@ class _Net:
 
     def finish(self) -> Graph:
         self.product("dense", CLASSES, ())
-        return self.builder.finish(self.edge, self.builder.add("argmax", (self.edge,)))
+        return self.builder.finish(self.edge, self.builder.add("top_k", (self.edge,)))
 
 
 def tfc(weights: str, activations: str) -> Graph:

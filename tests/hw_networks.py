@@ -84,7 +84,7 @@ class Net:
         if not label:
             return self.builder.finish(self.edge)
         return self.builder.finish(
-            self.edge, self.builder.add("argmax", (self.edge,), name="label")
+            self.edge, self.builder.add("top_k", (self.edge,), name="label")
         )
 
 

@@ -223,7 +223,7 @@ def integer_graphs(draw: st.DrawFn, limits: GraphLimits | None = None) -> Graph:
         network.activation()
     network.dense(draw(st.integers(1, 5), label="classes"))
     scores = network.edge
-    label = network.builder.add("argmax", (scores,), name="label")
+    label = network.builder.add("top_k", (scores,), name="label")
     return network.builder.finish(scores, label)
 
 

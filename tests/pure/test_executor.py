@@ -307,7 +307,7 @@ def classifier() -> Graph:
     x = b.add("flatten", (x,))
     weight = draw_levels(rng, "int2", (10, b.types[x].channels))
     scores = b.add("dense", (x,), attrs={"weight_format": "int2"}, params={"weight": weight})
-    return b.finish(scores, b.add("argmax", (scores,)))
+    return b.finish(scores, b.add("top_k", (scores,)))
 
 
 @pytest.mark.parametrize("images", [0, 1, 2, 3, 7, 33])
@@ -377,7 +377,7 @@ def test_two_inputs():
     second = b.input("b", TensorType((2,), parse_format("int8"), (1.0,), -128, 127))
     params = {"weight": np.array([[1, -2, 3]])}
     one = b.add("dense", (first,), attrs={"weight_format": "int4"}, params=params)
-    graph = b.finish(one, b.add("argmax", (second,)))
+    graph = b.finish(one, b.add("top_k", (second,)))
     feeds = random_feeds(graph, 4, np.random.default_rng(0))
     for backend in ("auto", "numpy"):
         executor = Executor(graph, backend=backend)

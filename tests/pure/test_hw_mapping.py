@@ -197,7 +197,7 @@ def test_several_readers_of_an_edge_get_forks_and_outputs_keep_their_names() -> 
     attrs = {"weight_format": "int4"}
     one = builder.add("dense", (edge,), name="one", attrs=attrs, params=params)
     two = builder.add("dense", (edge,), name="two", attrs=attrs, params=params)
-    label = builder.add("argmax", (one,), name="label")
+    label = builder.add("top_k", (one,), name="label")
     graph = builder.finish(one, two, label)
     hardware = map_graph(graph)
     assert hardware.outputs == ("one", "two", "label")

@@ -67,7 +67,7 @@ def small_graph(seed: int = 0) -> Graph:
         attrs={"weight_format": "int4"},
         params={"weight": rng.integers(-7, 8, (3, 36)), "bias": rng.integers(-9, 9, 3)},
     )
-    label = b.add("argmax", (scores,), name="label")
+    label = b.add("top_k", (scores,), name="label")
     return b.finish(scores, label)
 
 
@@ -242,3 +242,80 @@ def test_no_frames_give_no_frames() -> None:
     graph = small_graph()
     outputs = graph.run({"x": np.zeros((0, 6, 6, 2), dtype=np.int64)})
     assert outputs["head"].shape == (0, 3) and outputs["label"].shape == (0, 1)
+
+
+def levels_type(
+    shape: tuple[int, ...], lo: int = 0, hi: int = 15, scale: float = 0.5
+) -> TensorType:
+    return TensorType(shape, parse_format("uint4" if lo >= 0 else "int5"), (scale,), lo, hi)
+
+
+def test_joins_pools_and_rearrangements_by_definition() -> None:
+    b = GraphBuilder("joins", INTEGER)
+    x = b.input("x", levels_type((4, 6, 3)))
+    y = b.input("y", levels_type((4, 6, 3), -8, 7, 0.25))
+    total = b.add("add", (x, y), attrs={"multipliers": (2, -3), "scale": (0.25,)})
+    both = b.add("concat", (x, y))
+    pooled = b.add("sum_pool", (y,), attrs={"kernel": (2, 3), "stride": (2, 3)})
+    packed = b.add("space_to_depth", (x,), attrs={"block": 2})
+    grown = b.add("upsample", (x,), attrs={"factor": (2, 1)})
+    table = np.arange(16)[::-1] % 4
+    looked = b.add("lookup", (x,), attrs={"format": "uint2"}, params={"table": table[None, :]})
+    flat = b.add("flatten", (x,))
+    best = b.add("top_k", (flat,), attrs={"k": 3})
+    graph = b.finish(total, both, pooled, packed, grown, looked, best)
+    feeds = random_feeds(graph, 2, np.random.default_rng(0))
+    out = graph.run(feeds)
+    gx, gy = feeds["x"], feeds["y"]
+    assert (out[total] == 2 * gx - 3 * gy).all()
+    assert (graph.types[total].lo, graph.types[total].hi) == (-21, 54)
+    assert (out[both][..., :3] == gx).all() and (out[both][..., 3:] == gy).all()
+    assert graph.types[both].scale == (0.5, 0.5, 0.5, 0.25, 0.25, 0.25)
+    assert (out[pooled] == gy.reshape(2, 2, 2, 2, 3, 3).sum(axis=(2, 4))).all()
+    assert graph.types[pooled].scale == (0.25 / 6,)
+    for dy, dx, c in np.ndindex(2, 2, 3):  # the closed form, specification 003 section 2.7
+        assert (out[packed][..., (dy * 2 + dx) * 3 + c] == gx[:, dy::2, dx::2, c]).all()
+    assert (out[grown][:, 1::2] == gx).all() and (out[grown][:, ::2] == gx).all()
+    assert (out[looked] == table[gx]).all()
+    flat_x = gx.reshape(2, -1)
+    for row, found in zip(flat_x, out[best], strict=True):
+        ranked = sorted(range(len(row)), key=lambda i: (-row[i], i))
+        assert found.tolist() == ranked[:3]
+
+
+def test_a_depthwise_product_takes_one_scale_a_channel_and_no_other_does() -> None:
+    b = GraphBuilder("scales", INTEGER)
+    x = b.input("x", levels_type((4, 4, 1), scale=0.5))
+    y = b.input("y", levels_type((4, 4, 1), scale=0.25))
+    both = b.add("concat", (x, y))
+    ones = np.ones((4, 1, 1, 1), dtype=np.int64)
+    out = b.add(
+        "conv", (both,), attrs={"groups": 2, "weight_format": "int4"}, params={"weight": ones}
+    )
+    assert b.types[out].scale == (0.5, 0.5, 0.25, 0.25)
+    with pytest.raises(GraphError, match="channel by channel"):
+        b.add(
+            "conv",
+            (both,),
+            attrs={"weight_format": "int4"},
+            params={"weight": np.ones((1, 1, 1, 2), dtype=np.int64)},
+        )
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "params", "complaint"),
+    [
+        ("add", {"multipliers": (1, 0)}, {}, "not 0"),
+        ("space_to_depth", {"block": 3}, {}, "do not divide"),
+        ("upsample", {"factor": (0, 1)}, {}, ">= 1"),
+        ("top_k", {"k": 1}, {}, "takes a vector"),
+        ("lookup", {"format": "uint2"}, {"table": np.zeros((1, 4), dtype=np.int64)}, "16"),
+    ],
+)
+def test_impossible_joins_are_refused(
+    op: str, attrs: dict[str, object], params: dict[str, np.ndarray], complaint: str
+) -> None:
+    b = GraphBuilder("bad", INTEGER)
+    x = b.input("x", levels_type((4, 4, 2)))
+    with pytest.raises(GraphError, match=complaint):
+        b.add(op, (x, x) if op == "add" else (x,), attrs=attrs, params=params)

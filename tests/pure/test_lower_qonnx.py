@@ -50,7 +50,7 @@ def classifier(weight_high: int = 7, bits: int = 4) -> Graph:
         attrs={"weight_format": "bipolar"},
         params={"weight": rng.integers(0, 2, (4, b.types[x].size)) * 2 - 1},
     )
-    return b.finish(scores, b.add("argmax", (scores,), name="label"))
+    return b.finish(scores, b.add("top_k", (scores,), name="label"))
 
 
 @given(integer_graphs(GraphLimits(blocks=2)), st.booleans())

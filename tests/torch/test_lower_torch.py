@@ -84,7 +84,7 @@ def test_names_sources_and_outputs(activation: str) -> None:
     assert graph.types["x"].shape == (10, 6, 2)
     sources = {node.source for node in graph if node.op in ("conv", "dense")}
     assert sources == {"conv1", "conv2", "fc"}
-    assert all(node.source for node in graph if node.op != "argmax")
+    assert all(node.source for node in graph if node.op != "top_k")
     comparison = compare_torch_graph(frozen, graph, images, accumulators=True, batch=7)
     comparison.require()
     assert comparison.images == 20 and comparison.values > 20 * 5

@@ -255,7 +255,7 @@ _OPS = (
         _run_pool,
         attrs={"window": AttrSpec("int", "pixels of a window"), "pe": _PE, "ram_style": _RAM},
     ),
-    _folded(INTEGER.ops["argmax"], "index of the first maximum, PE classes a cycle"),
+    _folded(INTEGER.ops["top_k"], "index of the first maximum, PE classes a cycle"),
     OpSpec(
         "flatten",
         "another name for the same stream; no hardware",

@@ -144,7 +144,7 @@ def _checked(hardware: Graph, node: Node) -> Block:
         columns = rows
     for attr, total in (("pe", rows), ("simd", columns)):
         value = node.attrs.get(attr)
-        limit = columns if node.op in ("threshold", "requant", "argmax") else total
+        limit = columns if node.op in ("threshold", "requant", "top_k") else total
         if isinstance(value, int) and limit % value:
             raise RecipeError(
                 f"{attr.upper()}={value} does not divide {limit}",

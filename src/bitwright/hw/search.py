@@ -23,7 +23,7 @@ from bitwright.hw.template import template
 from bitwright.ir import Graph, Node, TensorType
 
 _ROUNDS = 6
-_FOLLOWERS = ("flatten", "fork", "argmax")  # take the lanes they are given
+_FOLLOWERS = ("flatten", "fork", "top_k")  # take the lanes they are given
 
 
 @dataclass(frozen=True)

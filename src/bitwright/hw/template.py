@@ -227,5 +227,5 @@ _MAPPERS: dict[str, Callable[[Node, _Streams], None]] = {
     "requant": _map_activation,
     "max_pool": _map_pool,
     "flatten": _map_same,
-    "argmax": _map_same,
+    "top_k": _map_same,
 }

@@ -40,14 +40,14 @@ class OpSpec:
     Attributes:
         name: the operation's name.
         meaning: one line.
-        arity: number of inputs.
+        arity: number of inputs; None for two or more.
         infer: type rule; raises GraphError with the reason a node is illegal.
         reference: numpy definition on ``(N, *shape)`` int64 levels.
     """
 
     name: str
     meaning: str
-    arity: int
+    arity: int | None
     infer: TypeRule
     reference: Reference
     attrs: Mapping[str, AttrSpec] = field(default_factory=dict)
@@ -110,9 +110,11 @@ class Dialect:
             GraphError: wrong arity, attributes, parameters or input types.
         """
         spec = self.spec(node)
-        if len(node.inputs) != spec.arity or len(node.outputs) != spec.n_outputs:
+        fits = len(node.inputs) >= 2 if spec.arity is None else len(node.inputs) == spec.arity
+        if not fits or len(node.outputs) != spec.n_outputs:
+            takes = "two or more" if spec.arity is None else spec.arity
             raise GraphError(
-                f"{node.op} takes {spec.arity} inputs and gives {spec.n_outputs} outputs, got "
+                f"{node.op} takes {takes} inputs and gives {spec.n_outputs} outputs, got "
                 f"{len(node.inputs)} and {len(node.outputs)}",
                 where=node.name,
             )

@@ -98,7 +98,7 @@ class _Writer:
         """Declare an edge of the graph."""
         kind = self.graph.types[name]
         producer = self.graph.producer(name)
-        label = producer is not None and producer.op == "argmax"
+        label = producer is not None and producer.op == "top_k"
         element = "INT64" if label else "FLOAT"
         return self.declare(name, self.shape(kind), qonnx_type(kind), element)
 
@@ -295,7 +295,7 @@ def _write_node(out: _Writer, node: Node, seen: ChannelRange) -> None:
             _max_pool(out, node)
         case "flatten":
             _flatten(out, node)
-        case "argmax":
+        case "top_k":
             out.op("ArgMax", [node.inputs[0]], node.output, node.name, axis=1, keepdims=1)
         case _:
             raise GraphError(f"{node.op} has no QONNX form", where=node.name)

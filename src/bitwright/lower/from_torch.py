@@ -346,5 +346,5 @@ def _finish(low: _Lowering) -> Graph:
             where=str(low.scores.target),
             hint="end with a dense layer",
         )
-    label = low.builder.add("argmax", (value.edge,), name=LABEL)
+    label = low.builder.add("top_k", (value.edge,), name=LABEL)
     return low.builder.finish(value.edge, label)

@@ -89,7 +89,7 @@ _COUNTERS = {
     "threshold": _threshold,
     "requant": _requant,
     "pool_max": _compare_all,
-    "argmax": _compare_all,
+    "top_k": _compare_all,
     "fifo": _buffer,
     "window": _buffer,
 }

@@ -21,7 +21,7 @@ BLOCKS: dict[str, type[Block]] = {
     "threshold": Threshold,
     "requant": Requant,
     "pool_max": PoolMax,
-    "argmax": Argmax,
+    "top_k": Argmax,
     "flatten": Flatten,
     "fork": Fork,
     "dwc": Dwc,

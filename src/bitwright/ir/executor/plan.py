@@ -31,7 +31,7 @@ _MAX_SHIFT = 62
 
 def supported(graph: Graph) -> str | None:
     """None, or why a graph cannot run natively (it then runs on numpy)."""
-    known = {"conv", "dense", "threshold", "requant", "max_pool", "flatten", "argmax"}
+    known = {"conv", "dense", "threshold", "requant", "max_pool", "flatten", "top_k"}
     for node in graph.nodes:
         if node.op not in known:
             return f"{node.name}: no native kernel for {node.op}"
@@ -92,7 +92,7 @@ def _emit_node(builder: Builder, node: Node, fused: set[str]) -> None:
         op.kh, op.kw = node.ints("kernel")
         op.sh, op.sw = node.ints("stride")
         op.pt, op.pl = node.ints("padding")[:2]
-    elif node.op == "argmax":
+    elif node.op == "top_k":
         op = COp(op=Op.ARGMAX)
     else:
         op = COp(op=Op.THRESHOLD if node.op == "threshold" else Op.REQUANT)
