@@ -276,6 +276,7 @@ class MatShape:
     bias: bool = False
     dsp: bool = False
     style: int = 0
+    groups: int = 1
 
     @property
     def levels(self) -> int:
@@ -288,49 +289,58 @@ class MatShape:
 
 
 def _weights(shape: MatShape, rng: np.random.Generator) -> Levels:
-    size = (shape.mh, shape.mw)
+    size = (shape.groups, shape.mh, shape.mw)
     if shape.weight_bipolar:
         return 2 * rng.integers(0, 2, size) - 1
     half = 1 << (shape.weight_bits - 1)
     weights = rng.integers(-half, half, size)
-    weights[0, :] = -half  # the corner of the two's complement range
+    weights[:, 0, :] = -half  # the corner of the two's complement range
     return weights
 
 
 def matvec(name: str, shape: MatShape) -> Case:
     rng = np.random.default_rng(sum(name.encode()))
-    weights, bias = _weights(shape, rng), rng.integers(-40, 41, shape.mh)
+    weights, bias = _weights(shape, rng), rng.integers(-40, 41, (shape.groups, shape.mh))
     nf, sf = shape.mh // shape.pe, shape.mw // shape.simd
     port_in = spec(
-        shape.simd, shape.act_bits, sf, signed=shape.act_signed, bipolar=shape.act_bipolar
+        shape.simd,
+        shape.act_bits,
+        shape.groups * sf,
+        signed=shape.act_signed,
+        bipolar=shape.act_bipolar,
     )
     low, high = port_in.interval
-    reach = int(np.abs(weights).sum(axis=1).max() * max(-low, high) + 41)
+    reach = int(np.abs(weights).sum(axis=2).max() * max(-low, high) + 41)
     acc_bits = reach.bit_length() + 1
-    lanes = weights.reshape(nf, shape.pe, sf, shape.simd).transpose(0, 2, 1, 3).reshape(nf * sf, -1)
+    folded = weights.reshape(shape.groups, nf, shape.pe, sf, shape.simd).transpose(0, 1, 3, 2, 4)
+    lanes = folded.reshape(shape.groups * nf * sf, -1)
     codes = (lanes + 1) // 2 if shape.weight_bipolar else lanes
 
     def reference(x: Streams) -> Streams:
-        return {"out": x["in"] @ weights.T + (bias if shape.bias else 0)}
+        vectors = x["in"].reshape(-1, shape.groups, shape.mw)
+        out = np.einsum("vgc,grc->vgr", vectors, weights) + (bias if shape.bias else 0)
+        return {"out": out.reshape(len(out), -1)}
 
     def stamps(frames: int) -> tuple[Stamps, Stamps]:
-        start = np.arange(frames)[:, None] * (nf * sf)
+        start = np.arange(frames * shape.groups)[:, None] * (nf * sf)
         latency = 5 + shape.levels
         taken, given = start + np.arange(sf), start + np.arange(nf) * sf + sf - 1 + latency
         return taken.ravel(), given.ravel()
 
     parameters: dict[str, int | str] = {
-        "MW": shape.mw, "MH": shape.mh, "PE": shape.pe, "SIMD": shape.simd,
-        "WeightWidth": shape.weight_bits, "ActWidth": shape.act_bits, "AccWidth": acc_bits,
-        "ActSigned": int(shape.act_signed), "WeightBipolar": int(shape.weight_bipolar),
-        "ActBipolar": int(shape.act_bipolar), "HasBias": int(shape.bias), "BiasWidth": 7,
+        "Groups": shape.groups, "MW": shape.mw, "MH": shape.mh, "PE": shape.pe,
+        "SIMD": shape.simd, "WeightWidth": shape.weight_bits, "ActWidth": shape.act_bits,
+        "AccWidth": acc_bits, "ActSigned": int(shape.act_signed), "BiasWidth": 7,
+        "WeightBipolar": int(shape.weight_bipolar), "HasBias": int(shape.bias),
+        "ActBipolar": int(shape.act_bipolar),
         "WeightFile": "w.mem", "BiasFile": "b.mem", "UseDsp": int(shape.dsp),
         "RomStyle": shape.style,
     }  # fmt: skip
-    memories = {"w.mem": image(codes, shape.weight_bits), "b.mem": image(bias.reshape(nf, -1), 7)}
+    biases = image(bias.reshape(-1, shape.pe), 7)
+    memories = {"w.mem": image(codes, shape.weight_bits), "b.mem": biases}
     return Case(f"matvec_{name}", "matvec", parameters, {"in": port_in},
-                {"out": spec(shape.pe, acc_bits, nf, signed=True)}, reference, nf * sf, stamps,
-                memories)  # fmt: skip
+                {"out": spec(shape.pe, acc_bits, shape.groups * nf, signed=True)}, reference,
+                shape.groups * nf * sf, stamps, memories)  # fmt: skip
 
 
 def threshold(  # noqa: PLR0913 - one argument a parameter of the module
@@ -477,6 +487,10 @@ CASES = (
     matvec("dsp", MatShape(8, 4, 2, 2, weight_bits=9, act_bits=8, act_signed=True, dsp=True)),
     matvec("xnor", MatShape(18, 4, 2, 9, 1, 1, weight_bipolar=True, act_bipolar=True, bias=True)),
     matvec("binary_weight", MatShape(9, 4, 2, 3, 1, 4, act_signed=True, weight_bipolar=True)),
+    matvec("groups", MatShape(6, 4, 2, 3, bias=True, groups=3, style=1)),
+    matvec("depthwise", MatShape(9, 1, 1, 3, act_signed=True, bias=True, groups=5)),
+    matvec("group_xnor", MatShape(4, 2, 2, 4, 1, 1, weight_bipolar=True, act_bipolar=True,
+                                  bias=True, groups=3)),
     matvec("binary_act", MatShape(8, 4, 2, 4, 5, 1, act_bipolar=True, bias=True)),
     threshold("four", 6, 2, 4),
     threshold("flip", 6, 3, 2, flips=True, base=-2, style=2),

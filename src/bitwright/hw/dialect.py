@@ -89,30 +89,57 @@ def _run_window(node: Node, types: Types, arrays: Arrays) -> Arrays:
 def _infer_matvec(node: Node, types: Types) -> Types:
     (tensor,) = types
     weight, bias = node.params["weight"], node.params.get("bias")
+    groups = node.integer("groups")
     _need(
-        weight.ndim == 2 and weight.shape[1] == tensor.channels,
-        f"weight {weight.shape} does not fit vectors of {tensor.channels}",
+        groups >= 1
+        and weight.ndim == 2
+        and weight.shape[0] % groups == 0
+        and weight.shape[1] * groups == tensor.channels,
+        f"weight {weight.shape} in {groups} groups does not fit {tensor.channels} elements",
     )
     rows, columns = weight.shape
-    _divides(node, "pe", rows, "MH, output channels")
+    _divides(node, "pe", rows // groups, "MH, output channels of a group")
     _divides(node, "simd", columns, "MW, matrix columns")
     _need(node.string("ram_style") in RAM_STYLES, f"ram_style must be one of {RAM_STYLES}")
     _need(node.string("res_type") in MULT_STYLES, f"res_type must be one of {MULT_STYLES}")
     _need(bias is None or bias.shape == (rows,), f"bias must have shape ({rows},)")
-    _need(len(tensor.scale) == 1, "an input with one scale per channel cannot be multiplied")
     weight_format = parse_format(node.string("weight_format"))
     _need(
         weight_format.min_level <= int(weight.min())
         and int(weight.max()) <= weight_format.max_level,
         f"weights [{weight.min()}, {weight.max()}] exceed {weight_format.name}",
     )
-    scale = tuple(tensor.scale[0] * s for s in node.floats("weight_scale"))
+    scale = _scale_product(tensor, node.floats("weight_scale"), groups, rows)
     lo, hi = dot_interval(weight, tensor.lo, tensor.hi, bias)
     return (TensorType((*tensor.shape[:-1], rows), None, scale, lo, hi),)
 
 
+def _scale_product(
+    tensor: TensorType, weight_scale: tuple[float, ...], groups: int, rows: int
+) -> tuple[float, ...]:
+    """Real value of a sum's level 1; the elements of one group must share their scale."""
+    _need(len(weight_scale) in (1, rows), f"weight_scale needs 1 or {rows} entries")
+    if len(tensor.scale) == 1:
+        return tuple(tensor.scale[0] * s for s in weight_scale)
+    _need(
+        len(tensor.scale) == tensor.channels,
+        "an input without a scale, or with one for some channels only, cannot be multiplied",
+    )
+    columns = tensor.channels // groups
+    first = tensor.scale[::columns]
+    _need(
+        all(s == first[i // columns] for i, s in enumerate(tensor.scale)),
+        "elements with different scales cannot be summed",
+    )
+    each = weight_scale * (rows if len(weight_scale) == 1 else 1)
+    return tuple(first[row * groups // rows] * s for row, s in enumerate(each))
+
+
 def _run_matvec(node: Node, types: Types, arrays: Arrays) -> Arrays:
-    out = arrays[0] @ node.params["weight"].T
+    groups, weight = node.integer("groups"), node.params["weight"]
+    vectors = arrays[0].reshape(*arrays[0].shape[:-1], groups, -1)
+    parts = [vectors[..., g, :] @ w.T for g, w in enumerate(np.split(weight, groups))]
+    out = np.concatenate(parts, axis=-1)
     bias = node.params.get("bias")
     return (out if bias is None else out + bias,)
 
@@ -219,21 +246,23 @@ _OPS = (
     ),
     OpSpec(
         "matvec",
-        "weight @ vector + bias, PE rows by SIMD columns a cycle",
+        "weight @ vector + bias, PE rows by SIMD columns a cycle; with groups, elements come as "
+        "(group, column) and leave as (group, row), each group with its own rows of the weight",
         1,
         _infer_matvec,
         _run_matvec,
         attrs={
             "weight_format": AttrSpec("str", "number format of the weights"),
             "weight_scale": AttrSpec("floats", "real value of a weight's level 1", (1.0,)),
+            "groups": AttrSpec("int", "products of a pixel, one after the other", 1),
             "pe": _PE,
             "simd": _SIMD,
             "ram_style": _RAM,
             "res_type": _MULT,
         },
         params={
-            "weight": ParamSpec("(MH, MW)", "levels, columns in order (kh, kw, c)"),
-            "bias": ParamSpec("(MH,)", "added to the accumulator", optional=True),
+            "weight": ParamSpec("(groups*MH, MW)", "levels, columns in order (kh, kw, c)"),
+            "bias": ParamSpec("(groups*MH,)", "added to the accumulator", optional=True),
         },
     ),
     _folded(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import replace
-from math import prod
 
 from bitwright.hw.blocks import Block, MatVec, block_of, blocks_of
 from bitwright.hw.dataflow import DIRECT_BEATS, FIFO_LATENCY, Dataflow, analyse
@@ -75,18 +74,13 @@ def _tight_edges(
         if producer is not None:
             if 0 < flow.waits[edge] and spare[edge] < flow.waits[edge]:
                 tight.add(edge)
-            bubbles = _bursts(hardware, node) * blocks[producer.name].pipeline
-            if isinstance(blocks[node.name], MatVec) and own < bubbles:
+            block = blocks[node.name]
+            pipeline = blocks[producer.name].pipeline
+            if isinstance(block, MatVec) and own < block.vectors * pipeline:
                 tight.add(edge)
         before = flow.interval if edge in buffered or edge in tight else spare[edge]
         spare.update(dict.fromkeys(node.outputs, min(own, before)))
     return tight
-
-
-def _bursts(hardware: Graph, node: Node) -> int:
-    """Vectors of a frame."""
-    shape = hardware.types[node.inputs[0]].shape
-    return prod(shape[:-1]) if len(shape) == 3 else 1
 
 
 def _pipeline_latency(

@@ -207,7 +207,7 @@ def resolve_reuse(choice: NodeFolding, block: Block) -> NodeFolding:
         return choice
     if not isinstance(block, MatVec):
         return replace(choice, reuse_factor=None)
-    rows, columns = block.weight.shape
+    rows, columns = block.matrix
     pairs = [(pe, simd) for pe in divisors(rows) for simd in divisors(columns)]
     fitting = [p for p in pairs if p[0] * p[1] * choice.reuse_factor == rows * columns]
     if not fitting:

@@ -140,6 +140,8 @@ def _checked(hardware: Graph, node: Node) -> Block:
     """
     plain = block_of(hardware, hardware.node(node.name))
     rows, columns = plain.output_type.channels, plain.input_type.channels
+    if isinstance(plain, MatVec):
+        rows, columns = plain.matrix
     if node.op == "pool_max":
         columns = rows
     for attr, total in (("pe", rows), ("simd", columns)):

@@ -38,7 +38,10 @@ def _signed_bits(node: Node, name: str) -> int:
 @final
 @dataclass(frozen=True)
 class MatVec(Block):
-    """Weight @ vector + bias; module `matvec`. Cycles per frame: vectors * (MW/SIMD) * (MH/PE)."""
+    """Weight @ vector + bias; module `matvec`. Cycles per frame: vectors * (MW/SIMD) * (MH/PE).
+
+    With groups a pixel is as many vectors, one after the other, and each has a matrix of its own.
+    """
 
     @property
     def pe(self) -> int:
@@ -54,23 +57,34 @@ class MatVec(Block):
 
     @property
     def weight(self) -> IntArray:
+        """``(groups * MH, MW)``: the matrices of all groups, one below the other."""
         return self.node.params["weight"]
+
+    @cached_property
+    def groups(self) -> int:
+        return self.node.integer("groups")
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """(MH, MW): rows and columns of the matrix of one group."""
+        rows, columns = self.weight.shape
+        return rows // self.groups, columns
 
     @property
     def folds(self) -> tuple[int, int]:
-        """(NF, SF): neuron fold MH/PE and synapse fold MW/SIMD."""
-        rows, columns = self.weight.shape
+        """(NF, SF): neuron fold MH/PE and synapse fold MW/SIMD, of one group."""
+        rows, columns = self.matrix
         return rows // self.pe, columns // self.simd
 
     @property
     def vectors(self) -> int:
         """Matrix-vector products of one frame."""
-        return self.output_type.size // self.output_type.channels
+        return self.output_type.size // self.matrix[0]
 
     @property
     def depth(self) -> int:
         """Words of the weight memory."""
-        return self.folds[0] * self.folds[1]
+        return self.groups * self.folds[0] * self.folds[1]
 
     @cached_property
     def weight_bipolar(self) -> bool:
@@ -106,7 +120,7 @@ class MatVec(Block):
         return 1 if self.use_dsp or self.one_bit else ceil(self.weight_bits / 2)
 
     def foldings(self) -> tuple[Fold, ...]:
-        rows, columns = self.weight.shape
+        rows, columns = self.matrix
         kinds = ("lut",) if self.one_bit else ("lut", "dsp")
         return tuple(
             Fold((("pe", pe), ("ram_style", style), ("res_type", kind), ("simd", simd)), simd, pe)
@@ -118,7 +132,7 @@ class MatVec(Block):
 
     @property
     def interval(self) -> int:
-        return self.vectors * self.depth
+        return self.vectors * self.folds[0] * self.folds[1]
 
     def firing(self) -> Firing:
         neuron, synapse = self.folds
@@ -132,15 +146,18 @@ class MatVec(Block):
     @property
     def macs(self) -> int:
         """Multiply-accumulates of one frame."""
-        return self.vectors * int(self.weight.size)
+        return self.vectors * self.matrix[0] * self.matrix[1]
 
     def weight_memory(self) -> Memory:
-        """Word nf*SF + sf; lane p*SIMD + s is the weight of row nf*PE + p, column sf*SIMD + s."""
+        """Word (g*NF + nf)*SF + sf; lane p*SIMD + s is the weight of group g, row nf*PE + p,
+        column sf*SIMD + s.
+        """
         neuron, synapse = self.folds
-        words = self.weight.reshape(neuron, self.pe, synapse, self.simd).transpose(0, 2, 1, 3)
+        words = self.weight.reshape(-1, self.pe, synapse, self.simd).transpose(0, 2, 1, 3)
         lanes = words.reshape(self.depth, self.pe * self.simd)
+        group = f"(g*NF + nf)*SF + sf, {self.groups} groups" if self.groups > 1 else "nf*SF + sf"
         layout = (
-            f"{self.name}: word nf*SF + sf, SF={synapse}, NF={neuron}; lane p*SIMD + s, "
+            f"{self.name}: word {group}, SF={synapse}, NF={neuron}; lane p*SIMD + s, "
             f"PE={self.pe}, SIMD={self.simd}, {self.weight_bits} bits a weight, "
             + ("1 = +1, 0 = -1" if self.weight_bipolar else "two's complement")
         )
@@ -149,12 +166,12 @@ class MatVec(Block):
         return pack_lanes(lanes, self.weight_bits, layout)
 
     def unpack_weight(self, memory: Memory) -> IntArray:
-        """The (MH, MW) matrix that a weight memory holds: inverse of `weight_memory`."""
-        neuron, synapse = self.folds
+        """The ``(groups * MH, MW)`` weights that a memory holds: inverse of `weight_memory`."""
+        synapse = self.folds[1]
         lanes = unpack_lanes(memory, self.pe * self.simd, signed=not self.weight_bipolar)
         if self.weight_bipolar:
             lanes = 2 * lanes - 1
-        words = lanes.reshape(neuron, synapse, self.pe, self.simd).transpose(0, 2, 1, 3)
+        words = lanes.reshape(-1, synapse, self.pe, self.simd).transpose(0, 2, 1, 3)
         return words.reshape(self.weight.shape)
 
     @cached_property
@@ -162,7 +179,7 @@ class MatVec(Block):
         return _signed_bits(self.node, "bias") if "bias" in self.node.params else 1
 
     def bias_memory(self) -> Memory:
-        """Word nf; lane p is the bias of row nf*PE + p.
+        """Word nf (g*NF + nf with groups); lane p is the bias of row nf*PE + p.
 
         Raises:
             GraphError: the node has no bias.
@@ -171,7 +188,7 @@ class MatVec(Block):
         if bias is None:
             raise GraphError("has no bias", where=self.name)
         layout = f"{self.name}: word nf, lane p is the bias of row nf*PE + p, {self.bias_bits} bits"
-        return pack_lanes(bias.reshape(self.folds[0], self.pe), self.bias_bits, layout)
+        return pack_lanes(bias.reshape(-1, self.pe), self.bias_bits, layout)
 
     def resolve(self, family: str) -> Node:
         width = self.pe * self.simd * self.weight_bits
@@ -212,7 +229,7 @@ class MatVec(Block):
         partial = (self.digits - 1) * (width + 2 * self.digits)
         bias = 0.0
         if "bias" in self.node.params:
-            bias = rom_luts(family, self.folds[0], self.pe * self.bias_bits)
+            bias = rom_luts(family, self.groups * self.folds[0], self.pe * self.bias_bits)
         return {
             "product": self.pe * product,
             "partial": self.pe * partial,
@@ -224,9 +241,10 @@ class MatVec(Block):
         }
 
     def instance(self) -> Instance:
-        rows, columns = self.weight.shape
+        rows, columns = self.matrix
         has_bias = "bias" in self.node.params
-        parameters: dict[str, int | str] = {
+        parameters: dict[str, int | str] = {} if self.groups == 1 else {"Groups": self.groups}
+        parameters |= {
             "MW": columns,
             "MH": rows,
             "PE": self.pe,

@@ -3,14 +3,17 @@
 // A vector comes in as SF = MW/SIMD beats and leaves as NF = MH/PE beats. The first pass
 // (neuron fold 0) reads the input stream, one beat a cycle; the other passes replay it from a
 // buffer while in_ready_o is low. Exactly SF*NF cycles a vector, no bubble between vectors.
+// Groups: vector v is multiplied with matrix v mod Groups, each MH x MW (grouped convolution).
 // Beat (nf, SF-1) issued in cycle t gives output beat nf in cycle t + 5 + TreeLevels, where
 // TreeLevels = $clog2(SIMD) + $clog2(digits), digits = ceil(WeightWidth/2), or 1 for UseDsp or a
 // bipolar operand; for bipolar x bipolar $clog2(ceil(SIMD/2)). Output stalls stop the pipeline.
-// Weight word nf*SF + sf: PE-major, [(p*SIMD + s)*WeightWidth +: WeightWidth], signed, or one bit
-// (1 = +1) if WeightBipolar (WeightWidth = 1). Bias word nf: [p*BiasWidth +: BiasWidth], signed.
-// ActBipolar needs ActWidth = 1. Results modulo 2^AccWidth; overflow is asserted in simulation.
+// Weight word (g*NF + nf)*SF + sf: PE-major, [(p*SIMD + s)*WeightWidth +: WeightWidth], signed, or
+// one bit (1 = +1) if WeightBipolar (WeightWidth = 1). Bias word g*NF + nf: [p*BiasWidth +:
+// BiasWidth], signed. ActBipolar needs ActWidth = 1. Results modulo 2^AccWidth; overflow is
+// asserted in simulation.
 `default_nettype none
 module matvec #(
+  parameter int Groups        = 1,
   parameter int MW            = 16,
   parameter int MH            = 8,
   parameter int PE            = 2,
@@ -38,163 +41,29 @@ module matvec #(
   input  logic                     out_ready_i,
   output logic [PE*AccWidth-1:0]   out_data_o
 );
-  if (MW < 1 || MH < 1 || PE < 1 || SIMD < 1 || MW % SIMD != 0 || MH % PE != 0) begin : gen_check
-    $error("matvec: SIMD must divide MW and PE must divide MH");
-  end
-  if ((WeightBipolar && WeightWidth != 1) || (ActBipolar && ActWidth != 1)) begin : gen_check_bip
-    $error("matvec: a bipolar operand is one bit wide");
-  end
+  localparam int Words     = Groups * (MW / SIMD) * (MH / PE);
+  localparam int AddrWidth = Words > 1 ? $clog2(Words) : 1;
+  localparam int Width     = PE * SIMD * WeightWidth;
 
-  localparam int SF        = MW / SIMD;
-  localparam int NF        = MH / PE;
-  localparam int SfWidth   = SF > 1 ? $clog2(SF) : 1;
-  localparam int NfWidth   = NF > 1 ? $clog2(NF) : 1;
-  localparam int AddrWidth = SF * NF > 1 ? $clog2(SF * NF) : 1;
-  localparam bit Xnor      = WeightBipolar && ActBipolar;
-  localparam int Digits    = (UseDsp || WeightBipolar || ActBipolar) ? 1 : (WeightWidth + 1) / 2;
-  localparam int Terms     = Xnor ? (SIMD + 1) / 2 : SIMD;
-  localparam int Levels    = (Terms > 1 ? $clog2(Terms) : 0) + (Digits > 1 ? $clog2(Digits) : 0);
-  localparam int Depth     = 3 + Levels;  // stages from issue to the accumulator input
-  // The bias and, for XNOR, the constant -MW.
-  localparam int InitWidth = (BiasWidth > $clog2(MW + 1) + 1 ? BiasWidth : $clog2(MW + 1) + 1) + 1;
+  logic                 en, issue;
+  logic [AddrWidth-1:0] addr;
+  logic [Width-1:0]     weight;
 
-  // Issue: one (nf, sf) step a cycle.
-  logic [SfWidth-1:0]   sf_q;
-  logic [NfWidth-1:0]   nf_q;
-  logic [AddrWidth-1:0] addr_q;
-  logic first_pass_q, sf_last, nf_last, issue, en;
-
-  assign sf_last    = sf_q == SfWidth'(SF - 1);
-  assign nf_last    = nf_q == NfWidth'(NF - 1);
-  assign in_ready_o = en & first_pass_q;
-  assign issue      = en & (~first_pass_q | in_valid_i);
-
-  always_ff @(posedge clk_i) begin : p_issue
-    if (!rst_ni) begin
-      sf_q         <= '0;
-      nf_q         <= '0;
-      addr_q       <= '0;
-      first_pass_q <= 1'b1;
-    end else if (issue) begin
-      sf_q   <= sf_last ? '0 : sf_q + 1'b1;
-      addr_q <= (sf_last && nf_last) ? '0 : addr_q + 1'b1;
-      if (sf_last) begin
-        nf_q         <= nf_last ? '0 : nf_q + 1'b1;
-        first_pass_q <= nf_last;
-      end
-    end
-  end
-
-  // Flags that travel with the data; bit 0 belongs to the stage after issue.
-  logic [Depth-1:0] valid_q, first_q, last_q;
-
-  always_ff @(posedge clk_i) begin : p_flags
-    if (!rst_ni) valid_q <= '0;
-    else if (en) valid_q <= {valid_q[Depth-2:0], issue};
-    if (en) begin
-      first_q <= {first_q[Depth-2:0], sf_q == '0};
-      last_q  <= {last_q[Depth-2:0], sf_last};
-    end
-  end
-
-  // Activations: from the stream in the first pass, else from the replay buffer.
-  logic [SIMD*ActWidth-1:0] act1_q, act2_q, act1;
-
-  always_ff @(posedge clk_i) begin : p_act
-    if (en) begin
-      act1_q <= in_data_i;
-      act2_q <= act1;
-    end
-  end
-
-  if (NF > 1) begin : gen_replay
-    logic                     fresh_q;
-    logic [SIMD*ActWidth-1:0] replay;
-
-    mem_ram #(.Width(SIMD * ActWidth), .Depth(SF)) i_buffer (
-      .clk_i,
-      .wr_en_i(issue & first_pass_q), .wr_addr_i(sf_q), .wr_data_i(in_data_i),
-      .rd_en_i(issue & ~first_pass_q), .rd_addr_i(sf_q), .rd_data_o(replay)
-    );
-    always_ff @(posedge clk_i) begin : p_fresh
-      if (en) fresh_q <= first_pass_q;
-    end
-    assign act1 = fresh_q ? act1_q : replay;
-  end else begin : gen_direct
-    assign act1 = act1_q;
-  end
-
-  // Weights: ROM, then a register that hides the block RAM's clock-to-output time.
-  logic [PE*SIMD*WeightWidth-1:0] weight1, weight2_q;
-
-  mem_rom #(
-    .Width(PE * SIMD * WeightWidth), .Depth(SF * NF), .Style(RomStyle), .File(WeightFile)
-  ) i_weights (.clk_i, .en_i(en), .addr_i(addr_q), .data_o(weight1));
-
-  always_ff @(posedge clk_i) begin : p_weight
-    if (en) weight2_q <= weight1;
-  end
-
-  // Initial accumulator value: bias word read two stages ahead of the accumulator.
-  localparam int Offset = Xnor ? -MW : 0;
-  logic [PE*InitWidth-1:0] init;
-  if (HasBias) begin : gen_bias
-    logic [NfWidth-1:0]      bias_addr_q;
-    logic [PE*BiasWidth-1:0] bias;
-    logic [PE*InitWidth-1:0] init_q;
-
-    always_ff @(posedge clk_i) begin : p_bias_addr
-      if (!rst_ni) bias_addr_q <= '0;
-      else if (en && valid_q[Depth-3] && last_q[Depth-3]) begin
-        bias_addr_q <= bias_addr_q == NfWidth'(NF - 1) ? '0 : bias_addr_q + 1'b1;
-      end
-    end
-    mem_rom #(.Width(PE * BiasWidth), .Depth(NF), .Style(2), .File(BiasFile)) i_bias (
-      .clk_i, .en_i(en), .addr_i(bias_addr_q), .data_o(bias)
-    );
-    for (genvar p = 0; p < PE; p++) begin : gen_init
-      always_ff @(posedge clk_i) begin : p_init
-        if (en) begin
-          init_q[p*InitWidth +: InitWidth] <=
-            InitWidth'($signed(bias[p*BiasWidth +: BiasWidth])) + InitWidth'(Offset);
-        end
-      end
-    end
-    assign init = init_q;
-  end else begin : gen_no_bias
-    assign init = {PE{InitWidth'(Offset)}};
-  end
-
-  logic [PE*AccWidth-1:0] acc;
-  logic                   acc_valid_q;
-  for (genvar p = 0; p < PE; p++) begin : gen_pe
-    matvec_lane #(
-      .SIMD(SIMD), .WeightWidth(WeightWidth), .ActWidth(ActWidth), .AccWidth(AccWidth),
-      .AccSigned(AccSigned), .ActSigned(ActSigned), .WeightBipolar(WeightBipolar),
-      .ActBipolar(ActBipolar), .UseDsp(UseDsp), .InitWidth(InitWidth)
-    ) i_lane (
-      .clk_i, .rst_ni, .en_i(en), .acts_i(act2_q),
-      .weights_i(weight2_q[p*SIMD*WeightWidth +: SIMD*WeightWidth]),
-      .valid_i(valid_q[Depth-1]), .first_i(first_q[Depth-1]), .last_i(last_q[Depth-1]),
-      .init_i(init[p*InitWidth +: InitWidth]), .acc_o(acc[p*AccWidth +: AccWidth])
-    );
-  end
-
-  always_ff @(posedge clk_i) begin : p_acc_valid
-    if (!rst_ni) acc_valid_q <= 1'b0;
-    else if (en) acc_valid_q <= valid_q[Depth-1] & last_q[Depth-1];
-  end
-
-  stream_skid #(.Width(PE * AccWidth)) i_skid (
-    .clk_i, .rst_ni,
-    .in_valid_i(acc_valid_q), .in_ready_o(en), .in_data_i(acc),
-    .out_valid_o, .out_ready_i, .out_data_o
+  mem_rom #(.Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile)) i_weights (
+    .clk_i, .en_i(en), .addr_i(addr), .data_o(weight)
   );
 
-`ifndef SYNTHESIS
-  stream_check #(.Width(SIMD * ActWidth)) i_check_in (
-    .clk_i, .rst_ni, .valid_i(in_valid_i), .ready_i(in_ready_o), .data_i(in_data_i)
+  matvec_core #(
+    .Groups(Groups), .MW(MW), .MH(MH), .PE(PE), .SIMD(SIMD), .WeightWidth(WeightWidth),
+    .ActWidth(ActWidth), .AccWidth(AccWidth), .AccSigned(AccSigned), .ActSigned(ActSigned),
+    .WeightBipolar(WeightBipolar), .ActBipolar(ActBipolar), .HasBias(HasBias),
+    .BiasWidth(BiasWidth), .BiasFile(BiasFile), .UseDsp(UseDsp)
+  ) i_core (
+    .clk_i, .rst_ni, .in_valid_i, .in_ready_o, .in_data_i, .out_valid_o, .out_ready_i, .out_data_o,
+    .weight_valid_i(1'b1), .weight_i(weight), .en_o(en), .issue_o(issue), .addr_o(addr)
   );
-`endif
+
+  logic unused;
+  assign unused = issue;
 endmodule
 `default_nettype wire
