@@ -31,7 +31,9 @@ BLOCKS: dict[str, type[Block]] = {
 
 def block_of(graph: Graph, node: Node) -> Block:
     """The block that a node of a hardware graph stands for."""
-    return BLOCKS[node.op](node, graph.types[node.inputs[0]], graph.types[node.outputs[0]])
+    first, *others = (graph.types[edge] for edge in node.inputs)
+    output = graph.types[node.outputs[0]]
+    return BLOCKS[node.op](node, first, output, other_types=tuple(others))
 
 
 def blocks_of(graph: Graph) -> dict[str, Block]:

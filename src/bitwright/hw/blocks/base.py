@@ -50,17 +50,27 @@ class Port:
 class Firing:
     """The timing of a block that does one step ("fire") a cycle, in a fixed order, every frame.
 
+    A step waits for all the beats it takes; a join takes beats of several inputs, in the same step
+    (an addition) or in different ones (a concatenation).
+
     Attributes:
         fires: steps of one frame: the block's interval in cycles.
-        consume: for input beat k of a frame, the step that takes it (ascending).
+        consume: for beat k of the (first) input, the step that takes it (ascending).
         produce: for output beat j of a frame, the step that makes it (ascending).
         latency: cycles from that step to the beat being valid at the output.
+        others: the same as `consume`, for every further input.
     """
 
     fires: int
     consume: Times
     produce: Times
     latency: int
+    others: tuple[Times, ...] = ()
+
+    @property
+    def consumes(self) -> tuple[Times, ...]:
+        """For every input, in order, the steps that take its beats."""
+        return (self.consume, *self.others)
 
 
 @dataclass(frozen=True)
@@ -120,13 +130,22 @@ class Block(ABC):
     Subclasses are final; each gives the block's meaning in cycles and cells.
 
     Attributes:
+        input_type: type of the first input edge.
+        output_type: type of every output edge.
         choices: attributes that stand instead of the node's own: another folding of the same block.
+        other_types: types of the further input edges of a join.
     """
 
     node: Node
     input_type: TensorType
     output_type: TensorType
     choices: tuple[tuple[str, int | str], ...] = ()
+    other_types: tuple[TensorType, ...] = ()
+
+    @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        """Types of all input edges, in the node's order."""
+        return (self.input_type, *self.other_types)
 
     def integer(self, attr: str) -> int:
         """An attribute that a folding may set."""
@@ -149,7 +168,7 @@ class Block(ABC):
     @property
     @abstractmethod
     def lanes(self) -> tuple[int, int]:
-        """Elements a beat at the input and at the output."""
+        """Elements a beat at the input (at every one of them) and at the output."""
 
     @abstractmethod
     def firing(self) -> Firing:
@@ -178,8 +197,11 @@ class Block(ABC):
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """Input streams."""
-        return (Port("in", self.input_type, self.lanes[0]),)
+        """Input streams, one per input edge of the node."""
+        types = self.input_types
+        if len(types) == 1:
+            return (Port("in", self.input_type, self.lanes[0]),)
+        return tuple(Port(f"in{i}", t, self.lanes[0]) for i, t in enumerate(types))
 
     @property
     def outputs(self) -> tuple[Port, ...]:
@@ -202,7 +224,8 @@ class Block(ABC):
     def latency(self) -> int:
         """Cycles from the first input beat to the first output beat, never stalled."""
         firing = self.firing()
-        return int(firing.produce[0] - min(firing.consume[0], firing.produce[0])) + firing.latency
+        first = min(int(consume[0]) for consume in firing.consumes)
+        return max(0, int(firing.produce[0]) - first) + firing.latency
 
     @property
     def pipeline(self) -> int:
