@@ -189,7 +189,8 @@ class WindowShape:
     kernel: tuple[int, int]
     stride: tuple[int, int]
     dilation: tuple[int, int]
-    rows: int
+    pixels: int
+    groups: int = 1
 
     @property
     def span(self) -> tuple[int, int]:
@@ -204,20 +205,22 @@ class WindowShape:
 
 def window(name: str, shape: WindowShape, style: int = 0) -> Case:
     (kh, kw), (out_h, out_w) = shape.kernel, shape.out
+    part = shape.fold // shape.groups
 
     def reference(x: Streams) -> Streams:
-        frames = x["in"].reshape(-1, shape.height, shape.cols, shape.fold)
+        frames = x["in"].reshape(-1, shape.height, shape.cols, shape.groups, part)
         parts = [
             frames[:, oy * shape.stride[0] + i * shape.dilation[0],
-                   ox * shape.stride[1] + j * shape.dilation[1]]
-            for oy in range(out_h) for ox in range(out_w) for i in range(kh) for j in range(kw)
+                   ox * shape.stride[1] + j * shape.dilation[1], group]
+            for oy in range(out_h) for ox in range(out_w) for group in range(shape.groups)
+            for i in range(kh) for j in range(kw)
         ]  # fmt: skip
         return {"out": np.stack(parts, axis=1).reshape(len(frames), -1)}
 
     parameters = {
         "Height": shape.height, "Cols": shape.cols, "Fold": shape.fold, "DataWidth": 6,
-        "KernelH": kh, "KernelW": kw, "StrideH": shape.stride[0], "StrideW": shape.stride[1],
-        "DilationH": shape.dilation[0], "DilationW": shape.dilation[1], "BufRows": shape.rows,
+        "Groups": shape.groups, "KernelH": kh, "KernelW": kw, "StrideH": shape.stride[0], "StrideW": shape.stride[1],
+        "DilationH": shape.dilation[0], "DilationW": shape.dilation[1], "BufPixels": shape.pixels,
         "RamStyle": style,
     }  # fmt: skip
     beats_in = shape.height * shape.cols * shape.fold
@@ -230,30 +233,35 @@ def window(name: str, shape: WindowShape, style: int = 0) -> Case:
 
 def window_stamps(shape: WindowShape, frames: int) -> tuple[Stamps, Stamps]:
     """The rule of stream_window's header, cycle by cycle; the sink never stalls."""
-    row_words = shape.cols * shape.fold
     out_h, out_w = shape.out
-    per_row = out_w * shape.kernel[0] * shape.kernel[1] * shape.fold
-    last_drop = shape.height - (out_h - 1) * shape.stride[0]
+    per_pixel = shape.kernel[0] * shape.kernel[1] * shape.fold
+    span = ((shape.span[0] - 1) * shape.cols + shape.span[1]) * shape.fold
+    first = [
+        (frame * shape.height + oy * shape.stride[0]) * shape.cols + ox * shape.stride[1]
+        for frame in range(frames) for oy in range(out_h) for ox in range(out_w)
+    ] + [frames * shape.height * shape.cols]  # fmt: skip
+    # The first pixel of a frame is its first one: what is left of the frame before goes then.
+    first = [place if i % (out_h * out_w) else i // (out_h * out_w) * shape.height * shape.cols
+             for i, place in enumerate(first)]  # fmt: skip
     taken: list[int] = []
     given: list[int] = []
-    used = ready = word = oy = left = cycle = 0
-    pending = 0  # rows that leave `used` one cycle after they left `ready`
-    beats_in = frames * shape.height * row_words
-    while len(given) < frames * out_h * per_row or len(taken) < beats_in:
-        row_done, drop = 0, 0
-        if used < shape.rows and len(taken) < beats_in:
+    used = ready = left = pixel = cycle = 0
+    pending = 0  # words that leave `used` one cycle after they left `ready`
+    beats_in = frames * shape.height * shape.cols * shape.fold
+    beats_out = frames * out_h * out_w * per_pixel
+    while len(given) < beats_out or len(taken) < beats_in:
+        write, drop = 0, 0
+        if used < shape.pixels * shape.fold and len(taken) < beats_in:
             taken.append(cycle)
-            word += 1
-            if word == row_words:
-                word, row_done = 0, 1
-        if left or (ready >= shape.span[0] and len(given) < frames * out_h * per_row):
-            left = (left or per_row) - 1
+            write = 1
+        if left or (ready >= span and len(given) < beats_out):
+            left = (left or per_pixel) - 1
             given.append(cycle + 4)
             if left == 0:
-                drop = last_drop if oy == out_h - 1 else shape.stride[0]
-                oy = (oy + 1) % out_h
-        ready += row_done - drop
-        used += row_done - pending
+                drop = (first[pixel + 1] - first[pixel]) * shape.fold
+                pixel += 1
+        ready += write - drop
+        used += write - pending
         pending = drop
         cycle += 1
     return np.array(taken), np.array(given)
@@ -472,11 +480,14 @@ CASES = (
     skid(), fifo(3, 0), fifo(5, 2), fork(), widen(2), widen(3), narrow(2), narrow(5),
     axis_in(), axis_out(),
     pad(3, 4, 1, (1, 1, 1, 1)), pad(2, 3, 2, (0, 2, 1, 0), value=-8), pad(1, 2, 1, (2, 0, 0, 1)),
-    window("3x3", WindowShape(6, 7, 2, (3, 3), (1, 1), (1, 1), 4)),
-    window("stride", WindowShape(7, 6, 1, (2, 3), (2, 2), (1, 1), 4), style=1),
-    window("dilated", WindowShape(8, 9, 1, (2, 3), (1, 2), (3, 2), 6)),
-    window("skip", WindowShape(7, 5, 3, (1, 1), (3, 2), (1, 1), 2)),
-    window("tight", WindowShape(5, 4, 1, (3, 2), (1, 1), (1, 1), 3)),
+    window("3x3", WindowShape(6, 7, 2, (3, 3), (1, 1), (1, 1), 19)),
+    window("stride", WindowShape(7, 6, 1, (2, 3), (2, 2), (1, 1), 15), style=1),
+    window("dilated", WindowShape(8, 9, 1, (2, 3), (1, 2), (3, 2), 40)),
+    window("skip", WindowShape(7, 5, 3, (1, 1), (3, 2), (1, 1), 3)),
+    window("tight", WindowShape(5, 4, 1, (3, 2), (1, 1), (1, 1), 10)),
+    window("depthwise", WindowShape(6, 7, 3, (3, 3), (1, 1), (1, 1), 18, groups=3)),
+    window("groups", WindowShape(7, 8, 4, (2, 3), (2, 1), (2, 1), 21, groups=2)),
+    window("blocks", WindowShape(6, 4, 2, (2, 2), (2, 2), (1, 1), 14)),
     matvec("plain", MatShape(12, 6, 2, 3, style=1)),
     matvec(
         "wide",

@@ -91,17 +91,18 @@ def test_fifo_high_water_mark_is_the_occupancy(depth: int, tmp_path: Path) -> No
 
 
 def _random_window(seed: int) -> Case:
-    """A window of any legal shape, also with too few rows to work ahead or strides beyond them."""
+    """A window of any legal shape, also with no room to work ahead or strides beyond the kernel."""
     rng = np.random.default_rng(seed)
     kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
     dilation = (int(rng.integers(1, 3)), int(rng.integers(1, 3)))
     span = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     size = [int(s + rng.integers(0, 5)) for s in span]
     stride = (int(rng.integers(1, 5)), int(rng.integers(1, 5)))
-    rows = span[0] + int(rng.integers(0, 5))
-    fold = int(rng.integers(1, 4))
+    pixels = (span[0] - 1) * size[1] + span[1] + int(rng.integers(0, 3 * size[1]))
+    groups = int(rng.integers(1, 4))
+    fold = groups * int(rng.integers(1, 4))
     return window(
-        f"seed{seed}", WindowShape(size[0], size[1], fold, kernel, stride, dilation, rows)
+        f"seed{seed}", WindowShape(size[0], size[1], fold, kernel, stride, dilation, pixels, groups)
     )
 
 

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sliding window over frames of Height x Cols pixels of Fold beats (already padded). For each
-// output pixel (row by row) it gives the beats (kh, kw, fold), fold fastest. Circular buffer of
-// BufRows rows of Cols*Fold words. KE = (KernelH-1)*DilationH + 1.
-// Exact rule. Writer: accepts a beat a cycle while used < BufRows; used counts rows complete
-// and not yet released. Reader: starts output row oh when ready_rows >= KE, then issues one
-// beat a cycle; an issue in cycle t is on the output in t + 4. A row whose last beat is accepted
-// in cycle t counts in both from t + 1. When the last beat of an output row is issued in cycle t,
-// StrideH rows (for the last output row: all remaining rows of the frame) leave ready_rows from
-// t + 1 and used from t + 2. Both counters may go below zero (rows released before they are
-// written). BufRows >= KE is needed; KE + StrideH lets writer and reader run side by side.
+// output pixel (row by row) it gives the beats (group, kh, kw, fold within the group), Fold/Groups
+// beats a group. Circular buffer of BufPixels*Fold words, written in order.
+// SpanH = (KernelH-1)*DilationH + 1, SpanW likewise; Span = ((SpanH-1)*Cols + SpanW) * Fold words
+// reach from the first word of an output pixel's window to behind its last.
+// Exact rule. Writer: accepts a beat a cycle while used < BufPixels*Fold. Reader: starts an output
+// pixel when ready >= Span, then issues one beat a cycle; an issue in cycle t is on the output in
+// t + 4. A beat accepted in cycle t counts in both from t + 1. When the last beat of an output
+// pixel is issued in cycle t, the words in front of the next one's window (after the last pixel:
+// all that is left of the frame) leave ready from t + 1 and used from t + 2. Both may go below
+// zero (words released before they are written). BufPixels*Fold >= Span is needed; some pixels
+// more let writer and reader run side by side within a row, (StrideH-1)*Cols more across rows.
 `default_nettype none
 module stream_window #(
   parameter int Height    = 4,
   parameter int Cols      = 4,
   parameter int Fold      = 1,
+  parameter int Groups    = 1,
   parameter int DataWidth = 8,
   parameter int KernelH   = 3,
   parameter int KernelW   = 3,
@@ -21,7 +24,7 @@ module stream_window #(
   parameter int StrideW   = 1,
   parameter int DilationH = 1,
   parameter int DilationW = 1,
-  parameter int BufRows   = 4,
+  parameter int BufPixels = 16,
   parameter int RamStyle  = 0
 ) (
   input  logic                 clk_i,
@@ -36,89 +39,85 @@ module stream_window #(
   localparam int SpanH     = (KernelH - 1) * DilationH + 1;
   localparam int SpanW     = (KernelW - 1) * DilationW + 1;
   localparam int OutH      = (Height - SpanH) / StrideH + 1;
-  localparam int Words     = BufRows * Cols * Fold;
+  localparam int OutW      = (Cols - SpanW) / StrideW + 1;
+  localparam int Words     = BufPixels * Fold;
+  localparam int Span      = ((SpanH - 1) * Cols + SpanW) * Fold;
   localparam int AddrWidth = Words > 1 ? $clog2(Words) : 1;
-  localparam int LastDrop  = Height - (OutH - 1) * StrideH;
+  localparam int MaxDrop   = Height * Cols * Fold;
 
-  if (Height < SpanH || Cols < SpanW || BufRows < SpanH) begin : gen_check_span
-    $error("stream_window: the dilated kernel must fit into the frame and into BufRows");
+  if (Height < SpanH || Cols < SpanW || Words < Span) begin : gen_check_span
+    $error("stream_window: the dilated kernel must fit into the frame and into BufPixels");
   end
   if (Fold < 1 || DataWidth < 1 || KernelH < 1 || KernelW < 1 || StrideH < 1 || StrideW < 1
       || DilationH < 1 || DilationW < 1) begin : gen_check_size
     $error("stream_window: all sizes must be at least 1");
   end
+  if (Groups < 1 || Fold % Groups != 0) begin : gen_check_groups
+    $error("stream_window: Groups must divide Fold");
+  end
 
-  // Row counters: signed, wide enough for BufRows and for the largest drop below zero.
-  localparam int MaxDrop    = LastDrop > StrideH ? LastDrop : StrideH;
-  localparam int LevelWidth = $clog2(BufRows + MaxDrop + 1) + 1;
+  // Word counters: signed, wide enough for the buffer and for the largest drop below zero.
+  localparam int DropWidth  = $clog2(MaxDrop + 1);
+  localparam int LevelWidth = $clog2(Words + MaxDrop + 1) + 1;
 
-  logic signed [LevelWidth-1:0] used_q, ready_rows_q;
-  logic                         row_written, can_write, skid_ready;
-  logic                         wr_en;
+  logic signed [LevelWidth-1:0] used_q, ready_q;
+  logic                         can_write, skid_ready, wr_en;
   logic [AddrWidth-1:0]         wr_addr_q, rd_addr;
-  logic                         rd_valid, rd_row_last, rd_frame_last;
+  logic                         rd_valid, rd_pixel_last;
+  logic [DropWidth-1:0]         rd_drop;
   logic                         start_ok;
 
-  assign can_write  = used_q < LevelWidth'(BufRows);
-  assign start_ok   = ready_rows_q >= LevelWidth'(SpanH);
+  assign can_write  = used_q < LevelWidth'(Words);
+  assign start_ok   = ready_q >= LevelWidth'(Span);
   assign in_ready_o = can_write;
   assign wr_en      = in_valid_i & can_write;
 
   // Writer.
-  localparam int RowWords     = Cols * Fold;
-  localparam int RowWordWidth = $clog2(RowWords + 1);
-  logic [RowWordWidth-1:0] row_word_q;
-
-  assign row_written = wr_en & (row_word_q == RowWordWidth'(RowWords - 1));
-
   always_ff @(posedge clk_i) begin : p_write
     if (!rst_ni) begin
-      wr_addr_q  <= '0;
-      row_word_q <= '0;
+      wr_addr_q <= '0;
     end else if (wr_en) begin
-      wr_addr_q  <= wr_addr_q == AddrWidth'(Words - 1) ? '0 : wr_addr_q + 1'b1;
-      row_word_q <= row_written ? '0 : row_word_q + 1'b1;
+      wr_addr_q <= wr_addr_q == AddrWidth'(Words - 1) ? '0 : wr_addr_q + 1'b1;
     end
   end
 
   // Reader: address generator, then address register, RAM and output register.
   window_addr #(
-    .Cols(Cols), .Fold(Fold), .KernelH(KernelH), .KernelW(KernelW), .StrideH(StrideH),
-    .StrideW(StrideW), .DilationH(DilationH), .DilationW(DilationW), .BufRows(BufRows),
-    .OutH(OutH), .OutW((Cols - SpanW) / StrideW + 1), .LastDrop(LastDrop)
+    .Height(Height), .Cols(Cols), .Fold(Fold), .Groups(Groups), .KernelH(KernelH),
+    .KernelW(KernelW), .StrideH(StrideH), .StrideW(StrideW), .DilationH(DilationH),
+    .DilationW(DilationW), .Words(Words), .OutH(OutH), .OutW(OutW), .DropWidth(DropWidth)
   ) i_addr (
     .clk_i, .rst_ni, .en_i(skid_ready), .start_ok_i(start_ok),
-    .valid_o(rd_valid), .addr_o(rd_addr),
-    .row_last_o(rd_row_last), .frame_last_o(rd_frame_last)
+    .valid_o(rd_valid), .addr_o(rd_addr), .pixel_last_o(rd_pixel_last), .drop_o(rd_drop)
   );
 
-  logic row_drop, frame_drop, row_drop_q, frame_drop_q;
+  logic drop, drop_q;
   logic addr_valid_q, ram_valid_q, data_valid_q;
   logic [AddrWidth-1:0] addr_q;
+  logic [DropWidth-1:0] words_q;
   logic [DataWidth-1:0] ram_data, data_q;
 
-  assign row_drop   = skid_ready & rd_valid & rd_row_last;
-  assign frame_drop = rd_frame_last;
+  assign drop = skid_ready & rd_valid & rd_pixel_last;
 
   always_ff @(posedge clk_i) begin : p_valid
     if (!rst_ni) begin
       addr_valid_q <= 1'b0;
       ram_valid_q  <= 1'b0;
       data_valid_q <= 1'b0;
-      row_drop_q   <= 1'b0;
+      drop_q       <= 1'b0;
     end else if (skid_ready) begin
       addr_valid_q <= rd_valid;
       ram_valid_q  <= addr_valid_q;
       data_valid_q <= ram_valid_q;
-      row_drop_q   <= row_drop;
+      drop_q       <= drop;
     end
   end
 
   always_ff @(posedge clk_i) begin : p_data
     if (skid_ready) begin
-      addr_q       <= rd_addr;
-      data_q       <= ram_data;
-      frame_drop_q <= frame_drop;
+      addr_q  <= rd_addr;
+      data_q  <= ram_data;
+      words_q <= rd_drop;
     end
   end
 
@@ -129,25 +128,18 @@ module stream_window #(
   );
 
   // The reader's count drops at issue; the writer's only when the last word has been read.
-  logic signed [LevelWidth-1:0] ready_delta, used_delta;
+  logic signed [LevelWidth-1:0] ready_drop, used_drop;
 
-  always_comb begin : p_delta
-    ready_delta = '0;
-    used_delta  = '0;
-    // The minus stays inside the cast: Yosys drops one in front of a cast constant.
-    if (row_drop) ready_delta = frame_drop ? LevelWidth'(-LastDrop) : LevelWidth'(-StrideH);
-    if (row_drop_q && skid_ready) begin
-      used_delta = frame_drop_q ? LevelWidth'(-LastDrop) : LevelWidth'(-StrideH);
-    end
-  end
+  assign ready_drop = drop ? LevelWidth'(rd_drop) : '0;
+  assign used_drop  = drop_q && skid_ready ? LevelWidth'(words_q) : '0;
 
   always_ff @(posedge clk_i) begin : p_level
     if (!rst_ni) begin
-      used_q       <= '0;
-      ready_rows_q <= '0;
+      used_q  <= '0;
+      ready_q <= '0;
     end else begin
-      used_q       <= used_q + used_delta + LevelWidth'(row_written);
-      ready_rows_q <= ready_rows_q + ready_delta + LevelWidth'(row_written);
+      used_q  <= used_q - used_drop + LevelWidth'(wr_en);
+      ready_q <= ready_q - ready_drop + LevelWidth'(wr_en);
     end
   end
 
@@ -159,7 +151,7 @@ module stream_window #(
 
 `ifndef SYNTHESIS
   no_overrun: assert property (@(posedge clk_i) disable iff (!rst_ni)
-    int'(used_q) <= BufRows && int'(ready_rows_q) <= int'(used_q));
+    int'(used_q) <= Words && int'(ready_q) <= int'(used_q));
   stream_check #(.Width(DataWidth)) i_check_in (
     .clk_i, .rst_ni, .valid_i(in_valid_i), .ready_i(in_ready_o), .data_i(in_data_i)
   );
