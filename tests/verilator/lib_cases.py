@@ -190,6 +190,7 @@ class WindowShape:
     stride: tuple[int, int]
     dilation: tuple[int, int]
     rows: int
+    groups: int = 1
 
     @property
     def span(self) -> tuple[int, int]:
@@ -204,19 +205,22 @@ class WindowShape:
 
 def window(name: str, shape: WindowShape, style: int = 0) -> Case:
     (kh, kw), (out_h, out_w) = shape.kernel, shape.out
+    part = shape.fold // shape.groups
 
     def reference(x: Streams) -> Streams:
-        frames = x["in"].reshape(-1, shape.height, shape.cols, shape.fold)
+        frames = x["in"].reshape(-1, shape.height, shape.cols, shape.groups, part)
         parts = [
             frames[:, oy * shape.stride[0] + i * shape.dilation[0],
-                   ox * shape.stride[1] + j * shape.dilation[1]]
-            for oy in range(out_h) for ox in range(out_w) for i in range(kh) for j in range(kw)
+                   ox * shape.stride[1] + j * shape.dilation[1], group]
+            for oy in range(out_h) for ox in range(out_w) for group in range(shape.groups)
+            for i in range(kh) for j in range(kw)
         ]  # fmt: skip
         return {"out": np.stack(parts, axis=1).reshape(len(frames), -1)}
 
     parameters = {
         "Height": shape.height, "Cols": shape.cols, "Fold": shape.fold, "DataWidth": 6,
-        "KernelH": kh, "KernelW": kw, "StrideH": shape.stride[0], "StrideW": shape.stride[1],
+        "Groups": shape.groups, "KernelH": kh, "KernelW": kw,
+        "StrideH": shape.stride[0], "StrideW": shape.stride[1],
         "DilationH": shape.dilation[0], "DilationW": shape.dilation[1], "BufRows": shape.rows,
         "RamStyle": style,
     }  # fmt: skip
@@ -477,6 +481,9 @@ CASES = (
     window("dilated", WindowShape(8, 9, 1, (2, 3), (1, 2), (3, 2), 6)),
     window("skip", WindowShape(7, 5, 3, (1, 1), (3, 2), (1, 1), 2)),
     window("tight", WindowShape(5, 4, 1, (3, 2), (1, 1), (1, 1), 3)),
+    window("depthwise", WindowShape(6, 7, 3, (3, 3), (1, 1), (1, 1), 4, groups=3)),
+    window("groups", WindowShape(7, 8, 4, (2, 3), (2, 1), (2, 1), 5, groups=2)),
+    window("blocks", WindowShape(6, 4, 2, (2, 2), (2, 2), (1, 1), 4)),
     matvec("plain", MatShape(12, 6, 2, 3, style=1)),
     matvec(
         "wide",

@@ -99,9 +99,10 @@ def _random_window(seed: int) -> Case:
     size = [int(s + rng.integers(0, 5)) for s in span]
     stride = (int(rng.integers(1, 5)), int(rng.integers(1, 5)))
     rows = span[0] + int(rng.integers(0, 5))
-    fold = int(rng.integers(1, 4))
+    groups = int(rng.integers(1, 4))
+    fold = groups * int(rng.integers(1, 4))
     return window(
-        f"seed{seed}", WindowShape(size[0], size[1], fold, kernel, stride, dilation, rows)
+        f"seed{seed}", WindowShape(size[0], size[1], fold, kernel, stride, dilation, rows, groups)
     )
 
 

@@ -50,6 +50,7 @@ def test_house_rules(path: Path) -> None:
         ("stream_dwc", {"InWidth": 6, "OutWidth": 4}, "must divide the other"),
         ("stream_fifo", {"Depth": 1}, "Depth at least 2"),
         ("stream_window", {"BufRows": 2}, "kernel must fit"),
+        ("stream_window", {"Fold": 6, "Groups": 4}, "Groups must divide Fold"),
         ("matvec", {"SIMD": 5}, "SIMD must divide MW"),
         ("matvec", {"ActBipolar": 1}, "bipolar operand is one bit"),
         ("threshold", {"ThrWidth": 11}, "ThrWidth that holds x"),

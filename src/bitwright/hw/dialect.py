@@ -76,14 +76,30 @@ def _infer_window(node: Node, types: Types) -> Types:
     _need(node.integer("rows") >= span, f"rows={node.integer('rows')} is less than the span {span}")
     out_h, out_w = window_shape((height, width), kernel, stride, (0, 0, 0, 0), dilation)
     _need(node.string("ram_style") in RAM_STYLES, f"ram_style must be one of {RAM_STYLES}")
-    _need(len(tensor.scale) <= 1 or prod(kernel) == 1, "a window needs one common scale")
+    groups = _window_groups(node, channels)
+    _need(
+        node.integer("groups") >= 0 and channels % (groups * node.integer("simd")) == 0,
+        f"{groups} groups of beats of {node.integer('simd')} do not divide {channels} channels",
+    )
+    scale = tensor.scale
+    if len(scale) > 1:
+        part = channels // groups
+        scale = tuple(
+            s for g in range(groups) for s in scale[g * part : (g + 1) * part] * prod(kernel)
+        )
     shape = (out_h, out_w, prod(kernel) * channels)
-    return (TensorType(shape, tensor.format, tensor.scale, tensor.lo, tensor.hi),)
+    return (TensorType(shape, tensor.format, scale, tensor.lo, tensor.hi),)
+
+
+def _window_groups(node: Node, channels: int) -> int:
+    return node.integer("groups") or channels // node.integer("simd")
 
 
 def _run_window(node: Node, types: Types, arrays: Arrays) -> Arrays:
     view = windows(arrays[0], node.ints("kernel"), node.ints("stride"), node.ints("dilation"))
-    return (view.reshape(*view.shape[:3], -1),)
+    groups = _window_groups(node, types[0].channels)
+    split = view.reshape(*view.shape[:3], prod(node.ints("kernel")), groups, -1)
+    return (np.moveaxis(split, -2, -3).reshape(*view.shape[:3], -1),)
 
 
 def _infer_matvec(node: Node, types: Types) -> Types:
@@ -152,7 +168,18 @@ def _infer_pool(node: Node, types: Types) -> Types:
     channels = columns // pixels
     _divides(node, "pe", channels, "channels")
     shape = (height, width, channels)
-    return (TensorType(shape, tensor.format, tensor.scale, tensor.lo, tensor.hi),)
+    scale = _pixel_scale(tensor, channels)
+    return (TensorType(shape, tensor.format, scale, tensor.lo, tensor.hi),)
+
+
+def _pixel_scale(tensor: TensorType, channels: int) -> tuple[float, ...]:
+    """Scales of one pixel's channels, from elements in order (pixel, channel)."""
+    scale = tensor.scale if len(tensor.scale) <= 1 else tensor.scale[:channels]
+    _need(
+        len(scale) <= 1 or tensor.scale == scale * (tensor.channels // channels),
+        "the pixels of a window need the same scales",
+    )
+    return scale
 
 
 def _run_pool(node: Node, types: Types, arrays: Arrays) -> Arrays:
@@ -231,7 +258,7 @@ _OPS = (
     ),
     OpSpec(
         "window",
-        "for each output pixel the elements (kh, kw, c) of its window",
+        "for each output pixel the elements (group, kh, kw, channel of the group) of its window",
         1,
         _infer_window,
         _run_window,
@@ -240,6 +267,9 @@ _OPS = (
             "stride": AttrSpec("ints", "(vertical, horizontal)", (1, 1)),
             "dilation": AttrSpec("ints", "(vertical, horizontal)", (1, 1)),
             "rows": AttrSpec("int", "rows of the circular buffer"),
+            "groups": AttrSpec(
+                "int", "channel groups; 0: each beat of a pixel is one, for a depthwise unit", 1
+            ),
             "simd": _SIMD,
             "ram_style": _RAM,
         },

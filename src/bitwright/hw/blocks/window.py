@@ -64,7 +64,10 @@ class _Writer:
 @final
 @dataclass(frozen=True)
 class Window(Block):
-    """Gives the beats (kh, kw, channel fold) of each output pixel; module `stream_window`.
+    """Gives the beats (group, kh, kw, channel fold) of each output pixel; module `stream_window`.
+
+    With `groups` = 0 every beat of a pixel is a group: the order of a depthwise unit, which then
+    needs as many lanes as the window has.
 
     Not a plain `Firing`: writer and reader are two processes that meet at whole rows.
     """
@@ -102,7 +105,7 @@ class Window(Block):
         sizes = sorted({small, max(small, 2 * self.span)})
         return tuple(
             Fold((("ram_style", style), ("rows", rows), ("simd", lanes)), lanes, lanes)
-            for lanes in divisors(self.input_type.channels)
+            for lanes in divisors(self.input_type.channels // max(1, self.node.integer("groups")))
             for rows in sizes
             for style in ("distributed", "block")
         )
@@ -224,12 +227,15 @@ class Window(Block):
     def instance(self) -> Instance:
         height, width, channels = self.input_type.shape
         kernel, stride, dilation = (self.node.ints(k) for k in ("kernel", "stride", "dilation"))
+        fold = channels // self.lanes[0]
+        groups = self.node.integer("groups") or fold
         return Instance(
             "stream_window",
             {
                 "Height": height,
                 "Cols": width,
-                "Fold": channels // self.lanes[0],
+                "Fold": fold,
+                **({} if groups == 1 else {"Groups": groups}),
                 "DataWidth": self.inputs[0].width,
                 "KernelH": kernel[0],
                 "KernelW": kernel[1],

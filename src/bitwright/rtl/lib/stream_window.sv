@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sliding window over frames of Height x Cols pixels of Fold beats (already padded). For each
-// output pixel (row by row) it gives the beats (kh, kw, fold), fold fastest. Circular buffer of
-// BufRows rows of Cols*Fold words. KE = (KernelH-1)*DilationH + 1.
+// output pixel (row by row) it gives the beats (group, kh, kw, fold within the group), the last
+// fastest, a group being Fold/Groups beats of a pixel: Groups = 1 is the order of a matrix unit,
+// Groups = Fold that of a depthwise one. Buffer: BufRows rows of Cols*Fold words, circular.
+// KE = (KernelH-1)*DilationH + 1.
 // Exact rule. Writer: accepts a beat a cycle while used < BufRows; used counts rows complete
 // and not yet released. Reader: starts output row oh when ready_rows >= KE, then issues one
 // beat a cycle; an issue in cycle t is on the output in t + 4. A row whose last beat is accepted
@@ -14,6 +16,7 @@ module stream_window #(
   parameter int Height    = 4,
   parameter int Cols      = 4,
   parameter int Fold      = 1,
+  parameter int Groups    = 1,
   parameter int DataWidth = 8,
   parameter int KernelH   = 3,
   parameter int KernelW   = 3,
@@ -46,6 +49,9 @@ module stream_window #(
   if (Fold < 1 || DataWidth < 1 || KernelH < 1 || KernelW < 1 || StrideH < 1 || StrideW < 1
       || DilationH < 1 || DilationW < 1) begin : gen_check_size
     $error("stream_window: all sizes must be at least 1");
+  end
+  if (Groups < 1 || Fold % Groups != 0) begin : gen_check_groups
+    $error("stream_window: Groups must divide Fold");
   end
 
   // Row counters: signed, wide enough for BufRows and for the largest drop below zero.
@@ -81,20 +87,18 @@ module stream_window #(
     end
   end
 
-  // Reader: address generator, then address register, RAM and output register.
+  // Reader: address generator with its register, then RAM and output register.
   window_addr #(
-    .Cols(Cols), .Fold(Fold), .KernelH(KernelH), .KernelW(KernelW), .StrideH(StrideH),
-    .StrideW(StrideW), .DilationH(DilationH), .DilationW(DilationW), .BufRows(BufRows),
+    .Cols(Cols), .Fold(Fold), .Groups(Groups), .KernelH(KernelH), .KernelW(KernelW),
+    .StrideH(StrideH), .StrideW(StrideW), .DilationH(DilationH), .DilationW(DilationW), .BufRows(BufRows),
     .OutH(OutH), .OutW((Cols - SpanW) / StrideW + 1), .LastDrop(LastDrop)
   ) i_addr (
     .clk_i, .rst_ni, .en_i(skid_ready), .start_ok_i(start_ok),
-    .valid_o(rd_valid), .addr_o(rd_addr),
-    .row_last_o(rd_row_last), .frame_last_o(rd_frame_last)
+    .valid_o(rd_valid), .row_last_o(rd_row_last), .frame_last_o(rd_frame_last), .addr_o(rd_addr)
   );
 
   logic row_drop, frame_drop, row_drop_q, frame_drop_q;
   logic addr_valid_q, ram_valid_q, data_valid_q;
-  logic [AddrWidth-1:0] addr_q;
   logic [DataWidth-1:0] ram_data, data_q;
 
   assign row_drop   = skid_ready & rd_valid & rd_row_last;
@@ -116,7 +120,6 @@ module stream_window #(
 
   always_ff @(posedge clk_i) begin : p_data
     if (skid_ready) begin
-      addr_q       <= rd_addr;
       data_q       <= ram_data;
       frame_drop_q <= frame_drop;
     end
@@ -125,7 +128,7 @@ module stream_window #(
   mem_ram #(.Width(DataWidth), .Depth(Words), .Style(RamStyle)) i_ram (
     .clk_i,
     .wr_en_i(wr_en), .wr_addr_i(wr_addr_q), .wr_data_i(in_data_i),
-    .rd_en_i(skid_ready & addr_valid_q), .rd_addr_i(addr_q), .rd_data_o(ram_data)
+    .rd_en_i(skid_ready & addr_valid_q), .rd_addr_i(rd_addr), .rd_data_o(ram_data)
   );
 
   // The reader's count drops at issue; the writer's only when the last word has been read.

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Read-address generator of stream_window: five nested counters (output row, output column, kh,
-// kw, fold) and the addresses kept beside them by addition only. An output row begins only
-// while start_ok_i is high; within the row there is one address every enabled cycle.
+// Address generator of stream_window: six nested counters (output row, output column, group, kh,
+// kw, fold) and one address. The step from one word to the next is a constant that depends only
+// on the outermost counter that moves and on whether the row slot wraps round the buffer; it is
+// chosen when a step issues and added in the (enabled) cycle after. addr_o is the address of the
+// step issued last. An output row begins only while start_ok_i is high; within the row there is
+// one step every enabled cycle.
 `default_nettype none
 module window_addr #(
   parameter int Cols      = 4,
   parameter int Fold      = 1,
+  parameter int Groups    = 1,
   parameter int KernelH   = 3,
   parameter int KernelW   = 3,
   parameter int StrideH   = 1,
@@ -24,40 +28,34 @@ module window_addr #(
   input  logic                 en_i,
   input  logic                 start_ok_i,
   output logic                 valid_o,
-  output logic [AddrWidth-1:0] addr_o,
   output logic                 row_last_o,
-  output logic                 frame_last_o
+  output logic                 frame_last_o,
+  output logic [AddrWidth-1:0] addr_o
 );
-  localparam int RowWords  = Cols * Fold;
-  localparam int SlotWidth = $clog2(BufRows + 1);
-  localparam int FoldWidth = $clog2(Fold + 1);
-  localparam int KwWidth   = $clog2(KernelW + 1);
-  localparam int KhWidth   = $clog2(KernelH + 1);
-  localparam int OwWidth   = $clog2(OutW + 1);
-  localparam int OhWidth   = $clog2(OutH + 1);
+  localparam int Part       = Fold / Groups;  // beats of a group in one pixel
+  localparam int SlotWidth  = $clog2(BufRows + 1);
+  localparam int FoldWidth  = $clog2(Part + 1);
+  localparam int KwWidth    = $clog2(KernelW + 1);
+  localparam int KhWidth    = $clog2(KernelH + 1);
+  localparam int GroupWidth = $clog2(Groups + 1);
+  localparam int OwWidth    = $clog2(OutW + 1);
+  localparam int OhWidth    = $clog2(OutH + 1);
 
-  // Steps of the row slot modulo BufRows: between kernel rows, output rows and frames.
-  localparam int KhStep    = DilationH % BufRows;
-  localparam int RowStep   = StrideH % BufRows;
-  localparam int FrameStep = LastDrop % BufRows;
+  logic [FoldWidth-1:0]  fold_q;
+  logic [KwWidth-1:0]    kw_q;
+  logic [KhWidth-1:0]    kh_q;
+  logic [GroupWidth-1:0] group_q;
+  logic [OwWidth-1:0]    ow_q;
+  logic [OhWidth-1:0]    oh_q;
+  logic                  running_q;
+  logic fold_last, line_last, part_last, pixel_last, step;
 
-  logic [FoldWidth-1:0] fold_q;
-  logic [KwWidth-1:0]   kw_q;
-  logic [KhWidth-1:0]   kh_q;
-  logic [OwWidth-1:0]   ow_q;
-  logic [OhWidth-1:0]   oh_q;
-  logic                 running_q;
-  logic fold_last, kw_last, kh_last, ow_last, oh_last, line_last, pixel_last, step;
-
-  assign fold_last    = fold_q == FoldWidth'(Fold - 1);
-  assign kw_last      = kw_q == KwWidth'(KernelW - 1);
-  assign kh_last      = kh_q == KhWidth'(KernelH - 1);
-  assign ow_last      = ow_q == OwWidth'(OutW - 1);
-  assign oh_last      = oh_q == OhWidth'(OutH - 1);
-  assign line_last    = fold_last & kw_last;
-  assign pixel_last   = line_last & kh_last;
-  assign row_last_o   = pixel_last & ow_last;
-  assign frame_last_o = oh_last;
+  assign fold_last    = fold_q == FoldWidth'(Part - 1);
+  assign line_last    = fold_last & (kw_q == KwWidth'(KernelW - 1));
+  assign part_last    = line_last & (kh_q == KhWidth'(KernelH - 1));
+  assign pixel_last   = part_last & (group_q == GroupWidth'(Groups - 1));
+  assign row_last_o   = pixel_last & (ow_q == OwWidth'(OutW - 1));
+  assign frame_last_o = oh_q == OhWidth'(OutH - 1);
   assign valid_o      = running_q | start_ok_i;
   assign step         = en_i & valid_o;
 
@@ -66,90 +64,118 @@ module window_addr #(
       fold_q    <= '0;
       kw_q      <= '0;
       kh_q      <= '0;
+      group_q   <= '0;
       ow_q      <= '0;
       oh_q      <= '0;
       running_q <= 1'b0;
     end else if (step) begin
       running_q <= ~row_last_o;
       fold_q    <= fold_last ? '0 : fold_q + 1'b1;
-      if (fold_last) kw_q <= kw_last ? '0 : kw_q + 1'b1;
-      if (line_last) kh_q <= kh_last ? '0 : kh_q + 1'b1;
-      if (pixel_last) ow_q <= ow_last ? '0 : ow_q + 1'b1;
-      if (row_last_o) oh_q <= oh_last ? '0 : oh_q + 1'b1;
+      if (fold_last) kw_q <= line_last ? '0 : kw_q + 1'b1;
+      if (line_last) kh_q <= part_last ? '0 : kh_q + 1'b1;
+      if (part_last) group_q <= pixel_last ? '0 : group_q + 1'b1;
+      if (pixel_last) ow_q <= row_last_o ? '0 : ow_q + 1'b1;
+      if (row_last_o) oh_q <= frame_last_o ? '0 : oh_q + 1'b1;
     end
   end
 
-  // Word offset within a row: of the beat, and of the window's first column.
-  logic [AddrWidth-1:0] offset_q, first_q, next_first;
+  // Which counter moves: 0 fold, 1 kw, 2 kh, 3 group, 4 output column, 5 output row, 6 frame.
+  logic [2:0] level;
+  always_comb begin : p_level
+    level = 3'd0;
+    if (row_last_o) level = frame_last_o ? 3'd6 : 3'd5;
+    else if (pixel_last) level = 3'd4;
+    else if (part_last) level = 3'd3;
+    else if (line_last) level = 3'd2;
+    else if (fold_last) level = 3'd1;
+  end
 
-  assign next_first = ow_last ? '0 : first_q + AddrWidth'(StrideW * Fold);
+  // Row slots that each level moves on, modulo BufRows. Back leads from the last kernel row to
+  // the first.
+  localparam int Reach    = (KernelH - 1) * DilationH % BufRows;
+  localparam int Back     = (BufRows - Reach) % BufRows;
+  localparam int NextKh   = DilationH % BufRows;
+  localparam int NextOh   = (StrideH + Back) % BufRows;
+  localparam int NextTime = (LastDrop + Back) % BufRows;
 
-  always_ff @(posedge clk_i) begin : p_offset
-    if (!rst_ni) begin
-      offset_q <= '0;
-      first_q  <= '0;
-    end else if (step) begin
-      if (pixel_last) begin
-        first_q  <= next_first;
-        offset_q <= next_first;
-      end else if (line_last) begin
-        offset_q <= first_q;
-      end else if (fold_last) begin
-        offset_q <= offset_q + AddrWidth'((DilationW - 1) * Fold + 1);
-      end else begin
-        offset_q <= offset_q + 1'b1;
+  logic [SlotWidth-1:0] slot_q, move, room;
+  logic                 wraps;
+
+  always_comb begin : p_move
+    move = '0;
+    room = SlotWidth'(BufRows);
+    unique case (level)
+      3'd2: begin
+        move = SlotWidth'(NextKh);
+        room = SlotWidth'(BufRows - NextKh);
       end
-    end
+      3'd3, 3'd4: begin
+        move = SlotWidth'(Back);
+        room = SlotWidth'(BufRows - Back);
+      end
+      3'd5: begin
+        move = SlotWidth'(NextOh);
+        room = SlotWidth'(BufRows - NextOh);
+      end
+      3'd6: begin
+        move = SlotWidth'(NextTime);
+        room = SlotWidth'(BufRows - NextTime);
+      end
+      default: ;
+    endcase
   end
 
-  // Row slot of the beat and of the window's first row, each also as a word address.
-  logic [SlotWidth-1:0] slot_q, base_q, next_slot, next_base;
-  logic [AddrWidth-1:0] slot_addr_q, base_addr_q, next_slot_addr, next_base_addr;
-  logic                 slot_wraps, base_wraps, frame_wraps;
-
-  assign slot_wraps     = slot_q >= SlotWidth'(BufRows - KhStep);
-  assign next_slot      = slot_wraps ? slot_q - SlotWidth'(BufRows - KhStep)
-                                     : slot_q + SlotWidth'(KhStep);
-  assign next_slot_addr = slot_wraps ? slot_addr_q - AddrWidth'((BufRows - KhStep) * RowWords)
-                                     : slot_addr_q + AddrWidth'(KhStep * RowWords);
-  assign base_wraps     = base_q >= SlotWidth'(BufRows - RowStep);
-  assign frame_wraps    = base_q >= SlotWidth'(BufRows - FrameStep);
-
-  always_comb begin : p_next_base
-    next_base      = base_q;
-    next_base_addr = base_addr_q;
-    if (row_last_o && oh_last) begin
-      next_base      = frame_wraps ? base_q - SlotWidth'(BufRows - FrameStep)
-                                   : base_q + SlotWidth'(FrameStep);
-      next_base_addr = frame_wraps ? base_addr_q - AddrWidth'((BufRows - FrameStep) * RowWords)
-                                   : base_addr_q + AddrWidth'(FrameStep * RowWords);
-    end else if (row_last_o) begin
-      next_base      = base_wraps ? base_q - SlotWidth'(BufRows - RowStep)
-                                  : base_q + SlotWidth'(RowStep);
-      next_base_addr = base_wraps ? base_addr_q - AddrWidth'((BufRows - RowStep) * RowWords)
-                                  : base_addr_q + AddrWidth'(RowStep * RowWords);
-    end
-  end
+  assign wraps = slot_q >= room;
 
   always_ff @(posedge clk_i) begin : p_slot
-    if (!rst_ni) begin
-      slot_q      <= '0;
-      slot_addr_q <= '0;
-      base_q      <= '0;
-      base_addr_q <= '0;
-    end else if (step) begin
-      base_q      <= next_base;
-      base_addr_q <= next_base_addr;
-      if (pixel_last) begin
-        slot_q      <= next_base;
-        slot_addr_q <= next_base_addr;
-      end else if (line_last) begin
-        slot_q      <= next_slot;
-        slot_addr_q <= next_slot_addr;
-      end
-    end
+    if (!rst_ni) slot_q <= '0;
+    else if (step) slot_q <= wraps ? slot_q - room : slot_q + move;
   end
 
-  assign addr_o = slot_addr_q + offset_q;
+  // Words from one step to the next, modulo 2^AddrWidth: those of the row slots, and those
+  // within the row, where Tail leads from a line's first word to its last.
+  localparam int RowWords = Cols * Fold;
+  localparam int Tail     = (KernelW - 1) * DilationW * Fold + Part - 1;
+  localparam int StepKw   = DilationW * Fold - Part + 1;
+  localparam int StepKh   = NextKh * RowWords - Tail;
+  localparam int StepPart = Back * RowWords - Tail + Part;
+  localparam int StepOw   = StepPart - Fold + StrideW * Fold;
+  localparam int RowTail  = (OutW - 1) * StrideW * Fold + Fold - Part + Tail;
+  localparam int StepOh   = NextOh * RowWords - RowTail;
+  localparam int StepTime = NextTime * RowWords - RowTail;
+
+  logic [AddrWidth-1:0] delta, delta_q, addr_q;
+  logic                 issued_q;
+
+  always_comb begin : p_delta
+    delta = AddrWidth'(1);
+    unique case ({wraps, level})
+      4'd1: delta = AddrWidth'(StepKw);
+      4'd2: delta = AddrWidth'(StepKh);
+      4'd3: delta = AddrWidth'(StepPart);
+      4'd4: delta = AddrWidth'(StepOw);
+      4'd5: delta = AddrWidth'(StepOh);
+      4'd6: delta = AddrWidth'(StepTime);
+      4'd10: delta = AddrWidth'(StepKh - Words);
+      4'd11: delta = AddrWidth'(StepPart - Words);
+      4'd12: delta = AddrWidth'(StepOw - Words);
+      4'd13: delta = AddrWidth'(StepOh - Words);
+      4'd14: delta = AddrWidth'(StepTime - Words);
+      default: ;
+    endcase
+  end
+
+  always_ff @(posedge clk_i) begin : p_addr
+    if (!rst_ni) begin
+      issued_q <= 1'b0;
+      addr_q   <= '0;
+    end else if (en_i) begin
+      issued_q <= valid_o;
+      if (issued_q) addr_q <= addr_q + delta_q;
+    end
+    if (step) delta_q <= delta;
+  end
+
+  assign addr_o = addr_q;
 endmodule
 `default_nettype wire
