@@ -90,8 +90,8 @@ module stream_window #(
   // Reader: address generator with its register, then RAM and output register.
   window_addr #(
     .Cols(Cols), .Fold(Fold), .Groups(Groups), .KernelH(KernelH), .KernelW(KernelW),
-    .StrideH(StrideH), .StrideW(StrideW), .DilationH(DilationH), .DilationW(DilationW), .BufRows(BufRows),
-    .OutH(OutH), .OutW((Cols - SpanW) / StrideW + 1), .LastDrop(LastDrop)
+    .StrideH(StrideH), .StrideW(StrideW), .DilationH(DilationH), .DilationW(DilationW),
+    .BufRows(BufRows), .OutH(OutH), .OutW((Cols - SpanW) / StrideW + 1), .LastDrop(LastDrop)
   ) i_addr (
     .clk_i, .rst_ni, .en_i(skid_ready), .start_ok_i(start_ok),
     .valid_o(rd_valid), .row_last_o(rd_row_last), .frame_last_o(rd_frame_last), .addr_o(rd_addr)
