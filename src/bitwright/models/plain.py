@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain chains: perceptrons and small CNNs.
 
-Every factory of the zoo is plain ``torch.nn`` without any special layer, takes ``num_classes``, ``input_shape`` as (H, W, C), and options; every model takes
-(N, C, H, W) float32 in [0, 1] and gives (N, num_classes) scores. A layer that is followed by batch
-norm has no bias. Activations are ReLU, or hard tanh for signed and binary networks.
+Every factory of the zoo is plain ``torch.nn`` without any special layer and takes ``num_classes``,
+``input_shape`` as (H, W, C), and options. Every classifier takes (N, C, H, W) float32 in [0, 1] and
+gives (N, num_classes) scores. A layer that is followed by batch norm has no bias. Activations are
+ReLU, ReLU6, or hard tanh for signed and binary networks.
 """
 
 from __future__ import annotations
