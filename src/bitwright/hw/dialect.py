@@ -15,6 +15,7 @@ import numpy as np
 
 from bitwright.errors import GraphError
 from bitwright.formats import parse_format
+from bitwright.hw import rules
 from bitwright.ir import (
     INTEGER,
     AttrSpec,
@@ -34,6 +35,7 @@ Arrays = tuple[IntArray, ...]
 
 RAM_STYLES = ("auto", "distributed", "block")
 MULT_STYLES = ("auto", "lut", "dsp")
+MEM_MODES = ("internal_embedded", "external")
 
 
 def _need(condition: bool, message: str) -> None:
@@ -118,6 +120,7 @@ def _infer_matvec(node: Node, types: Types) -> Types:
     _divides(node, "simd", columns, "MW, matrix columns")
     _need(node.string("ram_style") in RAM_STYLES, f"ram_style must be one of {RAM_STYLES}")
     _need(node.string("res_type") in MULT_STYLES, f"res_type must be one of {MULT_STYLES}")
+    _need(node.string("mem_mode") in MEM_MODES, f"mem_mode must be one of {MEM_MODES}")
     _need(bias is None or bias.shape == (rows,), f"bias must have shape ({rows},)")
     weight_format = parse_format(node.string("weight_format"))
     _need(
@@ -285,6 +288,11 @@ _OPS = (
             "weight_format": AttrSpec("str", "number format of the weights"),
             "weight_scale": AttrSpec("floats", "real value of a weight's level 1", (1.0,)),
             "groups": AttrSpec("int", "products of a pixel, one after the other", 1),
+            "mem_mode": AttrSpec("str", "weights in the unit or from outside", "internal_embedded"),
+            "port_bits": AttrSpec("int", "external: width of the memory port", 0),
+            "port_address_bits": AttrSpec("int", "external: width of its addresses", 0),
+            "port_share": AttrSpec("floats", "external: port words a cycle the memory gives", (1,)),
+            "prefetch": AttrSpec("int", "external: port words that the unit buffers", 0),
             "pe": _PE,
             "simd": _SIMD,
             "ram_style": _RAM,
@@ -293,6 +301,25 @@ _OPS = (
         params={
             "weight": ParamSpec("(groups*MH, MW)", "levels, columns in order (kh, kw, c)"),
             "bias": ParamSpec("(groups*MH,)", "added to the accumulator", optional=True),
+        },
+    ),
+    OpSpec(
+        "depthwise",
+        "each channel times its own weights, PE channels a cycle; elements in order (channel fold, "
+        "pixel of the window, lane), PE lanes a fold",
+        1,
+        rules.infer_depthwise,
+        rules.run_depthwise,
+        attrs={
+            "weight_format": AttrSpec("str", "number format of the weights"),
+            "weight_scale": AttrSpec("floats", "real value of a weight's level 1", (1.0,)),
+            "pe": _PE,
+            "ram_style": _RAM,
+            "res_type": _MULT,
+        },
+        params={
+            "weight": ParamSpec("(C, window)", "levels, pixels in order (kh, kw)"),
+            "bias": ParamSpec("(C,)", "added to the accumulator", optional=True),
         },
     ),
     _folded(
