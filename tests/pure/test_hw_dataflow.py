@@ -147,7 +147,7 @@ def test_periodic_firing_is_the_steady_state_of_the_machine(
         period = max(block.interval, beats) + extra
         arrive = np.sort(rng.integers(0, period, beats))
         taken, made = firing_machine(block, arrive, period, 3)
-        consume, produce = periodic(block, arrive, period)
+        (consume,), produce = periodic(block, [arrive], period)
         assert (consume + 2 * period).tolist() == taken[-beats:]
         assert (produce + 2 * period).tolist() == made[-len(produce) :]
 

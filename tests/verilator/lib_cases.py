@@ -6,76 +6,26 @@ The references are written from the module headers alone; nothing of the package
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from tests.verilator.lib_case import (
+    Case,
+    Levels,
+    Stamps,
+    Streams,
+    image,
+    levels_of,
+    one_to_one,
+    spec,
+)
+from tests.verilator.lib_more_cases import MORE_CASES
 
 from bitwright.sim import StreamSpec
 
-Levels = NDArray[np.int64]
-Streams = dict[str, Levels]
-Stamps = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One module at one parameter point.
-
-    Attributes:
-        reference: inputs (port -> (frames, elements)) -> outputs.
-        interval: cycles per frame, steady state.
-        stamps: frames -> (input stamps, output stamps) when nothing ever stalls.
-        surplus: beats may follow the last frame (a border made ahead).
-    """
-
-    name: str
-    module: str
-    parameters: Mapping[str, int | str]
-    inputs: Mapping[str, StreamSpec]
-    outputs: Mapping[str, StreamSpec]
-    reference: Callable[[Streams], Streams]
-    interval: int
-    stamps: Callable[[int], tuple[Stamps, Stamps]]
-    memories: Mapping[str, str] = field(default_factory=dict)
-    surplus: bool = False
-
-
-def spec(
-    lanes: int, bits: int, beats: int, *, signed: bool = False, bipolar: bool = False
-) -> StreamSpec:
-    return StreamSpec(lanes, bits, beats, lanes * bits, signed, bipolar)
-
-
-def levels_of(port: StreamSpec, frames: int, rng: np.random.Generator) -> Levels:
-    """Random levels with many extremes."""
-    low, high = port.interval
-    size = (frames, port.frame_elements)
-    if port.bipolar:
-        return 2 * rng.integers(0, 2, size) - 1
-    values = rng.integers(low, high + 1, size)
-    return np.where(rng.random(size) < 0.2, np.where(rng.random(size) < 0.5, low, high), values)
-
-
-def image(rows: Levels, bits: int) -> str:
-    """Memory image: one line a row, column 0 in the least significant bits."""
-    lines = []
-    for row in rows:
-        mask = (1 << bits) - 1
-        word = sum((int(value) & mask) << (bits * lane) for lane, value in enumerate(row))
-        lines.append(f"{word:0{(bits * len(row) + 3) // 4}x}")
-    return "\n".join(lines) + "\n"
-
-
-def one_to_one(beats: int, latency: int) -> Callable[[int], tuple[Stamps, Stamps]]:
-    """A beat in and a beat out every cycle."""
-
-    def stamps(frames: int) -> tuple[Stamps, Stamps]:
-        taken = np.arange(frames * beats)
-        return taken, taken + latency
-
-    return stamps
+__all__ = ["CASES", "Case", "Levels", "MatShape", "Stamps", "Streams", "WindowShape", "levels_of",
+           "matvec", "spec", "window"]  # fmt: skip
 
 
 # --- plumbing -------------------------------------------------------------------------------------
@@ -219,7 +169,8 @@ def window(name: str, shape: WindowShape, style: int = 0) -> Case:
 
     parameters = {
         "Height": shape.height, "Cols": shape.cols, "Fold": shape.fold, "DataWidth": 6,
-        "Groups": shape.groups, "KernelH": kh, "KernelW": kw, "StrideH": shape.stride[0], "StrideW": shape.stride[1],
+        "Groups": shape.groups, "KernelH": kh, "KernelW": kw,
+        "StrideH": shape.stride[0], "StrideW": shape.stride[1],
         "DilationH": shape.dilation[0], "DilationW": shape.dilation[1], "BufPixels": shape.pixels,
         "RamStyle": style,
     }  # fmt: skip
@@ -480,14 +431,14 @@ CASES = (
     skid(), fifo(3, 0), fifo(5, 2), fork(), widen(2), widen(3), narrow(2), narrow(5),
     axis_in(), axis_out(),
     pad(3, 4, 1, (1, 1, 1, 1)), pad(2, 3, 2, (0, 2, 1, 0), value=-8), pad(1, 2, 1, (2, 0, 0, 1)),
-    window("3x3", WindowShape(6, 7, 2, (3, 3), (1, 1), (1, 1), 19)),
-    window("stride", WindowShape(7, 6, 1, (2, 3), (2, 2), (1, 1), 15), style=1),
-    window("dilated", WindowShape(8, 9, 1, (2, 3), (1, 2), (3, 2), 40)),
-    window("skip", WindowShape(7, 5, 3, (1, 1), (3, 2), (1, 1), 3)),
-    window("tight", WindowShape(5, 4, 1, (3, 2), (1, 1), (1, 1), 10)),
-    window("depthwise", WindowShape(6, 7, 3, (3, 3), (1, 1), (1, 1), 18, groups=3)),
-    window("groups", WindowShape(7, 8, 4, (2, 3), (2, 1), (2, 1), 21, groups=2)),
-    window("blocks", WindowShape(6, 4, 2, (2, 2), (2, 2), (1, 1), 14)),
+    window("3x3", WindowShape(6, 7, 2, (3, 3), (1, 1), (1, 1), 4)),
+    window("stride", WindowShape(7, 6, 1, (2, 3), (2, 2), (1, 1), 4), style=1),
+    window("dilated", WindowShape(8, 9, 1, (2, 3), (1, 2), (3, 2), 6)),
+    window("skip", WindowShape(7, 5, 3, (1, 1), (3, 2), (1, 1), 2)),
+    window("tight", WindowShape(5, 4, 1, (3, 2), (1, 1), (1, 1), 3)),
+    window("depthwise", WindowShape(6, 7, 3, (3, 3), (1, 1), (1, 1), 4, groups=3)),
+    window("groups", WindowShape(7, 8, 4, (2, 3), (2, 1), (2, 1), 5, groups=2)),
+    window("blocks", WindowShape(6, 4, 2, (2, 2), (2, 2), (1, 1), 4)),
     matvec("plain", MatShape(12, 6, 2, 3, style=1)),
     matvec(
         "wide",
@@ -516,4 +467,5 @@ CASES = (
     pool("single", 9, 1, 1, 5, signed=False),
     pool("bits", 4, 2, 3, 1, signed=False),
     argmax(10, 1), argmax(12, 3), argmax(5, 5, signed=False),
+    *MORE_CASES,
 )  # fmt: skip

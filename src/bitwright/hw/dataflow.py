@@ -17,14 +17,14 @@ so the pipeline runs at T exactly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
 from bitwright.errors import GraphError
-from bitwright.hw.blocks import Block, Pad, Times, Window, blocks_of
+from bitwright.hw.blocks import Block, Pad, Port, Times, Window, blocks_of
 from bitwright.ir import Graph, Node
 
 _EARLY = -(1 << 40)
@@ -83,60 +83,71 @@ def analyse(graph: Graph, delays: Mapping[str, int] | None = None) -> Dataflow:
     if not intervals:
         raise GraphError("a hardware graph needs at least one block", where=graph.name)
     bottleneck = max(intervals, key=lambda name: intervals[name])
-    period = intervals[bottleneck]
-    schedule = _Schedule(graph, blocks, period, delays or {})
+    schedule = _Schedule(graph, blocks, intervals[bottleneck], delays or {})
     return Dataflow(
-        interval=period,
+        interval=intervals[bottleneck],
         latency=_lone_latency(graph, blocks, delays or {}),
         bottleneck=bottleneck,
-        beats={e: occupancy(*pair, period) for e, pair in schedule.pairs().items()},
-        waits={e: waiting(*pair, period) for e, pair in schedule.pairs().items()},
+        beats=schedule.beats,
+        waits=schedule.waits,
         intervals=intervals,
     )
 
 
+def readers(graph: Graph) -> dict[str, Node]:
+    """edge -> the node that reads it: a stream has one reader."""
+    return {edge: node for node in graph for edge in node.inputs}
+
+
 class _Schedule:
-    """Times of one frame on every edge, in the periodic regime."""
+    """Times of one frame on every edge, in the periodic regime.
+
+    Times are absolute: those of a join are later than its earlier branch by what the other branch
+    takes, so the occupancy of a bypass counts beats of several frames where it must.
+    """
 
     def __init__(
         self, graph: Graph, blocks: Mapping[str, Block], period: int, delays: Mapping[str, int]
     ) -> None:
         self.graph, self.blocks, self.period, self.delays = graph, blocks, period, delays
-        self.made: dict[str, Times] = {}
-        self.taken: dict[tuple[str, str], Times] = {}  # (edge, consumer)
-        self._lazy: set[str] = set()
+        self.beats: dict[str, int] = {}
+        self.waits: dict[str, int] = {}
+        self._made: dict[str, Times] = {}  # edges that are not taken yet
+        self._placed: set[str] = set()  # windows placed together with their pad
+        self._readers = readers(graph)
         for edge in graph.inputs:
-            beats = self._input_beats(edge)
-            self.made[edge] = np.arange(beats, dtype=np.int64) * period // beats
+            beats = input_port(self._readers[edge], edge, blocks).beats
+            self._made[edge] = np.arange(beats, dtype=np.int64) * period // beats
         for node in graph:
-            self._place(node)
-
-    def _input_beats(self, edge: str) -> int:
-        (consumer,) = self.graph.consumers(edge)
-        return self.blocks[consumer.name].inputs[0].beats
+            if node.name not in self._placed:
+                self._place(node)
 
     def _place(self, node: Node) -> None:
-        block, edge = self.blocks[node.name], node.inputs[0]
-        arrive = self.made[edge] + self.delays.get(edge, 0)
+        block = self.blocks[node.name]
+        arrive = [self._made[edge] + self.delays.get(edge, 0) for edge in node.inputs]
         follower = self._window_behind(node)
         if follower is not None:
-            self._place_pad(node, follower, arrive)
-        elif node.name in self._lazy:
-            return
+            self._place_pad(node, follower, arrive[0])
         elif isinstance(block, Window):
-            times = block.times(arrive, self.period)
-            self.taken[edge, node.name], self.made[node.output] = times.consume, times.produce
+            times = block.times(arrive[0], self.period)
+            self._made[node.output] = times.produce
+            self._take(node.inputs[0], times.consume)
         else:
-            consume, produce = periodic(block, arrive, self.period)
-            self.taken[edge, node.name] = consume
-            for out in node.outputs:
-                self.made[out] = produce
+            taken, produce = periodic(block, arrive, self.period)
+            self._made.update(dict.fromkeys(node.outputs, produce))
+            for edge, times_in in zip(node.inputs, taken, strict=True):
+                self._take(edge, times_in)
+
+    def _take(self, edge: str, taken: Times) -> None:
+        made = self._made.pop(edge)
+        self.beats[edge] = occupancy(made, taken, self.period)
+        self.waits[edge] = waiting(made, taken, self.period)
 
     def _window_behind(self, node: Node) -> Node | None:
         """The window that alone reads a pad, directly: the two are then placed together."""
         if not isinstance(self.blocks[node.name], Pad) or node.output in self.graph.outputs:
             return None
-        (consumer,) = self.graph.consumers(node.output)
+        consumer = self._readers[node.output]
         direct = not self.delays.get(node.output, 0)
         return consumer if direct and isinstance(self.blocks[consumer.name], Window) else None
 
@@ -148,31 +159,56 @@ class _Schedule:
         ready = np.full(firing.fires, _EARLY, dtype=np.int64)
         ready[firing.consume] = arrive + firing.latency
         times = reader.times(ready, self.period)
-        self.taken[pad.inputs[0], pad.name] = times.consume[firing.consume] - firing.latency
-        self.made[pad.output] = times.consume
-        self.taken[pad.output, window.name] = times.consume
-        self.made[window.output] = times.produce
-        self._lazy.add(window.name)
-
-    def pairs(self) -> dict[str, tuple[Times, Times]]:
-        """edge -> times at which its beats are made and taken."""
-        return {edge: (self.made[edge], taken) for (edge, _), taken in self.taken.items()}
+        self._take(pad.inputs[0], times.consume[firing.consume] - firing.latency)
+        self._made[pad.output] = times.consume
+        self._take(pad.output, times.consume)
+        self._made[window.output] = times.produce
+        self._placed.add(window.name)
 
 
-def periodic(block: Block, arrive: Times, period: int) -> tuple[Times, Times]:
-    """(consume, produce) times of one frame of a `Firing` block, in the periodic regime.
+def input_port(node: Node, edge: str, blocks: Mapping[str, Block]) -> Port:
+    """The port at which a node reads an edge."""
+    return blocks[node.name].inputs[node.inputs.index(edge)]
 
-    Step i cannot come before step i - 1, nor before the beat it takes. With the interval at most
+
+def periodic(
+    block: Block, arrive: Sequence[Times], period: int
+) -> tuple[tuple[Times, ...], Times]:
+    """(consume of every input, produce) times of one frame of a `Firing` block, in the periodic
+    regime.
+
+    Step i cannot come before step i - 1, nor before the beats it takes. With the interval at most
     the period, looking one frame back is enough, so the second of two frames is the periodic one.
     """
     firing = block.firing()
-    base = np.concatenate([firing.consume, firing.consume + firing.fires])
-    early = np.concatenate([arrive, arrive + period]) - base
-    lead = np.maximum.accumulate(early)
-    consume = (lead + base)[len(arrive) :] - period
-    before = np.searchsorted(base, firing.produce + firing.fires, side="right") - 1
-    produce = lead[before] + firing.produce + firing.fires + firing.latency - period
-    return consume, produce
+    steps, lead = _leads(firing.consumes, arrive)
+    # What the frame before holds up, the last of its beats decides.
+    lead = np.maximum(lead, lead[-1] + firing.fires - period)
+    if len(firing.consumes) == 1:
+        taken: tuple[Times, ...] = (lead + steps,)
+    else:
+        taken = tuple(
+            lead[np.searchsorted(steps, consume, side="right") - 1] + consume
+            for consume in firing.consumes
+        )
+    before = np.searchsorted(steps, firing.produce, side="right") - 1
+    early = lead[-1] + firing.fires - period  # steps before the first beat follow the last frame
+    start = np.where(before >= 0, lead[np.maximum(before, 0)], early)
+    return taken, start + firing.produce + firing.latency
+
+
+def _leads(consumes: Sequence[Times], arrive: Sequence[Times]) -> tuple[Times, Times]:
+    """The steps that take beats, and for each by how much it comes later than its number at
+    least: no step overtakes one before it.
+    """
+    if len(consumes) == 1:
+        steps, early = consumes[0], arrive[0] - consumes[0]
+    else:
+        steps = np.concatenate(consumes)
+        early = np.concatenate([a - c for a, c in zip(arrive, consumes, strict=True)])
+        order = np.argsort(steps, kind="stable")
+        steps, early = steps[order], early[order]
+    return steps, np.maximum.accumulate(early)
 
 
 def occupancy(made: Times, taken: Times, period: int) -> int:
@@ -191,21 +227,27 @@ def waiting(made: Times, taken: Times, period: int) -> int:
 
 def _lone_latency(graph: Graph, blocks: Mapping[str, Block], delays: Mapping[str, int]) -> int:
     made: dict[str, Times] = {}
-    for edge in graph.inputs:
-        (consumer,) = graph.consumers(edge)
-        beats = blocks[consumer.name].inputs[0].beats
-        made[edge] = np.arange(beats, dtype=np.int64) + _AXIS_LATENCY
     for node in graph:
         block = blocks[node.name]
-        arrive = made[node.inputs[0]] + delays.get(node.inputs[0], 0)
+        arrive = [
+            _arrival(made, edge, port.beats) + delays.get(edge, 0)
+            for edge, port in zip(node.inputs, block.inputs, strict=True)
+        ]
         if isinstance(block, Window):
-            produce = block.first_frame(arrive)
+            produce = block.first_frame(arrive[0])
         else:
             firing = block.firing()
-            lead = np.maximum.accumulate(np.maximum(arrive, firing.consume) - firing.consume)
-            before = np.searchsorted(firing.consume, firing.produce, side="right") - 1
+            steps, lead = _leads(firing.consumes, arrive)
+            lead = np.maximum(lead, 0)  # no step before the reset
+            before = np.searchsorted(steps, firing.produce, side="right") - 1
             start = np.where(before >= 0, lead[np.maximum(before, 0)], 0)
             produce = start + firing.produce + firing.latency
-        for out in node.outputs:
-            made[out] = produce
+        made.update(dict.fromkeys(node.outputs, produce))
     return max(int(made[edge][-1]) for edge in graph.outputs) + _AXIS_LATENCY + 1
+
+
+def _arrival(made: dict[str, Times], edge: str, beats: int) -> Times:
+    """Times of the beats of an edge, which are then forgotten; an input gives one a cycle."""
+    if edge in made:
+        return made.pop(edge)
+    return np.arange(beats, dtype=np.int64) + _AXIS_LATENCY

@@ -15,6 +15,7 @@ import numpy as np
 
 from bitwright.errors import GraphError
 from bitwright.formats import parse_format
+from bitwright.hw import rules
 from bitwright.ir import (
     INTEGER,
     AttrSpec,
@@ -34,6 +35,7 @@ Arrays = tuple[IntArray, ...]
 
 RAM_STYLES = ("auto", "distributed", "block")
 MULT_STYLES = ("auto", "lut", "dsp")
+MEM_MODES = ("internal_embedded", "external")
 
 
 def _need(condition: bool, message: str) -> None:
@@ -72,18 +74,35 @@ def _infer_window(node: Node, types: Types) -> Types:
     height, width, channels = _image(tensor)
     kernel, stride, dilation = node.ints("kernel"), node.ints("stride"), node.ints("dilation")
     _divides(node, "simd", channels, "channels")
-    span = dilation[0] * (kernel[0] - 1) + 1
-    _need(node.integer("rows") >= span, f"rows={node.integer('rows')} is less than the span {span}")
+    span = dilation[0] * (kernel[0] - 1) * width + dilation[1] * (kernel[1] - 1) + 1
+    pixels = node.integer("pixels")
+    _need(pixels >= span, f"pixels={pixels} is less than the {span} that a window spans")
     out_h, out_w = window_shape((height, width), kernel, stride, (0, 0, 0, 0), dilation)
     _need(node.string("ram_style") in RAM_STYLES, f"ram_style must be one of {RAM_STYLES}")
-    _need(len(tensor.scale) <= 1 or prod(kernel) == 1, "a window needs one common scale")
+    groups = _window_groups(node, channels)
+    _need(
+        node.integer("groups") >= 0 and channels % (groups * node.integer("simd")) == 0,
+        f"{groups} groups of beats of {node.integer('simd')} do not divide {channels} channels",
+    )
+    scale = tensor.scale
+    if len(scale) > 1:
+        part = channels // groups
+        scale = tuple(
+            s for g in range(groups) for s in scale[g * part : (g + 1) * part] * prod(kernel)
+        )
     shape = (out_h, out_w, prod(kernel) * channels)
-    return (TensorType(shape, tensor.format, tensor.scale, tensor.lo, tensor.hi),)
+    return (TensorType(shape, tensor.format, scale, tensor.lo, tensor.hi),)
+
+
+def _window_groups(node: Node, channels: int) -> int:
+    return node.integer("groups") or channels // node.integer("simd")
 
 
 def _run_window(node: Node, types: Types, arrays: Arrays) -> Arrays:
     view = windows(arrays[0], node.ints("kernel"), node.ints("stride"), node.ints("dilation"))
-    return (view.reshape(*view.shape[:3], -1),)
+    groups = _window_groups(node, types[0].channels)
+    split = view.reshape(*view.shape[:3], prod(node.ints("kernel")), groups, -1)
+    return (np.moveaxis(split, -2, -3).reshape(*view.shape[:3], -1),)
 
 
 def _infer_matvec(node: Node, types: Types) -> Types:
@@ -102,6 +121,7 @@ def _infer_matvec(node: Node, types: Types) -> Types:
     _divides(node, "simd", columns, "MW, matrix columns")
     _need(node.string("ram_style") in RAM_STYLES, f"ram_style must be one of {RAM_STYLES}")
     _need(node.string("res_type") in MULT_STYLES, f"res_type must be one of {MULT_STYLES}")
+    _need(node.string("mem_mode") in MEM_MODES, f"mem_mode must be one of {MEM_MODES}")
     _need(bias is None or bias.shape == (rows,), f"bias must have shape ({rows},)")
     weight_format = parse_format(node.string("weight_format"))
     _need(
@@ -152,7 +172,18 @@ def _infer_pool(node: Node, types: Types) -> Types:
     channels = columns // pixels
     _divides(node, "pe", channels, "channels")
     shape = (height, width, channels)
-    return (TensorType(shape, tensor.format, tensor.scale, tensor.lo, tensor.hi),)
+    scale = _pixel_scale(tensor, channels)
+    return (TensorType(shape, tensor.format, scale, tensor.lo, tensor.hi),)
+
+
+def _pixel_scale(tensor: TensorType, channels: int) -> tuple[float, ...]:
+    """Scales of one pixel's channels, from elements in order (pixel, channel)."""
+    scale = tensor.scale if len(tensor.scale) <= 1 else tensor.scale[:channels]
+    _need(
+        len(scale) <= 1 or tensor.scale == scale * (tensor.channels // channels),
+        "the pixels of a window need the same scales",
+    )
+    return scale
 
 
 def _run_pool(node: Node, types: Types, arrays: Arrays) -> Arrays:
@@ -231,7 +262,7 @@ _OPS = (
     ),
     OpSpec(
         "window",
-        "for each output pixel the elements (kh, kw, c) of its window",
+        "for each output pixel the elements (group, kh, kw, channel of the group) of its window",
         1,
         _infer_window,
         _run_window,
@@ -239,7 +270,10 @@ _OPS = (
             "kernel": _KERNEL,
             "stride": AttrSpec("ints", "(vertical, horizontal)", (1, 1)),
             "dilation": AttrSpec("ints", "(vertical, horizontal)", (1, 1)),
-            "rows": AttrSpec("int", "rows of the circular buffer"),
+            "pixels": AttrSpec("int", "pixels of the circular buffer"),
+            "groups": AttrSpec(
+                "int", "channel groups; 0: each beat of a pixel is one, for a depthwise unit", 1
+            ),
             "simd": _SIMD,
             "ram_style": _RAM,
         },
@@ -255,6 +289,11 @@ _OPS = (
             "weight_format": AttrSpec("str", "number format of the weights"),
             "weight_scale": AttrSpec("floats", "real value of a weight's level 1", (1.0,)),
             "groups": AttrSpec("int", "products of a pixel, one after the other", 1),
+            "mem_mode": AttrSpec("str", "weights in the unit or from outside", "internal_embedded"),
+            "port_bits": AttrSpec("int", "external: width of the memory port", 0),
+            "port_address_bits": AttrSpec("int", "external: width of its addresses", 0),
+            "port_share": AttrSpec("floats", "external: port words a cycle the memory gives", (1,)),
+            "prefetch": AttrSpec("int", "external: port words that the unit buffers", 0),
             "pe": _PE,
             "simd": _SIMD,
             "ram_style": _RAM,
@@ -263,6 +302,25 @@ _OPS = (
         params={
             "weight": ParamSpec("(groups*MH, MW)", "levels, columns in order (kh, kw, c)"),
             "bias": ParamSpec("(groups*MH,)", "added to the accumulator", optional=True),
+        },
+    ),
+    OpSpec(
+        "depthwise",
+        "each channel times its own weights, PE channels a cycle; elements in order (channel fold, "
+        "pixel of the window, lane), PE lanes a fold",
+        1,
+        rules.infer_depthwise,
+        rules.run_depthwise,
+        attrs={
+            "weight_format": AttrSpec("str", "number format of the weights"),
+            "weight_scale": AttrSpec("floats", "real value of a weight's level 1", (1.0,)),
+            "pe": _PE,
+            "ram_style": _RAM,
+            "res_type": _MULT,
+        },
+        params={
+            "weight": ParamSpec("(C, window)", "levels, pixels in order (kh, kw)"),
+            "bias": ParamSpec("(C,)", "added to the accumulator", optional=True),
         },
     ),
     _folded(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
+from bitwright.errors import RecipeError
 from bitwright.hw.blocks import Block, MatVec, block_of, blocks_of
 from bitwright.hw.dataflow import DIRECT_BEATS, FIFO_LATENCY, Dataflow, analyse
 from bitwright.hw.folding import Folding
@@ -19,25 +20,50 @@ _GRAIN = 16  # LUT RAM comes in units of 16 or 32 words
 def insert_fifos(hardware: Graph, folding: Folding, family: str) -> Graph:
     """FIFOs as deep as the timing model says; see `hw.dataflow`."""
     depths = fifo_depths(hardware)
-    for node in hardware:
-        given = folding.of(node.name, node.op).depth
-        if given is not None and node.inputs[0] not in hardware.inputs:
-            depths[node.inputs[0]] = given
+    depths.update(_given_depths(hardware, folding))
     nodes: list[Node] = []
     for node in hardware:
-        (edge,) = node.inputs
-        depth = depths.get(edge, 0)
-        if depth > DIRECT_BEATS:
-            block = block_of(hardware, node)
-            lanes = block.lanes[0]
-            width = block.inputs[0].width
-            style = ram_style(family, depth, width)
-            attrs: dict[str, Attr] = {"depth": depth, "lanes": lanes, "ram_style": style}
-            name = f"{node.name}_fifo"
+        block = block_of(hardware, node)
+        inputs = list(node.inputs)
+        for number, edge in enumerate(node.inputs):
+            depth = depths.get(edge, 0)
+            if depth <= DIRECT_BEATS:
+                continue
+            port = block.inputs[number]
+            style = ram_style(family, depth, port.width)
+            attrs: dict[str, Attr] = {"depth": depth, "lanes": port.lanes, "ram_style": style}
+            name = fifo_name(node, number)
             nodes.append(Node(name, "fifo", (edge,), (name,), attrs, {}, node.source))
-            edge = name
-        nodes.append(replace(node, inputs=(edge,)))
+            inputs[number] = name
+        nodes.append(replace(node, inputs=tuple(inputs)))
     return rebuild(hardware, tuple(nodes))
+
+
+def fifo_name(node: Node, number: int) -> str:
+    """Name of the FIFO in front of an input of a node."""
+    return f"{node.name}_fifo" if len(node.inputs) == 1 else f"{node.name}_fifo{number}"
+
+
+def _given_depths(hardware: Graph, folding: Folding) -> dict[str, int]:
+    """The depths that a folding gives, by edge.
+
+    Raises:
+        RecipeError: a list of depths has another length than the node has inputs.
+    """
+    given: dict[str, int] = {}
+    for node in hardware:
+        depth = folding.of(node.name, node.op).depth
+        if depth is None:
+            continue
+        each = (depth,) * len(node.inputs) if isinstance(depth, int) else depth
+        if len(each) != len(node.inputs):
+            raise RecipeError(
+                f"depth has {len(each)} entries for {len(node.inputs)} inputs",
+                where=f"folding, {node.name}",
+                hint="give one depth for each input of the node",
+            )
+        given.update((e, d) for e, d in zip(node.inputs, each, strict=True))
+    return {edge: depth for edge, depth in given.items() if edge not in hardware.inputs}
 
 
 def fifo_depths(hardware: Graph) -> dict[str, int]:
@@ -68,18 +94,20 @@ def _tight_edges(
     tight: set[str] = set()
     spare: dict[str, int] = dict.fromkeys(hardware.inputs, flow.interval)
     for node in hardware:
-        (edge,) = node.inputs
         own = flow.interval - flow.intervals[node.name]
-        producer = hardware.producer(edge)
-        if producer is not None:
-            if 0 < flow.waits[edge] and spare[edge] < flow.waits[edge]:
-                tight.add(edge)
-            block = blocks[node.name]
-            pipeline = blocks[producer.name].pipeline
-            if isinstance(block, MatVec) and own < block.vectors * pipeline:
-                tight.add(edge)
-        before = flow.interval if edge in buffered or edge in tight else spare[edge]
-        spare.update(dict.fromkeys(node.outputs, min(own, before)))
+        before = own
+        for edge in node.inputs:
+            producer = hardware.producer(edge)
+            if producer is not None:
+                if 0 < flow.waits[edge] and spare[edge] < flow.waits[edge]:
+                    tight.add(edge)
+                block = blocks[node.name]
+                pipeline = blocks[producer.name].pipeline
+                if isinstance(block, MatVec) and own < block.vectors * pipeline:
+                    tight.add(edge)
+            if edge not in buffered and edge not in tight:
+                before = min(before, spare[edge])
+        spare.update(dict.fromkeys(node.outputs, before))
     return tight
 
 
@@ -89,8 +117,7 @@ def _pipeline_latency(
     """Register stages from the last FIFO to an edge: bubbles, when all of it stands still."""
     total: dict[str, int] = dict.fromkeys(hardware.inputs, 0)
     for node in hardware:
-        (edge,) = node.inputs
-        before = 0 if edge in buffered else total[edge]
+        before = max(0 if edge in buffered else total[edge] for edge in node.inputs)
         for out in node.outputs:
             total[out] = before + blocks[node.name].pipeline
     return total

@@ -48,7 +48,8 @@ class NodeFolding:
         ram_style: memory of weights or rows: auto, distributed (LUT) or block.
         res_type: multipliers: auto, lut or dsp.
         mem_mode: where weights live; only ``internal_embedded`` exists.
-        depth: beats of the FIFO in front of the node, instead of the computed depth.
+        depth: beats of the FIFO in front of the node, instead of the computed depth; of a join,
+            one number for each input.
         rows: rows of a window's buffer (our addition to FINN's keys).
         reuse_factor: MH*MW/(PE*SIMD), instead of PE and SIMD.
     """
@@ -58,7 +59,7 @@ class NodeFolding:
     ram_style: str | None = None
     res_type: str | None = None
     mem_mode: str | None = None
-    depth: int | None = None
+    depth: int | tuple[int, ...] | None = None
     rows: int | None = None
     reuse_factor: int | None = None
 
@@ -119,7 +120,8 @@ class Folding:
 
 def _choices_json(choice: NodeFolding) -> dict[str, object]:
     pairs = ((key, getattr(choice, attr)) for key, attr in _KEYS.items())
-    return {key: value for key, value in pairs if value is not None}
+    table = {key: value for key, value in pairs if value is not None}
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in table.items()}
 
 
 def _defaults_json(
@@ -189,12 +191,18 @@ def _parse_choices(entry: Mapping[str, object], where: str) -> NodeFolding:
                 raise RecipeError(
                     f"{key} must be one of {', '.join(_WORDS[attr])}, got {value!r}", where=where
                 )
-        elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        elif attr == "depth" and isinstance(value, list) and value and all(map(_positive, value)):
+            value = tuple(value)
+        elif not _positive(value):
             raise RecipeError(f"{key} must be a positive integer, got {value!r}", where=where)
         choices[attr] = value
     if "reuse_factor" in choices and ("pe" in choices or "simd" in choices):
         raise RecipeError("give either ReuseFactor or PE and SIMD, not both", where=where)
     return replace(NodeFolding(), **choices)  # type: ignore[arg-type]
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def resolve_reuse(choice: NodeFolding, block: Block) -> NodeFolding:

@@ -36,7 +36,7 @@ class ModelInfo:
     Attributes:
         name: what a recipe writes.
         summary: what it is, with its source.
-        factory: the function in ``models.zoo``.
+        factory: ``module:function`` in ``bitwright.models``.
         options: fixed options of this name.
     """
 
@@ -47,22 +47,68 @@ class ModelInfo:
 
 
 _FINN = "FINN, Umuroglu et al. 2017, section 5"
+_HE = "He et al. 2016"
+_HOWARD = "Howard et al. 2017"
+_HUANG = "Huang et al. 2017"
+_ZHANG = "Zhang et al. 2020"
+_RESNET32 = {"blocks": (5, 5, 5)}
+_R18 = {"blocks": (2, 2, 2, 2), "widths": (64, 128, 256, 512)}
+_DENSENET = "densenet:densenet"
+_DENSENET_BLOCKS = {
+    21: (1, 2, 3, 2),
+    37: (2, 4, 6, 4),
+    63: (3, 6, 12, 8),
+    121: (6, 12, 24, 16),
+    201: (6, 12, 48, 32),
+}
 MODELS = (
-    ModelInfo("mlp", "perceptron with batch norm; options: widths", "mlp"),
-    ModelInfo("tfc", f"in-64-64-64-out ({_FINN})", "mlp", {"widths": (64, 64, 64)}),
-    ModelInfo("sfc", f"in-256-256-256-out ({_FINN})", "mlp", {"widths": (256, 256, 256)}),
-    ModelInfo("lfc", f"in-1024-1024-1024-out ({_FINN})", "mlp", {"widths": (1024, 1024, 1024)}),
+    ModelInfo("mlp", "perceptron with batch norm; options: widths", "plain:mlp"),
+    ModelInfo("tfc", f"in-64-64-64-out ({_FINN})", "plain:mlp", {"widths": (64, 64, 64)}),
+    ModelInfo("sfc", f"in-256-256-256-out ({_FINN})", "plain:mlp", {"widths": (256, 256, 256)}),
     ModelInfo(
-        "digits_cnn", "two 3 x 3 convolutions for 8 x 8 images", "plain_cnn", {"widths": (8, 16)}
+        "lfc", f"in-1024-1024-1024-out ({_FINN})", "plain:mlp", {"widths": (1024, 1024, 1024)}
     ),
-    ModelInfo("lenet", "LeNet-5-like, two 5 x 5 convolutions (LeCun et al. 1998)", "lenet"),
+    ModelInfo(
+        "digits_cnn",
+        "two 3 x 3 convolutions for 8 x 8 images",
+        "plain:plain_cnn",
+        {"widths": (8, 16)},
+    ),
+    ModelInfo("lenet", "LeNet-5-like, two 5 x 5 convolutions (LeCun et al. 1998)", "plain:lenet"),
     ModelInfo(
         "mnist_cnn",
         "three 3 x 3 convolutions for 28 x 28 images",
-        "plain_cnn",
+        "plain:plain_cnn",
         {"widths": (16, 32, 32)},
     ),
-    ModelInfo("cnv", f"VGG-like, 64-64-128-128-256-256-512-512 ({_FINN})", "cnv"),
+    ModelInfo("cnv", f"VGG-like, 64-64-128-128-256-256-512-512 ({_FINN})", "plain:cnv"),
+    ModelInfo("resnet20", f"ResNet-20 for 32 x 32 images ({_HE})", "resnet:resnet"),
+    ModelInfo("resnet32", f"ResNet-32 for 32 x 32 images ({_HE})", "resnet:resnet", _RESNET32),
+    ModelInfo("resnet18", "ResNet-18 with a 3 x 3 stem, for 32 x 32 images", "resnet:resnet", _R18),
+    ModelInfo(
+        "resnet18_imagenet",
+        f"ResNet-18 with the 7 x 7 stem ({_HE})",
+        "resnet:resnet",
+        {**_R18, "stem": "imagenet"},
+    ),
+    ModelInfo("mobilenet", f"MobileNet v1; options: width ({_HOWARD})", "mobilenet:mobilenet"),
+    ModelInfo(
+        "mobilenet_cifar",
+        "MobileNet v1 that starts with stride 1, for 32 x 32 images; options: width",
+        "mobilenet:mobilenet",
+        {"stem_stride": 1},
+    ),
+    ModelInfo("densenet", f"any DenseNet; options: blocks, growth, form ({_HUANG})", _DENSENET),
+    *(
+        ModelInfo(
+            f"densenet{depth}",
+            f"DenseNet-{depth} for 32 x 32 images; options: form",
+            _DENSENET,
+            {"blocks": blocks, "transition_activation": False},
+        )
+        for depth, blocks in _DENSENET_BLOCKS.items()
+    ),
+    ModelInfo("skynet", f"SkyNet, a detector; H and W multiples of 8 ({_ZHANG})", "skynet:skynet"),
 )
 
 

@@ -15,13 +15,12 @@ from pydantic import ValidationError
 from torch import nn
 
 from bitwright.errors import ModelError, RecipeError
-from bitwright.models import zoo
 from bitwright.models.catalog import MODELS, ModelSpec
 
 
 def build_model(
     spec: str | ModelSpec | Mapping[str, Any],
-    num_classes: int,
+    num_classes: int | None,
     input_shape: tuple[int, int, int],
     *,
     seed: int = 0,
@@ -32,12 +31,13 @@ def build_model(
         spec: a name of ``list_models()``, ``package.module:factory``, a ``ModelSpec`` or a mapping
             of its fields. A user's factory is a function or ``nn.Module`` class; it gets the
             options, and ``num_classes`` and ``input_shape`` if it has arguments of these names.
-        num_classes: length of the score vector.
+        num_classes: length of the score vector; None for a model that gives something else, as a
+            detector does: then any one tensor for a batch will do.
         input_shape: (H, W, C) of an image; the model itself is fed (N, C, H, W).
         seed: of torch's generator while the model is built; its state is restored afterwards.
 
     Raises:
-        RecipeError: the name or an option is unknown.
+        RecipeError: the name or an option is unknown, or a classifier gets no number of classes.
         ModelError: the user's code fails, is no ``nn.Module``, or gives scores of another shape.
     """
     wanted = _as_spec(spec)
@@ -74,7 +74,9 @@ def _as_spec(spec: str | ModelSpec | Mapping[str, Any]) -> ModelSpec:
 def _ours(spec: ModelSpec) -> tuple[Callable[..., Any], dict[str, Any]]:
     for info in MODELS:
         if info.name == spec.name:
-            factory: Callable[..., Any] = getattr(zoo, info.factory)
+            module, _, function = info.factory.partition(":")
+            place = importlib.import_module(f"bitwright.models.{module}")
+            factory: Callable[..., Any] = getattr(place, function)
             return factory, {**info.options, **spec.options}
     raise RecipeError(
         f"unknown model {spec.name!r}",
@@ -121,11 +123,13 @@ def _own(spec: ModelSpec) -> tuple[Callable[..., Any], dict[str, Any]]:
 def _arguments(
     factory: Callable[..., Any],
     options: dict[str, Any],
-    num_classes: int,
+    num_classes: int | None,
     input_shape: tuple[int, int, int],
     spec: ModelSpec,
 ) -> dict[str, Any]:
-    offered = {"num_classes": num_classes, "input_shape": input_shape}
+    offered: dict[str, Any] = {"input_shape": input_shape}
+    if num_classes is not None:
+        offered["num_classes"] = num_classes
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):
@@ -133,11 +137,16 @@ def _arguments(
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     unknown = [name for name in options if name not in parameters]
     if unknown and not takes_any:
-        known = [name for name in parameters if name not in offered]
+        known = [name for name in parameters if name not in ("num_classes", "input_shape")]
         raise RecipeError(
             f"{spec.name} has no option {unknown[0]!r}",
             where="model.options",
             hint=f"its options: {', '.join(known) or 'none'}",
+        )
+    needs_classes = "num_classes" in parameters and "num_classes" not in {**offered, **options}
+    if needs_classes and parameters["num_classes"].default is inspect.Parameter.empty:
+        raise RecipeError(
+            f"{spec.name} is a classifier and needs the number of classes", where="model"
         )
     return {name: value for name, value in offered.items() if name in parameters} | options
 
@@ -155,7 +164,9 @@ def _call(factory: Callable[..., Any], arguments: dict[str, Any], spec: ModelSpe
         ) from error
 
 
-def _try(model: nn.Module, num_classes: int, input_shape: tuple[int, int, int], name: str) -> None:
+def _try(
+    model: nn.Module, num_classes: int | None, input_shape: tuple[int, int, int], name: str
+) -> None:
     height, width, channels = input_shape
     was_training = model.training
     model.eval()
@@ -172,7 +183,10 @@ def _try(model: nn.Module, num_classes: int, input_shape: tuple[int, int, int], 
     finally:
         model.train(was_training)
     shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
-    if shape != (1, num_classes):
+    if num_classes is None:
+        if not isinstance(shape, tuple) or shape[:1] != (1,):
+            raise ModelError(f"gives {shape} for one image; expected one tensor", where=name)
+    elif shape != (1, num_classes):
         raise ModelError(
             f"gives {shape} for one image; expected scores of shape (1, {num_classes})",
             where=name,

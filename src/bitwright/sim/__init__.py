@@ -6,6 +6,7 @@ from __future__ import annotations
 from bitwright.sim.beats import StreamSpec, pack, unpack
 from bitwright.sim.bench import write_module_bench
 from bitwright.sim.compare import Difference, compare
+from bitwright.sim.memory import MemoryModel, MemoryPort
 from bitwright.sim.simulator import RunLimits, SimResult, Simulator
 from bitwright.sim.spec import Port, SimDesign, load_sim_design
 from bitwright.sim.stalls import (
@@ -20,6 +21,8 @@ from bitwright.sim.toolchain import Verilator, lint, require_verilator
 
 __all__ = [
     "Difference",
+    "MemoryModel",
+    "MemoryPort",
     "Port",
     "RunLimits",
     "SimDesign",

@@ -78,8 +78,31 @@ template <std::size_t N> void get(const VlWide<N>& port, uint8_t* bytes, size_t 
           },                                                                       \
           [](Model& m, uint8_t* d) { get(of(m).DATA, d, (WIDTH + 7) / 8); }, HAS_LAST},
 
+#define BW_MAKE_MEMORY(NAME, PORT, BASE, WIDTH)                                   \
+  MemorySignals{NAME, WIDTH,                                                      \
+                [](Model& m, uint64_t base) { of(m).BASE = base; },               \
+                [](Model& m, bool ready) { of(m).PORT##_arready = ready; },       \
+                [](Model& m, uint64_t& address, uint64_t& length, uint64_t& id) { \
+                  BW_TOP& t = of(m);                                              \
+                  address = t.PORT##_araddr;                                      \
+                  length = t.PORT##_arlen;                                        \
+                  id = t.PORT##_arid;                                             \
+                  return t.PORT##_arvalid != 0;                                   \
+                },                                                                \
+                [](Model& m, const uint8_t* data, uint64_t id, bool last) {       \
+                  BW_TOP& t = of(m);                                              \
+                  put(t.PORT##_rdata, data, WIDTH / 8);                           \
+                  t.PORT##_rid = id;                                              \
+                  t.PORT##_rresp = 0;                                             \
+                  t.PORT##_rlast = last;                                          \
+                  t.PORT##_rvalid = 1;                                            \
+                },                                                                \
+                [](Model& m) { of(m).PORT##_rvalid = 0; },                        \
+                [](Model& m) { return of(m).PORT##_rready != 0; }},
+
 }  // namespace
 
 Model* make_model(VerilatedContext& context) { return new Glue{context}; }
 std::vector<Signals> input_signals() { return {BW_INPUTS(BW_MAKE_INPUT)}; }
 std::vector<Signals> output_signals() { return {BW_OUTPUTS(BW_MAKE_OUTPUT)}; }
+std::vector<MemorySignals> memory_signals() { return {BW_MEMORIES(BW_MAKE_MEMORY)}; }

@@ -5,6 +5,8 @@
 // there. Cycle 0 is the first one after the (last) reset.
 
 #include "harness.h"
+#include "memory.h"
+#include "random.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -14,34 +16,6 @@
 #include <string>
 
 namespace {
-
-// xorshift64*: small, fast, and the same everywhere.
-struct Random {
-  uint64_t state;
-  explicit Random(uint64_t seed) : state(seed * 0x9E3779B97F4A7C15ull + 0xD1B54A32D192ED03ull) {
-    if (state == 0) state = 1;
-    for (int i = 0; i < 8; ++i) next();
-  }
-  uint64_t next() {
-    state ^= state >> 12;
-    state ^= state << 25;
-    state ^= state >> 27;
-    return state * 0x2545F4914F6CDD1Dull;
-  }
-  bool chance(double p) { return static_cast<double>(next() >> 11) * 0x1.0p-53 < p; }
-};
-
-// Two-state Markov chain: while moving, stop with probability `stop`; while stopped, go with `go`.
-struct Stall {
-  double stop = 0, go = 1;
-  bool stopped = false;
-  Random random{1};
-  bool step() {  // true: this port may move in the coming cycle
-    if (stop <= 0) return true;
-    stopped = stopped ? !random.chance(go) : random.chance(stop);
-    return !stopped;
-  }
-};
 
 struct Port : Signals {
   explicit Port(const Signals& signals) : Signals(signals), bytes((signals.width + 7) / 8) {}
@@ -67,6 +41,7 @@ struct Job {
 class Bench {
  public:
   Bench(int argc, char** argv) : inputs{ports(input_signals())}, outputs{ports(output_signals())} {
+    for (const auto& signals : memory_signals()) memories.emplace_back(signals);
     read_job(argc > 1 ? argv[1] : "");
     context.randReset(2);  // registers without a reset start at random values
     context.randSeed(static_cast<int>(job.seed % 0x7fffffff) + 1);
@@ -78,6 +53,7 @@ class Bench {
 
   int run() {
     prepare();
+    prepare_memories();
     reset();
     const char* status = "done";
     uint64_t idle = 0, drained = 0;
@@ -110,6 +86,7 @@ class Bench {
   std::unique_ptr<Model> top;
   Job job;
   std::vector<Port> inputs, outputs;
+  std::vector<Memory> memories;
   uint64_t cycle = 0, spent = 0, finish_cycle = 0;
   bool extra = false;
 
@@ -134,6 +111,7 @@ class Bench {
       port.bad_last = -1;
       port.accept(*top, false);
     }
+    for (auto& memory : memories) memory.reset(*top);
     top->reset(true);
     for (int i = 0; i < 4; ++i) {
       tick(false);
@@ -162,6 +140,7 @@ class Bench {
       }
     }
     for (auto& port : outputs) port.accept(*top, port.moving = port.stall.step());
+    for (auto& memory : memories) memory.before(*top, cycle);
     tick(false);
     bool moved = false;
     for (auto& port : inputs) {
@@ -178,6 +157,7 @@ class Bench {
         moved = true;
       }
     }
+    for (auto& memory : memories) memory.after(*top, cycle);
     tick(true);
     ++cycle;
     ++spent;
@@ -229,6 +209,13 @@ class Bench {
         auto& stall = (key == "stall_in" ? inputs : outputs).at(port).stall;
         stall.stop = stop;
         stall.go = go;
+      } else if (key == "memory") {
+        size_t number = 0;
+        words >> number;
+        auto& memory = memories.at(number);
+        words >> memory.base >> memory.latency >> memory.jitter >> memory.rate >> memory.mixed;
+        words >> memory.stall.stop >> memory.stall.go;
+        std::getline(words >> std::ws, memory.image);
       } else {
         std::fprintf(stderr, "unknown key %s\n", key.c_str());
         std::exit(2);
@@ -256,6 +243,14 @@ class Bench {
     for (auto& port : outputs) {
       port.stall.random = Random(job.seed * 1000 + number++);
       port.total = job.frames * port.beats;
+    }
+  }
+
+  void prepare_memories() {
+    uint64_t number = 900;
+    for (auto& memory : memories) {
+      memory.stall.random = Random(job.seed * 1000 + number++);
+      memory.load();
     }
   }
 
@@ -288,6 +283,11 @@ class Bench {
       dump(path("out", i, "cycles"), outputs[i].stamps);
       text << (i ? ", " : "") << "{\"done\": " << outputs[i].done
            << ", \"total\": " << outputs[i].total << ", \"bad_last\": " << outputs[i].bad_last << "}";
+    }
+    text << "], \"memories\": [";
+    for (size_t i = 0; i < memories.size(); ++i) {
+      text << (i ? ", " : "") << "{\"beats\": " << memories[i].beats
+           << ", \"bursts\": " << memories[i].bursts << "}";
     }
     text << "]}\n";
     std::ofstream file(job.folder + "/result.json");

@@ -32,7 +32,20 @@ struct Signals {
   bool has_last;
 };
 
+// Signals of one AXI4 read port and of the address at which its memory starts.
+struct MemorySignals {
+  const char* name;
+  size_t width;  // bits of a beat
+  void (*set_base)(Model&, uint64_t);
+  void (*set_ready)(Model&, bool);  // of requests
+  bool (*request)(Model&, uint64_t& address, uint64_t& length, uint64_t& id);  // length - 1
+  void (*drive)(Model&, const uint8_t*, uint64_t id, bool last);
+  void (*idle)(Model&);
+  bool (*accepted)(Model&);
+};
+
 // Defined by the glue.
 Model* make_model(VerilatedContext& context);
 std::vector<Signals> input_signals();
 std::vector<Signals> output_signals();
+std::vector<MemorySignals> memory_signals();

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from bitwright.errors import GraphError, MismatchError, ToolError
 from bitwright.files import cache_dir
 from bitwright.sim.beats import Beats, Levels, pack, unpack
+from bitwright.sim.memory import config_entry
 from bitwright.sim.spec import Port, SimDesign, load_sim_design
 from bitwright.sim.stalls import StallPattern, no_stalls
 from bitwright.sim.toolchain import (
@@ -59,6 +60,7 @@ class SimResult:
         fifo_high_water: path of the FIFO's instance below the top -> most beats it held.
         fifo_depths: the same instances -> what they can hold.
         stalls: the pattern that was run.
+        memory_beats: memory port -> beats read, those ahead of need included.
     """
 
     frames: int
@@ -72,6 +74,7 @@ class SimResult:
     fifo_high_water: Mapping[str, int]
     fifo_depths: Mapping[str, int]
     stalls: str
+    memory_beats: Mapping[str, int] = field(default_factory=dict)
 
     def frame_ends(self) -> Cycles:
         """Cycle of the last output beat of each frame, over all outputs."""
@@ -205,6 +208,8 @@ class Simulator:
                 f"stall_out {n} {pattern.output_stop} {pattern.output_go}"
                 for n in range(len(self.design.outputs))
             ]
+            ports = enumerate(self.design.memory_ports)
+            lines += [pattern.memory.job(number, port) for number, port in ports]
             (scratch / "job").write_text("\n".join(lines) + "\n")
             said = self._execute(scratch / "job", pattern)
             return self._collect(scratch, said, frames, pattern)
@@ -280,6 +285,10 @@ class Simulator:
             fifo_high_water={name: mark for name, mark, _ in marks},
             fifo_depths={name: depth for name, _, depth in marks},
             stalls=pattern.name,
+            memory_beats={
+                port.name: int(row["beats"])
+                for port, row in zip(design.memory_ports, table["memories"], strict=True)
+            },
         )
 
     def _check_status(self, table: dict[str, Any], pattern: StallPattern) -> None:
@@ -334,6 +343,7 @@ def _config(design: SimDesign) -> str:
         f"#define BW_RESET {design.reset}",
         "#define BW_INPUTS(X) " + " ".join(_entry(p, f"t.{p.last} = l") for p in design.inputs),
         "#define BW_OUTPUTS(X) " + " ".join(_entry(p, f"t.{p.last} != 0") for p in design.outputs),
+        "#define BW_MEMORIES(X) " + " ".join(config_entry(p) for p in design.memory_ports),
     ]
     return "\n".join(lines) + "\n"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from bitwright.errors import GraphError
 from bitwright.sim.beats import StreamSpec
+from bitwright.sim.memory import MemoryPort, memory_port
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class SimDesign:
         inputs, outputs: the streams.
         parameters: overrides of the top module's parameters.
         fifo_depths: instance -> depth, of the FIFOs whose high-water marks are wanted.
+        memory_ports: AXI4 read ports, for weights from outside.
     """
 
     folder: Path
@@ -52,6 +54,7 @@ class SimDesign:
     outputs: tuple[Port, ...]
     parameters: tuple[tuple[str, int | str], ...] = ()
     fifo_depths: tuple[tuple[str, int], ...] = ()
+    memory_ports: tuple[MemoryPort, ...] = ()
 
 
 def load_sim_design(folder: Path) -> SimDesign:
@@ -68,6 +71,7 @@ def load_sim_design(folder: Path) -> SimDesign:
         table = json.loads(path.read_text())
         design = _parse(folder, table)
         needed = [*design.files, *table.get("memories", [])]
+        needed += [port.image for port in design.memory_ports]
     except OSError as error:
         raise GraphError(
             f"cannot be read: {error.strerror or error}",
@@ -97,6 +101,7 @@ def _parse(folder: Path, table: dict[str, Any]) -> SimDesign:
         outputs=tuple(_port(entry) for entry in table["outputs"]),
         parameters=tuple(table.get("parameters", {}).items()),
         fifo_depths=tuple((str(f["instance"]), int(f["depth"])) for f in table.get("fifos", [])),
+        memory_ports=tuple(memory_port(entry) for entry in table.get("memory_ports", [])),
     )
 
 

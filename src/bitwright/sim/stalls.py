@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stall patterns: how often the test bench holds back valid on inputs and ready on outputs."""
+"""Stall patterns: how often the test bench holds back valid on inputs and ready on outputs, and
+how the memory behind a design's memory ports behaves."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bitwright.errors import GraphError
+from bitwright.sim.memory import MemoryModel
 
 
 @dataclass(frozen=True)
@@ -14,7 +16,8 @@ class StallPattern:
 
     Each port is a two-state chain: moving ports stop with probability ``*_stop`` a cycle, stopped
     ones go on with probability ``*_go``. The share of stalled cycles is stop / (stop + go). A valid
-    that has been raised stays up until its transfer, whatever the pattern.
+    that has been raised stays up until its transfer, whatever the pattern. `memory` is what every
+    memory port of the design reads from.
     """
 
     name: str
@@ -23,6 +26,7 @@ class StallPattern:
     output_stop: float = 0.0
     output_go: float = 1.0
     seed: int = 1
+    memory: MemoryModel = field(default_factory=MemoryModel)
 
     def __post_init__(self) -> None:
         stops, goes = (self.input_stop, self.output_stop), (self.input_go, self.output_go)
@@ -38,14 +42,19 @@ def no_stalls(seed: int = 1) -> StallPattern:
 
 
 def random_stalls(share: float, seed: int = 1) -> StallPattern:
-    """Every port stalls in a ``share`` of its cycles, independently from cycle to cycle."""
-    return StallPattern(f"random {share:.0%}", share, 1 - share, share, 1 - share, seed)
+    """Every port stalls in a ``share`` of its cycles, independently from cycle to cycle.
+
+    So do requests of a memory, whose answers take their time and overtake each other.
+    """
+    memory = MemoryModel(jitter=60, stop=share, go=1 - share, mixed=True)
+    return StallPattern(f"random {share:.0%}", share, 1 - share, share, 1 - share, seed, memory)
 
 
 def burst_stalls(mean_run: float = 12.0, mean_stall: float = 24.0, seed: int = 1) -> StallPattern:
     """Runs and stalls of geometric length with these means, in cycles."""
     stop, go = 1.0 / mean_run, 1.0 / mean_stall
-    return StallPattern(f"bursts {mean_run:g}/{mean_stall:g}", stop, go, stop, go, seed)
+    memory = MemoryModel(latency=2, beats_per_cycle=0.4, stop=stop, go=go)
+    return StallPattern(f"bursts {mean_run:g}/{mean_stall:g}", stop, go, stop, go, seed, memory)
 
 
 def output_stalls(share: float, seed: int = 1) -> StallPattern:

@@ -26,7 +26,8 @@ TIMEOUT_S = 600.0
 _JOBS = 2
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp")
 _RUNTIME_TRACE = ("verilated_vcd_c.cpp",)
-_HARNESS, _GLUE, _HARNESS_HEADER = "harness.cpp", "glue.cpp", "harness.h"
+_HARNESS, _GLUE = "harness.cpp", "glue.cpp"
+_HEADERS = ("harness.h", "memory.h", "random.h")
 _CHUNK_BYTES = 400_000
 _COMMON_HEADER = "common.h"
 _COMMON = '#include <cstring>\n#include <vector>\n#include "verilated.h"\n'
@@ -140,7 +141,7 @@ def harness_file(name: str) -> bytes:
 
 def harness_identity() -> bytes:
     """All hand-written C++, for cache keys."""
-    return b"".join(harness_file(name) for name in (_HARNESS, _GLUE, _HARNESS_HEADER))
+    return b"".join(harness_file(name) for name in (_HARNESS, _GLUE, *_HEADERS))
 
 
 def _units(folder: Path, sources: Iterable[Path]) -> list[Path]:
@@ -192,7 +193,7 @@ def _compile_runtime(
     # The header is compiled too: reading it costs more than most of the generated sources.
     header = folder / _COMMON_HEADER
     header.write_text(_COMMON)
-    for name in (_HARNESS, _HARNESS_HEADER):
+    for name in (_HARNESS, *_HEADERS):
         (folder / name).write_bytes(harness_file(name))
 
     def one(source: Path) -> None:

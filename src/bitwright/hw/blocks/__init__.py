@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bitwright.hw.blocks.argmax import Argmax
 from bitwright.hw.blocks.base import Block, Estimate, Firing, Fold, Instance, Port, Times, divisors
+from bitwright.hw.blocks.depthwise import Depthwise
 from bitwright.hw.blocks.matvec import MatVec
 from bitwright.hw.blocks.pad import Pad
 from bitwright.hw.blocks.plumbing import Dwc, Fifo, Flatten, Fork
@@ -18,6 +19,7 @@ BLOCKS: dict[str, type[Block]] = {
     "pad": Pad,
     "window": Window,
     "matvec": MatVec,
+    "depthwise": Depthwise,
     "threshold": Threshold,
     "requant": Requant,
     "pool_max": PoolMax,
@@ -45,6 +47,7 @@ __all__ = [
     "BLOCKS",
     "Argmax",
     "Block",
+    "Depthwise",
     "Dwc",
     "Estimate",
     "Fifo",

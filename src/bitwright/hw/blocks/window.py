@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`window`: sliding window over a circular buffer of rows."""
+"""`window`: sliding window over a circular buffer of pixels."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -18,6 +17,7 @@ from bitwright.hw.memory import STYLE_CODES, ram_resources, ram_style
 from bitwright.ir import Node
 
 _FRAMES = 4
+_ROUNDS = 48
 
 
 @dataclass(frozen=True)
@@ -28,45 +28,15 @@ class WindowTimes:
     produce: Times
 
 
-class _Writer:
-    """The writing side of the buffer: when each row's beats are taken."""
-
-    def __init__(self, arrive: Times, period: int, height: int, rows: int) -> None:
-        self._arrive = arrive.reshape(height, -1)
-        self._steps = np.arange(self._arrive.shape[1], dtype=np.int64)
-        self._period, self._height, self._rows = period, height, rows
-        self._taken: list[Times] = []
-        self._released: list[int] = []  # rows released so far ...
-        self._free_at: list[int] = []  # ... and the cycle from which that counts
-
-    def release(self, rows: int, cycle: int) -> None:
-        self._released.append(rows)
-        self._free_at.append(cycle)
-
-    def complete(self, rows: int) -> int:
-        """Write up to `rows` rows; the cycle in which the last beat of the last one was taken."""
-        while len(self._taken) < rows:
-            row = len(self._taken)
-            start = int(self._taken[-1][-1]) + 1 if row else 0
-            need = row - self._rows + 1
-            if need > 0:
-                start = max(start, self._free_at[bisect_left(self._released, need)])
-            frame, part = divmod(row, self._height)
-            arrive = self._arrive[part] + frame * self._period - self._steps
-            self._taken.append(np.maximum.accumulate(np.maximum(arrive, start)) + self._steps)
-        return int(self._taken[rows - 1][-1])
-
-    def frame(self, frame: int) -> Times:
-        rows = self._taken[frame * self._height : (frame + 1) * self._height]
-        return np.concatenate(rows)
-
-
 @final
 @dataclass(frozen=True)
 class Window(Block):
-    """Gives the beats (kh, kw, channel fold) of each output pixel; module `stream_window`.
+    """Gives the beats (group, kh, kw, channel fold) of each output pixel; module `stream_window`.
 
-    Not a plain `Firing`: writer and reader are two processes that meet at whole rows.
+    With `groups` = 0 every beat of a pixel is a group: the order of a depthwise unit, which then
+    needs as many lanes as the window has.
+
+    Not a plain `Firing`: writer and reader are two processes that meet at output pixels.
     """
 
     LATENCY = 4
@@ -78,32 +48,41 @@ class Window(Block):
 
     @property
     def span(self) -> int:
-        """Input rows of one window, dilation included."""
-        return self.node.ints("dilation")[0] * (self.node.ints("kernel")[0] - 1) + 1
+        """Pixels from the first of an output pixel's window to its last, both included."""
+        kernel, dilation = self.node.ints("kernel"), self.node.ints("dilation")
+        rows, columns = (d * (k - 1) for k, d in zip(kernel, dilation, strict=True))
+        return rows * self.input_type.shape[1] + columns + 1
 
     @property
-    def row_in(self) -> int:
-        """Beats of an input row."""
-        return self.input_type.shape[1] * self.input_type.channels // self.lanes[0]
+    def fold(self) -> int:
+        """Beats of an input pixel."""
+        return self.input_type.channels // self.lanes[0]
 
     @property
     def pixel_out(self) -> int:
         """Beats of an output pixel."""
         return self.output_type.channels // self.lanes[1]
 
-    @property
-    def row_out(self) -> int:
-        """Beats of an output row."""
-        return self.output_type.shape[1] * self.pixel_out
+    @cached_property
+    def first_words(self) -> Times:
+        """For each output pixel of a frame, the word that its window begins with."""
+        rows, columns = self.output_type.shape[:2]
+        down, right = self.node.ints("stride")
+        row = np.arange(rows, dtype=np.int64)[:, None] * (down * self.input_type.shape[1])
+        return np.asarray((row + np.arange(columns, dtype=np.int64) * right).ravel() * self.fold)
 
     def foldings(self) -> tuple[Fold, ...]:
-        # Two buffer sizes: writer and reader side by side within a frame, or also across frames.
-        small = self.span + self.node.ints("stride")[0]
-        sizes = sorted({small, max(small, 2 * self.span)})
+        # Buffers: as small as lets writer and reader run side by side within a row; across the rows
+        # that a stride leaves out; and across frames.
+        width = self.input_type.shape[1]
+        (down, right), kernel = self.node.ints("stride"), self.node.ints("kernel")
+        small = self.span + max(kernel[1] * self.node.ints("dilation")[1], 2 * right)
+        across = (down - 1) * width
+        sizes = sorted({small, small + across, max(small, 2 * self.span) + across})
         return tuple(
-            Fold((("ram_style", style), ("rows", rows), ("simd", lanes)), lanes, lanes)
-            for lanes in divisors(self.input_type.channels)
-            for rows in sizes
+            Fold((("ram_style", style), ("pixels", pixels), ("simd", lanes)), lanes, lanes)
+            for lanes in divisors(self.input_type.channels // max(1, self.node.integer("groups")))
+            for pixels in sizes
             for style in ("distributed", "block")
         )
 
@@ -119,7 +98,7 @@ class Window(Block):
     def run_alone(self) -> tuple[int, int]:
         """(interval, latency) by running the block; `interval` and `latency` remember it."""
         ready = np.zeros(self.inputs[0].beats, dtype=np.int64)
-        ends = [(int(made[0]), int(made[-1])) for _, made in self._run(ready, 0, self.row_out, 9)]
+        ends = [(int(made[0]), int(made[-1])) for _, made in self._run(ready, 0, 0, 9)]
         # Averaged over four frames: a critical cycle may span more than one.
         return -((ends[4][1] - ends[8][1]) // 4), ends[0][0]
 
@@ -138,9 +117,8 @@ class Window(Block):
     def times(self, arrive: Times, period: int) -> WindowTimes:
         """A periodic schedule for beats that arrive at `arrive` (one frame, repeated every period).
 
-        The output rows are spread over the period as far as the prologue of each frame (the rows
-        that must be there before its first output row) allows, so that the consumer sees an even
-        stream.
+        The output pixels are spread over the period as far as the prologue of each frame (what must
+        be there before its first output pixel) allows, so that the consumer sees an even stream.
 
         Raises:
             GraphError: the period is shorter than the block's interval.
@@ -149,54 +127,44 @@ class Window(Block):
             raise GraphError(
                 f"period {period} is less than the interval {self.interval}", where=self.name
             )
-        slack = (period - self.interval) // self.output_type.shape[0]
-        for pace in (self.row_out + slack, self.row_out + slack // 2, self.row_out):
+        slack = period - self.interval
+        for pace in (slack, slack // 2, 0):
             frames = self._run(arrive, period, pace, _FRAMES)
             (c1, p1), (c2, p2) = frames[-2], frames[-1]
             if bool((c2 - c1 == period).all() and (p2 - p1 == period).all()):
                 offset = period * (_FRAMES - 1)
                 return WindowTimes(c2 - offset, p2 - offset)
-        frames = self._run(arrive, period, self.row_out, 16)
+        frames = self._run(arrive, period, 0, 16)
         offset = period * 15
         return WindowTimes(frames[-1][0] - offset, frames[-1][1] - offset)
 
     def first_frame(self, arrive: Times) -> Times:
         """Output times of a lone frame after reset, never stalled."""
-        return self._run(arrive, 0, self.row_out, 1)[0][1]
+        return self._run(arrive, 0, 0, 1)[0][1]
 
-    def _run(self, arrive: Times, period: int, pace: int, frames: int) -> list[tuple[Times, Times]]:
-        """Times of the rows of several frames, exactly as the module's header states them.
+    def _run(self, arrive: Times, period: int, slack: int, frames: int) -> list[tuple[Times, Times]]:
+        """(taken, made) times of the beats of several frames, as the module's header states them.
 
-        Writer: row r may be written while fewer than `rows` complete rows are unreleased; a release
-        made by an issue in cycle t counts from t + 2. Reader: output row o is issued without gaps
-        once its last input row is complete (from the next cycle on).
+        Writer: word w may be written once word w - buffer has been released; a release made by an
+        issue in cycle t counts from t + 2. Reader: an output pixel starts when the last word of its
+        window has been written (from the next cycle on), and is issued without gaps. `slack`: cycles
+        by which the pixels of a frame are spread more than they need.
         """
-        height, rows_out = self.input_type.shape[0], self.output_type.shape[0]
-        stride = self.node.ints("stride")[0]
-        writer = _Writer(arrive, period, height, self.integer("rows"))
-        beat_of = self._beat_pace(pace)
-        free = 0
-        out: list[tuple[Times, Times]] = []
-        for frame in range(frames):
-            made: list[Times] = []
-            for row in range(rows_out):
-                first = frame * height + row * stride
-                start = max(writer.complete(first + self.span) + 1, free)
-                free = start + max(pace, self.row_out)
-                made.append(start + beat_of + self.LATENCY)
-                done = (frame + 1) * height if row == rows_out - 1 else first + stride
-                writer.release(done, int(made[-1][-1]) - self.LATENCY + 2)
-            writer.complete((frame + 1) * height)
-            out.append((writer.frame(frame), np.concatenate(made)))
-        return out
-
-    def _beat_pace(self, pace: int) -> Times:
-        """Offsets of an output row's beats: pixels spread evenly, beats of a pixel together."""
-        pixels = self.output_type.shape[1]
-        starts = np.arange(pixels, dtype=np.int64) * pace // pixels
-        return np.asarray(
-            (starts[:, None] + np.arange(self.pixel_out, dtype=np.int64)[None, :]).ravel()
-        )
+        words, pixels = len(arrive), len(self.first_words)
+        frame = np.arange(frames, dtype=np.int64)[:, None]
+        first = (self.first_words + frame * words).ravel()
+        last = first + self.span * self.fold - 1
+        pace = pixels * self.pixel_out + slack
+        ramp = (np.arange(pixels, dtype=np.int64) * pace // pixels + frame * pace).ravel()
+        arrives = (arrive + frame * period).ravel()
+        released = np.append(first[1:], frames * words)
+        blocked = np.arange(self.depth, frames * words, dtype=np.int64)
+        freed_by = np.searchsorted(released, blocked - self.depth + 1)
+        schedule = _Schedule(arrives, last, ramp, blocked, freed_by, self.pixel_out + 1)
+        taken, starts = schedule.solve()
+        beats = np.arange(self.pixel_out, dtype=np.int64) + self.LATENCY
+        made = (starts[:, None] + beats).reshape(frames, -1)
+        return list(zip(taken.reshape(frames, -1), made, strict=True))
 
     def memory_cost(self, family: str) -> Resources:
         style = self.string("ram_style")
@@ -210,26 +178,29 @@ class Window(Block):
     @property
     def depth(self) -> int:
         """Words of the circular buffer."""
-        return self.integer("rows") * self.row_in
+        return self.integer("pixels") * self.fold
 
     def features(self, family: str) -> dict[str, float]:
         address = self.depth.bit_length()
         kernel = self.node.ints("kernel")
         counters = sum(
             n.bit_length()
-            for n in (*kernel, *self.output_type.shape[:2], self.row_in, self.pixel_out)
+            for n in (*kernel, *self.output_type.shape[:2], self.fold, self.depth)
         )
         return {"width": self.inputs[0].width, "address": address, "counter": counters}
 
     def instance(self) -> Instance:
         height, width, channels = self.input_type.shape
         kernel, stride, dilation = (self.node.ints(k) for k in ("kernel", "stride", "dilation"))
+        fold = channels // self.lanes[0]
+        groups = self.node.integer("groups") or fold
         return Instance(
             "stream_window",
             {
                 "Height": height,
                 "Cols": width,
-                "Fold": channels // self.lanes[0],
+                "Fold": fold,
+                **({} if groups == 1 else {"Groups": groups}),
                 "DataWidth": self.inputs[0].width,
                 "KernelH": kernel[0],
                 "KernelW": kernel[1],
@@ -237,7 +208,7 @@ class Window(Block):
                 "StrideW": stride[1],
                 "DilationH": dilation[0],
                 "DilationW": dilation[1],
-                "BufRows": self.integer("rows"),
+                "BufPixels": self.integer("pixels"),
                 "RamStyle": STYLE_CODES[self.string("ram_style")],
             },
         )
@@ -246,6 +217,64 @@ class Window(Block):
     def pixels(self) -> int:
         """Pixels of one window."""
         return prod(self.node.ints("kernel"))
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """The earliest times of a window's writer and reader: least solution of their two rules.
+
+    Attributes:
+        arrives: for each word, when it is there to be written.
+        last: for each output pixel, the last word that it reads.
+        ramp: for each output pixel, how far it is at least behind the first one.
+        blocked, freed_by: words that take the place of others, and the pixels that free them.
+        hold: cycles from the start of a pixel until its release counts.
+    """
+
+    arrives: Times
+    last: Times
+    ramp: Times
+    blocked: Times
+    freed_by: Times
+    hold: int
+
+    def solve(self) -> tuple[Times, Times]:
+        """(write time of each word, start of each output pixel).
+
+        Both rules only ever delay, so repeating them from the earliest times that the input
+        allows ends at the least solution; each round settles at least one more wait of the writer
+        for the reader. Where they wait for each other all the time, they are followed in order.
+        """
+        order = np.arange(len(self.arrives), dtype=np.int64)
+        ready = self.arrives - order
+        for _ in range(_ROUNDS):
+            taken = np.maximum.accumulate(ready) + order
+            starts = np.maximum.accumulate(taken[self.last] + 1 - self.ramp) + self.ramp
+            free = starts[self.freed_by] + self.hold - self.blocked
+            if bool((free <= taken[self.blocked] - self.blocked).all()):
+                return taken, starts
+            ready[self.blocked] = np.maximum(ready[self.blocked], free)
+        return self.follow()
+
+    def follow(self) -> tuple[Times, Times]:
+        """As `solve`, word after word and pixel after pixel."""
+        free = dict(zip(self.blocked.tolist(), self.freed_by.tolist(), strict=True))
+        ramp, last, arrives = self.ramp.tolist(), self.last.tolist(), self.arrives.tolist()
+        taken: list[int] = []
+        starts: list[int] = []
+
+        def write_to(word: int) -> None:
+            while len(taken) <= word:
+                now = len(taken)
+                time = max(arrives[now], taken[-1] + 1 if taken else arrives[now])
+                taken.append(max(time, starts[free[now]] + self.hold) if now in free else time)
+
+        for pixel, word in enumerate(last):
+            write_to(word)
+            before = starts[-1] + ramp[pixel] - ramp[pixel - 1] if starts else taken[word] + 1
+            starts.append(max(taken[word] + 1, before))
+        write_to(len(arrives) - 1)
+        return np.array(taken, dtype=np.int64), np.array(starts, dtype=np.int64)
 
 
 @lru_cache(maxsize=1024)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The zoo: plain ``torch.nn`` models without any special layer.
+"""Plain chains: perceptrons and small CNNs.
 
-Every factory takes ``num_classes``, ``input_shape`` as (H, W, C), and options; every model takes
-(N, C, H, W) float32 in [0, 1] and gives (N, num_classes) scores. A layer that is followed by batch
-norm has no bias. Activations are ReLU, or hard tanh for signed and binary networks.
+Every factory of the zoo is plain ``torch.nn`` without any special layer and takes ``num_classes``,
+``input_shape`` as (H, W, C), and options. Every classifier takes (N, C, H, W) float32 in [0, 1] and
+gives (N, num_classes) scores. A layer that is followed by batch norm has no bias. Activations are
+ReLU, ReLU6, or hard tanh for signed and binary networks.
 """
 
 from __future__ import annotations
@@ -14,24 +15,16 @@ from collections.abc import Sequence
 from torch import nn
 
 from bitwright.errors import ModelError
-
-Shape = tuple[int, int, int]
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "hardtanh": nn.Hardtanh}
+from bitwright.models.common import Shape, activation_layer, positive, too_small
 
 
 class _Stack:
     """Collects named layers while it follows the shape of what flows through them."""
 
     def __init__(self, name: str, input_shape: Shape, activation: str) -> None:
-        if activation not in ACTIVATIONS:
-            raise ModelError(
-                f"unknown activation {activation!r}",
-                where=name,
-                hint=f"known: {', '.join(ACTIVATIONS)}",
-            )
         self._name = name
         self._input_shape = input_shape
-        self._activation = ACTIVATIONS[activation]
+        self._activation = activation_layer(name, activation)
         self._height, self._width, self._channels = input_shape
         self._layers: OrderedDict[str, nn.Module] = OrderedDict()
         self._count = {"conv": 0, "pool": 0, "fc": 0}
@@ -79,18 +72,8 @@ class _Stack:
 
     def _resize(self, height: int, width: int) -> None:
         if height < 1 or width < 1:
-            raise ModelError(
-                f"images of {self._input_shape} (H, W, C) are too small: "
-                f"nothing is left after {next(reversed(self._layers))}",
-                where=self._name,
-                hint="choose a smaller model, or larger images",
-            )
+            raise too_small(self._name, self._input_shape, next(reversed(self._layers)))
         self._height, self._width = height, width
-
-
-def _positive(name: str, widths: Sequence[int]) -> None:
-    if not widths or any(isinstance(w, bool) or not isinstance(w, int) or w < 1 for w in widths):
-        raise ModelError(f"widths must be positive whole numbers, found {list(widths)}", where=name)
 
 
 def mlp(
@@ -101,7 +84,7 @@ def mlp(
     activation: str = "relu",
 ) -> nn.Sequential:
     """Perceptron: hidden layers of these widths with batch norm, then the classifier."""
-    _positive("mlp", widths)
+    positive("mlp", "widths", widths)
     stack = _Stack("mlp", input_shape, activation)
     stack.flatten()
     for width in widths:
@@ -120,7 +103,7 @@ def plain_cnn(
 
     With the default widths and 8 x 8 grey digits: 1 864 weights, 23 680 multiplications an image.
     """
-    _positive("plain_cnn", widths)
+    positive("plain_cnn", "widths", widths)
     stack = _Stack("plain_cnn", input_shape, activation)
     for width in widths:
         stack.conv(width, padding=1)
@@ -137,7 +120,7 @@ def lenet(
     activation: str = "relu",
 ) -> nn.Sequential:
     """LeNet-5 with batch norm, max pooling and ReLU (after LeCun et al. 1998, figure 2)."""
-    _positive("lenet", widths)
+    positive("lenet", "widths", widths)
     if len(widths) != 4:
         raise ModelError(f"LeNet has four widths, found {list(widths)}", where="lenet")
     stack = _Stack("lenet", input_shape, activation)
@@ -161,7 +144,7 @@ def cnv(
     """CNV of FINN (Umuroglu et al. 2017, section 5.1): three pairs of 3 x 3 convolutions without
     padding, a 2 x 2 pool after the first two pairs, two hidden dense layers.
     """
-    _positive("cnv", widths)
+    positive("cnv", "widths", widths)
     if len(widths) != 4:
         raise ModelError(f"CNV has four widths, found {list(widths)}", where="cnv")
     stack = _Stack("cnv", input_shape, activation)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Type rules and definitions of the blocks that the integer dialect does not have as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bitwright.formats import parse_format
+from bitwright.ir import IntArray, Node, TensorType, dot_interval
+from bitwright.ir.op_common import Arrays, Types, need
+
+RAM_STYLES = ("auto", "distributed", "block")
+MULT_STYLES = ("auto", "lut", "dsp")
+
+
+def divides(node: Node, attr: str, total: int, what: str) -> None:
+    """Raises GraphError unless an attribute is a number of lanes that divides `total`."""
+    lanes = node.integer(attr)
+    need(lanes >= 1 and total % lanes == 0, f"{attr}={lanes} does not divide {total} ({what})")
+
+
+def check_styles(node: Node) -> None:
+    """Raises GraphError unless the styles of memory and multipliers are known ones."""
+    for attr, styles in (("ram_style", RAM_STYLES), ("res_type", MULT_STYLES)):
+        if attr in node.attrs:
+            need(node.string(attr) in styles, f"{attr} must be one of {styles}")
+
+
+def check_weight_format(node: Node, weight: IntArray) -> None:
+    """Raises GraphError unless every weight is a level of the node's weight format."""
+    kind = parse_format(node.string("weight_format"))
+    low, high = int(weight.min()), int(weight.max())
+    need(
+        kind.min_level <= low and high <= kind.max_level,
+        f"weights [{low}, {high}] exceed {kind.name}",
+    )
+    bipolar = kind.name == "bipolar"
+    need(not bipolar or bool((weight != 0).all()), "a bipolar weight cannot be 0")
+
+
+def _depthwise_sizes(node: Node) -> tuple[int, int]:
+    """(channels, pixels of a window)."""
+    weight = node.params["weight"]
+    need(weight.ndim == 2, f"weight must be (C, window), got shape {weight.shape}")
+    return weight.shape[0], weight.shape[1]
+
+
+def infer_depthwise(node: Node, types: Types) -> Types:
+    (tensor,) = types
+    channels, window = _depthwise_sizes(node)
+    weight, bias = node.params["weight"], node.params.get("bias")
+    need(
+        channels * window == tensor.channels,
+        f"weight {weight.shape} does not fit {tensor.channels} elements",
+    )
+    need(bias is None or bias.shape == (channels,), f"bias must have shape ({channels},)")
+    divides(node, "pe", channels, "channels")
+    check_styles(node)
+    check_weight_format(node, weight)
+    factors = node.floats("weight_scale")
+    need(len(factors) in (1, channels), f"weight_scale needs 1 or {channels} entries")
+    scale = _channel_scale(node, tensor, channels, window)
+    count = max(len(scale), len(factors))
+    each = scale * (count // len(scale)), factors * (count // len(factors))
+    lo, hi = dot_interval(weight, tensor.lo, tensor.hi, bias)
+    out_scale = tuple(a * b for a, b in zip(*each, strict=True))
+    return (TensorType((*tensor.shape[:-1], channels), None, out_scale, lo, hi),)
+
+
+def _channel_scale(node: Node, tensor: TensorType, channels: int, window: int) -> tuple[float, ...]:
+    """One scale, or one a channel, of elements in order (channel fold, pixel, lane)."""
+    need(bool(tensor.scale), "an input without a scale cannot be multiplied")
+    if len(tensor.scale) == 1:
+        return tensor.scale
+    lanes = node.integer("pe")
+    scale = np.array(tensor.scale).reshape(channels // lanes, window, lanes)
+    need(bool((scale == scale[:, :1]).all()), "the pixels of a window need the same scales")
+    return tuple(scale[:, 0].ravel().tolist())
+
+
+def run_depthwise(node: Node, types: Types, arrays: Arrays) -> Arrays:
+    channels, window = _depthwise_sizes(node)
+    lanes, bias = node.integer("pe"), node.params.get("bias")
+    x = arrays[0].reshape(*arrays[0].shape[:-1], channels // lanes, window, lanes)
+    weight = node.params["weight"].reshape(channels // lanes, lanes, window)
+    out = (x * weight.transpose(0, 2, 1)).sum(axis=-2).reshape(*arrays[0].shape[:-1], channels)
+    return (out if bias is None else out + bias,)

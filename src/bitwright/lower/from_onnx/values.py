@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an ONNX tensor is during import: an integer edge, a unit, and what happened to it since.
+
+``real = steps(level * unit)``: a level of an edge of the integer graph, times its unit (one, or one
+per channel), then elementwise steps with per-channel constants. The next quantizer spends the
+steps; nothing is ever moved past anything. How the elements of the ONNX tensor lie on the edge is
+an index array, so that any chain of reshapes and transposes is data, not a pattern.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.ir import IntArray
+
+Floats = NDArray[np.float64]
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Const:
+    """A constant tensor; with ``levels``, the integers it was quantized to.
+
+    Attributes:
+        value: as ONNX computes it.
+        levels, scale: ``real = scale * level``, both of the full shape.
+    """
+
+    value: Array
+    levels: IntArray | None = None
+    scale: Floats | None = None
+
+    def moved(self, move: Callable[[Array], Array]) -> Const:
+        """The same rearrangement of all three."""
+        return Const(
+            move(self.value),
+            None if self.levels is None else move(self.levels),
+            None if self.scale is None else move(self.scale),
+        )
+
+
+def _leaky(x: Array, slope: Array) -> Array:
+    return np.where(x >= 0, x, x * slope)
+
+
+def _norm(x: Array, gamma: Array, beta: Array, mean: Array, var: Array) -> Array:
+    return gamma * (x - mean) / np.sqrt(var) + beta
+
+
+def _elu(x: Array, alpha: Array) -> Array:
+    return np.where(x >= 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
+def _selu(x: Array, alpha: Array, gamma: Array) -> Array:
+    return gamma * _elu(x, alpha)
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def _erf(x: Array) -> Array:
+    return np.vectorize(math.erf, otypes=[np.float64])(x) if x.size else x
+
+
+def _hard_sigmoid(x: Array, alpha: Array, beta: Array) -> Array:
+    return np.clip(alpha * x + beta, 0, 1)
+
+
+#: Elementwise functions and whether they rise (1) or not necessarily (0).
+FUNCTIONS: dict[str, tuple[Callable[..., Array], int]] = {
+    "mul": (np.multiply, 1),
+    "div": (np.divide, 1),
+    "add": (np.add, 1),
+    "norm": (_norm, 1),
+    "clip": (np.clip, 1),
+    "leaky": (_leaky, 1),
+    "sigmoid": (_sigmoid, 1),
+    "tanh": (np.tanh, 1),
+    "elu": (_elu, 1),
+    "selu": (_selu, 1),
+    "hard_sigmoid": (_hard_sigmoid, 1),
+    "softplus": (lambda x: np.logaddexp(0, x), 1),
+    "softsign": (lambda x: x / (1 + np.abs(x)), 1),
+    "exp": (np.exp, 1),
+    "erf": (_erf, 1),
+    "floor": (np.floor, 1),
+    "ceil": (np.ceil, 1),
+    "round": (np.rint, 1),
+    "sign": (np.sign, 1),
+    "abs": (np.abs, 0),
+    "hard_swish": (lambda x: x * np.clip(x / 6 + 0.5, 0, 1), 0),
+    "swish": (lambda x: x * _sigmoid(x), 0),
+    "gelu": (lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))), 0),
+    "mish": (lambda x: x * np.tanh(np.logaddexp(0, x)), 0),
+    "square": (np.square, 0),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One elementwise operation with constants of shape (1,) or (channels,)."""
+
+    op: str
+    constants: tuple[Floats, ...] = ()
+
+    def apply(self, x: Array, dtype: type[np.floating[Any]] = np.float64) -> Array:
+        """Evaluate on ``(..., channels)``."""
+        constants = (c.astype(dtype) for c in self.constants)
+        with np.errstate(all="ignore"):
+            return np.asarray(FUNCTIONS[self.op][0](x, *constants), dtype=dtype)
+
+    def direction(self) -> Floats:
+        """1 rising, -1 falling, 0 constant, NaN neither; per channel."""
+        if not FUNCTIONS[self.op][1]:
+            return np.array([np.nan])
+        if self.op in ("mul", "div"):
+            return np.sign(self.constants[0])
+        if self.op == "norm":
+            return np.sign(self.constants[0])
+        if self.op in ("leaky", "elu", "selu"):
+            return np.where(self.constants[0] >= 0, 1.0, np.nan)
+        if self.op == "hard_sigmoid":
+            return np.sign(self.constants[0])
+        return np.array([1.0])
+
+    def affine(self) -> tuple[Floats, Floats] | None:
+        """(gain, offset) if the step is ``gain * x + offset``."""
+        zero = np.zeros(1)
+        if self.op == "mul":
+            return self.constants[0], zero
+        if self.op == "div":
+            return 1 / self.constants[0], zero
+        if self.op == "add":
+            return np.ones(1), self.constants[0]
+        if self.op == "norm":
+            gamma, beta, mean, var = self.constants
+            gain = gamma / np.sqrt(var)
+            return gain, beta - gain * mean
+        return None
+
+    def spread(self, move: Callable[[Floats], Floats]) -> Step:
+        """The step with its per-channel constants rearranged; scalars stay."""
+        return Step(self.op, tuple(c if c.size == 1 else move(c) for c in self.constants))
+
+    @property
+    def rows(self) -> int:
+        return max((c.size for c in self.constants), default=1)
+
+    def key(self) -> tuple[Any, ...]:
+        """What makes two steps equal."""
+        return self.op, tuple(c.tobytes() for c in self.constants)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A max pool that waits for the quantizer behind it.
+
+    Attributes:
+        padding: top, left, bottom, right.
+        after: how many of the value's steps lie in front of it.
+    """
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    after: int
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """A QuantizeLinear whose DequantizeLinear has not come yet: scale, zero point, range."""
+
+    scale: Floats
+    zero: Floats
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor that flows.
+
+    Attributes:
+        edge: name of the edge of the integer graph; "" for the real input before its quantizer.
+        shape: ONNX shape, with a batch axis of 1.
+        order: for each element its flat index in the edge's (H, W, C); None: NCHW, or a vector.
+        unit: real value of level 1, (1,) or (channels,).
+        steps: applied to ``level * unit``.
+        pools: max pools behind the steps, not emitted yet.
+        codes: set between QuantizeLinear and DequantizeLinear.
+        border: zeros added by Pad, not in ``shape`` yet: (top, left, bottom, right).
+    """
+
+    edge: str
+    shape: tuple[int, ...]
+    order: IntArray | None
+    unit: Floats
+    steps: tuple[Step, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    codes: Codes | None = None
+    border: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    @property
+    def border_any(self) -> bool:
+        """Whether a Pad waits for a convolution."""
+        return any(self.border)
+
+    def then(self, op: str, *constants: Floats) -> Value:
+        """The value after one more step."""
+        return replace(self, steps=(*self.steps, Step(op, constants)))
+
+    def reals(self, levels: Array, dtype: type[np.floating[Any]] = np.float64) -> Array:
+        """Reals of levels ``(..., channels)``."""
+        value = np.asarray(levels, dtype=dtype) * self.unit.astype(dtype)
+        for step in self.steps:
+            value = step.apply(value, dtype)
+        return value
+
+    def direction(self) -> Floats:
+        """1 rising, -1 falling, 0 constant, NaN neither; (1,) or (channels,)."""
+        found = np.sign(self.unit)
+        for step in self.steps:
+            found = found * step.direction()
+        return found
+
+    def affine(self) -> tuple[Floats, Floats] | None:
+        """(gain, offset) with ``real = gain * level + offset``, or None."""
+        gain, offset = self.unit, np.zeros(1)
+        for step in self.steps:
+            form = step.affine()
+            if form is None:
+                return None
+            gain, offset = gain * form[0], offset * form[0] + form[1]
+        return gain, offset
+
+    @property
+    def rows(self) -> int:
+        """1 if every channel is treated alike, else the number of channels."""
+        return max(self.unit.size, *(s.rows for s in self.steps), 1)
+
+    def spread(self, move: Callable[[Floats], Floats]) -> Value:
+        """The value with its per-channel constants rearranged."""
+        return replace(
+            self,
+            unit=self.unit if self.unit.size == 1 else move(self.unit),
+            steps=tuple(step.spread(move) for step in self.steps),
+        )

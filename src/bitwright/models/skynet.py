@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SkyNet, the single-object detector that won the DAC-SDC contest of 2019 (Zhang et al. 2020).
+
+Six bundles of a depthwise 3 x 3 and a 1 x 1 convolution, a bypass around two of them, and a 1 x 1
+convolution that gives ten numbers for each 8 x 8 pixels: for each of two anchors a box (4) and a
+confidence. Layer names are those of the published weights.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+
+from bitwright.errors import ModelError
+from bitwright.models.common import Shape, activation_layer, initialise
+
+#: Output pixels are this many input pixels apart.
+STRIDE = 8
+#: Anchors (width, height) in output pixels, as published.
+ANCHORS = (
+    (1.4940052559648322, 2.3598481287086823),
+    (4.0113013115312155, 5.760873975661669),
+)
+#: Numbers an anchor: x, y, width, height, confidence.
+BOX_FIELDS = 5
+OUTPUTS = len(ANCHORS) * BOX_FIELDS
+
+
+class Reorg(nn.Module):
+    """Space to depth: ``out[(dy*s + dx)*C + c, y, x] = in[c, y*s + dy, x*s + dx]``."""
+
+    def __init__(self, stride: int = 2) -> None:
+        super().__init__()
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, s*s*C, H/s, W/s).
+
+        Raises:
+            ModelError: the tensor has not four axes, or H or W is no multiple of s.
+        """
+        if isinstance(x, Tensor):  # while torch.fx traces the model there are no sizes to check
+            self._check(x)
+        s = self.stride
+        n, c, h, w = x.size(0), x.size(1), x.size(2), x.size(3)
+        x = x.view(n, c, h // s, s, w // s, s).transpose(3, 4).contiguous()
+        x = x.view(n, c, (h // s) * (w // s), s * s).transpose(2, 3).contiguous()
+        x = x.view(n, c, s * s, h // s, w // s).transpose(1, 2).contiguous()
+        return x.view(n, s * s * c, h // s, w // s)
+
+    def _check(self, x: Tensor) -> None:
+        if x.dim() != 4:
+            raise ModelError(f"takes (N, C, H, W), found {x.dim()} axes", where="Reorg")
+        if x.shape[2] % self.stride or x.shape[3] % self.stride:
+            raise ModelError(
+                f"{x.shape[2]} x {x.shape[3]} pixels cannot be cut into squares of {self.stride}",
+                where="Reorg",
+            )
+
+
+def bundle(inputs: int, width: int, activation: type[nn.Module]) -> nn.Sequential:
+    """A depthwise 3 x 3 and a 1 x 1 convolution, each with batch norm and activation."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, inputs, 3, padding=1, groups=inputs, bias=False),
+        nn.BatchNorm2d(inputs),
+        activation(),
+        nn.Conv2d(inputs, width, 1, bias=False),
+        nn.BatchNorm2d(width),
+        activation(),
+    )
+
+
+class SkyNet(nn.Module):
+    """The network; images (N, 3, H, W) with H and W multiples of 8 give (N, 10, H/8, W/8).
+
+    Args:
+        activation: ``relu6`` as published, or ``relu``.
+        bypass: whether the third bundle's output also goes around the fourth and fifth.
+        inputs: channels of the image.
+    """
+
+    def __init__(self, *, activation: str = "relu6", bypass: bool = True, inputs: int = 3) -> None:
+        super().__init__()
+        layer = activation_layer("skynet", activation)
+        self.model_p1 = nn.Sequential(
+            bundle(inputs, 48, layer),
+            nn.MaxPool2d(2, 2),
+            bundle(48, 96, layer),
+            nn.MaxPool2d(2, 2),
+            bundle(96, 192, layer),
+        )
+        self.reorg = Reorg(2) if bypass else None
+        self.model_p2 = nn.Sequential(
+            nn.MaxPool2d(2, 2), bundle(192, 384, layer), bundle(384, 512, layer)
+        )
+        joined = 512 + (4 * 192 if bypass else 0)
+        self.model_p3 = nn.Sequential(
+            bundle(joined, 96, layer), nn.Conv2d(96, OUTPUTS, 1, bias=False)
+        )
+        initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, inputs, H, W) -> (N, 10, H/8, W/8), the raw numbers of the last convolution."""
+        early = self.model_p1(x)
+        late = self.model_p2(early)
+        if self.reorg is not None:
+            late = torch.cat([self.reorg(early), late], 1)
+        return self.model_p3(late)
+
+
+def skynet(input_shape: Shape, *, activation: str = "relu6", bypass: bool = True) -> SkyNet:
+    """SkyNet with fresh weights: 435 387 convolution weights, 442 049 parameters.
+
+    Args:
+        input_shape: (H, W, C) of an image; H and W must be multiples of 8.
+        activation: ``relu6`` or ``relu``.
+        bypass: whether there is a bypass.
+
+    Raises:
+        ModelError: the image has another size, or the activation is unknown.
+    """
+    height, width, channels = input_shape
+    if height < STRIDE or width < STRIDE or height % STRIDE or width % STRIDE:
+        raise ModelError(
+            f"images are {height} x {width}; height and width must be multiples of {STRIDE}",
+            where="skynet",
+            hint="resize the images; the published weights were trained with 160 x 320",
+        )
+    return SkyNet(activation=activation, bypass=bypass, inputs=channels)
+
+
+def folded_weights(model: SkyNet) -> OrderedDict[str, tuple[Tensor, Tensor]]:
+    """Each convolution with its batch norm folded in, by layer name, in float64.
+
+    Returns:
+        (weight OIHW, bias O) each; in the order of the layers. The last has a bias of zero.
+    """
+    folded: OrderedDict[str, tuple[Tensor, Tensor]] = OrderedDict()
+    modules = OrderedDict(model.named_modules())
+    for name, conv in modules.items():
+        if not isinstance(conv, nn.Conv2d):
+            continue
+        weight = conv.weight.detach().double()
+        parent, _, index = name.rpartition(".")
+        norm = modules.get(f"{parent}.{int(index) + 1}")
+        if isinstance(norm, nn.BatchNorm2d):
+            factor = norm.weight.detach().double() / (norm.running_var.double() + norm.eps).sqrt()
+            bias = norm.bias.detach().double() - norm.running_mean.double() * factor
+            weight = weight * factor[:, None, None, None]
+        else:
+            bias = torch.zeros(conv.out_channels, dtype=torch.float64)
+        folded[name] = (weight, bias)
+    return folded

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several readers on one AXI4 read port, in turn (round robin); reader u has ARID = u, read data
+// go back by RID, so data of different readers may come mixed. Reader ports are packed, reader 0
+// in the least significant bits. Readers accept read data always: m_axi_rready is 1. Bursts are
+// INCR, of full width, ARCACHE normal (modifiable, bufferable). RRESP must be OKAY: asserted in
+// simulation, not looked at in hardware. A request passes in 1 cycle, one a cycle; read data pass
+// without a register.
+`default_nettype none
+module axi_arbiter #(
+  parameter int Readers   = 2,
+  parameter int DataWidth = 64,
+  parameter int AddrWidth = 32,
+  localparam int IdWidth = Readers > 1 ? $clog2(Readers) : 1
+) (
+  input  logic                         clk_i,
+  input  logic                         rst_ni,
+  input  logic [Readers-1:0]           ar_valid_i,
+  output logic [Readers-1:0]           ar_ready_o,
+  input  logic [Readers*AddrWidth-1:0] ar_addr_i,
+  input  logic [Readers*8-1:0]         ar_len_i,
+  output logic [Readers-1:0]           r_valid_o,
+  output logic [DataWidth-1:0]         r_data_o,
+  output logic                         m_axi_arvalid,
+  input  logic                         m_axi_arready,
+  output logic [AddrWidth-1:0]         m_axi_araddr,
+  output logic [IdWidth-1:0]           m_axi_arid,
+  output logic [7:0]                   m_axi_arlen,
+  output logic [2:0]                   m_axi_arsize,
+  output logic [1:0]                   m_axi_arburst,
+  output logic [3:0]                   m_axi_arcache,
+  output logic [2:0]                   m_axi_arprot,
+  input  logic                         m_axi_rvalid,
+  output logic                         m_axi_rready,
+  input  logic [DataWidth-1:0]         m_axi_rdata,
+  input  logic [IdWidth-1:0]           m_axi_rid,
+  input  logic [1:0]                   m_axi_rresp,
+  input  logic                         m_axi_rlast
+);
+  if (Readers < 1 || DataWidth < 8 || DataWidth > 1024 || (DataWidth & (DataWidth - 1)) != 0)
+  begin : gen_check
+    $error("axi_arbiter: DataWidth is a power of two from 8 to 1024, Readers at least 1");
+  end
+
+  localparam int RequestWidth = AddrWidth + 8 + IdWidth;
+
+  // The first reader after the last one served that asks, else the first that asks.
+  logic [IdWidth-1:0]      last_q, pick;
+  logic [RequestWidth-1:0] request;
+  logic                    ready;
+
+  always_comb begin : p_pick
+    pick    = '0;
+    request = '0;
+    for (int u = Readers - 1; u >= 0; u--) begin
+      if (ar_valid_i[u]) pick = IdWidth'(u);
+    end
+    for (int u = Readers - 1; u >= 0; u--) begin
+      if (ar_valid_i[u] && u > int'(last_q)) pick = IdWidth'(u);
+    end
+    for (int u = 0; u < Readers; u++) begin
+      ar_ready_o[u] = ready && ar_valid_i[u] && pick == IdWidth'(u);
+      if (pick == IdWidth'(u)) begin
+        request = {ar_addr_i[u*AddrWidth +: AddrWidth], ar_len_i[u*8 +: 8], IdWidth'(u)};
+      end
+    end
+  end
+
+  always_ff @(posedge clk_i) begin : p_last
+    if (!rst_ni) last_q <= '0;
+    else if (ready && ar_valid_i != '0) last_q <= pick;
+  end
+
+  stream_skid #(.Width(RequestWidth)) i_skid (
+    .clk_i, .rst_ni, .in_valid_i(ar_valid_i != '0), .in_ready_o(ready), .in_data_i(request),
+    .out_valid_o(m_axi_arvalid), .out_ready_i(m_axi_arready),
+    .out_data_o({m_axi_araddr, m_axi_arlen, m_axi_arid})
+  );
+
+  assign m_axi_arsize  = 3'($clog2(DataWidth / 8));
+  assign m_axi_arburst = 2'b01;
+  assign m_axi_arcache = 4'b0011;
+  assign m_axi_arprot  = 3'b000;
+  assign m_axi_rready  = 1'b1;
+  assign r_data_o      = m_axi_rdata;
+
+  for (genvar u = 0; u < Readers; u++) begin : gen_reader
+    assign r_valid_o[u] = m_axi_rvalid & (m_axi_rid == IdWidth'(u));
+  end
+
+`ifndef SYNTHESIS
+  okay: assert property (@(posedge clk_i) disable iff (!rst_ni)
+    m_axi_rvalid |-> m_axi_rresp == 2'b00 && int'(m_axi_rid) < Readers);
+  logic unused;
+  assign unused = m_axi_rlast;
+`else
+  logic unused;
+  assign unused = m_axi_rlast ^ (^m_axi_rresp);
+`endif
+endmodule
+`default_nettype wire

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory behind a design's AXI4 read port, as the simulator plays it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bitwright.errors import GraphError
+
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class MemoryPort:
+    """One AXI4 read port of the top module.
+
+    Attributes:
+        name: prefix of its signals (``m_axi_gmem0``).
+        base: name of the input that takes the address at which the memory image starts.
+        width: bits of a beat.
+        image: file with the contents, relative to the design folder.
+        beats: read for one frame.
+    """
+
+    name: str
+    base: str
+    width: int
+    image: str
+    beats: int
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """How a memory behaves; random choices come from the seed of the stall pattern.
+
+    Attributes:
+        latency: cycles from a request to its first data, at least.
+        jitter: up to so many cycles more, drawn for every request.
+        beats_per_cycle: bandwidth limit; 1 is the port's own.
+        stop, go: how requests are held back, as in `StallPattern`.
+        mixed: answers to different readers may overtake and interleave.
+        base: byte address of the image.
+    """
+
+    latency: int = 20
+    jitter: int = 0
+    beats_per_cycle: float = 1.0
+    stop: float = 0.0
+    go: float = 1.0
+    mixed: bool = False
+    base: int = 0x1000_0000
+
+    def __post_init__(self) -> None:
+        if not (0 < self.beats_per_cycle <= 1 and self.latency >= 0 and self.jitter >= 0):
+            raise GraphError(
+                f"a memory gives more than 0 and at most 1 beat a cycle, after 0 or more: {self}"
+            )
+        if not (0 <= self.stop <= 1 and 0 < self.go <= 1):
+            raise GraphError(f"stall probabilities lie in [0, 1], go above 0: {self}")
+        if self.base < 0 or self.base % _PAGE:
+            raise GraphError(f"the image starts at a multiple of {_PAGE}, not at {self.base:#x}")
+
+    def job(self, number: int, port: MemoryPort) -> str:
+        """The line that tells the harness."""
+        stalls = f"{self.stop} {self.go}"
+        rate = f"{self.latency} {self.jitter} {self.beats_per_cycle} {int(self.mixed)}"
+        return f"memory {number} {self.base} {rate} {stalls} {port.image}"
+
+
+def memory_port(entry: Mapping[str, Any]) -> MemoryPort:
+    """From an entry of design.json."""
+    return MemoryPort(
+        name=str(entry["name"]),
+        base=str(entry["base"]),
+        width=int(entry["data_bits"]),
+        image=str(entry["image"]),
+        beats=int(entry["beats_per_frame"]),
+    )
+
+
+def config_entry(port: MemoryPort) -> str:
+    """What the glue needs to know of the port."""
+    return f'X("{port.name}", {port.name}, {port.base}, {port.width})'

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ResNet, MobileNet, DenseNet and SkyNet: sizes as published, and options that make no sense."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from bitwright.errors import ModelError, RecipeError
+from bitwright.models import build_model
+from bitwright.models.skynet import Reorg
+
+CIFAR, IMAGENET, FACE = (32, 32, 3), (224, 224, 3), (80, 80, 3)
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "classes", "shape", "expected"),
+    [
+        # He et al. 2016 print 0.27 M and 0.46 M: option A has 2 752 fewer, 269 722 and 464 154
+        ("resnet20", {}, 10, CIFAR, 269_722 + 2_752),
+        ("resnet32", {}, 10, CIFAR, 464_154 + 2_752),
+        ("resnet18", {}, 10, CIFAR, 11_173_962),
+        ("resnet18_imagenet", {}, 1000, IMAGENET, 11_689_512),  # as torchvision's
+        ("mobilenet", {}, 1000, IMAGENET, 4_231_976),  # as Keras's trainable ones
+        ("mobilenet", {"width": 0.25}, 1000, IMAGENET, 470_072),
+        ("mobilenet_cifar", {}, 10, CIFAR, 3_217_226),
+        ("densenet21", {}, 100, CIFAR, 419_420),
+        ("densenet37", {}, 100, CIFAR, 1_008_964),
+        ("densenet63", {}, 100, CIFAR, 2_353_676),
+        ("densenet121", {}, 100, CIFAR, 7_048_548),
+        ("densenet201", {}, 100, CIFAR, 18_277_220),
+        ("densenet21", {}, 10, CIFAR, 419_420 - 12_690),
+        ("densenet121", {"stem": "imagenet"}, 1000, IMAGENET, 7_978_856),  # as torchvision's
+    ],
+)
+def test_parameters_are_those_published(name, options, classes, shape, expected) -> None:
+    assert parameters(build_model({"name": name, "options": options}, classes, shape)) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "convolutions", "norms", "expected"),
+    [
+        ({"blocks": [6]}, 13, 13, 381_888),
+        ({"blocks": [6, 12], "final_width": 256}, 39, 38, 1_479_104),
+    ],
+)
+def test_the_face_networks_count_running_statistics_too(
+    options, convolutions: int, norms: int, expected: int
+) -> None:
+    common = {"stem": "imagenet", "bias": True, "final_norm": False}
+    model = build_model({"name": "densenet", "options": common | options}, 128, FACE)
+    kinds = [type(module) for module in model.modules()]
+    assert (kinds.count(nn.Conv2d), kinds.count(nn.BatchNorm2d)) == (convolutions, norms)
+    state = model.state_dict()
+    assert sum(v.numel() for k, v in state.items() if "num_batches" not in k) == expected
+
+
+def test_convolution_first_puts_every_norm_behind_a_convolution() -> None:
+    options = {"form": "convolution_first"}
+    model = build_model({"name": "densenet21", "options": options}, 10, CIFAR)
+    kinds = [type(m) for m in model.modules() if not list(m.children())]
+    for before, here, after in zip(kinds, kinds[1:], kinds[2:], strict=False):
+        if here is nn.BatchNorm2d:
+            assert before is nn.Conv2d
+        if here is nn.ReLU:
+            assert before is nn.BatchNorm2d
+        if before is nn.Conv2d:
+            assert here is nn.BatchNorm2d and after is not nn.BatchNorm2d
+    weights = {p.shape for p in model.parameters() if p.ndim == 4}
+    plain = build_model("densenet21", 10, CIFAR)
+    assert weights == {p.shape for p in plain.parameters() if p.ndim == 4}
+
+
+@pytest.mark.parametrize("name", ["mobilenet", "mobilenet_cifar"])
+@pytest.mark.parametrize("size", [(1, 1), (17, 40), (33, 32)])
+def test_mobilenet_takes_images_of_any_size(name: str, size: tuple[int, int]) -> None:
+    spec = {"name": name, "options": {"width": 0.25}}
+    model = build_model(spec, 3, (*size, 2)).eval()
+    assert model(torch.zeros(2, 2, *size)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("resnet20", {"blocks": [3, 3]}, "2 stages of blocks, but 3 widths"),
+        ("resnet20", {"blocks": [3, 0, 3]}, "blocks must be positive"),
+        ("resnet20", {"widths": "wide"}, "widths must be positive whole numbers, found wide"),
+        ("resnet20", {"stem": "vgg"}, "unknown stem 'vgg'"),
+        ("mobilenet", {"width": 0}, "width must lie above 0"),
+        ("mobilenet", {"width": True}, "width must lie above 0"),
+        ("mobilenet", {"strides": [1, 2]}, "2 strides for 13"),
+        ("mobilenet", {"stem_stride": 1.5}, "stem_stride must be a whole number"),
+        ("mobilenet", {"activation": "swish"}, "unknown activation 'swish'"),
+        ("densenet", {"blocks": []}, "blocks must be positive"),
+        ("densenet", {"growth": 0}, "growth must be a whole number from 1 on"),
+        ("densenet", {"bottleneck": -1}, "bottleneck must be a whole number from 0 on"),
+        ("densenet", {"compression": 1.5}, "compression must lie above 0"),
+        ("densenet", {"growth": 1, "compression": 0.1}, "compression leaves none of 3 channels"),
+        ("densenet", {"form": "post"}, "unknown form 'post'"),
+        ("densenet", {"blocks": [1] * 7}, "too small: nothing is left after transition 6"),
+        ("skynet", {"activation": "gelu"}, "unknown activation 'gelu'"),
+    ],
+)
+def test_options_that_make_no_sense_are_named(name: str, options, message: str) -> None:
+    classes = None if name == "skynet" else 10
+    with pytest.raises(ModelError, match=message):
+        build_model({"name": name, "options": options}, classes, CIFAR)
+
+
+def test_skynet_is_as_large_as_published() -> None:
+    model = build_model("skynet", None, (160, 320, 3))
+    convolutions = [m.weight.numel() for m in model.modules() if isinstance(m, nn.Conv2d)]
+    assert convolutions == [
+        27, 144, 432, 4608, 864, 18432, 1728, 73728, 3456, 196608, 11520, 122880, 960
+    ]  # fmt: skip
+    assert sum(convolutions) == 435_387
+    assert parameters(model) == 442_049
+    norms = [m.num_features for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert sum(norms) == 3_331
+    assert model(torch.zeros(2, 3, 48, 72)).shape == (2, 10, 6, 9)
+
+
+def test_skynet_without_bypass_and_with_relu() -> None:
+    options = {"activation": "relu", "bypass": False}
+    model = build_model({"name": "skynet", "options": options}, None, (16, 24, 1))
+    assert model.model_p3[0][0].in_channels == 512
+    assert not any(isinstance(m, nn.ReLU6) for m in model.modules())
+
+
+def test_skynet_starts_from_kaiming_weights() -> None:
+    model = build_model("skynet", None, (16, 16, 3))
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d) and module.weight.numel() > 10_000:
+            expected = math.sqrt(2 / (module.out_channels * module.weight[0, 0].numel()))
+            assert module.weight.std().item() == pytest.approx(expected, rel=0.05)
+        elif isinstance(module, nn.BatchNorm2d):
+            assert module.weight.eq(1).all() and module.bias.eq(0).all()
+
+
+@pytest.mark.parametrize("shape", [(100, 320, 3), (160, 324, 3), (4, 8, 3), (0, 8, 3)])
+def test_skynet_refuses_other_sizes(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(ModelError, match="multiples of 8"):
+        build_model("skynet", None, shape)
+
+
+def test_a_detector_is_no_classifier() -> None:
+    with pytest.raises(ModelError, match=r"gives \(1, 10, 4, 4\).*scores of shape \(1, 10\)"):
+        build_model("skynet", 10, CIFAR)
+    with pytest.raises(RecipeError, match="needs the number of classes"):
+        build_model("resnet20", None, CIFAR)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_reorg_is_its_closed_form(stride: int) -> None:
+    torch.manual_seed(stride)
+    n, c, h, w = 2, 5, 2 * stride, 4 * stride
+    image = torch.randn(n, c, h, w)
+    out = Reorg(stride)(image)
+    assert out.shape == (n, stride * stride * c, 2, 4)
+    for dy in range(stride):
+        for dx in range(stride):
+            first = (dy * stride + dx) * c
+            assert torch.equal(out[:, first : first + c], image[:, :, dy::stride, dx::stride])
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3, 4), (1, 2, 4, 5), (2, 4, 4), (4,)])
+def test_reorg_refuses_what_it_cannot_cut(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ModelError, match="Reorg"):
+        Reorg(2)(torch.zeros(shape))
