@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
-from bitwright.hw.blocks import Block, Flatten, Fork, Instance, Port, blocks_of
+from bitwright.hw.blocks import Block, Flatten, Instance, Port, blocks_of
 from bitwright.hw.describe import type_words
 from bitwright.hw.external import BASE, PORT, MemoryPlan, memory_plan
 from bitwright.hw.names import identifier, identifiers, instance_names
@@ -209,8 +209,8 @@ def _axis_pins(side: str, port: TopPort) -> list[str]:
 
 
 def _stream_pins(side: str, prefix: str) -> str:
-    """Pins of a stream; `side` is in, out, out0, ..."""
-    valid, ready, data = ("i", "o", "i") if side == "in" else ("o", "i", "o")
+    """Pins of a stream; `side` is in, in0, out, out0, ..."""
+    valid, ready, data = ("i", "o", "i") if side.startswith("in") else ("o", "i", "o")
     return (
         f".{side}_valid_{valid}({prefix}_valid), .{side}_ready_{ready}({prefix}_ready), "
         f".{side}_data_{data}({prefix}_data)"
@@ -222,15 +222,14 @@ def _instance(top: Top, name: str) -> list[str]:
     values = {key: str(value) for key, value in instance.parameters.items()}
     for parameter in instance.memories:
         values[parameter] = f'"{top.memory_path(name, parameter)}"'
-    sides = ("out0", "out1") if isinstance(block, Fork) else ("out",)
-    pins = [_stream_pins("in", top.streams[block.node.inputs[0]])]
-    for side, edge in zip(sides, block.node.outputs, strict=True):
-        pins.append(_stream_pins(side, top.streams[edge]))
+    ports, edges = (*block.inputs, *block.outputs), (*block.node.inputs, *block.node.outputs)
+    pins = [_stream_pins(p.name, top.streams[e]) for p, e in zip(ports, edges, strict=True)]
     if name in top.weight_streams:
         pins.append(weight_pins(top.weight_streams[name]))
     text = _wired(instance.module, top.instance_names[name], values, pins)
     origin = f" ({block.node.source})" if block.node.source else ""
-    shapes = " -> ".join(type_words(kind) for kind in (block.input_type, block.output_type))
+    given = ", ".join(type_words(kind) for kind in block.input_types)
+    shapes = f"{given} -> {type_words(block.output_type)}"
     return [f"  // {name}{origin}: {shapes}", *text]
 
 
