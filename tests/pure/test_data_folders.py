@@ -164,8 +164,8 @@ def test_decoded_images_are_cached_and_a_broken_cache_is_mended(
     first = load(tmp_path / "set")
     (kept,) = (cache / "images").iterdir()
     decoded: list[str] = []
-    real_decode = folders._decode
-    monkeypatch.setattr(folders, "_decode", lambda *a: decoded.append("x") or real_decode(*a))
+    real_decode = folders.decode_image
+    monkeypatch.setattr(folders, "decode_image", lambda *a: decoded.append("x") or real_decode(*a))
     assert np.array_equal(load(tmp_path / "set").train.images, first.train.images)
     assert not decoded
     kept.write_bytes(kept.read_bytes()[:-7])

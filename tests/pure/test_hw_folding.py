@@ -21,7 +21,7 @@ _choices = st.builds(
     simd=_counts,
     ram_style=st.sampled_from((None, "auto", "block", "distributed")),
     res_type=st.sampled_from((None, "auto", "lut", "dsp")),
-    mem_mode=st.sampled_from((None, "internal_embedded")),
+    mem_mode=st.sampled_from((None, "internal_embedded", "external")),
     depth=_counts,
     rows=_counts,
 )
@@ -62,7 +62,7 @@ def test_finn_file_is_read(tmp_path: Path) -> None:
         ({"c": {"SIMD": "4"}}, "SIMD must be a positive integer, got '4'"),
         ({"c": {"pe": 4}}, "unknown key 'pe'"),
         ({"c": {"ram_style": "ultra"}}, "ram_style must be one of auto, distributed, block"),
-        ({"c": {"mem_mode": "external"}}, "mem_mode must be one of internal_embedded"),
+        ({"c": {"mem_mode": "internal"}}, "mem_mode must be one of internal_embedded, external"),
         ({"c": {"PE": 2, "ReuseFactor": 4}}, "either ReuseFactor or PE and SIMD"),
         ({"c": 4}, "expected an object, got 4"),
         ({"Defaults": {"PE": [1, "all"]}}, r"expected a value or \[value, \[operations\]\]"),

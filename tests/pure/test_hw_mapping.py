@@ -174,7 +174,6 @@ def _threshold(count: int, step: int = 1, source: str = "uint4") -> Graph:
 @pytest.mark.parametrize(
     ("graph", "where", "message"),
     [
-        (_conv(groups=4), "features.3", "groups=4 has no streaming hardware"),
         (_conv(padding=1, kernel=1), "features.3", "1 rows of padding above a window of 1"),
         (_threshold(256), "t", "256 thresholds a channel: the hardware searches at most 255"),
         (_threshold(3, step=2), "t", "thresholds with step 2"),

@@ -145,7 +145,7 @@ def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> NDA
     count = len(listing.names)
     with opened(listing) as read:
         where = f"{listing.path}:{listing.names[0]}"
-        first = _decode(read(listing.names[0]), decoding, where)
+        first = decode_image(read(listing.names[0]), decoding, where)
         try:
             images = np.empty((count, *first.shape), dtype=np.uint8)
         except MemoryError as error:
@@ -156,7 +156,7 @@ def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> NDA
             ) from error
         for position, name in enumerate(listing.names):
             where = f"{listing.path}:{name}"
-            image = _decode(read(name), decoding, where)
+            image = decode_image(read(name), decoding, where)
             if image.shape != first.shape:
                 raise DataError(
                     f"is {_shape(image)}, but {listing.names[0]} is {_shape(first)}",
@@ -174,8 +174,12 @@ def _shape(image: NDArray[np.uint8]) -> str:
     return f"{height} x {width} x {channels} (height x width x channels)"
 
 
-def _decode(content: bytes, decoding: Decoding, where: str) -> NDArray[np.uint8]:
-    """One image file as (H, W, C) uint8."""
+def decode_image(content: bytes, decoding: Decoding, where: str) -> NDArray[np.uint8]:
+    """One image file as (H, W, C) uint8.
+
+    Raises:
+        DataError: it is corrupt or cut short.
+    """
     from PIL import Image, ImageOps
 
     try:

@@ -18,9 +18,8 @@ from types import MappingProxyType
 from bitwright.errors import RecipeError
 from bitwright.files import atomic_write
 from bitwright.hw.blocks import Block, MatVec, divisors
-from bitwright.hw.dialect import MULT_STYLES, RAM_STYLES
+from bitwright.hw.dialect import MEM_MODES, MULT_STYLES, RAM_STYLES
 
-_MEM_MODES = ("internal_embedded",)
 _KEYS = {
     "PE": "pe",
     "SIMD": "simd",
@@ -34,7 +33,7 @@ _KEYS = {
 _WORDS: dict[str, tuple[str, ...]] = {
     "ram_style": RAM_STYLES,
     "res_type": MULT_STYLES,
-    "mem_mode": _MEM_MODES,
+    "mem_mode": MEM_MODES,
 }
 _HINT = f"keys are {', '.join(_KEYS)}; nodes are those of the hardware graph, and Defaults"
 
@@ -47,7 +46,8 @@ class NodeFolding:
         pe, simd: elements a cycle, out and in.
         ram_style: memory of weights or rows: auto, distributed (LUT) or block.
         res_type: multipliers: auto, lut or dsp.
-        mem_mode: where weights live; only ``internal_embedded`` exists.
+        mem_mode: where weights live: ``internal_embedded``, in the unit, or ``external``, read
+            from a memory on the weight port (`hw.external`).
         depth: beats of the FIFO in front of the node, instead of the computed depth; of a join,
             one number for each input.
         rows: rows of a window's buffer (our addition to FINN's keys).

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import gcd, lcm
 
 from bitwright.errors import RecipeError
 from bitwright.hw.blocks import Block, MatVec, Pad, Window, block_of, blocks_of, divisors
+from bitwright.hw.dataflow import DIRECT_BEATS
+from bitwright.hw.external import WeightMemory, place_weights
 from bitwright.hw.fifos import insert_fifos
 from bitwright.hw.folding import Folding, NodeFolding, resolve_reuse
 from bitwright.hw.memory import FAMILIES
@@ -24,10 +26,12 @@ class MapOptions:
         family: device family, for the choice between LUT and block memories.
         fifos: put FIFOs where the timing model needs them (off: blocks are connected directly,
             which is correct but may run slower).
+        memory: what external weights are read from.
     """
 
     family: str = "ecp5"
     fifos: bool = True
+    memory: WeightMemory = field(default_factory=WeightMemory)
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -45,10 +49,12 @@ def map_graph(
     Raises:
         ModelError: a node has no hardware; says which, why, and what to do.
         RecipeError: the folding is not legal for this graph.
+        TargetError: external weights need more bandwidth than there is.
     """
     options = options or MapOptions()
     folding = folding or Folding()
     hardware = apply_folding(template(graph), folding, options)
+    hardware = place_weights(hardware, options.memory, options.family)
     hardware = convert_widths(hardware)
     return insert_fifos(hardware, folding, options.family) if options.fifos else hardware
 
@@ -58,7 +64,7 @@ def apply_folding(hardware: Graph, folding: Folding, options: MapOptions) -> Gra
 
     What the folding leaves open follows from the neighbours, so that few width converters are
     needed: a threshold takes the PE of its matrix unit, a pad the SIMD of its window, a window the
-    largest divisor of its channels that its consumer can use.
+    largest divisor of its channels that its consumer can use, a join the lanes of its wider input.
 
     Raises:
         RecipeError: an entry names no node, or its value is not legal there.
@@ -70,10 +76,12 @@ def apply_folding(hardware: Graph, folding: Folding, options: MapOptions) -> Gra
     for node in hardware:
         block = block_of(hardware, node)
         attrs = dict(node.attrs)
-        before = lanes.get(node.inputs[0])
+        # Where the inputs of a join differ, the wider one needs no converter.
+        before = max((lanes[edge] for edge in node.inputs if edge in lanes), default=None)
         attrs.update(_fold_attrs(hardware, block, choices, before))
         attrs.update(_style_attrs(block, choices[node.name]))
         legal = _checked(hardware, replace(node, attrs=attrs))
+        _check_order(hardware, legal, lanes)
         nodes.append(legal.node)
         for edge in node.outputs:
             lanes[edge] = legal.lanes[1]
@@ -91,20 +99,56 @@ def _fold_attrs(
 ) -> dict[str, int]:
     """PE and SIMD of a block: as chosen, else as the neighbours suggest."""
     node, choice = block.node, choices[block.name]
-    channels = block.input_type.channels
+    limits = lane_limits(block)
     if isinstance(block, MatVec):
         return {"pe": choice.pe or 1, "simd": choice.simd or 1}
     if isinstance(block, Pad | Window):
         wanted = choice.simd or _wanted_lanes(hardware, node, choices, before)
         rows = {} if choice.rows is None or isinstance(block, Pad) else {"rows": choice.rows}
-        simd = wanted if choice.simd else gcd(channels, wanted)
+        simd = wanted if choice.simd else gcd(limits["simd"], wanted)
         return {"simd": simd, **rows}
     if "lanes" in node.attrs:
         # At an input of the graph there is nothing to follow but the reader.
         lanes = before or _wanted_lanes(hardware, node, choices, before)
         return {"lanes": gcd(lanes, block.input_type.size)}
-    per_pixel = channels // node.integer("window") if node.op == "pool_max" else channels
-    return {"pe": choice.pe or gcd(before or 1, per_pixel)}
+    # FINN gives the units of one channel a lane (VVAU, pooling, channels-wise ones) PE or SIMD.
+    return {"pe": choice.pe or choice.simd or gcd(before or 1, limits["pe"])}
+
+
+def lane_limits(block: Block) -> dict[str, int]:
+    """What PE and SIMD of a block must divide."""
+    node, channels = block.node, block.input_type.channels
+    if isinstance(block, MatVec):
+        return dict(zip(("pe", "simd"), block.matrix, strict=True))
+    if isinstance(block, Window):
+        return {"simd": channels // (node.integer("groups") or 1)}
+    if isinstance(block, Pad):
+        return {"simd": channels}
+    if "pe" not in node.attrs:
+        return {}
+    if node.op == "top_k":
+        return {"pe": channels}
+    sizes = (block.output_type.channels, *(kind.channels for kind in block.input_types))
+    return {"pe": gcd(*sizes)}
+
+
+def _check_order(hardware: Graph, block: Block, lanes: dict[str, int]) -> None:
+    """Make sure that a depthwise unit takes the beats of its window as they come.
+
+    Raises:
+        RecipeError: its PE is not the window's SIMD; no converter can restore the order.
+    """
+    producer = hardware.producer(block.node.inputs[0])
+    if producer is None or producer.op != "window" or producer.integer("groups") != 0:
+        return
+    have, want = lanes[block.node.inputs[0]], block.lanes[0]
+    if have != want:
+        raise RecipeError(
+            f"PE={want} differs from SIMD={have} of {producer.name}",
+            where=f"folding, {block.name}",
+            hint="a depthwise unit and its window take the same number of channels a beat; give "
+            "only one of the two",
+        )
 
 
 def _wanted_lanes(
@@ -120,7 +164,7 @@ def _wanted_lanes(
         return choice.simd or _wanted_lanes(hardware, reader, choices, before)
     if reader.op == "matvec":
         return choice.simd or 1
-    return choice.pe or before or 1
+    return choice.pe or choice.simd or before or 1
 
 
 def _style_attrs(block: Block, choice: NodeFolding) -> dict[str, str]:
@@ -129,6 +173,8 @@ def _style_attrs(block: Block, choice: NodeFolding) -> dict[str, str]:
         attrs["ram_style"] = choice.ram_style or "auto"
     if "res_type" in block.node.attrs:
         attrs["res_type"] = choice.res_type or "auto"
+    if "mem_mode" in block.node.attrs and choice.mem_mode is not None:
+        attrs["mem_mode"] = choice.mem_mode
     return attrs
 
 
@@ -139,15 +185,9 @@ def _checked(hardware: Graph, node: Node) -> Block:
         RecipeError: the folding is not legal; says which values are.
     """
     plain = block_of(hardware, hardware.node(node.name))
-    rows, columns = plain.output_type.channels, plain.input_type.channels
-    if isinstance(plain, MatVec):
-        rows, columns = plain.matrix
-    if node.op == "pool_max":
-        columns = rows
-    for attr, total in (("pe", rows), ("simd", columns)):
-        value = node.attrs.get(attr)
-        limit = columns if node.op in ("threshold", "requant", "top_k") else total
-        if isinstance(value, int) and limit % value:
+    for attr, limit in lane_limits(plain).items():
+        value = node.integer(attr)
+        if limit % value:
             raise RecipeError(
                 f"{attr.upper()}={value} does not divide {limit}",
                 where=f"folding, {node.name}",
@@ -173,16 +213,20 @@ def convert_widths(hardware: Graph) -> Graph:
     lanes = {edge: b.lanes[1] for b in blocks.values() for edge in b.node.outputs}
     nodes: list[Node] = []
     for node in hardware:
-        (edge,) = node.inputs
-        have, want = lanes.get(edge), blocks[node.name].lanes[0]
-        if have is not None and have != want:
-            for name, before, after in converter_steps(
-                node.name, have, want, hardware.types[edge].size
-            ):
+        want = blocks[node.name].lanes[0]
+        inputs = list(node.inputs)
+        for number, edge in enumerate(node.inputs):
+            have = lanes.get(edge)
+            if have is None or have == want:
+                continue
+            stem = node.name if len(inputs) == 1 else f"{node.name}_in{number}"
+            size = hardware.types[edge].size
+            for name, before, after in converter_steps(stem, have, want, size):
                 attrs: dict[str, Attr] = {"in_lanes": before, "out_lanes": after}
-                nodes.append(Node(name, "dwc", (edge,), (name,), attrs, {}, node.source))
-                edge = name
-        nodes.append(replace(node, inputs=(edge,)))
+                source = (inputs[number],)
+                nodes.append(Node(name, "dwc", source, (name,), attrs, {}, node.source))
+                inputs[number] = name
+        nodes.append(replace(node, inputs=tuple(inputs)))
     return rebuild(hardware, tuple(nodes))
 
 
@@ -202,15 +246,23 @@ def folding_of(hardware: Graph) -> Folding:
     for node in hardware:
         if node.op in _UNFOLDED:
             continue
-        names = [n for n in ("pe", "simd", "ram_style", "res_type", "rows") if n in node.attrs]
+        names = [n for n in _CHOICES if n in node.attrs]
         choice = NodeFolding.from_attrs({n: _plain(node, n) for n in names})
-        producer = hardware.producer(node.inputs[0])
-        if producer is not None and producer.op == "fifo":
-            choice = replace(choice, depth=producer.integer("depth"))
+        depths = tuple(_depth_before(hardware, edge) for edge in node.inputs)
+        if any(depth is not None for depth in depths):
+            each = tuple(DIRECT_BEATS if depth is None else depth for depth in depths)
+            choice = replace(choice, depth=each if len(each) > 1 else each[0])
         nodes[node.name] = choice
     return Folding(nodes)
 
 
+def _depth_before(hardware: Graph, edge: str) -> int | None:
+    producer = hardware.producer(edge)
+    fifo = producer is not None and producer.op == "fifo"
+    return producer.integer("depth") if fifo and producer is not None else None
+
+
+_CHOICES = ("pe", "simd", "ram_style", "res_type", "mem_mode", "rows")
 _UNFOLDED = ("fifo", "dwc", "fork", "flatten")
 
 

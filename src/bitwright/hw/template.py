@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from bitwright.errors import ModelError
@@ -51,7 +51,8 @@ class _Streams:
         outputs.
         """
         is_output = edge in self.graph.outputs
-        readers = len(self.graph.consumers(edge)) + is_output
+        reads = sum(node.inputs.count(edge) for node in self.graph.consumers(edge))
+        readers = reads + is_output
         is_input = edge in self.graph.inputs
         stream = make(edge if readers < 2 or is_input else f"{edge}_all")
         if readers == 0:
@@ -79,9 +80,15 @@ class _Streams:
         self.define(edge, lambda name: self.builder.input(name, kind))
 
     def take(self, node: Node) -> str:
-        """The stream that a node of the integer graph reads."""
-        (edge,) = node.inputs
-        return self._free[edge].pop(0)
+        """The stream that a node of the integer graph with one input reads."""
+        (stream,) = self.take_all(node)
+        return stream
+
+    def take_all(self, node: Node) -> list[str]:
+        """The streams that a node of the integer graph reads, one for each input; an edge that it
+        reads twice comes in two streams.
+        """
+        return [self._free[edge].pop(0) for edge in node.inputs]
 
     def image(self, node: Node) -> None:
         """Make sure that a node reads an image.
@@ -110,44 +117,74 @@ def _add_border(node: Node, streams: _Streams, stream: str, value: int, span: in
     return streams.builder.add("pad", (stream,), name=name, attrs=attrs, source=node.source)
 
 
-def _add_window(
-    node: Node, streams: _Streams, stream: str, kernel: tuple[int, ...], dilation: tuple[int, ...]
-) -> str:
-    stride = node.ints("stride")
-    if prod(kernel) == 1 and prod(stride) == 1:
+@dataclass(frozen=True)
+class _Shape:
+    """The window in front of a node; `groups` is the attribute of the block."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...] = (1, 1)
+    groups: int = 1
+
+    @property
+    def span(self) -> int:
+        """Rows of the image that one window covers."""
+        return self.dilation[0] * (self.kernel[0] - 1) + 1
+
+
+def _add_window(node: Node, streams: _Streams, stream: str, shape: _Shape) -> str:
+    if prod(shape.kernel) == 1 and prod(shape.stride) == 1:
         return stream
     attrs: dict[str, Attr] = {
-        "kernel": kernel,
-        "stride": stride,
-        "dilation": dilation,
-        "rows": dilation[0] * (kernel[0] - 1) + 1 + stride[0],
+        "kernel": shape.kernel,
+        "stride": shape.stride,
+        "dilation": shape.dilation,
+        "groups": shape.groups,
+        "rows": shape.span + shape.stride[0],
     }
     name = streams.builder.unique(f"{node.name}_window")
     return streams.builder.add("window", (stream,), name=name, attrs=attrs, source=node.source)
 
 
 def _map_conv(node: Node, streams: _Streams) -> None:
-    groups = node.integer("groups")
-    if groups != 1:
-        raise ModelError(
-            f"a convolution with groups={groups} has no streaming hardware block yet",
-            where=node.source or node.name,
-            hint="use groups=1 in this layer",
-        )
-    weight = node.params["weight"]
-    rows, kernel_h, kernel_w, _ = weight.shape
-    dilation = node.ints("dilation")
-    span = dilation[0] * (kernel_h - 1) + 1
-    stream = _add_border(node, streams, streams.take(node), 0, span)
-    stream = _add_window(node, streams, stream, (kernel_h, kernel_w), dilation)
+    """A window and a matrix unit; one unit a channel where each output channel reads one input
+    channel of its own.
+    """
+    weight, groups = node.params["weight"], node.integer("groups")
+    rows, kernel_h, kernel_w, columns = weight.shape
+    depthwise = groups > 1 and columns == 1 and rows == groups
+    shape = _Shape(
+        (kernel_h, kernel_w),
+        node.ints("stride"),
+        node.ints("dilation"),
+        0 if depthwise else groups,
+    )
+    stream = _add_border(node, streams, streams.take(node), 0, shape.span)
+    stream = _add_window(node, streams, stream, shape)
     params: dict[str, IntArray] = {**node.params, "weight": weight.reshape(rows, -1)}
-    streams.define(node.output, lambda name: _add_matvec(node, streams, stream, name, params))
+    if depthwise:
+        streams.define(
+            node.output, lambda name: _add_depthwise(node, streams, stream, name, params)
+        )
+    else:
+        streams.define(node.output, lambda name: _add_matvec(node, streams, stream, name, params))
+
+
+def _add_depthwise(
+    node: Node, streams: _Streams, stream: str, output: str, params: Mapping[str, IntArray]
+) -> str:
+    attrs = {key: node.attrs[key] for key in ("weight_format", "weight_scale")}
+    return streams.builder.append(
+        Node(node.name, "depthwise", (stream,), (output,), attrs, params, node.source)
+    )
 
 
 def _add_matvec(
     node: Node, streams: _Streams, stream: str, output: str, params: Mapping[str, IntArray]
 ) -> str:
     attrs = {key: node.attrs[key] for key in ("weight_format", "weight_scale")}
+    if node.op == "conv":
+        attrs["groups"] = node.attrs["groups"]
     return streams.builder.append(
         Node(node.name, "matvec", (stream,), (output,), attrs, params, node.source)
     )
@@ -205,17 +242,70 @@ def _map_same(node: Node, streams: _Streams) -> None:
     )
 
 
-def _map_pool(node: Node, streams: _Streams) -> None:
+def _map_max_pool(node: Node, streams: _Streams) -> None:
+    _map_pool(node, streams, "pool_max", streams.graph.types[node.inputs[0]].lo)
+
+
+def _map_sum_pool(node: Node, streams: _Streams) -> None:
+    _map_pool(node, streams, "pool_sum", 0)
+
+
+def _map_pool(node: Node, streams: _Streams, op: str, border: int) -> None:
     streams.image(node)
-    kernel = node.ints("kernel")
-    lowest = streams.graph.types[node.inputs[0]].lo
-    stream = _add_border(node, streams, streams.take(node), lowest, kernel[0])
-    stream = _add_window(node, streams, stream, kernel, (1, 1))
-    attrs: dict[str, Attr] = {"window": prod(kernel)}
+    shape = _Shape(node.ints("kernel"), node.ints("stride"))
+    stream = _add_border(node, streams, streams.take(node), border, shape.span)
+    stream = _add_window(node, streams, stream, shape)
+    attrs: dict[str, Attr] = {"window": prod(shape.kernel)}
     streams.define(
         node.output,
         lambda name: streams.builder.append(
-            Node(node.name, "pool_max", (stream,), (name,), attrs, {}, node.source)
+            Node(node.name, op, (stream,), (name,), attrs, {}, node.source)
+        ),
+    )
+
+
+def _map_add(node: Node, streams: _Streams) -> None:
+    inputs = tuple(streams.take_all(node))
+    streams.define(
+        node.output,
+        lambda name: streams.builder.append(replace(node, inputs=inputs, outputs=(name,))),
+    )
+
+
+def _map_concat(node: Node, streams: _Streams) -> None:
+    """A chain of joins of two.
+
+    Raises:
+        ModelError: there is one part only.
+    """
+    if len(node.inputs) < 2:
+        raise ModelError(
+            "a concatenation of one part has no hardware",
+            where=node.source or node.name,
+            hint="remove it: it does nothing",
+        )
+    stream, *others, last = streams.take_all(node)
+    for number, other in enumerate(others):
+        part = streams.builder.unique(f"{node.name}_part{number}")
+        inputs = (stream, other)
+        stream = streams.builder.add("concat", inputs, name=part, source=node.source)
+    streams.define(
+        node.output,
+        lambda name: streams.builder.append(
+            Node(node.name, "concat", (stream, last), (name,), {}, {}, node.source)
+        ),
+    )
+
+
+def _map_space_to_depth(node: Node, streams: _Streams) -> None:
+    """A window as large as its stride: its order (kh, kw, c) is that of the operation."""
+    block = node.integer("block")
+    stream = streams.take(node)
+    attrs: dict[str, Attr] = {"kernel": (block, block), "stride": (block, block), "rows": 2 * block}
+    streams.define(
+        node.output,
+        lambda name: streams.builder.append(
+            Node(node.name, "window", (stream,), (name,), attrs, {}, node.source)
         ),
     )
 
@@ -225,7 +315,13 @@ _MAPPERS: dict[str, Callable[[Node, _Streams], None]] = {
     "dense": _map_dense,
     "threshold": _map_activation,
     "requant": _map_activation,
-    "max_pool": _map_pool,
+    "lookup": _map_same,
+    "max_pool": _map_max_pool,
+    "sum_pool": _map_sum_pool,
+    "add": _map_add,
+    "concat": _map_concat,
+    "space_to_depth": _map_space_to_depth,
+    "upsample": _map_same,
     "flatten": _map_same,
     "top_k": _map_same,
 }

@@ -13,16 +13,12 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
+from bitwright.data.detection_boxes import ANCHORS
 from bitwright.errors import ModelError
 from bitwright.models.common import Shape, activation_layer, initialise
 
 #: Output pixels are this many input pixels apart.
 STRIDE = 8
-#: Anchors (width, height) in output pixels, as published.
-ANCHORS = (
-    (1.4940052559648322, 2.3598481287086823),
-    (4.0113013115312155, 5.760873975661669),
-)
 #: Numbers an anchor: x, y, width, height, confidence.
 BOX_FIELDS = 5
 OUTPUTS = len(ANCHORS) * BOX_FIELDS

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,11 @@ from bitwright import __version__
 from bitwright.errors import MismatchError
 from bitwright.hw.blocks import Block, Fifo, Instance, MatVec
 from bitwright.hw.dataflow import analyse
+from bitwright.hw.external import IMAGE, MemoryPlan, memory_image, port_json, words_in_image
 from bitwright.hw.memory import Memory, parse_memory
 from bitwright.ir import Graph
 from bitwright.rtl import library_files
+from bitwright.rtl.emit_memory import MODULES
 from bitwright.rtl.emit_top import Top, make_top, top_text
 
 
@@ -62,13 +63,16 @@ def _write(graph: Graph, folder: Path) -> None:
     top = make_top(graph, frozenset(sources))
     (folder / "lib").mkdir()
     (folder / "mem").mkdir()
-    used = needed_modules({i.module for i in top.instances.values()} | {"axis_in", "axis_out"})
+    roots = {i.module for i in top.instances.values()} | {"axis_in", "axis_out"}
+    used = needed_modules(roots | (MODULES if top.plan else set()))
     for name in used:
         (folder / "lib" / f"{name}.sv").write_bytes(sources[name].read_bytes())
     memories = _memory_files(top)
     for path, memory in memories.items():
         (folder / path).write_text(memory.text, encoding="ascii")
     (folder / f"{top.name}.sv").write_text(top_text(top, _banner(graph)), encoding="ascii")
+    if top.plan is not None:
+        (folder / IMAGE).write_bytes(memory_image(graph, top.plan))
     table = _design(graph, top, used, list(memories))
     (folder / "design.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
 
@@ -102,6 +106,7 @@ def _design(graph: Graph, top: Top, used: list[str], memories: list[str]) -> dic
         for name, block in top.blocks.items()
         if isinstance(block, Fifo)
     ]
+    memory_ports = [] if top.plan is None else [port_json(top.plan, top.instance_names)]
     return {
         "top": top.name,
         "clock": "ap_clk",
@@ -111,6 +116,7 @@ def _design(graph: Graph, top: Top, used: list[str], memories: list[str]) -> dic
         "inputs": [port.to_json() for port in top.inputs],
         "outputs": [port.to_json() for port in top.outputs],
         "fifos": fifos,
+        "memory_ports": memory_ports,
         "instances": {top.instance_names[name]: name for name in top.blocks},
         "graph": graph.digest,
         "version": __version__,
@@ -134,7 +140,8 @@ def needed_modules(roots: set[str]) -> list[str]:
 
 
 def check_memories(graph: Graph, folder: Path) -> None:
-    """Read every memory image back and compare: sizes of all, and the weights that they hold.
+    """Read every memory image back and compare: sizes of all, and the weights that they hold, also
+    in the image of the memory outside.
 
     Raises:
         MismatchError: a file does not hold what the graph says.
@@ -146,13 +153,17 @@ def check_memories(graph: Graph, folder: Path) -> None:
             bits = parse_memory(path.read_text(encoding="ascii"), memory.width)
             if bits.shape != memory.bits.shape or not np.array_equal(bits, memory.bits):
                 raise MismatchError("the file differs from the image", where=str(path))
-        _check_weights(top.blocks[name], instance)
+        _check_weights(top.blocks[name], instance, top.plan, folder)
 
 
-def _check_weights(block: Block, instance: Instance) -> None:
+def _check_weights(block: Block, instance: Instance, plan: MemoryPlan | None, folder: Path) -> None:
     if not isinstance(block, MatVec):
         return
-    memories: Mapping[str, Memory] = instance.memories
-    held = block.unpack_weight(memories["WeightFile"])
+    region = None if plan is None else plan.region(block.name)
+    if region is None:
+        memory = instance.memories["WeightFile"]
+    else:
+        memory = Memory(words_in_image((folder / IMAGE).read_bytes(), region), IMAGE)
+    held = block.unpack_weight(memory)
     if not np.array_equal(held, block.weight):
         raise MismatchError("the packed weights are not the layer's weights", where=block.name)

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 
-from bitwright.hw.blocks import Block, Flatten, Fork, Instance, Port, blocks_of
+from bitwright.hw.blocks import Block, Flatten, Instance, Port, blocks_of
 from bitwright.hw.describe import type_words
+from bitwright.hw.external import BASE, PORT, MemoryPlan, memory_plan
 from bitwright.hw.names import identifier, identifiers, instance_names
 from bitwright.ir import Graph
+from bitwright.rtl.emit_memory import port_lines, reader_lines, weight_pins
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Top:
         instance_names: node name -> instance name.
         streams: edge -> prefix of its signals (renamed edges share one).
         stream_widths: prefix -> bits.
+        plan: where external weights lie, if there are any.
+        weight_streams: matrix unit with external weights -> prefix of its weight stream.
     """
 
     name: str
@@ -62,6 +66,8 @@ class Top:
     instance_names: Mapping[str, str]
     streams: Mapping[str, str]
     stream_widths: Mapping[str, int]
+    plan: MemoryPlan | None = None
+    weight_streams: Mapping[str, str] = field(default_factory=dict)
 
     def memory_path(self, node: str, parameter: str) -> str:
         """Where an image lies in the design folder."""
@@ -94,6 +100,11 @@ def make_top(graph: Graph, modules: frozenset[str]) -> Top:
     prefixes = identifiers((e for e in roots if roots[e] == e), taken=_PORT_WORDS)
     for edge, prefix in prefixes.items():
         widths[prefix] = lanes[edge].width
+    plan = memory_plan(graph)
+    units = [] if plan is None else [region.node for region in plan.regions]
+    taken = {*_PORT_WORDS, *prefixes.values()}
+    named = identifiers((f"gmem0_{unit}" for unit in units), taken)
+    readers = dict(zip(units, named.values(), strict=True))
     real = {name: b for name, b in blocks.items() if not isinstance(b, Flatten)}
     instances = {name: block.instance() for name, block in real.items()}
     return Top(
@@ -105,10 +116,12 @@ def make_top(graph: Graph, modules: frozenset[str]) -> Top:
         instance_names=instance_names(graph),
         streams={edge: prefixes[root] for edge, root in roots.items()},
         stream_widths=widths,
+        plan=plan,
+        weight_streams=readers,
     )
 
 
-_PORT_WORDS = ("ap_clk", "ap_rst_n")
+_PORT_WORDS = ("ap_clk", "ap_rst_n", BASE, PORT, "gmem0_ar", "gmem0_r")
 
 
 def _top_name(name: str, modules: frozenset[str]) -> str:
@@ -130,6 +143,8 @@ def top_text(top: Top, banner: str) -> str:
         lines.append(f"  logic [{width - 1}:0] {prefix}_data;")
     for port in top.inputs:
         lines += ["", *_axis_in(top, port)]
+    if top.plan is not None:
+        lines += ["", *reader_lines(top.plan, top.weight_streams, top.blocks)]
     for name in top.blocks:
         lines += ["", *_instance(top, name)]
     for port in top.outputs:
@@ -154,6 +169,8 @@ def _port_lines(top: Top) -> list[str]:
             f"input  logic {port.name}_tready,",
             f"output logic {port.name}_tlast,",
         ]
+    if top.plan is not None:
+        lines += port_lines(top.plan)
     return [*lines[:-1], lines[-1].removesuffix(",")]
 
 
@@ -192,8 +209,8 @@ def _axis_pins(side: str, port: TopPort) -> list[str]:
 
 
 def _stream_pins(side: str, prefix: str) -> str:
-    """Pins of a stream; `side` is in, out, out0, ..."""
-    valid, ready, data = ("i", "o", "i") if side == "in" else ("o", "i", "o")
+    """Pins of a stream; `side` is in, in0, out, out0, ..."""
+    valid, ready, data = ("i", "o", "i") if side.startswith("in") else ("o", "i", "o")
     return (
         f".{side}_valid_{valid}({prefix}_valid), .{side}_ready_{ready}({prefix}_ready), "
         f".{side}_data_{data}({prefix}_data)"
@@ -205,13 +222,14 @@ def _instance(top: Top, name: str) -> list[str]:
     values = {key: str(value) for key, value in instance.parameters.items()}
     for parameter in instance.memories:
         values[parameter] = f'"{top.memory_path(name, parameter)}"'
-    sides = ("out0", "out1") if isinstance(block, Fork) else ("out",)
-    pins = [_stream_pins("in", top.streams[block.node.inputs[0]])]
-    for side, edge in zip(sides, block.node.outputs, strict=True):
-        pins.append(_stream_pins(side, top.streams[edge]))
+    ports, edges = (*block.inputs, *block.outputs), (*block.node.inputs, *block.node.outputs)
+    pins = [_stream_pins(p.name, top.streams[e]) for p, e in zip(ports, edges, strict=True)]
+    if name in top.weight_streams:
+        pins.append(weight_pins(top.weight_streams[name]))
     text = _wired(instance.module, top.instance_names[name], values, pins)
     origin = f" ({block.node.source})" if block.node.source else ""
-    shapes = " -> ".join(type_words(kind) for kind in (block.input_type, block.output_type))
+    given = ", ".join(type_words(kind) for kind in block.input_types)
+    shapes = f"{given} -> {type_words(block.output_type)}"
     return [f"  // {name}{origin}: {shapes}", *text]
 
 

@@ -22,6 +22,7 @@ class MemoryPort:
         width: bits of a beat.
         image: file with the contents, relative to the design folder.
         beats: read for one frame.
+        beats_per_cycle: what the design has been told that the memory gives; no model gives more.
     """
 
     name: str
@@ -29,6 +30,7 @@ class MemoryPort:
     width: int
     image: str
     beats: int
+    beats_per_cycle: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class MemoryModel:
     def job(self, number: int, port: MemoryPort) -> str:
         """The line that tells the harness."""
         stalls = f"{self.stop} {self.go}"
-        rate = f"{self.latency} {self.jitter} {self.beats_per_cycle} {int(self.mixed)}"
+        share = min(self.beats_per_cycle, port.beats_per_cycle)
+        rate = f"{self.latency} {self.jitter} {share} {int(self.mixed)}"
         return f"memory {number} {self.base} {rate} {stalls} {port.image}"
 
 
@@ -77,6 +80,7 @@ def memory_port(entry: Mapping[str, Any]) -> MemoryPort:
         width=int(entry["data_bits"]),
         image=str(entry["image"]),
         beats=int(entry["beats_per_frame"]),
+        beats_per_cycle=float(entry["beats_per_cycle"]),
     )
 
 

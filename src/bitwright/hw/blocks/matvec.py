@@ -27,6 +27,10 @@ from bitwright.hw.memory import (
 )
 from bitwright.ir import IntArray, Node, bits_for_interval
 
+EXTERNAL = "external"
+# Bits of an address, a length and a few counters of a weight reader; its cells come on top.
+_READER_LUTS, _READER_FFS = 150.0, 130.0
+
 
 @lru_cache(maxsize=64)
 def _signed_bits(node: Node, name: str) -> int:
@@ -96,6 +100,16 @@ class MatVec(Block):
         return 1 if self.weight_bipolar else _signed_bits(self.node, "weight")
 
     @property
+    def word_bits(self) -> int:
+        """Bits of a weight word: what one step takes."""
+        return self.pe * self.simd * self.weight_bits
+
+    @property
+    def external(self) -> bool:
+        """Whether the weights come from outside; see `hw.external`."""
+        return self.node.string("mem_mode") == EXTERNAL
+
+    @property
     def use_dsp(self) -> bool:
         """Whether the products are written as multiplications for the DSP blocks."""
         return self.string("res_type") == "dsp" and not self.one_bit
@@ -122,11 +136,12 @@ class MatVec(Block):
     def foldings(self) -> tuple[Fold, ...]:
         rows, columns = self.matrix
         kinds = ("lut",) if self.one_bit else ("lut", "dsp")
+        styles = ("auto",) if self.external else ("distributed", "block")
         return tuple(
             Fold((("pe", pe), ("ram_style", style), ("res_type", kind), ("simd", simd)), simd, pe)
             for pe in divisors(rows)
             for simd in divisors(columns)
-            for style in ("distributed", "block")
+            for style in styles
             for kind in kinds
         )
 
@@ -191,14 +206,17 @@ class MatVec(Block):
         return pack_lanes(bias.reshape(-1, self.pe), self.bias_bits, layout)
 
     def resolve(self, family: str) -> Node:
-        width = self.pe * self.simd * self.weight_bits
-        style = rom_style(family, self.depth, width, self.string("ram_style"))
         kind = "dsp" if self.use_dsp else "lut"
+        if self.external:  # its buffer is sized later, by `hw.external`
+            return self.with_attrs(res_type=kind)
+        style = rom_style(family, self.depth, self.word_bits, self.string("ram_style"))
         return self.with_attrs(ram_style=style, res_type=kind)
 
     def memory_cost(self, family: str) -> Resources:
-        width = self.pe * self.simd * self.weight_bits
-        cost = rom_resources(family, self.depth, width, self.string("ram_style"))
+        if self.external:
+            cost = self._reader_cost(family)
+        else:
+            cost = rom_resources(family, self.depth, self.word_bits, self.string("ram_style"))
         if self.folds[0] > 1:
             cost += ram_resources(family, self.folds[1], self.inputs[0].width, "auto")
         if self.use_dsp:
@@ -206,6 +224,14 @@ class MatVec(Block):
             act = self.input_type.wire_bits + (not self.input_type.is_signed)
             cost += Resources(dsp=products * dsp_count(family, act, self.weight_bits))
         return cost
+
+    def _reader_cost(self, family: str) -> Resources:
+        """The reader of external weights: buffer, requests, and converters through a cell."""
+        port = self.node.integer("port_bits") or 64
+        places = self.node.integer("prefetch") or 128
+        cost = ram_resources(family, places, port, self.string("ram_style"))
+        cost += Resources(lut=_READER_LUTS, ff=_READER_FFS)
+        return cost + Resources(lut=2 * self.word_bits, ff=3 * max(port, self.word_bits))
 
     def features(self, family: str) -> dict[str, float]:
         """Bits of products, of adders and of registers, per processing element times PE."""
@@ -259,9 +285,9 @@ class MatVec(Block):
             "HasBias": int(has_bias),
             "BiasWidth": self.bias_bits,
             "UseDsp": int(self.use_dsp),
-            "RomStyle": STYLE_CODES[self.string("ram_style")],
         }
-        memories = {"WeightFile": self.weight_memory()}
-        if has_bias:
-            memories["BiasFile"] = self.bias_memory()
-        return Instance("matvec", parameters, memories)
+        memories = {"BiasFile": self.bias_memory()} if has_bias else {}
+        if self.external:
+            return Instance("matvec_stream", parameters, memories)
+        parameters["RomStyle"] = STYLE_CODES[self.string("ram_style")]
+        return Instance("matvec", parameters, {"WeightFile": self.weight_memory(), **memories})

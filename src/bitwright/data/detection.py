@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images with boxes: Pascal VOC folders and zip files, and what a detector is fed.
+
+A box is (xmin, ymin, xmax, ymax), a row of a float64 array; whether in pixels or as a share of the
+image stands with the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.data.files import Progress, no_progress, read_bytes
+from bitwright.data.folders import Decoding, decode_image
+from bitwright.data.listing import list_images, opened
+from bitwright.errors import DataError
+
+Floats = NDArray[np.float64]
+Pixels = NDArray[np.uint8]
+
+_RGB = Decoding(grey=False)
+_EDGES = ("xmin", "ymin", "xmax", "ymax")
+_ANNOTATIONS = ("annotations", "Annotations")
+_PROGRESS_EVERY = 32
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionImage:
+    """An image and what is on it.
+
+    Attributes:
+        name: file name inside the data set.
+        image: (H, W, 3) uint8.
+        boxes: (K, 4) float64 in pixels.
+        labels: K names of kinds.
+    """
+
+    name: str
+    image: Pixels
+    boxes: Floats
+    labels: tuple[str, ...] = ()
+
+
+def load_voc(path: Path, *, progress: Progress = no_progress) -> tuple[DetectionImage, ...]:
+    """Read images with Pascal VOC annotations, sorted by name.
+
+    Args:
+        path: a folder or zip file with a folder of images and, beside it, ``annotations`` (or
+            ``Annotations``) with an XML file of the same name for each.
+
+    Raises:
+        DataError: the path, an image or an annotation is missing, corrupt or contradicts another.
+    """
+    listing = list_images(path)
+    found = []
+    with opened(listing) as read:
+        for number, name in enumerate(listing.names):
+            image = decode_image(read(name), _RGB, f"{path}:{name}")
+            where, content = _annotation(read, path, name)
+            boxes, labels = parse_voc(content, where, image.shape[:2])
+            found.append(DetectionImage(name, image, boxes, labels))
+            if number % _PROGRESS_EVERY == 0 or number + 1 == len(listing.names):
+                progress("decoding images", number + 1, len(listing.names))
+    return tuple(found)
+
+
+def load_images(paths: Sequence[Path]) -> tuple[DetectionImage, ...]:
+    """Read image files that have no boxes, in the order given.
+
+    Raises:
+        DataError: a file is missing or corrupt.
+    """
+    return tuple(
+        DetectionImage(path.name, decode_image(read_bytes(path), _RGB, str(path)), np.zeros((0, 4)))
+        for path in paths
+    )
+
+
+def _annotation(read: Callable[[str], bytes], path: Path, image: str) -> tuple[str, bytes]:
+    inside = PurePosixPath(image)
+    for folder in _ANNOTATIONS:
+        name = str(inside.parent.parent / folder / f"{inside.stem}.xml")
+        try:
+            return f"{path}:{name}", read(name)
+        except KeyError:  # not in the zip file
+            continue
+        except DataError:
+            if (path / name).exists() or path.is_file():
+                raise
+    raise DataError(
+        "has no annotation",
+        where=f"{path}:{image}",
+        hint=f"expected {inside.parent.parent / 'annotations' / inside.stem}.xml",
+    )
+
+
+def parse_voc(
+    content: bytes, where: str, size: tuple[int, int] | None = None
+) -> tuple[Floats, tuple[str, ...]]:
+    """Boxes (K, 4) in pixels and labels of a Pascal VOC annotation.
+
+    Args:
+        content: the XML file.
+        where: its name, for errors.
+        size: (H, W) of the image, if known: no box may lie outside.
+
+    Raises:
+        DataError: the file is no such annotation, or a box is empty or outside the image.
+    """
+    if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
+        raise DataError("declares a document type, which an annotation has no use for", where=where)
+    try:
+        root = ElementTree.fromstring(content)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise DataError(f"is no XML file: {error}", where=where) from error
+    boxes, labels = [], []
+    for number, thing in enumerate(root.iter("object")):
+        place = f"{where}, object {number + 1}"
+        boxes.append(_box(thing.find("bndbox"), place, size))
+        labels.append((thing.findtext("name") or "").strip())
+    return np.asarray(boxes, dtype=np.float64).reshape(-1, 4), tuple(labels)
+
+
+def _box(
+    element: ElementTree.Element | None, where: str, size: tuple[int, int] | None
+) -> list[float]:
+    if element is None:
+        raise DataError("has no bndbox", where=where)
+    edges = []
+    for name in _EDGES:
+        text = (element.findtext(name) or "").strip()
+        try:
+            edges.append(float(text))
+        except ValueError:
+            raise DataError(f"{name} is no number but {text!r}", where=where) from None
+    xmin, ymin, xmax, ymax = edges
+    if not (np.isfinite(edges).all() and xmin < xmax and ymin < ymax):
+        raise DataError(f"the box {edges} (xmin, ymin, xmax, ymax) is empty", where=where)
+    if size is not None and (xmin < 0 or ymin < 0 or xmax > size[1] or ymax > size[0]):
+        raise DataError(
+            f"the box {edges} lies outside the image of {size[0]} x {size[1]} (H x W)", where=where
+        )
+    return edges
+
+
+def resize(image: Pixels, size: tuple[int, int]) -> Pixels:
+    """An (H, W, 3) image at another size (H, W), bilinear."""
+    from PIL import Image
+
+    if image.shape[:2] == size:
+        return image
+    resized = Image.fromarray(image).resize(size[::-1], Image.Resampling.BILINEAR)
+    return np.asarray(resized, dtype=np.uint8)
+
+
+def preprocess(images: Sequence[Pixels], size: tuple[int, int] = (160, 320)) -> NDArray[np.float32]:
+    """What SkyNet is fed: images resized, ``(x / 255 - 0.5) / 0.25``.
+
+    Args:
+        images: (H, W, 3) uint8 each, of any sizes.
+        size: (H, W) of the network's input.
+
+    Returns:
+        (N, 3, H, W) float32, between -2 and 2.
+    """
+    batch = np.stack([resize(image, size) for image in images]).transpose(0, 3, 1, 2)
+    scaled = (batch.astype(np.float64) / 255 - 0.5) / 0.25
+    return np.ascontiguousarray(scaled.astype(np.float32))

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a detector's output to boxes, their overlap, and the contest's result files.
+
+The decoding is YOLOv2's (Redmon and Farhadi 2017, section 2) with SkyNet's two anchors and one box
+an image: that of the largest confidence, without threshold or suppression.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bitwright.data.detection import Floats
+from bitwright.errors import DataError
+from bitwright.files import atomic_write
+
+#: SkyNet's anchors (width, height), in output pixels.
+ANCHORS = (
+    (1.4940052559648322, 2.3598481287086823),
+    (4.0113013112315155, 5.760873975661669),
+)
+_FIELDS = 5
+#: Size (width, height) of the contest's images.
+CONTEST_SIZE = (640, 360)
+
+
+@dataclass(frozen=True, eq=False)
+class Detections:
+    """One box for each of N images.
+
+    Attributes:
+        boxes: (N, 4) float64, xmin, ymin, xmax, ymax as shares of width and height; a box may
+            reach over the edge of the image.
+        confidence: (N,) float64 between 0 and 1.
+        anchor, row, column: (N,) int64, the output that the box comes from.
+    """
+
+    boxes: Floats
+    confidence: Floats
+    anchor: NDArray[np.int64]
+    row: NDArray[np.int64]
+    column: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+
+def decode(output: ArrayLike, anchors: Sequence[tuple[float, float]] = ANCHORS) -> Detections:
+    """The most confident box of each image.
+
+    With t the five numbers of an anchor at column cx and row cy of a grid of W x H:
+    ``x = (sigmoid(t0) + cx) / W``, ``y = (sigmoid(t1) + cy) / H``, ``w = exp(t2) * aw / W``,
+    ``h = exp(t3) * ah / H``, ``confidence = sigmoid(t4)``. Of equal confidences the first counts,
+    anchor by anchor, row by row.
+
+    Args:
+        output: (N, 5 * anchors, H, W), raw numbers of the last convolution.
+        anchors: (width, height) in output pixels.
+
+    Raises:
+        DataError: the output has another shape or holds NaN.
+    """
+    raw = np.asarray(output, dtype=np.float64)
+    if raw.ndim != 4 or raw.shape[1] != _FIELDS * len(anchors) or 0 in raw.shape[2:]:
+        raise DataError(
+            f"a detector with {len(anchors)} anchors gives (N, {_FIELDS * len(anchors)}, H, W), "
+            f"found {raw.shape}",
+            where="decode",
+        )
+    if np.isnan(raw).any():
+        raise DataError("the output holds NaN", where="decode")
+    count, _, height, width = raw.shape
+    fields = raw.reshape(count, len(anchors), _FIELDS, height, width)
+    best = fields[:, :, 4].reshape(count, -1).argmax(axis=1)
+    anchor, row, column = np.unravel_index(best, (len(anchors), height, width))
+    t = fields[np.arange(count), anchor, :, row, column]
+    sizes = np.asarray(anchors, dtype=np.float64)[anchor]
+    centre_x = (_sigmoid(t[:, 0]) + column) / width
+    centre_y = (_sigmoid(t[:, 1]) + row) / height
+    half_w = np.exp(np.minimum(t[:, 2], _LARGEST)) * sizes[:, 0] / width / 2
+    half_h = np.exp(np.minimum(t[:, 3], _LARGEST)) * sizes[:, 1] / height / 2
+    boxes = np.stack(
+        [centre_x - half_w, centre_y - half_h, centre_x + half_w, centre_y + half_h], axis=1
+    )
+    return Detections(boxes, _sigmoid(t[:, 4]), anchor, row, column)
+
+
+#: Beyond, exp would overflow; no box is e^50 times its anchor.
+_LARGEST = 50.0
+
+
+def _sigmoid(x: Floats) -> Floats:
+    positive = 1 / (1 + np.exp(-np.abs(x)))
+    result: Floats = np.where(x >= 0, positive, 1 - positive)
+    return result
+
+
+def to_pixels(boxes: ArrayLike, size: tuple[int, int] = CONTEST_SIZE) -> Floats:
+    """Boxes given as shares, in pixels of an image of (width, height)."""
+    width, height = size
+    scaled: Floats = np.asarray(boxes, dtype=np.float64) * (width, height, width, height)
+    return scaled
+
+
+def iou(first: ArrayLike, second: ArrayLike) -> Floats:
+    """Intersection over union of boxes (..., 4), pairwise with broadcasting; 0 if both are empty.
+
+    Raises:
+        DataError: they are no boxes, or an edge lies behind its opposite.
+    """
+    a, b = _boxes(first), _boxes(second)
+    shared = _intersection(a, b)
+    return _ratio(shared, area(a) + area(b) - shared)
+
+
+def overlap_over_gt(found: ArrayLike, truth: ArrayLike) -> Floats:
+    """Intersection over the area of the true box: the measure as the SkyNet thesis prints it.
+
+    It does not fall when the box found is too large; the contest's own measure is `iou`.
+    """
+    a, b = _boxes(found), _boxes(truth)
+    return _ratio(_intersection(a, b), area(b))
+
+
+def area(boxes: ArrayLike) -> Floats:
+    """(...,) areas of boxes (..., 4)."""
+    b = np.asarray(boxes, dtype=np.float64)
+    size: Floats = (b[..., 2] - b[..., 0]) * (b[..., 3] - b[..., 1])
+    return size
+
+
+def _boxes(boxes: ArrayLike) -> Floats:
+    b = np.asarray(boxes, dtype=np.float64)
+    if b.ndim < 1 or b.shape[-1] != 4:
+        raise DataError(f"boxes are (..., 4), found {b.shape}", where="boxes")
+    if not np.isfinite(b).all() or (b[..., :2] > b[..., 2:]).any():
+        raise DataError(
+            "a box is not finite, or has its right edge left of its left one", where="boxes"
+        )
+    return b
+
+
+def _intersection(a: Floats, b: Floats) -> Floats:
+    low = np.maximum(a[..., :2], b[..., :2])
+    high = np.minimum(a[..., 2:], b[..., 2:])
+    sides: Floats = np.maximum(high - low, 0)
+    return sides[..., 0] * sides[..., 1]
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    return np.divide(part, whole, out=np.zeros_like(part + whole), where=whole > 0)
+
+
+def contest_xml(name: str, box: ArrayLike, size: tuple[int, int] = CONTEST_SIZE) -> str:
+    """The contest's result for one image: an XML document with one box in whole pixels.
+
+    Args:
+        name: the image's file name.
+        box: (4,) in pixels; cut to the image and rounded to the nearest pixel.
+        size: (width, height) of the image.
+
+    Raises:
+        DataError: that is no box.
+    """
+    edges = _boxes(box)
+    if edges.shape != (4,):
+        raise DataError(f"one box is (4,), found {edges.shape}", where=name)
+    limits = (size[0], size[1], size[0], size[1])
+    pixels = [
+        math.floor(min(max(edge, 0.0), limit) + 0.5)
+        for edge, limit in zip(edges.tolist(), limits, strict=True)
+    ]
+    root = ElementTree.Element("annotation")
+    ElementTree.SubElement(root, "filename").text = name
+    frame = ElementTree.SubElement(root, "size")
+    for field, value in zip(("width", "height"), size, strict=True):
+        ElementTree.SubElement(frame, field).text = str(value)
+    bounds = ElementTree.SubElement(ElementTree.SubElement(root, "object"), "bndbox")
+    for field, value in zip(("xmin", "ymin", "xmax", "ymax"), pixels, strict=True):
+        ElementTree.SubElement(bounds, field).text = str(value)
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def write_contest_results(
+    folder: Path, names: Sequence[str], found: Detections, size: tuple[int, int] = CONTEST_SIZE
+) -> tuple[Path, ...]:
+    """Write one XML file an image, named after it; returns the files.
+
+    Raises:
+        DataError: names and boxes differ in number, two names give the same file, or the folder
+            cannot be written.
+    """
+    if len(names) != len(found):
+        raise DataError(f"{len(names)} names for {len(found)} boxes", where=str(folder))
+    paths = [folder / f"{Path(name).stem}.xml" for name in names]
+    if len(set(paths)) != len(paths):
+        raise DataError("two images have the same name", where=str(folder))
+    pixels = to_pixels(found.boxes, size)
+    texts = [
+        contest_xml(Path(name).name, box, size) for name, box in zip(names, pixels, strict=True)
+    ]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in zip(paths, texts, strict=True):
+            atomic_write(path, text.encode())
+    except OSError as error:
+        raise DataError(f"cannot be written: {error.strerror}", where=str(folder)) from error
+    return tuple(paths)

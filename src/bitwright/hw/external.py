@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights from outside: matrix units that stream their weights from a memory on an AXI4 port.
+
+A unit with ``mem_mode`` external takes one weight word a step (PE * SIMD weights), all words of
+its matrix for every vector: nothing is kept on the chip, so every weight is read once a vector
+(reuse 1). All units share one read port. What they can ask for together when all of them step
+every cycle must not exceed what the port gives; then none ever waits and the predicted interval
+holds. Folding (PE, SIMD) is what sets the demand.
+
+Memory image: regions, one a unit, each on a multiple of the burst's size. A region holds the words
+of `MatVec.weight_memory` in order, in cells: a cell is ``cell_beats`` memory words with
+``cell_words`` weight words, the first in the least significant bits, then zeros; little endian.
+A region shorter than a burst is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from math import ceil, lcm
+
+import numpy as np
+
+from bitwright.errors import GraphError, MismatchError, RecipeError, TargetError
+from bitwright.hw.blocks import MatVec, blocks_of
+from bitwright.hw.blocks.matvec import EXTERNAL
+from bitwright.hw.memory import Bits, ram_style
+from bitwright.ir import Graph
+from bitwright.ir.graph import rebuild
+
+BURST = 16  # memory words; 16 * 256 bytes is a page
+PORT = "m_axi_gmem0"
+BASE = "gmem0_base"
+IMAGE = "weights.bin"
+_CELL_BITS = 1024  # widest cell, where a word is not wider
+_GOOD = 0.9  # share of the best packing that a narrower cell must reach
+_EPSILON = 1e-9
+
+
+@dataclass(frozen=True)
+class WeightMemory:
+    """The memory behind the weight port.
+
+    Attributes:
+        data_bits: width of the AXI4 port: 32, 64, 128, 256, 512 or 1024.
+        address_bits: width of addresses.
+        latency: cycles from a request to its data that the units' buffers cover.
+        beats_per_cycle: bandwidth, as a share of the port's own (data_bits a cycle).
+    """
+
+    data_bits: int = 64
+    address_bits: int = 32
+    latency: int = 64
+    beats_per_cycle: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.data_bits not in (32, 64, 128, 256, 512, 1024):
+            raise RecipeError(
+                f"a weight port of {self.data_bits} bits does not exist in AXI4 here",
+                where="weight memory",
+                hint="use 32, 64, 128, 256, 512 or 1024",
+            )
+        if not 12 < self.address_bits <= 64 or self.latency < 0:
+            raise RecipeError(
+                f"address_bits must be 13 .. 64 and latency 0 or more: {self}",
+                where="weight memory",
+            )
+        if not 0 < self.beats_per_cycle <= 1:
+            raise RecipeError(
+                f"the bandwidth must be above 0 and at most the port's own, got "
+                f"{self.beats_per_cycle:g} of it",
+                where="weight memory",
+            )
+
+    @staticmethod
+    def with_bandwidth(
+        gbytes_per_s: float, clock_hz: float, data_bits: int = 64, latency: int = 64
+    ) -> WeightMemory:
+        """A memory that gives so many GB/s (1e9 bytes) to a port at this clock, at most its own."""
+        own = data_bits / 8 * clock_hz / 1e9
+        share = min(1.0, gbytes_per_s / own)
+        return WeightMemory(data_bits, latency=latency, beats_per_cycle=share)
+
+
+@dataclass(frozen=True)
+class Region:
+    """One unit's part of the memory image.
+
+    Attributes:
+        node: the matrix unit.
+        offset: byte at which it starts.
+        words, word_bits: weight words of the matrix.
+        cell_beats, cell_words: see the module.
+        copies: how often the words are repeated in the region.
+        beats: memory words of the region.
+        reads: times that all words are read for one frame.
+        data_bits: width of a memory word.
+        prefetch: memory words that the unit buffers.
+    """
+
+    node: str
+    offset: int
+    words: int
+    word_bits: int
+    cell_beats: int
+    cell_words: int
+    copies: int
+    beats: int
+    reads: int
+    data_bits: int
+    prefetch: int
+
+    @property
+    def bytes(self) -> int:
+        return self.beats * self.data_bits // 8
+
+    @property
+    def beats_per_frame(self) -> int:
+        """Memory words read for a frame."""
+        return self.reads * self.words * self.cell_beats // self.cell_words
+
+    @property
+    def bytes_per_frame(self) -> int:
+        return self.beats_per_frame * self.data_bits // 8
+
+    @property
+    def demand(self) -> float:
+        """Memory words a cycle while the unit steps every cycle."""
+        return self.cell_beats / self.cell_words
+
+    def to_json(self) -> dict[str, object]:
+        table = asdict(self)
+        return {**table, "bytes": self.bytes, "bytes_per_frame": self.bytes_per_frame}
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """All regions of a design, and the port that reads them."""
+
+    regions: tuple[Region, ...]
+    memory: WeightMemory
+
+    @property
+    def bytes(self) -> int:
+        """Size of the image."""
+        last = self.regions[-1]
+        return last.offset + last.bytes
+
+    @property
+    def beats_per_frame(self) -> int:
+        return sum(region.beats_per_frame for region in self.regions)
+
+    @property
+    def demand(self) -> float:
+        """Memory words a cycle when all units step every cycle."""
+        return sum(region.demand for region in self.regions)
+
+    @property
+    def id_bits(self) -> int:
+        return max(1, (len(self.regions) - 1).bit_length())
+
+    def region(self, node: str) -> Region | None:
+        """The region of a unit; None for one that keeps its weights itself."""
+        return next((r for r in self.regions if r.node == node), None)
+
+    def bandwidth(self, interval: int, clock_hz: float) -> dict[str, object]:
+        """Bytes a frame and GB/s at this interval and clock, of every unit and together.
+
+        ``peak`` is what all units take when they step every cycle; ``available`` what the memory
+        gives to the port.
+        """
+        frames = clock_hz / interval
+        width = self.memory.data_bits / 8 * clock_hz / 1e9
+        units = {
+            r.node: {
+                "bytes_per_frame": r.bytes_per_frame,
+                "gbytes_per_s": r.bytes_per_frame * frames / 1e9,
+                "peak_gbytes_per_s": r.demand * width,
+                "reads_per_frame": r.reads,
+            }
+            for r in self.regions
+        }
+        total = sum(r.bytes_per_frame for r in self.regions)
+        return {
+            "units": units,
+            "bytes_per_frame": total,
+            "gbytes_per_s": total * frames / 1e9,
+            "peak_gbytes_per_s": self.demand * width,
+            "available_gbytes_per_s": self.memory.beats_per_cycle * width,
+            "image_bytes": self.bytes,
+            "source": "model",
+        }
+
+
+def packing(word_bits: int, words: int, data_bits: int) -> tuple[int, int]:
+    """(cell_beats, cell_words): how weight words lie in memory words.
+
+    The narrowest cell whose share of useful bits is nearly the best; the words of a cell divide
+    all words, so that none is left over at the end.
+    """
+    least = ceil(word_bits / data_bits)
+    found: list[tuple[float, int, int]] = []
+    for beats in range(least, max(least, _CELL_BITS // data_bits) + 1):
+        fitting = beats * data_bits // word_bits
+        count = next(d for d in range(min(fitting, words), 0, -1) if words % d == 0)
+        found.append((count * word_bits / (beats * data_bits), beats, count))
+    best = max(share for share, _, _ in found)
+    return next((beats, count) for share, beats, count in found if share >= _GOOD * best)
+
+
+def demand_of(block: MatVec, data_bits: int) -> float:
+    """Memory words a cycle that a unit takes while it steps every cycle."""
+    beats, words = packing(block.word_bits, block.depth, data_bits)
+    return beats / words
+
+
+def place_weights(hardware: Graph, memory: WeightMemory, family: str) -> Graph:
+    """Tell every unit with external weights the port it reads from, and size its buffer.
+
+    The buffer holds what arrives during a burst of its own, one of every other unit, and the
+    latency of the memory.
+
+    Raises:
+        TargetError: together the units can ask for more than the memory gives.
+    """
+    units = [b for b in blocks_of(hardware).values() if isinstance(b, MatVec) and b.external]
+    if not units:
+        return hardware
+    _check_demand(hardware, units, memory)
+    nodes = []
+    names = {unit.name: unit for unit in units}
+    for node in hardware:
+        unit = names.get(node.name)
+        if unit is None:
+            nodes.append(node)
+            continue
+        cover = ceil(memory.latency * demand_of(unit, memory.data_bits))
+        prefetch = 2 ** (BURST * (len(units) + 1) + cover - 1).bit_length()
+        style = node.string("ram_style")
+        attrs = {
+            **node.attrs,
+            "port_bits": memory.data_bits,
+            "port_address_bits": memory.address_bits,
+            "port_share": (memory.beats_per_cycle,),
+            "prefetch": prefetch,
+            "ram_style": ram_style(family, prefetch, memory.data_bits, style),
+        }
+        nodes.append(replace(node, attrs=attrs))
+    return rebuild(hardware, tuple(nodes))
+
+
+def _check_demand(hardware: Graph, units: list[MatVec], memory: WeightMemory) -> None:
+    wanted = {unit.name: demand_of(unit, memory.data_bits) for unit in units}
+    total = sum(wanted.values())
+    if total <= memory.beats_per_cycle + _EPSILON:
+        return
+    listed = ", ".join(f"{name} {d * memory.data_bits / 8:g}" for name, d in wanted.items())
+    has = memory.beats_per_cycle * memory.data_bits / 8
+    raise TargetError(
+        f"the weights from outside need {total * memory.data_bits / 8:g} bytes a cycle "
+        f"({listed}), the memory gives {has:g}",
+        where=f"weight memory of {hardware.name}",
+        hint="lower PE or SIMD of these units (a lower rate), keep some weights internal, or use "
+        "a wider port or a faster memory",
+    )
+
+
+def memory_plan(hardware: Graph) -> MemoryPlan | None:
+    """Where the weights of every unit lie; None if no unit has weights from outside.
+
+    Raises:
+        GraphError: a unit has not been placed by `place_weights`, or they differ in their port.
+    """
+    units = [b for b in blocks_of(hardware).values() if isinstance(b, MatVec) and b.external]
+    if not units:
+        return None
+    ports = {
+        (u.integer("port_bits"), u.integer("port_address_bits"), u.node.floats("port_share"))
+        for u in units
+    }
+    if len(ports) > 1 or 0 in next(iter(ports)):
+        raise GraphError("units with external weights need one common port", where=hardware.name)
+    data_bits, address_bits, share = ports.pop()
+    grain = BURST * data_bits // 8
+    regions: list[Region] = []
+    offset = 0
+    for unit in units:
+        region = _region(unit, offset, data_bits)
+        regions.append(region)
+        offset += ceil(region.bytes / grain) * grain
+    memory = WeightMemory(data_bits, address_bits, beats_per_cycle=share[0])
+    return MemoryPlan(tuple(regions), memory)
+
+
+def _region(unit: MatVec, offset: int, data_bits: int) -> Region:
+    cell_beats, cell_words = packing(unit.word_bits, unit.depth, data_bits)
+    once = unit.depth // cell_words * cell_beats
+    copies = max(1, ceil(BURST / once))
+    return Region(
+        node=unit.name,
+        offset=offset,
+        words=unit.depth,
+        word_bits=unit.word_bits,
+        cell_beats=cell_beats,
+        cell_words=cell_words,
+        copies=copies,
+        beats=once * copies,
+        reads=unit.vectors // unit.groups,
+        data_bits=data_bits,
+        prefetch=unit.integer("prefetch"),
+    )
+
+
+def memory_image(hardware: Graph, plan: MemoryPlan) -> bytes:
+    """The contents of the memory; see the module."""
+    blocks = blocks_of(hardware)
+    image = np.zeros(plan.bytes, dtype=np.uint8)
+    for region in plan.regions:
+        unit = blocks[region.node]
+        assert isinstance(unit, MatVec)
+        cells = region.words // region.cell_words
+        bits = np.zeros((cells, region.cell_beats * region.data_bits), dtype=np.uint8)
+        used = region.cell_words * region.word_bits
+        bits[:, :used] = unit.weight_memory().bits.reshape(cells, used)
+        packed = np.packbits(bits, axis=1, bitorder="little").ravel()
+        image[region.offset : region.offset + region.bytes] = np.tile(packed, region.copies)
+    return image.tobytes()
+
+
+def words_in_image(image: bytes, region: Region) -> Bits:
+    """The weight words of a unit, ``(words, word_bits)``, as a memory image holds them.
+
+    Raises:
+        MismatchError: the image is too short, or the copies of a short region differ.
+    """
+    part = np.frombuffer(image, dtype=np.uint8)[region.offset : region.offset + region.bytes]
+    if part.size != region.bytes:
+        raise MismatchError("the memory image is too short", where=region.node)
+    copies = part.reshape(region.copies, -1)
+    if not (copies == copies[0]).all():
+        raise MismatchError("the copies of a region differ", where=region.node)
+    cells = copies[0].reshape(region.words // region.cell_words, -1)
+    bits = np.unpackbits(cells, axis=1, bitorder="little")
+    used = region.cell_words * region.word_bits
+    return bits[:, :used].reshape(region.words, region.word_bits)
+
+
+def port_json(plan: MemoryPlan, instances: Mapping[str, str]) -> dict[str, object]:
+    """The entry of design.json: the port, its image and the regions."""
+    return {
+        "name": PORT,
+        "base": BASE,
+        "data_bits": plan.memory.data_bits,
+        "address_bits": plan.memory.address_bits,
+        "id_bits": plan.id_bits,
+        "burst": BURST,
+        "beats_per_cycle": plan.memory.beats_per_cycle,
+        "image": IMAGE,
+        "image_bytes": plan.bytes,
+        "base_alignment": lcm(4096, BURST * plan.memory.data_bits // 8),
+        "beats_per_frame": plan.beats_per_frame,
+        "bytes_per_frame": sum(r.bytes_per_frame for r in plan.regions),
+        "regions": [{**r.to_json(), "instance": instances[r.node]} for r in plan.regions],
+    }
+
+
+__all__ = [
+    "BASE",
+    "BURST",
+    "EXTERNAL",
+    "IMAGE",
+    "PORT",
+    "MemoryPlan",
+    "Region",
+    "WeightMemory",
+    "demand_of",
+    "memory_image",
+    "memory_plan",
+    "packing",
+    "place_weights",
+    "port_json",
+    "words_in_image",
+]
