@@ -122,7 +122,11 @@ def window(
     shape: tuple[int, int, int], kernel: int, simd: int, kind: str, stride: int = 1,
     style: str = "distributed",
 ) -> Sample:  # fmt: skip
-    attrs = {"kernel": (kernel, kernel), "stride": (stride, stride), "rows": kernel + stride}
+    attrs = {
+        "kernel": (kernel, kernel),
+        "stride": (stride, stride),
+        "pixels": (kernel - 1 + stride) * shape[1] + kernel,
+    }
     return block(levels(shape, kind), "window", {**attrs, "simd": simd, "ram_style": style})
 
 

@@ -87,7 +87,7 @@ module tiny (
     .StrideW(1),
     .DilationH(1),
     .DilationW(1),
-    .BufRows(4),
+    .BufPixels(21),
     .RamStyle(2)
   ) i_conv_window (
     .clk_i(ap_clk), .rst_ni(ap_rst_n),
@@ -161,7 +161,7 @@ module tiny (
     .StrideW(2),
     .DilationH(1),
     .DilationW(1),
-    .BufRows(4),
+    .BufPixels(14),
     .RamStyle(2)
   ) i_pool_window (
     .clk_i(ap_clk), .rst_ni(ap_rst_n),

@@ -31,7 +31,7 @@ def windows(draw: st.DrawFn) -> Window:
     channels = draw(st.integers(1, 3))
     edge = builder.input("x", levels((*size, channels), "uint4"))
     attrs = {"kernel": kernel, "stride": stride, "dilation": dilation}
-    attrs["rows"] = span[0] + draw(st.integers(0, 4))
+    attrs["pixels"] = (span[0] - 1) * size[1] + span[1] + draw(st.integers(0, 3 * size[1]))
     builder.add("window", (edge,), name="w", attrs=attrs)
     graph = builder.finish("w")
     block = block_of(graph, graph.node("w"))
@@ -41,32 +41,30 @@ def windows(draw: st.DrawFn) -> Window:
 
 def window_machine(block: Window, arrive: np.ndarray, frames: int) -> tuple[list[int], list[int]]:
     """The rules in the header of stream_window, one cycle after the other."""
-    height, rows_out = block.input_type.shape[0], block.output_type.shape[0]
-    stride, rows = block.node.ints("stride")[0], block.node.integer("rows")
-    total_in, total_out = frames * len(arrive), frames * rows_out * block.row_out
+    words, span = len(arrive), block.span * block.fold
+    places = [int(f) + n * words for n in range(frames) for f in block.first_words]
+    drops = np.diff([*places, frames * words])
+    total_in, total_out = frames * words, len(places) * block.pixel_out
     taken: list[int] = []
     made: list[int] = []
-    used = ready = row_out = word = written = 0
+    used = ready = pixel = word = 0
     pending: list[tuple[int, int]] = []  # (cycle from which it counts, change of used)
     cycle = 0
     while len(made) < total_out or len(taken) < total_in:
         used += sum(change for when, change in pending if when == cycle)
-        now_ready, now_used = ready, used
-        if len(taken) < total_in and arrive[len(taken) % len(arrive)] <= cycle and now_used < rows:
+        pending = [p for p in pending if p[0] > cycle]
+        now_ready = ready
+        if len(taken) < total_in and arrive[len(taken) % words] <= cycle and used < block.depth:
             taken.append(cycle)
-            written += 1
-            if written % block.row_in == 0:
-                pending.append((cycle + 1, 1))
-                ready += 1
-        if len(made) < total_out and (word > 0 or now_ready >= block.span):
+            pending.append((cycle + 1, 1))
+            ready += 1
+        if len(made) < total_out and (word > 0 or now_ready >= span):
             made.append(cycle + 4)
-            word = (word + 1) % block.row_out
+            word = (word + 1) % block.pixel_out
             if word == 0:
-                last = row_out % rows_out == rows_out - 1
-                drop = height - (rows_out - 1) * stride if last else stride
-                ready -= drop
-                pending.append((cycle + 2, -drop))
-                row_out += 1
+                ready -= int(drops[pixel])
+                pending.append((cycle + 2, -int(drops[pixel])))
+                pixel += 1
         cycle += 1
     return taken, made
 
@@ -77,7 +75,7 @@ def test_window_times_are_those_of_its_rule(block: Window, seed: int) -> None:
     gaps = np.random.default_rng(seed).integers(0, 3, beats)
     arrive = np.cumsum(gaps) - gaps[0]
     taken, made = window_machine(block, arrive, 1)
-    ((consume, produce),) = block._run(arrive, 0, block.row_out, 1)
+    ((consume, produce),) = block._run(arrive, 0, 0, 1)
     assert consume.tolist() == taken
     assert produce.tolist() == made
 
@@ -100,20 +98,31 @@ def test_periodic_window_schedule_keeps_its_rule(block: Window, extra: int, seed
     assert (times.consume >= arrive).all()
     assert (np.diff(np.concatenate([times.consume, times.consume[:1] + period])) >= 1).all()
     assert (np.diff(np.concatenate([times.produce, times.produce[:1] + period])) >= 1).all()
-    height, rows_out = block.input_type.shape[0], block.output_type.shape[0]
-    complete = times.consume.reshape(height, -1)[:, -1]
-    starts = times.produce.reshape(rows_out, -1)[:, 0] - 4
-    ends = times.produce.reshape(rows_out, -1)[:, -1] - 4
-    stride, rows = block.node.ints("stride")[0], block.node.integer("rows")
-    for row in range(rows_out):
-        assert starts[row] >= complete[row * stride + block.span - 1] + 1
-    # A row is overwritten only after its release: look at two frames of rows.
-    released = [row * stride + stride for row in range(rows_out - 1)] + [height]
-    for row in range(rows, height + rows):
-        frame, part = divmod(row, height)
-        freed = [e + 2 for e, n in zip(ends, released, strict=True) if n >= row - rows + 1]
-        if freed:
-            assert times.consume.reshape(height, -1)[part, 0] + frame * period >= min(freed)
+    starts = times.produce.reshape(-1, block.pixel_out)[:, 0] - 4
+    written = np.concatenate([times.consume, times.consume + period])
+    for start, first in zip(starts, block.first_words, strict=True):
+        assert start >= written[first + block.span * block.fold - 1] + 1
+    # A word is overwritten only after its release: look at two frames of words.
+    ends = starts + block.pixel_out - 1
+    ends, places = np.concatenate([ends, ends + period]), block.first_words
+    released = np.concatenate([places[1:], [beats], places[1:] + beats, [2 * beats]])
+    for word in range(block.depth, 2 * beats):
+        pixel = np.searchsorted(released, word - block.depth + 1)
+        assert written[word] >= ends[pixel] + 2
+
+
+@given(windows(), st.integers(0, 2**32 - 1))
+def test_window_schedule_found_in_rounds_is_the_one_found_in_order(
+    block: Window, seed: int
+) -> None:
+    gaps = np.random.default_rng(seed).integers(0, 3, block.inputs[0].beats)
+    found = {}
+    for rounds in (0, 10**6):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("bitwright.hw.blocks.window._ROUNDS", rounds)
+            found[rounds] = block._run(np.cumsum(gaps), int(gaps.sum()), 2, 3)
+    for one, other in zip(found[0], found[10**6], strict=True):
+        assert (one[0] == other[0]).all() and (one[1] == other[1]).all()
 
 
 def firing_machine(

@@ -23,7 +23,7 @@ _choices = st.builds(
     res_type=st.sampled_from((None, "auto", "lut", "dsp")),
     mem_mode=st.sampled_from((None, "internal_embedded", "external")),
     depth=_counts,
-    rows=_counts,
+    pixels=_counts,
 )
 
 

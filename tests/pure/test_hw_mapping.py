@@ -134,9 +134,9 @@ def test_illegal_folding_says_what_is_legal(choice: NodeFolding, message: str, h
     assert hint.split(" ", maxsplit=1)[0] in str(caught.value.hint)
 
 
-def test_illegal_rows_and_stray_names() -> None:
-    with pytest.raises(RecipeError, match="rows=2 is less than the 3 rows"):
-        map_graph(digits_like(), Folding({"conv_window": NodeFolding(rows=2)}))
+def test_illegal_buffers_and_stray_names() -> None:
+    with pytest.raises(RecipeError, match="pixels=2 is less than"):
+        map_graph(digits_like(), Folding({"conv_window": NodeFolding(pixels=2)}))
     with pytest.raises(RecipeError, match="names \\['conv9'\\]") as caught:
         map_graph(digits_like(), Folding({"conv9": NodeFolding(pe=1)}))
     assert "conv_2_window" in str(caught.value.hint)

@@ -27,7 +27,7 @@ _KEYS = {
     "resType": "res_type",
     "mem_mode": "mem_mode",
     "depth": "depth",
-    "rows": "rows",
+    "pixels": "pixels",
     "ReuseFactor": "reuse_factor",
 }
 _WORDS: dict[str, tuple[str, ...]] = {
@@ -50,7 +50,7 @@ class NodeFolding:
             from a memory on the weight port (`hw.external`).
         depth: beats of the FIFO in front of the node, instead of the computed depth; of a join,
             one number for each input.
-        rows: rows of a window's buffer (our addition to FINN's keys).
+        pixels: pixels of a window's buffer (our addition to FINN's keys).
         reuse_factor: MH*MW/(PE*SIMD), instead of PE and SIMD.
     """
 
@@ -60,7 +60,7 @@ class NodeFolding:
     res_type: str | None = None
     mem_mode: str | None = None
     depth: int | tuple[int, ...] | None = None
-    rows: int | None = None
+    pixels: int | None = None
     reuse_factor: int | None = None
 
     @staticmethod

@@ -104,9 +104,11 @@ def _fold_attrs(
         return {"pe": choice.pe or 1, "simd": choice.simd or 1}
     if isinstance(block, Pad | Window):
         wanted = choice.simd or _wanted_lanes(hardware, node, choices, before)
-        rows = {} if choice.rows is None or isinstance(block, Pad) else {"rows": choice.rows}
+        buffer = (
+            {} if choice.pixels is None or isinstance(block, Pad) else {"pixels": choice.pixels}
+        )
         simd = wanted if choice.simd else gcd(limits["simd"], wanted)
-        return {"simd": simd, **rows}
+        return {"simd": simd, **buffer}
     if "lanes" in node.attrs:
         # At an input of the graph there is nothing to follow but the reader.
         lanes = before or _wanted_lanes(hardware, node, choices, before)
@@ -193,11 +195,11 @@ def _checked(hardware: Graph, node: Node) -> Block:
                 where=f"folding, {node.name}",
                 hint=f"legal are {', '.join(map(str, divisors(limit)))}",
             )
-    if isinstance(plain, Window) and node.integer("rows") < plain.span:
+    if isinstance(plain, Window) and node.integer("pixels") < plain.span:
         raise RecipeError(
-            f"rows={node.integer('rows')} is less than the {plain.span} rows of a window",
+            f"pixels={node.integer('pixels')} is less than the {plain.span} that a window spans",
             where=f"folding, {node.name}",
-            hint=f"use {plain.span} or more; {plain.span + node.ints('stride')[0]} is the default",
+            hint=f"use {plain.span} or more; {plain.foldings()[0].as_dict()['pixels']} keep it moving",
         )
     return block_of(hardware, node)
 
@@ -262,7 +264,7 @@ def _depth_before(hardware: Graph, edge: str) -> int | None:
     return producer.integer("depth") if fifo and producer is not None else None
 
 
-_CHOICES = ("pe", "simd", "ram_style", "res_type", "mem_mode", "rows")
+_CHOICES = ("pe", "simd", "ram_style", "res_type", "mem_mode", "pixels")
 _UNFOLDED = ("fifo", "dwc", "fork", "flatten")
 
 

@@ -132,16 +132,23 @@ class _Shape:
         return self.dilation[0] * (self.kernel[0] - 1) + 1
 
 
-def _add_window(node: Node, streams: _Streams, stream: str, shape: _Shape) -> str:
-    if prod(shape.kernel) == 1 and prod(shape.stride) == 1:
-        return stream
-    attrs: dict[str, Attr] = {
+def _window_attrs(streams: _Streams, stream: str, shape: _Shape) -> dict[str, Attr]:
+    """Attributes of a window; its buffer lets writer and reader run side by side across rows."""
+    width = streams.builder.types[stream].shape[1]
+    columns = shape.dilation[1] * (shape.kernel[1] - 1) + 1
+    return {
         "kernel": shape.kernel,
         "stride": shape.stride,
         "dilation": shape.dilation,
         "groups": shape.groups,
-        "rows": shape.span + shape.stride[0],
+        "pixels": (shape.span - 1 + shape.stride[0]) * width + columns,
     }
+
+
+def _add_window(node: Node, streams: _Streams, stream: str, shape: _Shape) -> str:
+    if prod(shape.kernel) == 1 and prod(shape.stride) == 1:
+        return stream
+    attrs = _window_attrs(streams, stream, shape)
     name = streams.builder.unique(f"{node.name}_window")
     return streams.builder.add("window", (stream,), name=name, attrs=attrs, source=node.source)
 
@@ -301,7 +308,7 @@ def _map_space_to_depth(node: Node, streams: _Streams) -> None:
     """A window as large as its stride: its order (kh, kw, c) is that of the operation."""
     block = node.integer("block")
     stream = streams.take(node)
-    attrs: dict[str, Attr] = {"kernel": (block, block), "stride": (block, block), "rows": 2 * block}
+    attrs = _window_attrs(streams, stream, _Shape((block, block), (block, block)))
     streams.define(
         node.output,
         lambda name: streams.builder.append(

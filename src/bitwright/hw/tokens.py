@@ -223,11 +223,14 @@ class _Machine:
 
     @staticmethod
     def _window(made: CBlock, block: Window) -> None:
-        height, rows_out = block.input_type.shape[0], block.output_type.shape[0]
-        made.kind, made.rows = WINDOW, block.integer("rows")
-        made.row_in, made.rows_out, made.row_out = block.row_in, rows_out, block.row_out
-        made.span, made.stride = block.span, block.node.ints("stride")[0]
-        made.last_drop = height - (rows_out - 1) * made.stride
+        made.kind, made.words, made.span = WINDOW, block.depth, block.span * block.fold
+        made.rows_out, made.columns_out = block.output_type.shape[:2]
+        made.pixel_out = block.pixel_out
+        frame, first = block.inputs[0].beats, block.first_words
+        places = [*first.tolist(), frame]
+        made.pixel_drop = places[1] - places[0]
+        made.row_drop = places[made.columns_out] - places[made.columns_out - 1]
+        made.last_drop = frame - places[-2]
 
     def _table(self, made: CBlock, flags: NDArray[np.uint8]) -> None:
         self._keep.append(flags)

@@ -42,10 +42,10 @@ class CBlock(ctypes.Structure):
         ("out", ctypes.c_int64 * 2),
         *_fields("latency steps"),
         ("flags", ctypes.c_void_p),
-        *_fields("rows row_in rows_out row_out span stride last_drop"),
+        *_fields("words span pixel_out rows_out columns_out pixel_drop row_drop last_drop"),
         *_fields("step done active"),
         ("pipe", ctypes.c_uint64),
-        *_fields("used ready used_add ready_add dropped word_in row"),
+        *_fields("used ready dropped column row"),
     ]
 
 

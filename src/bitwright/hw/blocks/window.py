@@ -142,7 +142,9 @@ class Window(Block):
         """Output times of a lone frame after reset, never stalled."""
         return self._run(arrive, 0, 0, 1)[0][1]
 
-    def _run(self, arrive: Times, period: int, slack: int, frames: int) -> list[tuple[Times, Times]]:
+    def _run(
+        self, arrive: Times, period: int, slack: int, frames: int
+    ) -> list[tuple[Times, Times]]:
         """(taken, made) times of the beats of several frames, as the module's header states them.
 
         Writer: word w may be written once word w - buffer has been released; a release made by an
@@ -184,8 +186,7 @@ class Window(Block):
         address = self.depth.bit_length()
         kernel = self.node.ints("kernel")
         counters = sum(
-            n.bit_length()
-            for n in (*kernel, *self.output_type.shape[:2], self.fold, self.depth)
+            n.bit_length() for n in (*kernel, *self.output_type.shape[:2], self.fold, self.depth)
         )
         return {"width": self.inputs[0].width, "address": address, "counter": counters}
 

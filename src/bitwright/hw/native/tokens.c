@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Clock cycle by clock cycle, where the beats of a design are; no data. Three kinds of machine:
-// one that steps (everything that computes), a window (writer and reader of a row buffer), and the
+// one that steps (everything that computes), a window (writer and reader of a buffer), and the
 // two ends of the top. The rules are those in the headers of the modules of rtl/lib:
 // an output register or FIFO is a queue that takes a beat if it was not full when the cycle began;
 // a pipeline moves as a whole, if all queues at its end have room. See hw/tokens.py.
@@ -17,11 +17,12 @@ typedef struct {
   int64_t kind, inputs, outputs, in[2], out[2];
   int64_t latency, steps;  // steps: of one frame, or of the part that repeats
   const uint8_t *flags;    // for each of these steps
-  int64_t rows, row_in, rows_out, row_out, span, stride, last_drop;  // of a window
+  int64_t words, span, pixel_out, rows_out, columns_out;  // of a window
+  int64_t pixel_drop, row_drop, last_drop;
   // State.
   int64_t step, done, active;  // active: the last cycle in which it did something
   uint64_t pipe;
-  int64_t used, ready, used_add, ready_add, dropped, word_in, row;
+  int64_t used, ready, dropped, column, row;
 } Block;
 
 static int room(const Block *b, const Queue *q) {
@@ -64,28 +65,28 @@ static int run_steps(Block *b, Queue *q) {
 
 static int run_window(Block *b, Queue *q) {
   int busy = 0, written = 0;
-  if (b->used < b->rows && there(&q[b->in[0]])) {
+  if (b->used < b->words && there(&q[b->in[0]])) {
     q[b->in[0]].popped = 1;
-    busy = 1;
-    if (++b->word_in == b->row_in) {
-      b->word_in = 0;
-      written = 1;
-    }
+    busy = written = 1;
   }
   int64_t ready_add = written, used_add = written;
   if (room(b, q)) {
     int go = b->step > 0 || b->ready >= b->span;
-    if (b->dropped) {  // a row was read out in the last cycle that moved
+    if (b->dropped) {  // a pixel was read out in the last cycle that moved
       used_add -= b->dropped;
       b->dropped = 0;
       busy = 1;
     }
-    if (go && ++b->step == b->row_out) {
+    if (go && ++b->step == b->pixel_out) {
       b->step = 0;
-      int64_t drop = b->stride;
-      if (++b->row == b->rows_out) {
-        b->row = 0;
-        drop = b->last_drop;
+      int64_t drop = b->pixel_drop;
+      if (++b->column == b->columns_out) {
+        b->column = 0;
+        drop = b->row_drop;
+        if (++b->row == b->rows_out) {
+          b->row = 0;
+          drop = b->last_drop;
+        }
       }
       ready_add -= drop;
       b->dropped = drop;
