@@ -50,6 +50,46 @@ class Net:
         pads, strides = (padding,) * 4, (stride,) * 2
         return self._layer("conv", name, params, padding=pads, stride=strides)
 
+    def depthwise(self, kernel: int = 3, padding: int = 1, stride: int = 1) -> Net:
+        """A convolution of each channel by itself."""
+        channels = self.builder.types[self.edge].channels
+        params = {"weight": self._weights((channels, kernel, kernel, 1))}
+        attrs = {"padding": (padding,) * 4, "stride": (stride,) * 2, "groups": channels}
+        return self._layer("conv", self.builder.unique("dw"), params, **attrs)
+
+    def grouped(self, rows: int, kernel: int, groups: int, padding: int = 0) -> Net:
+        channels = self.builder.types[self.edge].channels
+        params = {"weight": self._weights((rows, kernel, kernel, channels // groups))}
+        attrs = {"padding": (padding,) * 4, "groups": groups}
+        return self._layer("conv", self.builder.unique("gconv"), params, **attrs)
+
+    def at(self, edge: str) -> Net:
+        """Go on from another edge."""
+        self.edge = edge
+        return self
+
+    def add(self, other: str, multipliers: tuple[int, int] = (1, 1)) -> Net:
+        attrs = {"multipliers": multipliers, "scale": (0.5,)}
+        name = self.builder.unique("add")
+        self.edge = self.builder.add("add", (self.edge, other), name=name, attrs=attrs)
+        return self
+
+    def concat(self, *others: str) -> Net:
+        """Channels of these edges, then those of the current one."""
+        name = self.builder.unique("concat")
+        self.edge = self.builder.add("concat", (*others, self.edge), name=name)
+        return self
+
+    def plain(self, op: str, **attrs: object) -> Net:
+        """An operation without parameters."""
+        name = self.builder.unique(op)
+        self.edge = self.builder.add(op, (self.edge,), name=name, attrs=attrs)
+        return self
+
+    def average(self, kernel: int, stride: int | None = None) -> Net:
+        stride = kernel if stride is None else stride
+        return self.plain("sum_pool", kernel=(kernel,) * 2, stride=(stride,) * 2)
+
     def dense(self, rows: int, *, bias: bool = False, name: str | None = None) -> Net:
         params = {"weight": self._weights((rows, self.builder.types[self.edge].channels))}
         if bias:
@@ -80,11 +120,12 @@ class Net:
         self.edge = self.builder.add("flatten", (self.edge,), name="flat")
         return self
 
-    def finish(self, *, label: bool = True) -> Graph:
+    def finish(self, *, label: bool = True, top: int = 1) -> Graph:
         if not label:
             return self.builder.finish(self.edge)
+        scores = self.edge
         return self.builder.finish(
-            self.edge, self.builder.add("top_k", (self.edge,), name="label")
+            scores, self.builder.add("top_k", (scores,), name="label", attrs={"k": top})
         )
 
 
@@ -93,6 +134,54 @@ def digits_like(seed: int = 0) -> Graph:
     net = Net((8, 8, 1), "uint4", "int4n", seed, "digits")
     net.conv(8, 3, 1).threshold().pool().conv(16, 3, 1).threshold().pool()
     return net.flatten().dense(10, bias=True, name="scores").finish()
+
+
+def resnet(blocks: int = 3, size: int = 32, width: int = 16, seed: int = 0) -> Graph:
+    """A residual network for CIFAR (three stages), with random numbers."""
+    net = Net((size, size, 3), "uint4", "int4n", seed, "resnet")
+    net.conv(width, 3, 1).threshold()
+    for stage in range(3):
+        for block in range(blocks):
+            start, rows = net.edge, width << stage
+            stride = 2 if stage and not block else 1
+            short = start
+            if stride == 2:
+                short = net.conv(rows, 1, 0, 2).threshold().edge
+            net.at(start).conv(rows, 3, 1, stride).threshold().conv(rows, 3, 1).threshold()
+            net.add(short, (3, 2)).threshold()
+    net.average(size // 4).flatten()
+    return net.dense(10, bias=True, name="scores").finish()
+
+
+def densenet(growth: int = 4, layers: int = 3, size: int = 8, seed: int = 0) -> Graph:
+    """A dense block between two convolutions, and a global average."""
+    net = Net((size, size, 3), "uint4", "int4n", seed, "densenet")
+    net.conv(2 * growth, 3, 1).threshold()
+    for _ in range(layers):
+        before = net.edge
+        net.conv(growth, 3, 1).threshold().concat(before)
+    net.conv(2 * growth, 1).threshold().average(2).threshold().average(size // 2).flatten()
+    return net.dense(5, bias=True, name="scores").finish()
+
+
+def skynet(height: int = 160, width: int = 320, share: int = 1, seed: int = 0) -> Graph:
+    """SkyNet with random numbers; `share` divides its channels."""
+    net = Net((height, width, 3), "uint4", "int4n", seed, "skynet")
+
+    def bundle(rows: int) -> Net:
+        return net.depthwise().threshold().conv(rows // share, 1).threshold()
+
+    bundle(48).pool()
+    bundle(96).pool()
+    early = bundle(192).edge
+    net.pool()
+    bundle(384)
+    late = bundle(512).edge
+    net.at(early).plain("space_to_depth", block=2)
+    around = net.edge
+    net.at(late).concat(around)
+    bundle(96).conv(10, 1)
+    return net.finish(label=False)
 
 
 def mlp(activation: str, weight: str, seed: int = 0) -> Graph:

@@ -9,7 +9,7 @@ hardware).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bitwright.errors import TargetError
@@ -23,6 +23,9 @@ from bitwright.hw.template import template
 from bitwright.ir import Graph, Node, TensorType
 
 _ROUNDS = 6
+_MARGIN = 0.05  # more of what mapping adds, each round
+_MANY = 64  # options of one block
+_TOO_FAST = 4
 _FOLLOWERS = ("flatten", "fork", "top_k")  # take the lanes they are given
 
 
@@ -56,8 +59,9 @@ Goal = RateGoal | FillGoal
 def search_folding(graph: Graph, goal: Goal, *, family: str) -> Folding:
     """The best folding of an integer graph.
 
-    What FIFOs cost is known only after mapping; if they push the design over its limit, the search
-    runs again with that much less to spend.
+    What FIFOs cost is known only after mapping. If they push the design over its limit, the search
+    runs again with what they took set aside; if that leaves nothing, the smallest design that
+    keeps the goal is taken, if it fits.
 
     Raises:
         TargetError: the rate or the budget cannot be met; says what is short and by how much.
@@ -65,25 +69,39 @@ def search_folding(graph: Graph, goal: Goal, *, family: str) -> Folding:
     """
     problem = Problem(template(graph), family)
     limit = goal.budget if isinstance(goal, FillGoal) else goal.limit
-    allowed = limit
+    most_cycles = None
+    if isinstance(goal, RateGoal):
+        problem.check_rate(goal)
+        most_cycles = goal.cycles
+    if limit is None:
+        return _as_folding(problem.smallest(None, most_cycles))
+    aside = Resources()
     for attempt in range(_ROUNDS):
-        folding = _as_folding(problem.solve(goal, allowed))
-        if limit is None or allowed is None:
-            return folding
+        chosen = problem.solve(goal, _less(limit, aside, 1 + _MARGIN * attempt))
+        if chosen is None:
+            break
+        folding = _as_folding(chosen)
         used = graph_resources(map_graph(graph, folding, MapOptions(family)), family)
-        over = {k: getattr(used, k) - getattr(limit, k) for k in KINDS}
-        if max(over.values()) <= 0:
+        if _fits(used, limit):
             return folding
-        # Less by what was too much, and by a little more each time: FIFOs change with the folding.
-        margin = 0.01 * (attempt + 1)
-        allowed = Resources(
-            **{
-                k: getattr(allowed, k)
-                - (over[k] + margin * getattr(limit, k) if over[k] > 0 else 0)
-                for k in KINDS
-            }
-        )
-    raise too_small(problem.hardware.name, limit or Resources(), used)
+        # What mapping adds to the model of the search; FIFOs change with the folding, so the most
+        # that was seen counts.
+        added = _less(used, problem.cost(chosen), 1)
+        aside = Resources(**{k: max(getattr(aside, k), getattr(added, k)) for k in KINDS})
+    smallest = _as_folding(problem.smallest(limit, most_cycles))
+    used = graph_resources(map_graph(graph, smallest, MapOptions(family)), family)
+    if _fits(used, limit):
+        return smallest
+    raise too_small(problem.hardware.name, limit, used)
+
+
+def _fits(used: Resources, limit: Resources) -> bool:
+    return all(getattr(used, k) <= getattr(limit, k) for k in KINDS)
+
+
+def _less(one: Resources, other: Resources, times: float) -> Resources:
+    """`one - other * times`, at least nothing."""
+    return Resources(**{k: max(0.0, getattr(one, k) - getattr(other, k) * times) for k in KINDS})
 
 
 def _as_folding(chosen: dict[str, Option]) -> Folding:
@@ -109,53 +127,74 @@ class Problem:
         self.hardware, self.family = hardware, family
         blocks = blocks_of(hardware)
         self.options = {name: options_of(block, family) for name, block in blocks.items()}
+        self._converters: dict[tuple[int, int, int, int], tuple[int, Resources]] = {}
         self.links = [self._link(*pair) for pair in _pairs(hardware)]
 
     def _link(self, producer: Node, consumer: Node, tensor: TensorType) -> Link:
-        table: dict[tuple[int, int], tuple[int, Resources]] = {}
+        """Converters between all lanes of two blocks; none can restore the order of a window whose
+        beats are its groups.
+        """
+        fixed = producer.op == "window" and producer.integer("groups") == 0
+        table: dict[tuple[int, int], tuple[int, Resources] | None] = {}
         for have in sorted({o.lanes_out for o in self.options[producer.name]}):
             for want in sorted({o.lanes_in for o in self.options[consumer.name]}):
                 if have != want:
-                    table[have, want] = self._converter(tensor, have, want)
+                    table[have, want] = None if fixed else self._converter(tensor, have, want)
         return Link(producer.name, consumer.name, table)
 
     def _converter(self, tensor: TensorType, have: int, want: int) -> tuple[int, Resources]:
-        interval, cost = 0, Resources()
-        for name, before, after in converter_steps("dwc", have, want, tensor.size):
-            attrs = {"in_lanes": before, "out_lanes": after}
-            block = Dwc(Node(name, "dwc", ("x",), ("y",), attrs), tensor, tensor)
-            interval = max(interval, tensor.size // min(before, after))
-            cost = cost + block_resources(block, self.family)
-        return interval, cost
+        key = (tensor.size, tensor.wire_bits, have, want)
+        if key not in self._converters:
+            interval, cost = 0, Resources()
+            for name, before, after in converter_steps("dwc", have, want, tensor.size):
+                attrs = {"in_lanes": before, "out_lanes": after}
+                block = Dwc(Node(name, "dwc", ("x",), ("y",), attrs), tensor, tensor)
+                interval = max(interval, tensor.size // min(before, after))
+                cost = cost + block_resources(block, self.family)
+            self._converters[key] = interval, cost
+        return self._converters[key]
 
-    def solve(self, goal: Goal, limit: Resources | None) -> dict[str, Option]:
-        """The best choice.
+    def solve(self, goal: Goal, limit: Resources | None) -> dict[str, Option] | None:
+        """The best choice within a limit, or None if none was found."""
+        if isinstance(goal, RateGoal):
+            return self.cheapest(limit, goal.cycles)
+        cycles = self.fastest(limit)
+        return None if cycles is None else self.cheapest(limit, cycles)
+
+    def _model(self, limit: Resources | None, most_cycles: int | None) -> FoldingModel:
+        options = {name: near(found, most_cycles) for name, found in self.options.items()}
+        return FoldingModel(options, self.links, limit, most_cycles)
+
+    def cheapest(
+        self, limit: Resources | None, most_cycles: int | None
+    ) -> dict[str, Option] | None:
+        """The least hardware within a limit on resources and on the interval."""
+        return self._model(limit, most_cycles).cheapest()
+
+    def fastest(self, limit: Resources | None) -> int | None:
+        """The smallest interval that is possible within a limit; None if none is."""
+        intervals = {o.interval for found in self.options.values() for o in found}
+        intervals |= {
+            c[0] for link in self.links for c in link.converters.values() if c is not None
+        }
+        least = max(min(o.interval for o in found) for found in self.options.values())
+        steps = sorted(cycles for cycles in intervals if cycles >= least)
+        low, high = 0, len(steps)  # steps[high] works, or high is the end
+        while low < high:
+            middle = (low + high) // 2
+            if self._model(limit, steps[middle]).any() is None:
+                low = middle + 1
+            else:
+                high = middle
+        return steps[high] if high < len(steps) else None
+
+    def check_rate(self, goal: RateGoal) -> None:
+        """Make sure that hardware, however much, reaches the rate.
 
         Raises:
-            TargetError: there is none.
+            TargetError: it does not; names the block, and the rate that can be reached.
         """
-        if isinstance(goal, RateGoal):
-            self._check_rate(goal)
-            chosen = FoldingModel(self.options, self.links, limit, goal.cycles).cheapest()
-            if chosen is None:
-                raise too_small(
-                    self.hardware.name, limit or Resources(), self.smallest(goal.cycles)
-                )
-            return chosen
-        # What no budget can beat is often reached, and is tried first: it is the quicker question.
-        bound = max(min(o.interval for o in found) for found in self.options.values())
-        chosen = FoldingModel(self.options, self.links, limit, bound).cheapest()
-        if chosen is not None:
-            return chosen
-        fastest = FoldingModel(self.options, self.links, limit).fastest()
-        if fastest is None:
-            raise too_small(self.hardware.name, goal.budget, self.smallest(None))
-        cycles = max(option.interval for option in fastest.values())
-        return FoldingModel(self.options, self.links, limit, cycles).cheapest() or fastest
-
-    def _check_rate(self, goal: RateGoal) -> None:
-        """Every block must be able to keep up, however much hardware it gets."""
-        fastest = {n: min(o.interval for o in options) for n, options in self.options.items()}
+        fastest = {name: min(o.interval for o in found) for name, found in self.options.items()}
         worst = max(fastest, key=lambda name: fastest[name])
         if fastest[worst] > goal.cycles:
             raise TargetError(
@@ -165,13 +204,44 @@ class Problem:
                 hint=f"this network reaches {goal.clock_hz / fastest[worst]:.0f} frames a second",
             )
 
-    def smallest(self, cycles: int | None) -> Resources:
-        """About what the network takes at least, when nothing is limited."""
-        chosen = FoldingModel(self.options, self.links, None, cycles).cheapest() or {}
-        result = Resources()
+    def smallest(self, limit: Resources | None, most_cycles: int | None) -> dict[str, Option]:
+        """The least hardware, measured by what is limited, whether it fits or not.
+
+        Raises:
+            TargetError: no converters between the blocks are fast enough.
+        """
+        chosen = self._model(None, most_cycles).cheapest(measure=limit)
+        if chosen is None:
+            raise TargetError(
+                f"no converters between its blocks keep an interval of {most_cycles} cycles",
+                where=f"folding of {self.hardware.name}",
+                hint="use a lower target_fps",
+            )
+        return chosen
+
+    def cost(self, chosen: Mapping[str, Option]) -> Resources:
+        """What a choice takes, converters included."""
+        total = Resources()
         for option in chosen.values():
-            result = result + option.cost
-        return result
+            total = total + option.cost
+        for link in self.links:
+            lanes = chosen[link.producer].lanes_out, chosen[link.consumer].lanes_in
+            converter = link.converters.get(lanes)
+            total = total if converter is None else total + converter[1]
+        return total
+
+
+def near(options: Sequence[Option], most_cycles: int | None) -> list[Option]:
+    """The options that are fast enough, and where there are many, not far too fast.
+
+    A matrix unit of many rows and columns has thousands of foldings; one several times faster than
+    needed costs several times as much and is never the best.
+    """
+    if most_cycles is None or len(options) <= _MANY:
+        return list(options)
+    legal = [o for o in options if o.interval <= most_cycles]
+    slowest = max((o.interval for o in legal), default=0)
+    return [o for o in legal if o.interval * _TOO_FAST >= slowest]
 
 
 def _pairs(hardware: Graph) -> Iterator[tuple[Node, Node, TensorType]]:
@@ -179,13 +249,14 @@ def _pairs(hardware: Graph) -> Iterator[tuple[Node, Node, TensorType]]:
     for node in hardware:
         if node.op in _FOLLOWERS:
             continue
-        (edge,) = node.inputs
-        producer = hardware.producer(edge)
-        while producer is not None and producer.op in _FOLLOWERS:
-            (edge,) = producer.inputs
+        for read in node.inputs:
+            edge = read
             producer = hardware.producer(edge)
-        if producer is not None:
-            yield producer, node, hardware.types[edge]
+            while producer is not None and producer.op in _FOLLOWERS:
+                (edge,) = producer.inputs
+                producer = hardware.producer(edge)
+            if producer is not None:
+                yield producer, node, hardware.types[edge]
 
 
 def too_small(name: str, limit: Resources, used: Resources) -> TargetError:

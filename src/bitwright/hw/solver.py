@@ -20,6 +20,7 @@ _SCALE = 16  # resources are counted in sixteenths: CP-SAT takes integers
 _WORTH_SCALE = 1_000_000
 # Deterministic time, so that the same network gives the same design on every machine.
 _EFFORT = 30.0
+_QUICK = 3.0
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,13 @@ class Option:
 class Link:
     """A stream between two blocks, and what it costs when their lanes differ.
 
-    `converters` maps (lanes out, lanes in) to (interval, cost); equal lanes are free.
+    `converters` maps (lanes out, lanes in) to (interval, cost), or to None where no converter can
+    help; equal lanes are free.
     """
 
     producer: str
     consumer: str
-    converters: Mapping[tuple[int, int], tuple[int, Resources]]
+    converters: Mapping[tuple[int, int], tuple[int, Resources] | None]
 
 
 def undominated(options: Sequence[Option], most_cycles: int | None = None) -> list[Option]:
@@ -91,8 +93,7 @@ class FoldingModel:
             name: undominated(found, most_cycles) for name, found in options.items()
         }
         self._limit = limit
-        largest = max(o.interval for found in options.values() for o in found)
-        self._interval = self._model.new_int_var(0, most_cycles or largest, "interval")
+        self._most_cycles = most_cycles
         self._terms: list[tuple[Any, Resources]] = []
         self._picked: dict[str, list[Any]] = {}
         for name, found in self._options.items():
@@ -106,23 +107,25 @@ class FoldingModel:
     def _add_block(self, name: str, found: Sequence[Option]) -> None:
         picks = [self._model.new_bool_var(f"{name}_{i}") for i in range(len(found))]
         self._model.add_exactly_one(picks)
-        self._model.add(
-            sum(o.interval * x for o, x in zip(found, picks, strict=True)) <= self._interval
-        )
         self._picked[name] = picks
         self._terms += list(zip(picks, (o.cost for o in found), strict=True))
+
+    def _too_slow(self, interval: int) -> bool:
+        return self._most_cycles is not None and interval > self._most_cycles
 
     def _add_link(self, link: Link) -> None:
         """A converter is there if producer and consumer take lanes that differ."""
         outs = self._by_lanes(link.producer, "lanes_out")
         ins = self._by_lanes(link.consumer, "lanes_in")
-        for (a, b), (interval, cost) in link.converters.items():
+        for (a, b), converter in link.converters.items():
             if a not in outs or b not in ins:
+                continue
+            if converter is None or self._too_slow(converter[0]):
+                self._model.add(sum(outs[a]) + sum(ins[b]) <= 1)
                 continue
             there = self._model.new_bool_var(f"{link.consumer}_{a}_{b}")
             self._model.add(there >= sum(outs[a]) + sum(ins[b]) - 1)
-            self._model.add(interval * there <= self._interval)
-            self._terms.append((there, cost))
+            self._terms.append((there, converter[1]))
 
     def _by_lanes(self, name: str, side: str) -> dict[int, list[Any]]:
         groups: dict[int, list[Any]] = {}
@@ -133,36 +136,45 @@ class FoldingModel:
     def _use(self, kind: str) -> Any:
         return sum(ceil(getattr(cost, kind) * _SCALE) * x for x, cost in self._terms)
 
-    def _worth(self) -> Any:
-        """Resources as one number: shares of the limit, or about LUTs."""
+    def _worth(self, measure: Resources | None) -> Any:
+        """Resources as one number: shares of a limit, or about LUTs."""
 
         def per_unit(kind: str) -> int:
-            if self._limit is None:
+            if measure is None:
                 return int(_WORTH[kind] * 1000)
-            return int(_WORTH_SCALE / max(1.0, getattr(self._limit, kind)))
+            return int(_WORTH_SCALE / max(1.0, getattr(measure, kind)))
 
         return sum(per_unit(kind) * self._usage[kind] for kind in KINDS)
 
-    def fastest(self) -> dict[str, Option] | None:
-        """The choice with the smallest largest interval, or None if none is legal."""
-        self._model.minimize(self._interval)
-        return self._solve()
+    def cheapest(
+        self, effort: float = _EFFORT, measure: Resources | None = None
+    ) -> dict[str, Option] | None:
+        """The choice with the least hardware, or None if none is legal.
 
-    def cheapest(self) -> dict[str, Option] | None:
-        """The choice with the least hardware, or None if none is legal."""
-        self._model.minimize(self._worth())
-        return self._solve()
+        Args:
+            effort: deterministic time; the best choice found by then.
+            measure: what resources are shares of; the limit, if there is one.
+        """
+        self._model.minimize(self._worth(self._limit if measure is None else measure))
+        return self._solve(effort, first=False)
 
-    def _solve(self) -> dict[str, Option] | None:
+    def any(self, effort: float = _QUICK) -> dict[str, Option] | None:
+        """A legal choice, or None if there is none or none was found with this effort."""
+        return self._solve(effort, first=True)
+
+    def _solve(self, effort: float, *, first: bool) -> dict[str, Option] | None:
+        if any(not picks for picks in self._picked.values()):
+            return None
         solver: Any = self._cp.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
         solver.parameters.linearization_level = 2
-        solver.parameters.max_deterministic_time = _EFFORT
+        solver.parameters.max_deterministic_time = effort
+        solver.parameters.stop_after_first_solution = first
         # It would leave the default handler behind, and Ctrl-C would then kill without a word.
         solver.parameters.catch_sigint_signal = False
         status = solver.solve(self._model)
-        if status == self._cp.INFEASIBLE:
+        if status == self._cp.INFEASIBLE or (first and status == self._cp.UNKNOWN):
             return None
         if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
             raise ToolError(

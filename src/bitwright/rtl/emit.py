@@ -41,13 +41,13 @@ def emit(graph: Graph, out_dir: Path) -> Path:
         folder.chmod(0o755)
         _write(graph, folder)
         check_memories(graph, folder)
-        _replace(folder, out_dir)
+        replace_folder(folder, out_dir)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return out_dir / "design.json"
 
 
-def _replace(folder: Path, out_dir: Path) -> None:
+def replace_folder(folder: Path, out_dir: Path) -> None:
     """Rename into place; an older folder there is moved away first and then deleted."""
     if out_dir.exists():
         old = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.old.", dir=out_dir.parent))

@@ -7,6 +7,7 @@ from bitwright.sim.beats import StreamSpec, pack, unpack
 from bitwright.sim.bench import write_module_bench
 from bitwright.sim.compare import Difference, compare
 from bitwright.sim.memory import MemoryModel, MemoryPort
+from bitwright.sim.parts import PartsResult, PartsSimulator
 from bitwright.sim.simulator import RunLimits, SimResult, Simulator
 from bitwright.sim.spec import Port, SimDesign, load_sim_design
 from bitwright.sim.stalls import (
@@ -23,6 +24,8 @@ __all__ = [
     "Difference",
     "MemoryModel",
     "MemoryPort",
+    "PartsResult",
+    "PartsSimulator",
     "Port",
     "RunLimits",
     "SimDesign",

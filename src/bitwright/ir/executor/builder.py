@@ -50,6 +50,7 @@ class _Step:
     op: COp
     source: View | None
     target: View | None
+    other: View | None = None
 
 
 @dataclass
@@ -100,12 +101,14 @@ class Builder:
         self.keep.append(kept)
         return int(kept.ctypes.data)
 
-    def emit(self, op: COp, source: View | None, target: View | None) -> None:
-        """Append a step and note which buffers it uses."""
-        for view in (source, target):
+    def emit(
+        self, op: COp, source: View | None, target: View | None, other: View | None = None
+    ) -> None:
+        """Append a step and note which buffers it uses; ``other`` is a second operand."""
+        for view in (source, target, other):
             if view is not None:
                 self.buffers[view.buffer].last = len(self.steps)
-        self.steps.append(_Step(op, source, target))
+        self.steps.append(_Step(op, source, target, other))
 
 
 def _image_shape(tensor: TensorType) -> tuple[int, int, int]:
@@ -164,6 +167,8 @@ def finish(builder: Builder) -> NativePlan:
             step.op.input = _tensor(builder, step.source, tile)
         if step.target is not None:
             step.op.output = _tensor(builder, step.target, tile)
+        if step.other is not None:
+            step.op.other = _tensor(builder, step.other, tile)
         ops[index] = step.op
     arena = total * tile + _ALIGN
     plan = CPlan(

@@ -22,7 +22,10 @@ from bitwright.files import cache_dir
 from bitwright.ir.executor.layout import PAD_ROWS, CFeed, COp, CPlan, Feature, Op
 from bitwright.tools import locate, output_of
 
-SOURCES = ("run.c", "pool.c", "gemm.c", "dot.c", "bits.c", "lut.c", "epilogue.c", "pointwise.c")
+SOURCES = (
+    *("run.c", "pool.c", "gemm.c", "depthwise.c", "dot.c", "bits.c", "lut.c", "epilogue.c"),
+    *("pointwise.c", "joins.c"),
+)
 HEADER = "plan.h"
 _BASE_FLAGS = ("-std=gnu11", "-shared", "-fPIC", "-fno-strict-aliasing")
 # Tried in this order: some compilers do not know -march=native, some systems have no POSIX threads.

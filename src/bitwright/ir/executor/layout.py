@@ -44,7 +44,11 @@ class Op(IntEnum):
     POOL = 13
     THRESHOLD = 14
     REQUANT = 15
-    ARGMAX = 16
+    TOP_K = 16
+    MOVE = 17
+    ADD = 18
+    SUM_POOL = 19
+    LOOKUP = 20
 
 
 class Epilogue(IntEnum):
@@ -98,6 +102,8 @@ class COp(Structure):
         *((name, c_int32) for name in _NUMBERS_1),
         ("input", CTensor),
         ("output", CTensor),
+        ("other", CTensor),
+        ("times", c_int64 * 2),
         *((name, c_int32) for name in _NUMBERS_2),
         ("panel_bytes", c_int64),
         ("lo", c_int64),

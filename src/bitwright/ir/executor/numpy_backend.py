@@ -21,7 +21,8 @@ from bitwright.ir.graph import Graph, IntArray, Node
 from bitwright.ir.types import TensorType
 
 Array = NDArray[Any]
-Step = Callable[[Array], Array]
+Step = Callable[[Array], Array]  # of one input
+Join = Callable[..., Array]  # of one or several inputs
 
 _FLOAT32_EXACT = 1 << 24
 _FLOAT64_EXACT = 1 << 53
@@ -120,9 +121,15 @@ def _is_xnor(product: Product) -> bool:
     )
 
 
+def _is_depthwise(product: Product) -> bool:
+    return product.rows == product.columns == 1 and product.groups > 1
+
+
 def _product_step(node: Node, source: TensorType, result: TensorType) -> Step:
     product = product_of(node, source, result)
     out = _dtype(result)
+    if _is_depthwise(product):
+        return _depthwise_step(product, out)
     step = _xnor_step(product, out) if _is_xnor(product) else _blas_step(product, out)
     if node.op == "conv":
         return step
@@ -177,23 +184,71 @@ def _pool_step(node: Node, source: TensorType, result: TensorType) -> Step:
     return run
 
 
-def _reference_step(node: Node, source: TensorType, result: TensorType) -> Step:
+def _depthwise_step(product: Product, out: np.dtype[np.generic]) -> Step:
+    """One output channel an input channel: shifted images, multiplied and added."""
+    dtype = accumulator_dtype(product)
+    weight = product.weight[:, 0, :, :, 0].astype(dtype)
+    bias = product.bias[:, 0].astype(dtype)
+    height, width, _ = product.result.shape
+    (stride_y, stride_x), (dilation_y, dilation_x) = product.stride, product.dilation
+
+    def run(x: Array) -> Array:
+        padded = kernels.pad_image(x.astype(dtype), product.padding, 0)
+        total = np.broadcast_to(bias, (x.shape[0], *product.result.shape)).copy()
+        for ky in range(weight.shape[1]):
+            for kx in range(weight.shape[2]):
+                y0, x0 = ky * dilation_y, kx * dilation_x
+                rows = slice(y0, y0 + stride_y * (height - 1) + 1, stride_y)
+                columns = slice(x0, x0 + stride_x * (width - 1) + 1, stride_x)
+                total += padded[:, rows, columns] * weight[:, ky, kx]
+        return np.asarray(total.astype(out))
+
+    return lambda x: _by_chunks(run, x, product.result.size * dtype.itemsize)
+
+
+def _add_step(node: Node, types: tuple[TensorType, ...], result: TensorType) -> Join:
+    first, second = node.ints("multipliers")
+    out = _dtype(result)
+    ends = [abs(m * v) for m, t in zip((first, second), types, strict=True) for v in (t.lo, t.hi)]
+    wide = _dtype(TensorType((1,), None, (), -sum(ends), sum(ends)))
+
+    def run(a: Array, b: Array) -> Array:
+        return np.asarray((a.astype(wide) * first + b.astype(wide) * second).astype(out))
+
+    return run
+
+
+def _reference_step(node: Node, types: tuple[TensorType, ...], result: TensorType) -> Join:
     """The interpreter's own kernel, for what is not worth more."""
     from bitwright.ir.integer import INTEGER
 
     reference = INTEGER.spec(node).reference
     out = _dtype(result)
-    return lambda x: reference(node, (source,), (x.astype(np.int64),))[0].astype(out)
+    return lambda *x: reference(node, types, tuple(v.astype(np.int64) for v in x))[0].astype(out)
 
 
-def _make_step(node: Node, source: TensorType, result: TensorType) -> Step:
+def _moving_step(node: Node, types: tuple[TensorType, ...], result: TensorType) -> Join:
+    """What only moves elements works on any integer type."""
+    from bitwright.ir.integer import INTEGER
+
+    reference = INTEGER.spec(node).reference
+    out = _dtype(result)
+    return lambda *x: reference(node, types, tuple(v.astype(out, copy=False) for v in x))[0]
+
+
+_MOVES = ("concat", "space_to_depth", "upsample", "flatten")
+
+
+def _make_step(node: Node, types: tuple[TensorType, ...], result: TensorType) -> Join:
     if node.op in ("conv", "dense"):
-        return _product_step(node, source, result)
+        return _product_step(node, types[0], result)
     if node.op == "threshold":
-        return _threshold_step(node, source, result)
+        return _threshold_step(node, types[0], result)
     if node.op == "max_pool":
-        return _pool_step(node, source, result)
-    return _reference_step(node, source, result)
+        return _pool_step(node, types[0], result)
+    if node.op == "add":
+        return _add_step(node, types, result)
+    return (_moving_step if node.op in _MOVES else _reference_step)(node, types, result)
 
 
 @dataclass(frozen=True)
@@ -201,7 +256,7 @@ class NumpyPlan:
     """One step per node, with the last reader of each edge, so that memory is freed on the way."""
 
     graph: Graph
-    steps: tuple[tuple[Node, Step], ...]
+    steps: tuple[tuple[Node, Join], ...]
     kernels: dict[str, str]
 
     def run(self, feeds: dict[str, Array]) -> dict[str, IntArray]:
@@ -212,8 +267,8 @@ class NumpyPlan:
         }
         last = {edge: node.name for node in graph.nodes for edge in node.inputs}
         for node, step in self.steps:
-            values[node.output] = step(values[node.inputs[0]])
-            for edge in node.inputs:
+            values[node.output] = step(*(values[edge] for edge in node.inputs))
+            for edge in dict.fromkeys(node.inputs):
                 if last[edge] == node.name and edge not in graph.outputs:
                     del values[edge]
         return {edge: values[edge].astype(np.int64) for edge in graph.outputs}
@@ -221,12 +276,12 @@ class NumpyPlan:
 
 def make_numpy_plan(graph: Graph) -> NumpyPlan:
     """Prepare a verified integer graph."""
-    steps: list[tuple[Node, Step]] = []
+    steps: list[tuple[Node, Join]] = []
     names: dict[str, str] = {}
     for node in graph.nodes:
-        source, result = graph.types[node.inputs[0]], graph.types[node.output]
-        steps.append((node, _make_step(node, source, result)))
+        types, result = tuple(graph.types[e] for e in node.inputs), graph.types[node.output]
+        steps.append((node, _make_step(node, types, result)))
         if node.op in ("conv", "dense"):
-            product = product_of(node, source, result)
+            product = product_of(node, types[0], result)
             names[node.name] = "xnor" if _is_xnor(product) else accumulator_dtype(product).name
     return NumpyPlan(graph, tuple(steps), names)

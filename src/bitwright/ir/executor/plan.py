@@ -10,9 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from bitwright.ir.executor.activations import activation_after, fuse, set_activation, takes_int16
 from bitwright.ir.executor.builder import Builder, NativePlan, View, aligned, finish
 from bitwright.ir.executor.compiler import Library
-from bitwright.ir.executor.layout import PAD_ROWS, COp, Epilogue, Kind, Op, storage
+from bitwright.ir.executor.joins import JOINS
+from bitwright.ir.executor.layout import PAD_ROWS, COp, Kind, Op, storage
 from bitwright.ir.executor.packing import Packed, choose_kernel, pad_rows
 from bitwright.ir.executor.products import (
     INT32_TOP,
@@ -23,15 +25,13 @@ from bitwright.ir.executor.products import (
     segment_taps,
 )
 from bitwright.ir.graph import Graph, IntArray, Node
-from bitwright.ir.types import TensorType
 
-_ROUNDINGS = {"half_even": 0, "half_up": 1, "floor": 2}
 _MAX_SHIFT = 62
 
 
 def supported(graph: Graph) -> str | None:
     """None, or why a graph cannot run natively (it then runs on numpy)."""
-    known = {"conv", "dense", "threshold", "requant", "max_pool", "flatten", "top_k"}
+    known = {"conv", "dense", "threshold", "requant", "max_pool", "flatten", "top_k", *JOINS}
     for node in graph.nodes:
         if node.op not in known:
             return f"{node.name}: no native kernel for {node.op}"
@@ -85,6 +85,9 @@ def _emit_node(builder: Builder, node: Node, fused: set[str]) -> None:
     if node.op in ("conv", "dense"):
         _emit_product(builder, node, fused)
         return
+    if node.op in JOINS:
+        JOINS[node.op](builder, node, fused)
+        return
     target = builder.view(types[node.output])
     builder.views[node.output] = target
     if node.op == "max_pool":
@@ -93,79 +96,25 @@ def _emit_node(builder: Builder, node: Node, fused: set[str]) -> None:
         op.sh, op.sw = node.ints("stride")
         op.pt, op.pl = node.ints("padding")[:2]
     elif node.op == "top_k":
-        op = COp(op=Op.ARGMAX)
+        op = COp(op=Op.TOP_K)
     else:
         op = COp(op=Op.THRESHOLD if node.op == "threshold" else Op.REQUANT)
         channels = types[node.inputs[0]].channels
         rows = np.arange(channels + PAD_ROWS) % channels
-        _set_activation(builder, op, node, rows, np.dtype(np.int64))
+        set_activation(builder, op, node, rows, np.dtype(np.int64))
     builder.emit(op, source, target)
-
-
-def _set_activation(
-    builder: Builder, op: COp, node: Node, rows: IntArray, dtype: np.dtype[np.signedinteger]
-) -> None:
-    """Fill in the tables of a threshold or requant node.
-
-    Args:
-        rows: channel of each padded row.
-        dtype: of the accumulators that are compared.
-    """
-    source = builder.graph.types[node.inputs[0]]
-    zero = storage(builder.graph.types[node.output])[1]
-    if node.op == "requant":
-        op.shift, op.rounding = node.integer("shift"), _ROUNDINGS[node.string("rounding")]
-        op.lo, op.hi = node.integer("lo"), node.integer("hi")
-        for name, key in (("multiplier", "multiplier"), ("addend", "offset")):
-            values = np.broadcast_to(node.params[key], (source.channels,))
-            setattr(op, name, builder.address(values[rows].astype(np.int64)))
-        return
-    table, base, step = _threshold_tables(node, source)
-    op.steps, op.padded = table.shape[1], rows.size
-    op.threshold = builder.address(table[rows].T.astype(dtype))
-    op.base = builder.address((base - zero)[rows].astype(dtype))
-    op.step = builder.address(step[rows].astype(dtype))
-
-
-def _threshold_tables(node: Node, source: TensorType) -> tuple[IntArray, IntArray, IntArray]:
-    """Thresholds ``(C, T)`` inside the interval, base and step per channel, without flips.
-
-    ``-x >= t`` is ``not (x >= 1 - t)``, so a flipped channel counts down from the top.
-    """
-    channels = source.channels
-    raw = node.params["thresholds"]
-    table = np.broadcast_to(raw, (channels, raw.shape[1]))
-    flip = np.broadcast_to(node.params.get("flip", np.zeros(1, np.int64)), (channels,)) == 1
-    plain = np.clip(table, source.lo, source.hi + 1)
-    flipped = 1 - np.clip(table, -source.hi, 1 - source.lo)
-    step = np.where(flip, -node.integer("step"), node.integer("step"))
-    base = node.integer("base") + np.where(flip, node.integer("step") * raw.shape[1], 0)
-    return np.where(flip[:, None], flipped[:, ::-1], plain), base, step
-
-
-def _activation_after(builder: Builder, node: Node) -> Node | None:
-    """The threshold or requant that may be done inside a product: its only reader."""
-    graph = builder.graph
-    readers = graph.consumers(node.output)
-    if len(readers) != 1 or node.output in graph.outputs:
-        return None
-    (reader,) = readers
-    if reader.op not in ("threshold", "requant"):
-        return None
-    return None if storage(graph.types[reader.output])[0] is Kind.I64 else reader
 
 
 def _emit_product(builder: Builder, node: Node, fused: set[str]) -> None:
     types = builder.graph.types
     product = product_of(node, types[node.inputs[0]], types[node.output])
     builder.macs += product.macs
-    reader = _activation_after(builder, node)
-    byte_out = reader is None or storage(types[reader.output])[0] is Kind.U8
-    narrow = byte_out or (reader is not None and reader.op == "requant")
+    reader = activation_after(builder, node)
+    narrow = takes_int16(builder, reader)
     packed: Packed | None = None
     source = builder.views[node.inputs[0]]
     if _is_depthwise(product):
-        op = _depthwise_op(builder, product)
+        op = _depthwise_op(builder, product, narrow)
     else:
         packed = choose_kernel(product, builder.library, narrow, builder.only)
         if packed is not None and gathers_patches(product):
@@ -185,22 +134,9 @@ def _emit_product(builder: Builder, node: Node, fused: set[str]) -> None:
     if reader is not None and op.op != Op.WIDE:
         edge = reader.output
         fused.add(reader.name)
-        _fuse(builder, op, reader, product, packed)
+        fuse(builder, op, reader, _padded_rows(builder, product, packed))
     target = builder.views[edge] = builder.view(types[edge])
     builder.emit(op, source, target)
-
-
-def _fuse(builder: Builder, op: COp, reader: Node, product: Product, packed: Packed | None) -> None:
-    channels = product.result.channels
-    if packed is None:
-        rows = np.arange(channels)
-    else:
-        lanes = builder.library.lanes[packed.op]
-        rows = pad_rows(np.arange(channels).reshape(product.groups, -1), packed.panels, lanes)
-    rows = np.pad(rows, (0, PAD_ROWS))
-    op.epilogue = Epilogue.THRESHOLD if reader.op == "threshold" else Epilogue.REQUANT
-    dtype = np.dtype(np.int16) if op.narrow else np.dtype(np.int32)
-    _set_activation(builder, op, reader, rows, dtype)
 
 
 def _is_depthwise(product: Product) -> bool:
@@ -213,11 +149,28 @@ def _is_depthwise(product: Product) -> bool:
     )
 
 
-def _depthwise_op(builder: Builder, product: Product) -> COp:
+def _padded_rows(builder: Builder, product: Product, packed: Packed | None) -> IntArray:
+    """Channel of each row of the step's tables."""
+    channels = np.arange(product.result.channels)
+    if packed is None:
+        return channels
+    lanes = builder.library.lanes[packed.op]
+    return pad_rows(channels.reshape(product.groups, -1), packed.panels, lanes)
+
+
+_INT16_TOP = (1 << 15) - 1
+
+
+def _depthwise_op(builder: Builder, product: Product, narrow: bool) -> COp:
     op = COp(op=Op.DEPTHWISE, groups=product.groups, rows=1)
-    taps = product.weight[:, 0, :, :, 0]
-    op.weight = builder.address(np.moveaxis(taps, 0, -1).astype(np.int16))
-    op.start = builder.address(np.pad(product.bias[:, 0], (0, PAD_ROWS)).astype(np.int32))
+    taps = np.moveaxis(product.weight[:, 0, :, :, 0], 0, -1).reshape(-1).astype(np.int16)
+    op.weight = builder.address(np.pad(taps, (0, PAD_ROWS)))  # whole vectors are read
+    start = np.pad(product.bias[:, 0], (0, PAD_ROWS))
+    op.start = builder.address(start.astype(np.int32))
+    peak = max(abs(product.source.lo), abs(product.source.hi))
+    op.narrow = narrow and product.magnitude(peak) < _INT16_TOP
+    if op.narrow:
+        op.table = builder.address(start.astype(np.int16))
     return op
 
 

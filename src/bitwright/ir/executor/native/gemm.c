@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Convolution and dense layers as blocks of pixels times panels of rows, and the exact fallbacks. */
-#include <string.h>
-
 #include "plan.h"
 
 typedef struct {
@@ -26,36 +24,6 @@ static kernel_info kernel_of(int op) {
   }
 }
 
-/* Position of an output pixel of the tile. */
-typedef struct {
-  int64_t image;
-  int y, x;
-} place;
-
-BW_INLINE place place_of(const bw_tensor *t, int64_t pixel) {
-  const int64_t area = (int64_t)t->h * t->w;
-  const int64_t rest = pixel % area;
-  return (place){pixel / area, (int)(rest / t->w), (int)(rest % t->w)};
-}
-
-BW_INLINE void advance(const bw_tensor *t, place *at) {
-  if (++at->x < t->w) return;
-  at->x = 0;
-  if (++at->y < t->h) return;
-  at->y = 0;
-  at->image++;
-}
-
-/* Kernels that count in int32 leave int32 rows; the epilogue of a narrow product wants int16. */
-BW_INLINE void narrow_rows(int32_t *acc, int count) {
-  int16_t *to = (int16_t *)acc;
-  for (int i = 0; i < count; i += 16) {
-    int16_t part[16];
-    for (int j = 0; j < 16; j++) part[j] = (int16_t)acc[i + j];
-    memcpy(to + i, part, sizeof part);
-  }
-}
-
 /* One register block: pixels at px, panels [first, first + panels) of a group. */
 BW_INLINE void finish_block(const bw_op *op, const kernel_info *kernel, int64_t group, int first,
                             int panels, int pixels, const uint8_t *const *px, uint8_t *const *base) {
@@ -65,7 +33,7 @@ BW_INLINE void finish_block(const bw_op *op, const kernel_info *kernel, int64_t 
   const int count = op->rows - row < width ? op->rows - row : width;
   kernel->run(op, pixels, panels, px, (const uint8_t *)op->weight + panel * op->panel_bytes,
               panel * kernel->lanes, acc);
-  if (op->narrow && !op->wraps) narrow_rows(acc, pixels * width);
+  if (op->narrow && !op->wraps) bw_narrow_rows(acc, pixels * width);
   uint8_t *to[BW_MAX_PIXELS];
   for (int p = 0; p < pixels; p++) to[p] = base[p] + row * bw_element(op->out.kind);
   bw_epilogue(op, acc, width, panel * kernel->lanes, count, pixels, to);
@@ -78,12 +46,12 @@ static void block(const bw_op *op, const bw_tile *tile, const kernel_info *kerne
   const uint8_t *source = tile->arena + in->offset + group * op->group_bytes;
   uint8_t *target = tile->arena + out->offset + group * op->rows * bw_element(out->kind);
   const int64_t line = (int64_t)in->w * in->pixel * op->sh, step = (int64_t)in->pixel * op->sw;
-  place at = place_of(out, begin);
+  bw_place at = bw_place_of(out, begin);
   for (int64_t pixel = begin; pixel < end;) {
     const int pixels = end - pixel >= 4 ? 4 : end - pixel >= 2 ? 2 : 1;
     const uint8_t *px[BW_MAX_PIXELS];
     uint8_t *to[BW_MAX_PIXELS];
-    for (int p = 0; p < pixels; p++, advance(out, &at)) {
+    for (int p = 0; p < pixels; p++, bw_advance(out, &at)) {
       px[p] = source + at.image * in->pitch + at.y * line + at.x * step;
       to[p] = target + at.image * out->pitch + ((int64_t)at.y * out->w + at.x) * out->pixel;
     }
@@ -128,42 +96,12 @@ void bw_gemm(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end) {
   }
 }
 
-/* One output channel per input channel: lanes are channels; weights [tap][channel]. */
-void bw_depthwise(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end) {
-  const bw_tensor *in = &op->in, *out = &op->out;
-  const int element = bw_element(out->kind);
-  place at = place_of(out, begin);
-  for (int64_t pixel = begin; pixel < end; pixel++, advance(out, &at)) {
-    const uint8_t *image = tile->arena + in->offset + at.image * in->pitch;
-    uint8_t *to = tile->arena + out->offset + at.image * out->pitch +
-                  ((int64_t)at.y * out->w + at.x) * out->pixel;
-    for (int c0 = 0; c0 < in->c; c0 += 64) {
-      const int count = in->c - c0 < 64 ? in->c - c0 : 64;
-      int32_t acc[64];
-      memcpy(acc, (const int32_t *)op->start + c0, sizeof acc);
-      for (int ky = 0; ky < op->kh; ky++) {
-        const int y = at.y * op->sh - op->pt + ky * op->dh;
-        if (y < 0 || y >= in->h) continue;
-        for (int kx = 0; kx < op->kw; kx++) {
-          const int x = at.x * op->sw - op->pl + kx * op->dw;
-          if (x < 0 || x >= in->w) continue;
-          const uint8_t *a = image + ((int64_t)y * in->w + x) * in->pixel + c0;
-          const int16_t *w = (const int16_t *)op->weight + (ky * op->kw + kx) * (int64_t)in->c + c0;
-          for (int c = 0; c < count; c++) acc[c] += (a[c] + in->zero) * w[c];
-        }
-      }
-      uint8_t *const at_channel = to + c0 * element;
-      bw_epilogue(op, acc, 64, c0, count, 1, &at_channel);
-    }
-  }
-}
-
 /* Any operands, int64 accumulators; weights [group][ky][kx][column][row]. */
 void bw_wide(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end) {
   const bw_tensor *in = &op->in, *out = &op->out;
   const int columns = in->c / op->groups;
-  place at = place_of(out, begin);
-  for (int64_t pixel = begin; pixel < end; pixel++, advance(out, &at)) {
+  bw_place at = bw_place_of(out, begin);
+  for (int64_t pixel = begin; pixel < end; pixel++, bw_advance(out, &at)) {
     const uint8_t *image = tile->arena + in->offset + at.image * in->pitch;
     uint8_t *to = tile->arena + out->offset + at.image * out->pitch +
                   ((int64_t)at.y * out->w + at.x) * out->pixel;

@@ -14,6 +14,7 @@
 #define BW_PLAN_H
 
 #include <stdint.h>
+#include <string.h>
 
 #define BW_INLINE static inline __attribute__((always_inline))
 
@@ -51,7 +52,7 @@ enum { BW_U8 = 0, BW_I16 = 1, BW_I32 = 2, BW_I64 = 3 };
 enum {
   BW_INPUT, BW_OUTPUT, BW_PACK_U8, BW_PACK_I16, BW_PACK_BITS, BW_PACK_INDEX, BW_PATCHES,
   BW_DOT8, BW_DOT16, BW_XNOR, BW_LUT, BW_DEPTHWISE, BW_WIDE,
-  BW_POOL, BW_THRESHOLD, BW_REQUANT, BW_ARGMAX
+  BW_POOL, BW_THRESHOLD, BW_REQUANT, BW_TOP_K, BW_MOVE, BW_ADD, BW_SUM_POOL, BW_LOOKUP
 };
 enum { BW_EP_RAW = 0, BW_EP_THRESHOLD = 1, BW_EP_REQUANT = 2 };
 enum { BW_HALF_EVEN = 0, BW_HALF_UP = 1, BW_FLOOR = 2 };
@@ -65,16 +66,18 @@ typedef struct {
 } bw_tensor;
 
 typedef struct {
-  int32_t op, port;       /* port: index of the graph input or output */
+  int32_t op, port;       /* port: index of the graph input or output; move: first channel of the target */
   int32_t narrow;         /* finished accumulators are int16 (thresholds too), else int32 */
   int32_t wraps;          /* the kernel itself counts modulo 2^16, and `start` is 16 bits wide */
   int32_t epilogue, reserved;
   bw_tensor in, out;
+  bw_tensor other;                        /* add: the second operand */
+  int64_t times[2];                       /* add: multipliers */
   int32_t kh, kw, sh, sw, dh, dw, pt, pl; /* window; padding top and left */
   int32_t groups, rows, panels;           /* rows and panels per group */
   int32_t group_bytes;                    /* bytes from group to group inside a source pixel */
   int32_t pieces, pack;                   /* pack: digits per table index */
-  int32_t radix, fill;                    /* pack: radix of the digits; code of padding */
+  int32_t radix, fill;                    /* pack: radix of the digits; code of padding; lookup: entries, or 0: one table for all */
   int64_t panel_bytes;
   int64_t lo, hi;                         /* input: legal levels; requant: clip */
   int32_t bipolar, steps;                 /* input: 0 is illegal; steps: thresholds per row */
@@ -83,7 +86,7 @@ typedef struct {
   const int32_t *piece_offset, *piece_length, *piece_flush;
   const void *weight;
   const void *start;     /* per row (padded to panels): added to the accumulator */
-  const void *table;     /* lut: 16 bytes per index */
+  const void *table;     /* lut: 16 bytes per index; lookup: one code an element, [channel][entry] */
   const void *threshold; /* [steps][rows padded] */
   const void *base, *step; /* threshold: code = base + step * count, per row */
   const int64_t *multiplier, *addend; /* requant, per row */
@@ -132,7 +135,11 @@ void bw_pack(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end);
 void bw_patches(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end);
 void bw_pool(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end);
 void bw_pointwise(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end);
-void bw_argmax(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end);
+void bw_top_k(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end);
+void bw_move(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end);
+void bw_add(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end);
+void bw_sum_pool(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end);
+void bw_lookup(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end);
 void bw_input(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end);
 void bw_output(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end);
 
@@ -151,6 +158,40 @@ BW_INLINE void bw_pause(void) {
 #elif defined(__aarch64__)
   __asm__ volatile("yield");
 #endif
+}
+
+/* Position of an output pixel of the tile. */
+typedef struct {
+  int64_t image;
+  int y, x;
+} bw_place;
+
+BW_INLINE bw_place bw_place_of(const bw_tensor *t, int64_t pixel) {
+  const int64_t area = (int64_t)t->h * t->w;
+  const int64_t rest = pixel % area;
+  return (bw_place){pixel / area, (int)(rest / t->w), (int)(rest % t->w)};
+}
+
+BW_INLINE void bw_advance(const bw_tensor *t, bw_place *at) {
+  if (++at->x < t->w) return;
+  at->x = 0;
+  if (++at->y < t->h) return;
+  at->y = 0;
+  at->image++;
+}
+
+BW_INLINE uint8_t *bw_at(const bw_tensor *t, const bw_tile *tile, bw_place at) {
+  return tile->arena + t->offset + at.image * t->pitch + ((int64_t)at.y * t->w + at.x) * t->pixel;
+}
+
+/* Kernels that count in int32 leave int32 rows; the epilogue of a narrow step wants int16. */
+BW_INLINE void bw_narrow_rows(int32_t *acc, int count) {
+  int16_t *to = (int16_t *)acc;
+  for (int i = 0; i < count; i += 16) {
+    int16_t part[16];
+    for (int j = 0; j < 16; j++) part[j] = (int16_t)acc[i + j];
+    memcpy(to + i, part, sizeof part);
+  }
 }
 
 BW_INLINE int bw_element(int kind) { return 1 << kind; }

@@ -51,7 +51,7 @@ int64_t bw_sizes(int which) {
 
 static int64_t items_of(const bw_op *op, const bw_tile *tile) {
   switch (op->op) {
-    case BW_INPUT: case BW_OUTPUT: case BW_ARGMAX: return tile->count;
+    case BW_INPUT: case BW_OUTPUT: case BW_TOP_K: return tile->count;
     case BW_PACK_U8: case BW_PACK_I16: case BW_PACK_BITS: case BW_PACK_INDEX: case BW_PATCHES:
       return tile->count * op->out.h;
     case BW_DOT8: case BW_DOT16: case BW_XNOR: case BW_LUT: return bw_gemm_items(op, tile);
@@ -70,7 +70,11 @@ static bw_range function_of(const bw_op *op) {
     case BW_WIDE: return bw_wide;
     case BW_POOL: return bw_pool;
     case BW_THRESHOLD: case BW_REQUANT: return bw_pointwise;
-    default: return bw_argmax;
+    case BW_MOVE: return bw_move;
+    case BW_ADD: return bw_add;
+    case BW_SUM_POOL: return bw_sum_pool;
+    case BW_LOOKUP: return bw_lookup;
+    default: return bw_top_k;
   }
 }
 

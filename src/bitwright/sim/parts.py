@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A partitioned design, simulated part after part on the same frames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bitwright.errors import GraphError
+from bitwright.sim.beats import Levels
+from bitwright.sim.simulator import SimResult, Simulator
+from bitwright.sim.stalls import StallPattern
+
+
+@dataclass(frozen=True)
+class PartsResult:
+    """What came out of a run of all parts.
+
+    Attributes:
+        levels: tensor -> levels (frames, elements of a frame): of the network's outputs and of
+            every link.
+        parts: the simulation of each part, in order.
+    """
+
+    levels: Mapping[str, Levels] = field(repr=False)
+    parts: tuple[SimResult, ...]
+
+    @property
+    def interval(self) -> int | None:
+        """Cycles a frame of the slowest part, in the steady state."""
+        intervals = [part.interval for part in self.parts]
+        return None if None in intervals else max(i for i in intervals if i is not None)
+
+
+@dataclass(frozen=True)
+class PartsSimulator:
+    """The compiled parts of a partition.
+
+    Attributes:
+        parts: (simulator, input port -> tensor, output port -> tensor) of each, in order.
+    """
+
+    parts: tuple[tuple[Simulator, Mapping[str, str], Mapping[str, str]], ...]
+
+    @staticmethod
+    def build(folder: Path, *, workdir: Path | None = None) -> PartsSimulator:
+        """Compile the parts of a folder with ``partition.json``.
+
+        Raises:
+            GraphError: a file is missing or malformed.
+            ToolError: Verilator or the compiler is missing, or rejects a part.
+        """
+        table = _read(folder / "partition.json")
+        parts = []
+        for entry in table["parts"]:
+            place = folder / str(entry["folder"])
+            design = _read(place / "design.json")
+            sides = [{p["name"]: p["tensor"] for p in design[k]} for k in ("inputs", "outputs")]
+            parts.append((Simulator.build(place, workdir=workdir), sides[0], sides[1]))
+        return PartsSimulator(tuple(parts))
+
+    def run(
+        self, levels: Mapping[str, Levels], frames: int, stalls: StallPattern | None = None
+    ) -> PartsResult:
+        """Send frames through the first part, what it gives through the next, and so on.
+
+        Args:
+            levels: network input -> levels (frames, ...).
+
+        Raises:
+            GraphError, MismatchError, ToolError: as `Simulator.run`.
+        """
+        values = {name: value.reshape(frames, -1) for name, value in levels.items()}
+        results = []
+        for simulator, inputs, outputs in self.parts:
+            beats = simulator.pack({port: values[tensor] for port, tensor in inputs.items()})
+            result = simulator.run(beats, frames, stalls)
+            values |= {tensor: result.levels[port] for port, tensor in outputs.items()}
+            results.append(result)
+        given = {name: value for name, value in values.items() if name not in levels}
+        return PartsResult(given, tuple(results))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise GraphError(f"cannot be read: {error}", where=str(path)) from error
+    return table

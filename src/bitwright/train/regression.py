@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Distillation without labels: a student learns to give what its teacher gives, by regression.
+
+There is no temperature and no softmax, so it serves detectors and embeddings as well as
+classifiers: the loss compares outputs, and if wanted the outputs of layers inside, as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import cos, pi
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from bitwright.errors import DataError, ModelError
+from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Batches = Callable[[int], Tensor]
+OnStep = Callable[[int, float], None]
+_FIELDS = ("step", "model", "optimizer", "losses", "settings")
+
+
+@dataclass(frozen=True)
+class Regression:
+    """How long, how fast and on what a student regresses.
+
+    Attributes:
+        steps: optimizer steps.
+        lr: of Adam; falls to ``final_lr`` along half a cosine.
+        scale_lr: for parameters named ``scale`` (learned quantization steps).
+        final_lr: share of ``lr`` that is left at the end.
+        features: paths of layers whose outputs are compared too; both models must have them.
+        feature_weight: weight of all features together; the output has weight one.
+        save_every: steps between checkpoints.
+    """
+
+    steps: int
+    lr: float = 1e-3
+    scale_lr: float = 1e-3
+    final_lr: float = 0.01
+    features: tuple[str, ...] = ()
+    feature_weight: float = 1.0
+    save_every: int = 50
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.save_every < 1:
+            raise ModelError("steps and save_every must be at least 1", where="regression")
+        if min(self.lr, self.scale_lr, self.final_lr) <= 0 or self.feature_weight < 0:
+            raise ModelError("learning rates must be positive", where="regression")
+
+
+def relative_error(found: Tensor, wanted: Tensor) -> Tensor:
+    """Mean squared error as a share of the mean square wanted."""
+    power = wanted.square().mean().clamp(min=torch.finfo(wanted.dtype).tiny)
+    return (found - wanted).square().mean() / power
+
+
+def regress(
+    student: nn.Module,
+    teacher: nn.Module,
+    batches: Batches,
+    config: Regression,
+    *,
+    loss: Loss = relative_error,
+    checkpoint: Path | None = None,
+    on_step: OnStep | None = None,
+) -> tuple[float, ...]:
+    """Train a student on its teacher's outputs for unlabelled images.
+
+    Both run in evaluation mode: the running statistics of a batch norm stay, its factors train.
+    What a run depends on is the step's number alone, so a run that was stopped and goes on from
+    its checkpoint gives the same as one that was not.
+
+    Args:
+        student: trained in place; left in evaluation mode.
+        teacher: not changed.
+        batches: gives the images (N, ...) of a step.
+        config: see `Regression`.
+        loss: compares the student's output with the teacher's; features are always compared by
+            `relative_error`.
+        checkpoint: file to go on from, if it exists, and to write now and then.
+        on_step: called with the number of steps done and the loss.
+
+    Returns:
+        The loss of each step.
+
+    Raises:
+        ModelError: a feature's path is unknown, or the loss is not finite.
+        DataError: the checkpoint is broken or belongs to other settings, or cannot be written.
+    """
+    student.eval()
+    teacher.eval()
+    optimizer = torch.optim.Adam(_groups(student, config))
+    losses = _resume(checkpoint, student, optimizer, config)
+    with _watched(student, config.features) as mine, _watched(teacher, config.features) as theirs:
+        for step in range(len(losses), config.steps):
+            _set_rates(optimizer, config, step)
+            images = batches(step)
+            with torch.no_grad():
+                wanted = teacher(images)
+            error = loss(student(images), wanted) + _feature_error(mine, theirs, config)
+            value = float(error.detach())
+            if not torch.isfinite(error.detach()):
+                raise ModelError(
+                    f"the loss of step {step} is {value}",
+                    where="regression",
+                    hint="choose a smaller learning rate",
+                )
+            optimizer.zero_grad(set_to_none=True)
+            error.backward()
+            optimizer.step()
+            losses.append(value)
+            done = step + 1
+            if checkpoint is not None and (done % config.save_every == 0 or done == config.steps):
+                _save(checkpoint, student, optimizer, losses, config)
+            if on_step is not None:
+                on_step(done, value)
+    return tuple(losses)
+
+
+def _groups(student: nn.Module, config: Regression) -> list[dict[str, object]]:
+    scales: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in student.named_parameters():
+        if parameter.requires_grad:
+            (scales if name.rpartition(".")[2] == "scale" else others).append(parameter)
+    groups = [{"params": others, "base": config.lr}, {"params": scales, "base": config.scale_lr}]
+    return [{**group, "lr": group["base"]} for group in groups if group["params"]]
+
+
+def _set_rates(optimizer: torch.optim.Optimizer, config: Regression, step: int) -> None:
+    share = config.final_lr + (1 - config.final_lr) * (1 + cos(pi * step / config.steps)) / 2
+    for group in optimizer.param_groups:
+        group["lr"] = group["base"] * share
+
+
+def _feature_error(
+    mine: dict[str, Tensor], theirs: dict[str, Tensor], config: Regression
+) -> Tensor | float:
+    if not config.features:
+        return 0.0
+    errors = [relative_error(mine[path], theirs[path]) for path in config.features]
+    return config.feature_weight * torch.stack(errors).mean()
+
+
+@contextmanager
+def _watched(model: nn.Module, paths: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+    """The last outputs of some layers, kept while the model runs."""
+    kept: dict[str, Tensor] = {}
+    modules = dict(model.named_modules())
+    unknown = [path for path in paths if path not in modules]
+    if unknown:
+        raise ModelError(
+            f"{type(model).__name__} has no layer {unknown[0]!r}",
+            where="regression.features",
+            hint="use the paths of named_modules()",
+        )
+
+    def keeper(path: str) -> Callable[[nn.Module, object, Tensor], None]:
+        def keep(module: nn.Module, arguments: object, output: Tensor) -> None:
+            kept[path] = output
+
+        return keep
+
+    handles = [modules[path].register_forward_hook(keeper(path)) for path in paths]
+    try:
+        yield kept
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _resume(
+    path: Path | None, student: nn.Module, optimizer: torch.optim.Optimizer, config: Regression
+) -> list[float]:
+    if path is None or not path.is_file():
+        return []
+    content = load_checkpoint(path, fields=_FIELDS)
+    if content["settings"] != repr(config):
+        raise DataError(
+            f"was written with {content['settings']}, now it is {config}",
+            where=str(path),
+            hint="delete it to begin anew, or use the settings it was written with",
+        )
+    try:
+        student.load_state_dict(content["model"])
+        optimizer.load_state_dict(content["optimizer"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise DataError(
+            f"belongs to another model: {str(error).splitlines()[0]}",
+            where=str(path),
+            hint="delete it to begin anew",
+        ) from error
+    return list(content["losses"])
+
+
+def _save(
+    path: Path,
+    student: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    losses: list[float],
+    config: Regression,
+) -> None:
+    content = {
+        "step": len(losses),
+        "model": student.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "losses": losses,
+        "settings": repr(config),
+    }
+    save_checkpoint(path, content)
