@@ -20,7 +20,8 @@ Rng = np.random.Generator
 
 def _tensor(shape: tuple[int, ...], kind: str, rng: Rng) -> TensorType:
     form = parse_format(kind)
-    return TensorType(shape, form, (float(rng.choice([0.5, 0.25])),), form.min_level, form.max_level)
+    scale = (float(rng.choice([0.5, 0.25])),)
+    return TensorType(shape, form, scale, form.min_level, form.max_level)
 
 
 def _pick(rng: Rng, low: int, high: int) -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from bitwright.hw.blocks.argmax import Argmax
 from bitwright.hw.blocks.base import Block, Estimate, Firing, Fold, Instance, Port, Times, divisors
 from bitwright.hw.blocks.depthwise import Depthwise
 from bitwright.hw.blocks.matvec import MatVec
@@ -12,6 +11,7 @@ from bitwright.hw.blocks.plumbing import Dwc, Fifo, Flatten, Fork
 from bitwright.hw.blocks.pool import PoolMax
 from bitwright.hw.blocks.requant import Requant
 from bitwright.hw.blocks.threshold import Threshold
+from bitwright.hw.blocks.top_k import TopK
 from bitwright.hw.blocks.window import Window
 from bitwright.ir import Graph, Node
 
@@ -23,7 +23,7 @@ BLOCKS: dict[str, type[Block]] = {
     "threshold": Threshold,
     "requant": Requant,
     "pool_max": PoolMax,
-    "top_k": Argmax,
+    "top_k": TopK,
     "flatten": Flatten,
     "fork": Fork,
     "dwc": Dwc,
@@ -45,7 +45,6 @@ def blocks_of(graph: Graph) -> dict[str, Block]:
 
 __all__ = [
     "BLOCKS",
-    "Argmax",
     "Block",
     "Depthwise",
     "Dwc",
@@ -63,6 +62,7 @@ __all__ = [
     "Requant",
     "Threshold",
     "Times",
+    "TopK",
     "Window",
     "block_of",
     "blocks_of",
