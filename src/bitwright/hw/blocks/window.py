@@ -18,6 +18,7 @@ from bitwright.hw.memory import STYLE_CODES, ram_resources, ram_style
 from bitwright.ir import Node
 
 _FRAMES = 4
+_ALONE_FRAMES = 9
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,32 @@ class Window(Block):
         return _alone(replace(self, choices=choices))
 
     def run_alone(self) -> tuple[int, int]:
-        """(interval, latency) by running the block; `interval` and `latency` remember it."""
-        ready = np.zeros(self.inputs[0].beats, dtype=np.int64)
-        ends = [(int(made[0]), int(made[-1])) for _, made in self._run(ready, 0, self.row_out, 9)]
+        """(interval, latency) by running the block; `interval` and `latency` remember it.
+
+        As `_run` with input always there, but row by row: no row is then interrupted.
+        """
+        height, rows_out = self.input_type.shape[0], self.output_type.shape[0]
+        stride, rows = self.node.ints("stride")[0], self.integer("rows")
+        taken: list[int] = []  # cycle of the last beat of each input row
+        released: list[int] = []
+        free_at: list[int] = []
+        begins: list[int] = []
+        free = 0
+        for frame in range(_ALONE_FRAMES):
+            for row in range(rows_out):
+                top = frame * height + row * stride
+                for number in range(len(taken), top + self.span):
+                    begin = taken[-1] + 1 if taken else 0
+                    if number >= rows:
+                        begin = max(begin, free_at[bisect_left(released, number - rows + 1)])
+                    taken.append(begin + self.row_in - 1)
+                begins.append(max(taken[top + self.span - 1] + 1, free))
+                free = begins[-1] + self.row_out
+                released.append((frame + 1) * height if row == rows_out - 1 else top + stride)
+                free_at.append(free + 1)
         # Averaged over four frames: a critical cycle may span more than one.
-        return -((ends[4][1] - ends[8][1]) // 4), ends[0][0]
+        cycles = begins[-1] - begins[-1 - 4 * rows_out]
+        return -(-cycles // 4), begins[0] + self.LATENCY
 
     @property
     def interval(self) -> int:
