@@ -78,7 +78,9 @@ def test_boxes_that_overlap_enough_are_left_alone() -> None:
     cx, cy, w, h = 0.425 * W, 0.55 * H, 0.5 * W, 0.5 * H
     output = torch.zeros(1, 10, H, W, dtype=torch.float64)
     neighbour = output[0, :5, int(cy), int(cx) - 1]
-    neighbour[:4] = torch.tensor([5.0, 0, math.log(w / ANCHORS[0][0]), math.log(h / ANCHORS[0][1])])
+    neighbour[:4] = torch.tensor(
+        [5.0, -1.4, math.log(w / ANCHORS[0][0]), math.log(h / ANCHORS[0][1])]
+    )
     output.requires_grad_(True)
     RegionLoss()(output, [truth]).backward()
     assert output.grad[0, 4, int(cy), int(cx) - 1] == 0
