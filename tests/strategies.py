@@ -32,6 +32,9 @@ WEIGHT_FORMATS = (
 )
 
 
+_LARGEST_TABLE = 512
+
+
 @dataclass(frozen=True)
 class GraphLimits:
     """What `integer_graphs` may draw.
@@ -41,6 +44,8 @@ class GraphLimits:
         channels: largest number of channels of any layer.
         blocks: largest number of conv / pool blocks before the dense layers.
         wide_pools: also draw max pools in front of the activation, on accumulators.
+        add, concat: branches that meet; sum_pool, space_to_depth, upsample, lookup: these
+            operations; top_k: more than one class. Off unless asked for.
     """
 
     image: int = 7
@@ -53,6 +58,19 @@ class GraphLimits:
     flip: bool = True
     wide_pools: bool = True
     pool_padding: bool = True
+    add: bool = False
+    concat: bool = False
+    sum_pool: bool = False
+    space_to_depth: bool = False
+    upsample: bool = False
+    lookup: bool = False
+    top_k: bool = False
+
+    @staticmethod
+    def everything(**limits: Any) -> GraphLimits:
+        """Every operation of the integer dialect."""
+        names = ("add", "concat", "sum_pool", "space_to_depth", "upsample", "lookup", "top_k")
+        return GraphLimits(**(dict.fromkeys(names, True) | limits))
 
 
 def draw_levels(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -84,7 +102,7 @@ class _Network:
         return self.builder.types[self.edge]
 
     def flag(self, allowed: bool = True) -> bool:
-        return allowed and self.draw(st.booleans())
+        return bool(allowed) and self.draw(st.booleans())
 
     def pair(self, low: int, high: int) -> tuple[int, int]:
         number = st.integers(low, max(low, high))
@@ -195,11 +213,75 @@ class _Network:
             source="requant",
         )
 
+    def lookup(self) -> None:
+        name = self.draw(st.sampled_from(ACTIVATION_FORMATS), label="activation")
+        rows = 1 if self.flag() else self.kind.channels
+        table = draw_levels(self.rng, name, (rows, self.kind.hi - self.kind.lo + 1))
+        self.edge = self.builder.add(
+            "lookup",
+            (self.edge,),
+            attrs={"format": name, "scale": (0.5,)},
+            params={"table": table},
+            source="lookup",
+        )
+
     def activation(self) -> None:
-        if self.flag(self.limits.requant):
+        narrow = self.kind.hi - self.kind.lo < _LARGEST_TABLE
+        if self.flag(self.limits.lookup and narrow):
+            self.lookup()
+        elif self.flag(self.limits.requant):
             self.requant()
         else:
             self.threshold()
+
+    def sum_pool(self) -> None:
+        height, width, _ = self.kind.shape
+        kernel = tuple(self.draw(st.integers(1, min(3, s))) for s in (height, width))
+        padding = (0, 0, 0, 0)
+        if self.flag(self.limits.pool_padding and not self.kind.is_bipolar):
+            padding = tuple(int(self.draw(st.integers(0, kernel[i % 2] - 1))) for i in range(4))
+        self.edge = self.builder.add(
+            "sum_pool",
+            (self.edge,),
+            attrs={"kernel": kernel, "stride": self.pair(1, 2), "padding": padding},
+        )
+        self.activation()
+
+    def pointwise(self, rows: int) -> None:
+        """A 1 x 1 convolution and its activation: a branch that keeps the image's size."""
+        name, params = self.weights((rows, 1, 1, self.kind.channels))
+        attrs = {"weight_format": name, "weight_scale": (0.5,)}
+        self.edge = self.builder.add(
+            "conv", (self.edge,), attrs=attrs, params=params, source="branch"
+        )
+        self.activation()
+
+    def join(self, op: str) -> None:
+        """The image and one or two branches of it, added or concatenated, and an activation."""
+        start, channels = self.edge, self.kind.channels
+        ends = [start] if self.flag() else []
+        while len(ends) < 2:  # noqa: PLR2004 (operands)
+            self.edge = start
+            rows = channels if op == "add" else self.draw(st.integers(1, self.limits.channels))
+            self.pointwise(rows)
+            ends.append(self.edge)
+        if op == "add":
+            factors = st.integers(-4, 4).filter(bool)
+            attrs = {"multipliers": (self.draw(factors), self.draw(factors)), "scale": (0.5,)}
+            self.edge = self.builder.add("add", tuple(ends), attrs=attrs, source="add")
+        else:
+            self.edge = self.builder.add("concat", tuple(ends), source="concat")
+        self.activation()
+
+    def rearrange(self) -> None:
+        """Space to depth, or upsampling, if the size and the limits allow it."""
+        height, width, channels = self.kind.shape
+        folds = height % 2 == width % 2 == 0 and channels <= self.limits.channels
+        if self.flag(self.limits.space_to_depth and folds):
+            self.edge = self.builder.add("space_to_depth", (self.edge,), attrs={"block": 2})
+        elif self.flag(self.limits.upsample and max(height, width) <= self.limits.image):
+            attrs = {"factor": self.pair(1, 2)}
+            self.edge = self.builder.add("upsample", (self.edge,), attrs=attrs)
 
     def block(self) -> None:
         self.conv()
@@ -208,6 +290,13 @@ class _Network:
         self.activation()
         if self.flag():
             self.pool()
+        for op in ("add", "concat"):
+            if self.flag(getattr(self.limits, op)):
+                self.join(op)
+        if self.flag(self.limits.sum_pool):
+            self.sum_pool()
+        if self.limits.space_to_depth or self.limits.upsample:
+            self.rearrange()
 
 
 @st.composite
@@ -223,7 +312,10 @@ def integer_graphs(draw: st.DrawFn, limits: GraphLimits | None = None) -> Graph:
         network.activation()
     network.dense(draw(st.integers(1, 5), label="classes"))
     scores = network.edge
-    label = network.builder.add("top_k", (scores,), name="label")
+    k = 1
+    if limits.top_k:
+        k = draw(st.integers(1, network.kind.channels), label="k")
+    label = network.builder.add("top_k", (scores,), name="label", attrs={"k": k})
     return network.builder.finish(scores, label)
 
 

@@ -412,21 +412,6 @@ def pool(
                 pixels * size * fold, stamps)  # fmt: skip
 
 
-def argmax(classes: int, pe: int, *, signed: bool = True, bits: int = 3) -> Case:
-    fold = classes // pe
-
-    def stamps(frames: int) -> tuple[Stamps, Stamps]:
-        taken = np.arange(frames * fold)
-        return taken, taken[fold - 1 :: fold] + 3 + (pe - 1).bit_length()
-
-    index_bits = max(1, (classes - 1).bit_length())
-    parameters = {"Classes": classes, "PE": pe, "Width": bits, "Signed": int(signed),
-                  "IndexWidth": index_bits}  # fmt: skip
-    return Case(f"argmax{classes}_{pe}", "argmax", parameters,
-                {"in": spec(pe, bits, fold, signed=signed)}, {"out": spec(1, index_bits, 1)},
-                lambda x: {"out": x["in"].argmax(axis=1)[:, None]}, fold, stamps)  # fmt: skip
-
-
 CASES = (
     skid(), fifo(3, 0), fifo(5, 2), fork(), widen(2), widen(3), narrow(2), narrow(5),
     axis_in(), axis_out(),
@@ -466,6 +451,5 @@ CASES = (
     pool("fold", 4, 3, 2, 4, signed=True),
     pool("single", 9, 1, 1, 5, signed=False),
     pool("bits", 4, 2, 3, 1, signed=False),
-    argmax(10, 1), argmax(12, 3), argmax(5, 5, signed=False),
     *MORE_CASES,
 )  # fmt: skip

@@ -19,7 +19,7 @@ from bitwright.tools import require, run_tool
 NAMES = """
     fifo5 narrow5 pad2x3 window_dilated window_skip matvec_wide matvec_binary_weight
     matvec_binary_act matvec_xnor threshold_unsigned threshold_flip requant_even requant_ceil
-    window_3x3 matvec_plain threshold_bipolar pool_fold argmax12_3
+    window_3x3 matvec_plain threshold_bipolar pool_fold top1of12_3
 """.split()
 POINTS = {case.name: case for case in CASES if case.name in NAMES}
 FRAMES = 8

@@ -21,7 +21,7 @@ COMMANDS = {
 NAMES = """
     skid fifo3 fork widen2 narrow2 axis_in axis_out pad3x4 window_stride matvec_plain matvec_dsp
     matvec_xnor matvec_wide threshold_bipolar threshold_flip requant_away requant_up pool_fold
-    argmax12_3
+    top1of12_3
 """.split()
 POINTS = {case.name: case for case in CASES if case.name in NAMES}
 LATCHES = {"TRELLIS_LATCH", "LDCE", "LDPE", "$_DLATCH_P_", "$_DLATCH_N_", "SB_LATCH", "$dlatch"}

@@ -28,6 +28,7 @@ from bitwright.ir import (
     dot_interval,
     window_shape,
 )
+from bitwright.ir.dialect import TypeRule
 from bitwright.ir.kernels import pad_image, windows
 
 Types = tuple[TensorType, ...]
@@ -164,44 +165,22 @@ def _run_matvec(node: Node, types: Types, arrays: Arrays) -> Arrays:
     return (out if bias is None else out + bias,)
 
 
-def _infer_pool(node: Node, types: Types) -> Types:
-    (tensor,) = types
-    height, width, columns = _image(tensor)
-    pixels = node.integer("window")
-    _need(columns % pixels == 0, f"{columns} elements are not {pixels} pixels of a window")
-    channels = columns // pixels
-    _divides(node, "pe", channels, "channels")
-    shape = (height, width, channels)
-    scale = _pixel_scale(tensor, channels)
-    return (TensorType(shape, tensor.format, scale, tensor.lo, tensor.hi),)
-
-
-def _pixel_scale(tensor: TensorType, channels: int) -> tuple[float, ...]:
-    """Scales of one pixel's channels, from elements in order (pixel, channel)."""
-    scale = tensor.scale if len(tensor.scale) <= 1 else tensor.scale[:channels]
-    _need(
-        len(scale) <= 1 or tensor.scale == scale * (tensor.channels // channels),
-        "the pixels of a window need the same scales",
-    )
-    return scale
-
-
-def _run_pool(node: Node, types: Types, arrays: Arrays) -> Arrays:
-    x, pixels = arrays[0], node.integer("window")
-    return (x.reshape(*x.shape[:-1], pixels, -1).max(axis=-2),)
-
-
-def _folded(spec: OpSpec, meaning: str, **more: AttrSpec) -> OpSpec:
+def _folded(spec: OpSpec, meaning: str, rule: TypeRule | None = None, **more: AttrSpec) -> OpSpec:
     """A row of the integer dialect with folding added: same meaning, `pe` channels a beat."""
 
     def infer(node: Node, types: Types) -> Types:
         _divides(node, "pe", types[0].channels, "channels")
+        rules.check_styles(node)
         return spec.infer(node, types)
 
     attrs = {**spec.attrs, "pe": _PE, **more}
-    return OpSpec(
-        spec.name, meaning, spec.arity, infer, spec.reference, attrs=attrs, params=spec.params
-    )
+    return OpSpec(spec.name, meaning, spec.arity, rule or infer, spec.reference, attrs, spec.params)
+
+
+def _joined(spec: OpSpec, meaning: str) -> OpSpec:
+    """A row of the integer dialect with two inputs, `pe` elements a beat at each."""
+    attrs = {**spec.attrs, "pe": _PE}
+    return OpSpec(spec.name, meaning, 2, rules.infer_join, spec.reference, attrs)
 
 
 def _infer_dwc(node: Node, types: Types) -> Types:
@@ -246,6 +225,12 @@ _KERNEL = AttrSpec("ints", "(height, width)")
 _RAM = AttrSpec("str", "memory: auto, distributed (LUT) or block", "auto")
 
 _MULT = AttrSpec("str", "multipliers: auto, lut or dsp", "auto")
+
+_POOL = {
+    "window": AttrSpec("int", "pixels of a window; 0: all pixels of the image are one"),
+    "pe": _PE,
+    "ram_style": _RAM,
+}
 
 _OPS = (
     OpSpec(
@@ -338,11 +323,35 @@ _OPS = (
         "pool_max",
         "maximum over the pixels of a window",
         1,
-        _infer_pool,
-        _run_pool,
-        attrs={"window": AttrSpec("int", "pixels of a window"), "pe": _PE, "ram_style": _RAM},
+        rules.infer_pool_max,
+        rules.run_pool_max,
+        attrs=_POOL,
     ),
-    _folded(INTEGER.ops["top_k"], "index of the first maximum, PE classes a cycle"),
+    OpSpec(
+        "pool_sum",
+        "sum over the pixels of a window; its scale is divided by their number",
+        1,
+        rules.infer_pool_sum,
+        rules.run_pool_sum,
+        attrs=_POOL,
+    ),
+    _folded(
+        INTEGER.ops["lookup"],
+        "`table[x - lo]` of the channel, PE channels a cycle",
+        ram_style=_RAM,
+    ),
+    _joined(INTEGER.ops["add"], "`m0*a + m1*b`, PE elements a cycle"),
+    _joined(INTEGER.ops["concat"], "channels of the first input, then of the second, of a pixel"),
+    _folded(
+        INTEGER.ops["upsample"],
+        "each pixel repeated, PE channels a cycle",
+        ram_style=_RAM,
+    ),
+    _folded(
+        INTEGER.ops["top_k"],
+        "indices of the k largest, PE classes a cycle, one index a cycle",
+        rules.infer_top_k,
+    ),
     OpSpec(
         "flatten",
         "another name for the same stream; no hardware",

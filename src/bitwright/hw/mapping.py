@@ -199,7 +199,7 @@ def _checked(hardware: Graph, node: Node) -> Block:
         raise RecipeError(
             f"pixels={node.integer('pixels')} is less than the {plain.span} that a window spans",
             where=f"folding, {node.name}",
-            hint=f"use {plain.span} or more; {plain.foldings()[0].as_dict()['pixels']} keep it moving",
+            hint=f"{plain.foldings()[0].as_dict()['pixels']} let it read and write side by side",
         )
     return block_of(hardware, node)
 

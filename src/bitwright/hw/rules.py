@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 from bitwright.formats import parse_format
-from bitwright.ir import IntArray, Node, TensorType, dot_interval
-from bitwright.ir.op_common import Arrays, Types, need
+from bitwright.ir import INTEGER, IntArray, Node, TensorType, dot_interval
+from bitwright.ir.op_common import Arrays, Types, image_shape, need
 
 RAM_STYLES = ("auto", "distributed", "block")
 MULT_STYLES = ("auto", "lut", "dsp")
@@ -85,3 +85,73 @@ def run_depthwise(node: Node, types: Types, arrays: Arrays) -> Arrays:
     weight = node.params["weight"].reshape(channels // lanes, lanes, window)
     out = (x * weight.transpose(0, 2, 1)).sum(axis=-2).reshape(*arrays[0].shape[:-1], channels)
     return (out if bias is None else out + bias,)
+
+
+def _pool_sizes(node: Node, tensor: TensorType) -> tuple[tuple[int, int, int], int]:
+    """(shape of the result, pixels that become one)."""
+    height, width, columns = image_shape(tensor)
+    pixels = node.integer("window")
+    need(pixels >= 0, f"a window of {pixels} pixels")
+    if pixels == 0:
+        return (1, 1, columns), height * width
+    need(columns % pixels == 0, f"{columns} elements are not {pixels} pixels of a window")
+    return (height, width, columns // pixels), pixels
+
+
+def _pixel_scale(tensor: TensorType, channels: int) -> tuple[float, ...]:
+    """Scales of one pixel's channels, from elements in order (pixel, channel)."""
+    scale = tensor.scale if len(tensor.scale) <= 1 else tensor.scale[:channels]
+    need(
+        len(scale) <= 1 or tensor.scale == scale * (tensor.channels // channels),
+        "the pixels of a window need the same scales",
+    )
+    return scale
+
+
+def infer_pool_max(node: Node, types: Types) -> Types:
+    (tensor,) = types
+    shape, _ = _pool_sizes(node, tensor)
+    divides(node, "pe", shape[2], "channels")
+    check_styles(node)
+    scale = _pixel_scale(tensor, shape[2])
+    return (TensorType(shape, tensor.format, scale, tensor.lo, tensor.hi),)
+
+
+def infer_pool_sum(node: Node, types: Types) -> Types:
+    (tensor,) = types
+    shape, count = _pool_sizes(node, tensor)
+    divides(node, "pe", shape[2], "channels")
+    check_styles(node)
+    scale = tuple(s / count for s in _pixel_scale(tensor, shape[2]))
+    return (TensorType(shape, None, scale, tensor.lo * count, tensor.hi * count),)
+
+
+def _pool_pixels(node: Node, types: Types, arrays: Arrays) -> IntArray:
+    """``(N, H, W, pixels, C)``"""
+    shape, pixels = _pool_sizes(node, types[0])
+    return arrays[0].reshape(-1, shape[0], shape[1], pixels, shape[2])
+
+
+def run_pool_max(node: Node, types: Types, arrays: Arrays) -> Arrays:
+    return (_pool_pixels(node, types, arrays).max(axis=-2),)
+
+
+def run_pool_sum(node: Node, types: Types, arrays: Arrays) -> Arrays:
+    return (_pool_pixels(node, types, arrays).sum(axis=-2),)
+
+
+def infer_join(node: Node, types: Types) -> Types:
+    """Type of `add` and `concat`: the rule of the integer dialect, with lanes."""
+    for tensor in types:
+        divides(node, "pe", tensor.channels, "channels of an operand")
+    if node.op == "add":
+        factors = node.ints("multipliers")
+        need(max(map(abs, factors)) < 1 << 29, f"multipliers {factors} must lie below 2^29")
+    return INTEGER.ops[node.op].infer(node, types)
+
+
+def infer_top_k(node: Node, types: Types) -> Types:
+    divides(node, "pe", types[0].channels, "channels")
+    one = node.integer("k") == 1 or node.integer("pe") == 1
+    need(one, "more than one index needs pe=1")
+    return INTEGER.ops["top_k"].infer(node, types)

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from bitwright.formats import Format, IntegerFormat, parse_format
-from bitwright.ir import Graph, IntArray, Node, Pass, bits_for_interval, pipeline, rebuild
+from bitwright.ir import Graph, GraphBuilder, IntArray, Node, Pass, bits_for_interval, pipeline
 from bitwright.lower.ranges import ChannelRange, analyse, compared_range
 
 _SCALED = ("conv", "dense")
@@ -27,11 +27,32 @@ def _sole_consumer(graph: Graph, edge: str) -> Node | None:
     return readers[0] if len(readers) == 1 and edge not in graph.outputs else None
 
 
+def _rebuild(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
+    """`rebuild`, with every table fitted to the interval that its input has by now.
+
+    Entries of levels that cannot occur (any more) are dropped or filled with a neighbour.
+    """
+    builder = GraphBuilder(graph.name, graph.dialect)
+    for edge in graph.inputs:
+        builder.input(edge, graph.types[edge])
+    for node in nodes:
+        builder.append(_fitted(graph, node, builder) if node.op == "lookup" else node)
+    return builder.finish(*graph.outputs)
+
+
+def _fitted(graph: Graph, node: Node, builder: GraphBuilder) -> Node:
+    old, new = graph.types[graph.node(node.name).inputs[0]], builder.types[node.inputs[0]]
+    if (old.lo, old.hi) == (new.lo, new.hi):
+        return node
+    levels = np.clip(np.arange(new.lo, new.hi + 1), old.lo, old.hi)
+    return replace(node, params={"table": node.params["table"][:, levels - old.lo]})
+
+
 def _with(graph: Graph, changed: Mapping[str, Node]) -> Graph:
     """The graph with some nodes replaced, by name."""
     if not changed:
         return graph
-    return rebuild(graph, tuple(changed.get(node.name, node) for node in graph))
+    return _rebuild(graph, tuple(changed.get(node.name, node) for node in graph))
 
 
 def _without(graph: Graph, removed: Mapping[str, str], changed: Mapping[str, Node]) -> Graph:
@@ -45,7 +66,7 @@ def _without(graph: Graph, removed: Mapping[str, str], changed: Mapping[str, Nod
         return edge
 
     kept = [changed.get(n.name, n) for n in graph if not set(n.outputs) & set(removed)]
-    return rebuild(graph, tuple(replace(n, inputs=tuple(map(resolve, n.inputs))) for n in kept))
+    return _rebuild(graph, tuple(replace(n, inputs=tuple(map(resolve, n.inputs))) for n in kept))
 
 
 def _free_edge(graph: Graph, name: str) -> str:
@@ -241,7 +262,7 @@ def sink_pool(graph: Graph) -> Graph:
         early = replace(node, inputs=pool.inputs, outputs=(between,))
         late = replace(pool, inputs=(between,), outputs=node.outputs)
         order = {pool.name: early, node.name: late}
-        return sink_pool(rebuild(graph, tuple(order.get(n.name, n) for n in graph)))
+        return sink_pool(_rebuild(graph, tuple(order.get(n.name, n) for n in graph)))
     return graph
 
 

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
-from bitwright.hw.blocks.argmax import Argmax
 from bitwright.hw.blocks.base import Block, Estimate, Firing, Fold, Instance, Port, Times, divisors
 from bitwright.hw.blocks.depthwise import Depthwise
+from bitwright.hw.blocks.join import Add, Concat
+from bitwright.hw.blocks.lookup import Lookup
 from bitwright.hw.blocks.matvec import MatVec
 from bitwright.hw.blocks.pad import Pad
 from bitwright.hw.blocks.plumbing import Dwc, Fifo, Flatten, Fork
-from bitwright.hw.blocks.pool import PoolMax
+from bitwright.hw.blocks.pool import PoolMax, PoolSum
 from bitwright.hw.blocks.requant import Requant
 from bitwright.hw.blocks.threshold import Threshold
+from bitwright.hw.blocks.top_k import TopK
+from bitwright.hw.blocks.upsample import Upsample
 from bitwright.hw.blocks.window import Window
 from bitwright.ir import Graph, Node
 
@@ -23,7 +26,12 @@ BLOCKS: dict[str, type[Block]] = {
     "threshold": Threshold,
     "requant": Requant,
     "pool_max": PoolMax,
-    "top_k": Argmax,
+    "pool_sum": PoolSum,
+    "lookup": Lookup,
+    "add": Add,
+    "concat": Concat,
+    "upsample": Upsample,
+    "top_k": TopK,
     "flatten": Flatten,
     "fork": Fork,
     "dwc": Dwc,
@@ -45,8 +53,9 @@ def blocks_of(graph: Graph) -> dict[str, Block]:
 
 __all__ = [
     "BLOCKS",
-    "Argmax",
+    "Add",
     "Block",
+    "Concat",
     "Depthwise",
     "Dwc",
     "Estimate",
@@ -56,13 +65,17 @@ __all__ = [
     "Fold",
     "Fork",
     "Instance",
+    "Lookup",
     "MatVec",
     "Pad",
     "PoolMax",
+    "PoolSum",
     "Port",
     "Requant",
     "Threshold",
     "Times",
+    "TopK",
+    "Upsample",
     "Window",
     "block_of",
     "blocks_of",

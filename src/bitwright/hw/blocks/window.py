@@ -17,6 +17,7 @@ from bitwright.hw.memory import STYLE_CODES, ram_resources, ram_style
 from bitwright.ir import Node
 
 _FRAMES = 4
+_ALONE_FRAMES = 9
 _ROUNDS = 48
 
 
@@ -97,10 +98,10 @@ class Window(Block):
 
     def run_alone(self) -> tuple[int, int]:
         """(interval, latency) by running the block; `interval` and `latency` remember it."""
-        ready = np.zeros(self.inputs[0].beats, dtype=np.int64)
-        ends = [(int(made[0]), int(made[-1])) for _, made in self._run(ready, 0, 0, 9)]
+        starts = self._schedule(self.inputs[0].beats, 0, _ALONE_FRAMES).solve()
         # Averaged over four frames: a critical cycle may span more than one.
-        return -((ends[4][1] - ends[8][1]) // 4), ends[0][0]
+        cycles = int(starts[-1] - starts[-1 - 4 * len(self.first_words)])
+        return -(-cycles // 4), int(starts[0]) + self.LATENCY
 
     @property
     def interval(self) -> int:
@@ -149,24 +150,30 @@ class Window(Block):
 
         Writer: word w may be written once word w - buffer has been released; a release made by an
         issue in cycle t counts from t + 2. Reader: an output pixel starts when the last word of its
-        window has been written (from the next cycle on), and is issued without gaps. `slack`: cycles
-        by which the pixels of a frame are spread more than they need.
+        window has been written (from the next cycle on), and is issued without gaps. `slack`:
+        cycles by which the pixels of a frame are spread more than they need.
         """
-        words, pixels = len(arrive), len(self.first_words)
-        frame = np.arange(frames, dtype=np.int64)[:, None]
-        first = (self.first_words + frame * words).ravel()
-        last = first + self.span * self.fold - 1
-        pace = pixels * self.pixel_out + slack
-        ramp = (np.arange(pixels, dtype=np.int64) * pace // pixels + frame * pace).ravel()
-        arrives = (arrive + frame * period).ravel()
-        released = np.append(first[1:], frames * words)
-        blocked = np.arange(self.depth, frames * words, dtype=np.int64)
-        freed_by = np.searchsorted(released, blocked - self.depth + 1)
-        schedule = _Schedule(arrives, last, ramp, blocked, freed_by, self.pixel_out + 1)
-        taken, starts = schedule.solve()
+        words = len(arrive)
+        schedule = self._schedule(words, slack, frames)
+        order = np.arange(frames * words, dtype=np.int64)
+        arrives = (arrive + np.arange(frames, dtype=np.int64)[:, None] * period).ravel() - order
+        starts = schedule.solve(np.maximum.accumulate(arrives))
+        there = schedule.blocked < len(order)
+        place = schedule.blocked[there]
+        arrives[place] = np.maximum(arrives[place], schedule.lead(starts)[there])
+        taken = np.maximum.accumulate(arrives) + order
         beats = np.arange(self.pixel_out, dtype=np.int64) + self.LATENCY
         made = (starts[:, None] + beats).reshape(frames, -1)
         return list(zip(taken.reshape(frames, -1), made, strict=True))
+
+    def _schedule(self, words: int, slack: int, frames: int) -> _Schedule:
+        pixels = len(self.first_words)
+        frame = np.arange(frames, dtype=np.int64)[:, None]
+        first = (self.first_words + frame * words).ravel()
+        pace = pixels * self.pixel_out + slack
+        ramp = (np.arange(pixels, dtype=np.int64) * pace // pixels + frame * pace).ravel()
+        last = first + self.span * self.fold - 1
+        return _Schedule(last, first + self.depth, ramp, self.pixel_out + 1)
 
     def memory_cost(self, family: str) -> Resources:
         style = self.string("ram_style")
@@ -222,60 +229,64 @@ class Window(Block):
 
 @dataclass(frozen=True)
 class _Schedule:
-    """The earliest times of a window's writer and reader: least solution of their two rules.
+    """The earliest times of a window's reader: least solution of the rules of reader and writer.
+
+    The writer takes word w at w + lead, where its lead on one word a cycle grows only where it
+    waits: for input, or at the first word whose place the reader has not released.
 
     Attributes:
-        arrives: for each word, when it is there to be written.
         last: for each output pixel, the last word that it reads.
+        blocked: for each output pixel, the first word that waits for its release.
         ramp: for each output pixel, how far it is at least behind the first one.
-        blocked, freed_by: words that take the place of others, and the pixels that free them.
         hold: cycles from the start of a pixel until its release counts.
     """
 
-    arrives: Times
     last: Times
-    ramp: Times
     blocked: Times
-    freed_by: Times
+    ramp: Times
     hold: int
 
-    def solve(self) -> tuple[Times, Times]:
-        """(write time of each word, start of each output pixel).
+    def lead(self, starts: Times) -> Times:
+        """What each pixel's release makes of the writer's lead at the word that waits for it."""
+        return np.asarray(starts + self.hold - self.blocked)
+
+    def solve(self, arrives: Times | None = None) -> Times:
+        """Start of each output pixel.
 
         Both rules only ever delay, so repeating them from the earliest times that the input
         allows ends at the least solution; each round settles at least one more wait of the writer
         for the reader. Where they wait for each other all the time, they are followed in order.
+
+        Args:
+            arrives: for each word, the lead that the input alone allows, ascending; None for 0.
         """
-        order = np.arange(len(self.arrives), dtype=np.int64)
-        ready = self.arrives - order
+        lead = np.zeros_like(self.last) if arrives is None else arrives[self.last]
+        behind = np.searchsorted(self.blocked, self.last, side="right") - 1
+        waits = behind >= 0
         for _ in range(_ROUNDS):
-            taken = np.maximum.accumulate(ready) + order
-            starts = np.maximum.accumulate(taken[self.last] + 1 - self.ramp) + self.ramp
-            free = starts[self.freed_by] + self.hold - self.blocked
-            if bool((free <= taken[self.blocked] - self.blocked).all()):
-                return taken, starts
-            ready[self.blocked] = np.maximum(ready[self.blocked], free)
-        return self.follow()
+            starts = np.maximum.accumulate(self.last + lead + 1 - self.ramp) + self.ramp
+            reader = np.maximum.accumulate(self.lead(starts))
+            new = np.where(waits, np.maximum(lead, reader[behind]), lead)
+            if bool((new == lead).all()):
+                return np.asarray(starts)
+            lead = new
+        return self._follow(lead.tolist(), behind.tolist())
 
-    def follow(self) -> tuple[Times, Times]:
-        """As `solve`, word after word and pixel after pixel."""
-        free = dict(zip(self.blocked.tolist(), self.freed_by.tolist(), strict=True))
-        ramp, last, arrives = self.ramp.tolist(), self.last.tolist(), self.arrives.tolist()
-        taken: list[int] = []
+    def _follow(self, lead: list[int], behind: list[int]) -> Times:
+        """As `solve`, pixel after pixel; `lead` is a lower bound."""
+        last, ramp, blocked = self.last.tolist(), self.ramp.tolist(), self.blocked.tolist()
         starts: list[int] = []
-
-        def write_to(word: int) -> None:
-            while len(taken) <= word:
-                now = len(taken)
-                time = max(arrives[now], taken[-1] + 1 if taken else arrives[now])
-                taken.append(max(time, starts[free[now]] + self.hold) if now in free else time)
-
+        reader: list[int] = []
         for pixel, word in enumerate(last):
-            write_to(word)
-            before = starts[-1] + ramp[pixel] - ramp[pixel - 1] if starts else taken[word] + 1
-            starts.append(max(taken[word] + 1, before))
-        write_to(len(arrives) - 1)
-        return np.array(taken, dtype=np.int64), np.array(starts, dtype=np.int64)
+            before = behind[pixel]
+            here = max(lead[pixel], reader[before]) if before >= 0 else lead[pixel]
+            start = word + here + 1
+            if starts:
+                start = max(start, starts[-1] + ramp[pixel] - ramp[pixel - 1])
+            starts.append(start)
+            release = start + self.hold - blocked[pixel]
+            reader.append(max(release, reader[-1]) if reader else release)
+        return np.array(starts, dtype=np.int64)
 
 
 @lru_cache(maxsize=1024)

@@ -22,6 +22,7 @@ from bitwright.lower.from_onnx.levels import (
     format_for,
 )
 from bitwright.lower.from_onnx.model import OnnxNode
+from bitwright.lower.from_onnx.rounds import requantized
 from bitwright.lower.from_onnx.values import Const, Floats, Value
 
 INPUT = "x"
@@ -360,7 +361,13 @@ class Importer:
         return value, value.unit, np.zeros(1)
 
     def tabulated(self, value: Value, node: OnnxNode) -> Value:
-        """Steps such as Relu on quantized levels, where they give whole levels again: a table."""
+        """Steps such as Relu on quantized levels, where they give whole levels again: a table.
+
+        A rounding to whole numbers among the steps makes levels of 1.
+        """
+        found = requantized(self, value, node)
+        if found is not None:
+            return found
         lo, hi = self.ends(value)
         unit = np.abs(value.unit)
         if hi - lo < MAX_TABLE and (unit > 0).all():

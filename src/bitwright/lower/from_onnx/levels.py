@@ -72,9 +72,9 @@ class Quantizer:
         return self._round(np.clip(shifted, lo, hi)) - zero
 
     def _count(self, x: Array, thresholds: Array) -> Array:
-        count = np.zeros(x.shape, np.int64)
+        count = np.zeros((), np.int64)
         for column in range(thresholds.shape[1]):
-            count += x >= thresholds[:, column]
+            count = count + (x >= thresholds[:, column])
         return self.lo + self.step * count
 
     def _round(self, x: Array) -> Array:

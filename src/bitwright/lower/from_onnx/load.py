@@ -331,6 +331,9 @@ def _finish(low: Importer, found: tuple[Output, ...]) -> tuple[Graph, tuple[Outp
     names = {o.edge: LABEL if o.is_label else SCORES for o in found}
     if len(set(names.values())) < len(names):
         names = {}
+    # Other nodes that bear these names step aside.
+    taken = {*names.values()} - {*names}
+    names |= {edge: low.builder.unique(f"{edge}_layer") for edge in taken if edge in raw.types}
     wanted = set(edges)
     kept: list[Node] = []
     for node in reversed(raw.nodes):

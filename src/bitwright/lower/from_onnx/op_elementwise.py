@@ -10,9 +10,12 @@ import numpy as np
 from bitwright.lower.from_onnx.build import Importer
 from bitwright.lower.from_onnx.folding import cast
 from bitwright.lower.from_onnx.joins import join
+from bitwright.lower.from_onnx.levels import MAX_TABLE
 from bitwright.lower.from_onnx.model import OnnxNode
 from bitwright.lower.from_onnx.values import Codes, Const, Floats, Value
 
+
+_WHOLE = 1e-9
 
 
 def fitted(low: Importer, value: Value, const: Const, node: OnnxNode) -> tuple[Value, Floats]:
@@ -158,6 +161,37 @@ def _simple(low: Importer, node: OnnxNode) -> Value:
     return value.then(_PLAIN[node.op])
 
 
+def _gather(low: Importer, node: OnnxNode) -> Value:
+    """A table of constants read at an index that is data: a lookup, whatever the function."""
+    table = np.asarray(low.const(node, 0).value, np.float64)
+    if table.ndim != 1 or not table.size or node.integer("axis", 0) % table.ndim:
+        raise node.error(f"reads a table of shape {table.shape}", "only vectors can be tabulated")
+    if not np.isfinite(table).all():
+        raise node.error("holds numbers that are not finite")
+    value = low.settled(low.data(node, 1), node)
+    lo, hi = low.ends(value)
+    if hi - lo >= MAX_TABLE:
+        raise node.error(f"is indexed by {hi - lo + 1} levels", "quantize the index first")
+    levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))
+    index = value.reals(levels)
+    if low.kind(value).is_bipolar:
+        index[1] = index[0]  # level 0 does not occur
+    if (index % 1).any():
+        raise node.error("is indexed by fractions", "quantize the index first")
+    if index.max() < 0 or index.min() >= table.size:
+        raise node.error(f"is indexed outside its {table.size} entries")
+    # The interval of an edge is that of all channels: what one of them cannot reach is no index.
+    found = table[np.clip(index, 0, table.size - 1).astype(np.int64)].T
+    unit = np.ones(1)
+    if (found % 1).any():
+        unit = np.full(1, np.abs(found[found != 0]).min())
+    whole = np.rint(found / unit)
+    if (np.abs(found / unit - whole) > _WHOLE).any():
+        raise node.error("holds numbers that are no multiples of its smallest", "quantize it")
+    edge = low.table(value.edge, whole.astype(np.int64), {"scale": (float(unit[0]),)}, node)
+    return Value(edge, value.shape, value.order, unit)
+
+
 _PLAIN = {
     "Sigmoid": "sigmoid",
     "Tanh": "tanh",
@@ -180,6 +214,7 @@ HANDLERS = {
     **dict.fromkeys(("Relu", "Clip"), _clip),
     **dict.fromkeys(("Min", "Max"), _min_max),
     "BatchNormalization": _norm,
+    "Gather": _gather,
     **dict.fromkeys(
         (*_PLAIN, "Identity", "Dropout", "Cast", "Neg", "LeakyRelu", "PRelu", "Elu", "Selu"),
         _simple,

@@ -15,6 +15,7 @@ from bitwright.lower.from_onnx.folding import squeezed, target_shape, unsqueezed
 from bitwright.lower.from_onnx.joins import concat
 from bitwright.lower.from_onnx.model import OnnxNode
 from bitwright.lower.from_onnx.op_products import window
+from bitwright.lower.from_onnx.rounds import requantized
 from bitwright.lower.from_onnx.values import Const, Pool, Step, Value
 
 _RANK = 4
@@ -77,6 +78,8 @@ def _pooled(
     pads: tuple[int, int, int, int],
 ) -> Value:
     height, width, _ = low.frame(value)
+    if value.edge and not value.pools and value.codes is None:
+        value = requantized(low, value, node) or value
     pool = Pool(kernel, stride, pads, len(value.steps))
     pool = replace(pool, padding=_ceiled(node, (height, width), pool, may_pad=True))
     window_shape((height, width), pool.kernel, pool.stride, pool.padding)

@@ -18,6 +18,7 @@ from bitwright.lower.from_onnx.values import Const, Floats, Value
 
 _IMAGE_RANK = 4
 _WHOLE = 1e-6
+_MAX_BIAS = 1 << 40
 
 
 class Weights(NamedTuple):
@@ -172,15 +173,33 @@ def _conv(low: Importer, node: OnnxNode) -> Value:
         "dilation": node.ints("dilations", (1, 1)),
         "groups": groups,
     }
-    edge = low.add("conv", (value.edge,), node, attrs, {"weight": levels})
+    bias = _bias(low, node, 2, rows)
+    if bias is not None and rows_at is not None and bias.size > 1:
+        bias = _scattered(bias, rows_at)
+    params, bias = _with_bias(levels, bias, each * scale, offset)
+    edge = low.add("conv", (value.edge,), node, attrs, params)
     order = views.permuted(low.frames[edge], rows_at, last)
     shape = views.canonical(low.frames[edge]).shape if order is None else order.shape
     result = Value(edge, shape, order, each * scale)
     result = _with_offset(result, levels, scale, offset, groups)
-    bias = _bias(low, node, 2, rows)
-    if bias is None:
-        return result
-    return result.then("add", bias if rows_at is None or bias.size == 1 else _scattered(bias, rows_at))
+    return result if bias is None else result.then("add", bias)
+
+
+def _with_bias(
+    levels: IntArray, bias: Floats | None, unit: Floats, offset: Floats
+) -> tuple[dict[str, IntArray], Floats | None]:
+    """The parameters of a product: a bias of whole levels is one of them, others come behind."""
+    params = {"weight": levels}
+    if bias is None or offset.any():
+        return params, bias
+    whole = np.rint(bias / unit)
+    if not np.array_equal(whole * unit, np.broadcast_to(bias, whole.shape)):
+        return params, bias
+    if np.abs(whole).max() >= _MAX_BIAS:
+        return params, bias
+    if whole.any():
+        params["bias"] = np.broadcast_to(whole, (len(levels),)).astype(np.int64)
+    return params, None
 
 
 def _scattered(array: Floats, place: IntArray) -> Floats:
@@ -253,7 +272,9 @@ def _with_offset(
     return result.then("add", (sums * each).sum(axis=1) * scale)
 
 
-def dense(low: Importer, node: OnnxNode, value: Value, const: Const) -> Value:
+def dense(
+    low: Importer, node: OnnxNode, value: Value, const: Const, bias: Floats | None = None
+) -> Value:
     """A product with a (rows, columns) constant: a dense layer, or a 1x1 convolution."""
     weights = integer_weights(const, node)
     rows, columns = weights.levels.shape
@@ -275,16 +296,19 @@ def dense(low: Importer, node: OnnxNode, value: Value, const: Const) -> Value:
         levels, common = _into_weights(gain, levels, node)
         gain = np.full(1, common)
     attrs = _attrs(Weights(levels, weights.scale), node)
+    unit = gain * weights.scale
     if len(value.shape) == _IMAGE_RANK:
-        kernel = levels.reshape(rows, 1, 1, -1)
-        edge = low.add("conv", (value.edge,), node, attrs, {"weight": kernel})
+        params, bias = _with_bias(levels.reshape(rows, 1, 1, -1), bias, unit, offset)
+        edge = low.add("conv", (value.edge,), node, attrs, params)
         order = views.permuted(low.frames[edge], None, last=True)
         assert order is not None
-        result = Value(edge, order.shape, order, gain * weights.scale)
+        result = Value(edge, order.shape, order, unit)
     else:
-        edge = low.add("dense", (value.edge,), node, attrs, {"weight": levels})
-        result = Value(edge, (1, rows), None, gain * weights.scale)
-    return _with_offset(result, levels.reshape(rows, -1), weights.scale, offset, 1)
+        params, bias = _with_bias(levels, bias, unit, offset)
+        edge = low.add("dense", (value.edge,), node, attrs, params)
+        result = Value(edge, (1, rows), None, unit)
+    result = _with_offset(result, levels.reshape(rows, -1), weights.scale, offset, 1)
+    return result if bias is None else result.then("add", bias)
 
 
 def _matrix(low: Importer, node: OnnxNode) -> tuple[Value, Const]:
@@ -311,11 +335,11 @@ def _gemm(low: Importer, node: OnnxNode) -> Value:
     if node.integer("transA", 0):
         raise node.error("transposes its data", "export it with transA=0")
     rows_first = const if node.integer("transB", 0) else const.moved(np.transpose)
-    result = dense(low, node, value, rows_first)
     alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
-    if alpha != 1.0:
-        result = result.then("mul", np.full(1, alpha))
     bias = _bias(low, node, 2, rows_first.value.shape[0])
+    if alpha == 1.0:
+        return dense(low, node, value, rows_first, None if bias is None else bias * beta)
+    result = dense(low, node, value, rows_first).then("mul", np.full(1, alpha))
     return result if bias is None else result.then("add", bias * beta)
 
 

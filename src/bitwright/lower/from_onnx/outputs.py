@@ -185,11 +185,11 @@ def finish(low: Importer, names: tuple[str, ...]) -> tuple[Output, ...]:
             found.append(Output(name, tensor.edge, True, tensor))
             continue
         value = low.settled(_vector_of(low, tensor, node), node)
-        if len(value.shape) == 2 and len(names) == 1 and low.ends(value) != (0, 0):  # noqa: PLR2004
+        if len(value.shape) == 2:  # noqa: PLR2004 (batch, classes)
             value = _scores(low, value, node)
         if value.edge not in low.made:
             raise node.error("is the network's input", "there is nothing to build")
-        found.append(Output(name, value.edge, False, replace(value, shape=tensor.shape) if value.order is None and value.shape == tensor.shape else value))
+        found.append(Output(name, value.edge, False, value))
     scores = [o for o in found if not o.is_label]
     if len(found) == 1 and scores and len(low.frame(scores[0].value)) == 1 and low.rankable:
         node = OnnxNode("label", "TopK", "", (), ())

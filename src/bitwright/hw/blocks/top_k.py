@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`argmax`: index of the first maximum."""
+"""`top_k`: indices of the largest elements of a vector."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ from bitwright.hw.blocks.base import Block, Firing, Fold, Instance
 
 @final
 @dataclass(frozen=True)
-class Argmax(Block):
-    """Takes PE classes a beat, gives one index a frame; module `argmax`."""
+class TopK(Block):
+    """Takes PE classes a beat, gives k indices a frame, one a beat; module `top_k`.
+
+    More than one index needs PE = 1.
+    """
 
     @property
     def pe(self) -> int:
         return self.integer("pe")
+
+    @property
+    def k(self) -> int:
+        return self.node.integer("k")
 
     @property
     def lanes(self) -> tuple[int, int]:
@@ -34,18 +41,21 @@ class Argmax(Block):
 
     def firing(self) -> Firing:
         beats = self.inputs[0].beats
-        last = np.array([beats - 1], dtype=np.int64)
-        return Firing(beats, np.arange(beats, dtype=np.int64), last, 3 + (self.pe - 1).bit_length())
+        # The indices after the first come from a shift register, one a cycle.
+        made = beats - 1 + np.arange(self.k, dtype=np.int64)
+        latency = 3 + (self.pe - 1).bit_length()
+        return Firing(beats, np.arange(beats, dtype=np.int64), made, latency)
 
     def features(self, family: str) -> dict[str, float]:
         node = self.input_type.wire_bits + self.output_type.wire_bits + 1
-        return {"compare": 2 * self.pe * node}
+        return {"compare": (2 * self.pe + 3 * (self.k - 1)) * node}
 
     def instance(self) -> Instance:
         return Instance(
-            "argmax",
+            "top_k",
             {
                 "Classes": self.classes,
+                "K": self.k,
                 "PE": self.pe,
                 "Width": self.input_type.wire_bits,
                 "Signed": int(self.input_type.is_signed),

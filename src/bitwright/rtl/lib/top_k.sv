@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Index of the first maximum of Classes scores, PE scores a beat (lane 0 first), Classes/PE beats
-// a frame, one beat a cycle, one output beat a frame. A frame's last beat accepted in cycle t
-// gives its index in cycle t + 3 + $clog2(PE).
+// Indices of the K largest of Classes scores, the largest first, of equals the first; PE scores a
+// beat (lane 0 first), Classes/PE beats a frame, one beat a cycle, K output beats a frame, one
+// index each. A frame's last beat accepted in cycle t gives its j-th index (from 0) in cycle
+// t + 3 + $clog2(PE) + j. K above 1 needs PE = 1.
 `default_nettype none
-module argmax #(
+module top_k #(
   parameter int Classes    = 10,
+  parameter int K          = 1,
   parameter int PE         = 1,
   parameter int Width      = 12,
   parameter bit Signed     = 1'b1,
@@ -20,10 +22,13 @@ module argmax #(
   output logic [IndexWidth-1:0] out_data_o
 );
   if (Classes < 1 || PE < 1 || Classes % PE != 0) begin : gen_check_fold
-    $error("argmax: PE must divide Classes");
+    $error("top_k: PE must divide Classes");
   end
   if (Width < 1 || IndexWidth < 1 || Classes > (1 << IndexWidth)) begin : gen_check_index
-    $error("argmax: IndexWidth must hold Classes - 1");
+    $error("top_k: IndexWidth must hold Classes - 1");
+  end
+  if (K < 1 || K > Classes || (K > 1 && PE != 1)) begin : gen_check_k
+    $error("top_k: K must be 1 to Classes, and PE 1 if it is more than 1");
   end
 
   localparam int Fold      = Classes / PE;
@@ -103,22 +108,62 @@ module argmax #(
     if (en) heap_q <= heap_d;
   end
 
-  // Running winner over the beats of the frame; only a greater score replaces it.
-  logic [NodeWidth-1:0] winner, best_q;
-  logic                 done_q, take;
+  // The K best of the frame so far, best first; only a greater score goes before another.
+  logic [NodeWidth-1:0]    winner;
+  logic [K*NodeWidth-1:0]  best_q;
+  logic [K-1:0]            beats;  // the winner goes before place k
+  logic                    done_q, out_valid;
+  logic [IndexWidth-1:0]   out_index;
 
   assign winner = heap_q[NodeWidth +: NodeWidth];
-  assign take   = first_q[Depth-1] | (winner[KeyWidth-1:0] > best_q[KeyWidth-1:0]);
 
-  always_ff @(posedge clk_i) begin : p_best
+  always_ff @(posedge clk_i) begin : p_done
     if (!rst_ni) done_q <= 1'b0;
     else if (en) done_q <= valid_q[Depth-1] & last_q[Depth-1];
-    if (en && valid_q[Depth-1] && take) best_q <= winner;
+  end
+
+  for (genvar k = 0; k < K; k++) begin : gen_best
+    assign beats[k] = first_q[Depth-1]
+                    | (winner[KeyWidth-1:0] > best_q[k*NodeWidth +: KeyWidth]);
+    if (k == 0) begin : gen_first
+      always_ff @(posedge clk_i) begin : p_best
+        if (en && valid_q[Depth-1] && beats[0]) best_q[NodeWidth-1:0] <= winner;
+      end
+    end else begin : gen_next
+      // At the first score of a frame the places behind it become empty: key 0.
+      always_ff @(posedge clk_i) begin : p_best
+        if (en && valid_q[Depth-1] && beats[k]) begin
+          best_q[k*NodeWidth +: NodeWidth] <= first_q[Depth-1] ? '0
+            : beats[k-1] ? best_q[(k-1)*NodeWidth +: NodeWidth] : winner;
+        end
+      end
+    end
+  end
+
+  if (K == 1) begin : gen_one
+    assign out_valid = done_q;
+    assign out_index = best_q[NodeWidth-1 -: IndexWidth];
+  end else begin : gen_many
+    // The first index goes out at once, the others through a shift register: the next frame
+    // may begin meanwhile.
+    logic [K-2:0]                left_q;
+    logic [(K-1)*IndexWidth-1:0] rest_q, rest;
+
+    for (genvar k = 1; k < K; k++) begin : gen_rest
+      assign rest[(k-1)*IndexWidth +: IndexWidth] = best_q[(k+1)*NodeWidth-1 -: IndexWidth];
+    end
+    always_ff @(posedge clk_i) begin : p_left
+      if (!rst_ni) left_q <= '0;
+      else if (en) left_q <= done_q ? '1 : left_q >> 1;
+      if (en) rest_q <= done_q ? rest : rest_q >> IndexWidth;
+    end
+    assign out_valid = done_q | left_q[0];
+    assign out_index = done_q ? best_q[NodeWidth-1 -: IndexWidth] : rest_q[IndexWidth-1:0];
   end
 
   stream_skid #(.Width(IndexWidth)) i_skid (
     .clk_i, .rst_ni,
-    .in_valid_i(done_q), .in_ready_o(en), .in_data_i(best_q[NodeWidth-1 -: IndexWidth]),
+    .in_valid_i(out_valid), .in_ready_o(en), .in_data_i(out_index),
     .out_valid_o, .out_ready_i, .out_data_o
   );
 

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lookup`: a table of output levels, one word for each input code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from bitwright.figures import Resources
+from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, one_to_one, pe_foldings
+from bitwright.hw.memory import (
+    STYLE_CODES,
+    Memory,
+    bram_count,
+    choose_style,
+    pack_lanes,
+    rom_luts,
+)
+from bitwright.ir import IntArray, Node
+
+
+@final
+@dataclass(frozen=True)
+class Lookup(Block):
+    """Any activation of a few bits; module `lookup`. The address is the code on the wire."""
+
+    LATENCY = 3
+
+    @property
+    def pe(self) -> int:
+        return self.integer("pe")
+
+    @property
+    def lanes(self) -> tuple[int, int]:
+        return self.pe, self.pe
+
+    @property
+    def shared(self) -> bool:
+        """All channels have the same table."""
+        return len(self.node.params["table"]) == 1
+
+    @property
+    def fold(self) -> int:
+        """Tables that one lane goes through."""
+        return 1 if self.shared else self.input_type.channels // self.pe
+
+    @property
+    def depth(self) -> int:
+        """Words of one lane's memory."""
+        return self.fold << self.input_type.wire_bits
+
+    def foldings(self) -> tuple[Fold, ...]:
+        return tuple(
+            Fold((*fold.attrs, ("ram_style", style)), fold.lanes_in, fold.lanes_out)
+            for fold in pe_foldings(self.input_type.channels)
+            for style in ("distributed", "block")
+        )
+
+    def firing(self) -> Firing:
+        return one_to_one(self.inputs[0].beats, self.LATENCY)
+
+    @cached_property
+    def codes(self) -> IntArray:
+        """``(tables, 2**bits)``: the output's wire pattern as a number, for every input code; codes
+        that do not occur give that of some level that does."""
+        kind, bits = self.input_type, self.input_type.wire_bits
+        code = np.arange(1 << bits, dtype=np.int64)
+        if kind.is_bipolar:
+            level = 2 * code - 1
+        else:
+            level = np.where(code >> (bits - 1), code - (1 << bits), code) if kind.lo < 0 else code
+        level = np.clip(level, kind.lo, kind.hi)
+        out = self.node.params["table"][:, level - kind.lo]
+        return np.asarray((out + 1) // 2 if self.output_type.is_bipolar else out)
+
+    def table_memory(self) -> Memory:
+        """Word code, or fold*2^bits + code; lane p holds the table of channel fold*PE + p."""
+        bits, size = self.output_type.wire_bits, 1 << self.input_type.wire_bits
+        if self.shared:
+            layout = f"{self.name}: word code, the output code of every channel, {bits} bits"
+            return pack_lanes(self.codes.T, bits, layout)
+        words = self.codes.reshape(self.fold, self.pe, size).transpose(0, 2, 1)
+        layout = (
+            f"{self.name}: word fold*{size} + code, lane p is the output code of channel "
+            f"fold*PE + p, PE={self.pe}, {bits} bits"
+        )
+        return pack_lanes(words.reshape(-1, self.pe), bits, layout)
+
+    def rom_cost(self, family: str, *, in_luts: bool) -> Resources:
+        """One ROM a lane."""
+        bits = self.output_type.wire_bits
+        if in_luts:
+            return Resources(lut=self.pe * rom_luts(family, self.depth, bits))
+        return Resources(bram=self.pe * bram_count(family, self.depth, bits))
+
+    def resolve(self, family: str) -> Node:
+        luts = self.rom_cost(family, in_luts=True).lut
+        brams = self.rom_cost(family, in_luts=False).bram
+        return self.with_attrs(ram_style=choose_style(self.string("ram_style"), luts, brams))
+
+    def memory_cost(self, family: str) -> Resources:
+        return self.rom_cost(family, in_luts=self.string("ram_style") != "block")
+
+    def features(self, family: str) -> dict[str, float]:
+        return {"skid": self.outputs[0].width, "counter": self.fold.bit_length()}
+
+    def instance(self) -> Instance:
+        return Instance(
+            "lookup",
+            {
+                "Channels": self.pe if self.shared else self.input_type.channels,
+                "PE": self.pe,
+                "InWidth": self.input_type.wire_bits,
+                "OutWidth": self.output_type.wire_bits,
+                "Shared": int(self.shared),
+                "RomStyle": STYLE_CODES[self.string("ram_style")],
+            },
+            {"TableFile": self.table_memory()},
+        )

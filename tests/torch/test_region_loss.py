@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The region loss against the same written as loops, and its laws."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from bitwright.data.detection_boxes import ANCHORS, decode, iou
+from bitwright.errors import DataError, ModelError
+from bitwright.train.region_loss import RegionLoss
+
+H, W = 4, 6
+
+
+def sigmoid(v: float) -> float:
+    return 1 / (1 + math.exp(-v))
+
+
+def by_loops(output: np.ndarray, truth: list[np.ndarray], variant: str) -> float:
+    """One cell after another, with nothing shared but the overlap of two boxes."""
+    coordinate, obj, empty = [], [], []
+    for image, boxes in zip(output, truth, strict=True):
+        owner = {}
+        for box in boxes:
+            gx, gy = (box[0] + box[2]) / 2 * W, (box[1] + box[3]) / 2 * H
+            gw, gh = (box[2] - box[0]) * W, (box[3] - box[1]) * H
+            sizes = [
+                min(gw, a) * min(gh, b) / (gw * gh + a * b - min(gw, a) * min(gh, b))
+                for a, b in ANCHORS
+            ]
+            owner[int(np.argmax(sizes)), int(gy), int(gx)] = (gx, gy, gw, gh, box)
+        for a in range(2):
+            for y in range(H):
+                for x in range(W):
+                    t = image[5 * a : 5 * a + 5, y, x]
+                    cx, cy = (sigmoid(t[0]) + x) / W, (sigmoid(t[1]) + y) / H
+                    w, h = math.exp(t[2]) * ANCHORS[a][0] / W, math.exp(t[3]) * ANCHORS[a][1] / H
+                    mine = [cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2]
+                    conf = sigmoid(t[4])
+                    if (a, y, x) in owner:
+                        gx, gy, gw, gh, box = owner[a, y, x]
+                        error = (sigmoid(t[0]) - (gx - x)) ** 2 + (sigmoid(t[1]) - (gy - y)) ** 2
+                        error += (t[2] - math.log(gw / ANCHORS[a][0])) ** 2
+                        error += (t[3] - math.log(gh / ANCHORS[a][1])) ** 2
+                        share = gw * gh / (W * H)
+                        coordinate.append(error * (1 if variant == "summed" else 2 - share))
+                        obj.append((conf - (iou(mine, box) if variant == "summed" else 1)) ** 2)
+                    elif max((float(iou(mine, box)) for box in boxes), default=0) <= 0.6:
+                        empty.append(conf**2)
+    if variant == "summed":
+        return float(sum(coordinate) + 5 * sum(obj) + sum(empty)) / 2
+    return float(np.mean(coordinate or 0) + 5 * np.mean(obj or 0) + np.mean(empty))
+
+
+def boxes(rng: np.random.Generator, count: int) -> np.ndarray:
+    low = rng.uniform(0, 0.6, (count, 2))
+    return np.concatenate([low, low + rng.uniform(0.05, 0.4, (count, 2))], axis=1)
+
+
+@pytest.mark.parametrize("variant", ["summed", "averaged"])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_loss_is_the_printed_one(variant: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    output = rng.normal(0, 0.7, (3, 10, H, W))
+    truth = [boxes(rng, count) for count in (0, 1, 3)]
+    loss = RegionLoss(variant=variant)
+    found = loss(torch.from_numpy(output), [torch.from_numpy(t) for t in truth])
+    assert found.item() == pytest.approx(by_loops(output, truth, variant), rel=1e-10)
+
+
+def test_boxes_that_overlap_enough_are_left_alone() -> None:
+    """A prediction beside the assigned cell that fits the true box keeps its confidence."""
+    truth = torch.tensor([[0.175, 0.30, 0.675, 0.80]], dtype=torch.float64)
+    cx, cy, w, h = 0.425 * W, 0.55 * H, 0.5 * W, 0.5 * H
+    output = torch.zeros(1, 10, H, W, dtype=torch.float64)
+    neighbour = output[0, :5, int(cy), int(cx) - 1]
+    neighbour[:4] = torch.tensor(
+        [5.0, -1.4, math.log(w / ANCHORS[0][0]), math.log(h / ANCHORS[0][1])]
+    )
+    output.requires_grad_(True)
+    RegionLoss()(output, [truth]).backward()
+    assert output.grad[0, 4, int(cy), int(cx) - 1] == 0
+    assert output.grad[0, 4, int(cy), int(cx) - 2] > 0
+
+
+@pytest.mark.parametrize("variant", ["summed", "averaged"])
+def test_descent_finds_the_box(variant: str) -> None:
+    torch.manual_seed(0)
+    truth = torch.tensor([[0.2, 0.35, 0.45, 0.7]])
+    output = torch.zeros(1, 10, H, W, requires_grad=True)
+    optimizer = torch.optim.Adam([output], 0.1)
+    loss = RegionLoss(variant=variant)
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss(output, [truth]).backward()
+        optimizer.step()
+    found = decode(output.detach().numpy())
+    assert iou(found.boxes, truth.numpy())[0] > 0.95
+    assert found.confidence[0] > 0.9
+
+
+def test_mistakes_are_explained() -> None:
+    loss = RegionLoss()
+    output = torch.zeros(1, 10, H, W)
+    with pytest.raises(ModelError, match="unknown variant 'mean'"):
+        RegionLoss(variant="mean")
+    with pytest.raises(DataError, match=r"expected \(N, 10, H, W\)"):
+        loss(torch.zeros(1, 12, H, W), [torch.zeros(0, 4)])
+    with pytest.raises(DataError, match="1 images, but true boxes of 2"):
+        loss(output, [torch.zeros(0, 4)] * 2)
+    with pytest.raises(DataError, match=r"found \(4,\)"):
+        loss(output, [torch.zeros(4)])
+    for box in ([0.5, 0.5, 0.5, 0.6], [0.9, 0.1, 1.3, 0.2], [10, 10, 30, 30]):
+        with pytest.raises(DataError, match="image 0: a true box is empty or has its centre"):
+            loss(output, [torch.tensor([box])])
