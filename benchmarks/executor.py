@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from executor_nets import cnv, float_onnx, int8_onnx, tfc
+from executor_nets import cnv, float_onnx, int8_onnx, skynet, tfc
 
 from bitwright.ir import Graph
 from bitwright.ir.executor import Executor, available_threads, native_status
@@ -42,8 +42,10 @@ NETS = {
     "cnv-w2a2": ("cnv", "int2", "uint2"),
     "cnv-w1a1": ("cnv", "bipolar", "bipolar"),
     "cnv-w4a4": ("cnv", "int4", "uint4"),
+    "skynet-w4a4": ("skynet", "int4", "uint4"),
 }
-BATCHES = (1, 100)
+BUILDERS = {"cnv": cnv, "tfc": tfc, "skynet": skynet}
+BATCHES = {"cnv": (1, 100), "tfc": (1, 100), "skynet": (1, 4)}
 OURS, NUMPY = "bitwright", "bitwright, numpy backend"
 INT8, FLOAT32, QONNX = "ONNX Runtime int8", "ONNX Runtime float32", "QONNX"
 _SLOT_S = 0.25
@@ -78,13 +80,15 @@ class Contender:
         return calls * self.batch / spent
 
 
-def ours(graph: Graph, threads: int, images: np.ndarray) -> list[Contender]:
+def ours(
+    graph: Graph, threads: int, images: np.ndarray, batches: tuple[int, ...]
+) -> list[Contender]:
     """Native and numpy executor."""
     found = []
     native = Executor(graph, threads=threads, backend="native")
     fallback = Executor(graph, backend="numpy")
     kernels = ", ".join(sorted(set(native.kernels.values())))
-    for batch in BATCHES:
+    for batch in batches:
         part = np.ascontiguousarray(images[:batch])
         found.append(Contender(OURS, batch, lambda x=part: native(x), kernels))
         found.append(Contender(NUMPY, batch, lambda x=part: fallback(x)))
@@ -120,14 +124,15 @@ def onnxruntime_peers(name: str, threads: int, folder: Path) -> list[Contender]:
     """Float32, and the fastest of the 8-bit variants for each batch size."""
     source = folder / f"{name}.onnx"
     shape = float_onnx(name, source)
-    images = np.random.default_rng(2).random((max(BATCHES), *shape), dtype=np.float32)
+    batches = BATCHES[name]
+    images = np.random.default_rng(2).random((max(batches), *shape), dtype=np.float32)
     found = []
-    for batch in BATCHES:
+    for batch in batches:
         part = images[:batch]
         plain = _session(source, threads)
         found.append(Contender(FLOAT32, batch, lambda s=plain, x=part: s.run(None, {"x": x})))
     sessions = {p.stem: _session(p, threads) for p in int8_onnx(source, shape, folder)}
-    for batch in BATCHES:
+    for batch in batches:
         variants = []
         for stem, session in sessions.items():
             run = lambda s=session, x=images[:batch]: s.run(None, {"x": x})  # noqa: E731
@@ -175,15 +180,16 @@ def ratio(ours_: Contender, peer: Contender) -> float:
 def bench(net: str, threads: int, rounds: int, with_qonnx: bool) -> list[dict[str, Any]]:
     """All rows of one network."""
     name, weights, activations = NETS[net]
-    graph = cnv(weights, activations) if name == "cnv" else tfc(weights, activations)
+    graph = BUILDERS[name](weights, activations)
     shape = graph.types["x"].shape
-    images = np.random.default_rng(3).integers(0, 256, (max(BATCHES), *shape), dtype=np.uint8)
+    batches = BATCHES[name]
+    images = np.random.default_rng(3).integers(0, 256, (max(batches), *shape), dtype=np.uint8)
     compared = check(graph, threads, images)
     with tempfile.TemporaryDirectory() as folder:
-        contenders = ours(graph, threads, images)
+        contenders = ours(graph, threads, images, batches)
         contenders += onnxruntime_peers(name, threads, Path(folder))
         if with_qonnx:
-            contenders += qonnx_peer(graph, images, (1,) if name == "cnv" else BATCHES)
+            contenders += qonnx_peer(graph, images, batches if name == "tfc" else (1,))
         race(contenders, rounds)
     peers = {c.batch: c for c in contenders if c.name == INT8}
     return [

@@ -4,7 +4,8 @@
 Weights are random: speed does not depend on them. Thresholds are as many as the formats need,
 spread over the accumulators, so that all levels occur. TFC is 784-64-64-64-10, CNV is the VGG-like
 CIFAR network of the FINN paper (Umuroglu et al. 2017): 3x3 convolutions without padding,
-64-64-pool-128-128-pool-256-256, dense 512-512-10; both take 8-bit images.
+64-64-pool-128-128-pool-256-256, dense 512-512-10; SkyNet (Zhang et al. 2020) is the detector with a
+depthwise and a 1x1 convolution a bundle and a bypass, at 160x320. All take 8-bit images.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ CNV_POOLS = (1, 3)
 CNV_HIDDEN = (512, 512)
 TFC_HIDDEN = (64, 64, 64)
 CLASSES = 10
+SKYNET_IMAGE = (160, 320, 3)
+SKYNET_WIDTHS = (48, 96, 192, 384, 512, 96)  # of the bundles
+SKYNET_POOLS = (0, 1, 2)  # after these bundles
+SKYNET_BYPASS = (2, 4)  # from the output of one bundle to beside that of another
 
 
 def _levels(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -44,6 +49,13 @@ class _Net:
 
     def add(self, op: str, attrs: dict[str, Any], params: dict[str, np.ndarray]) -> None:
         self.edge = self.builder.add(op, (self.edge,), attrs=attrs, params=params)
+
+    def depthwise(self) -> None:
+        """3x3, padding 1."""
+        channels = self.builder.types[self.edge].channels
+        weight = _levels(self.rng, self.weights, (channels, 3, 3, 1))
+        attrs = {"weight_format": self.weights, "groups": channels, "padding": (1, 1, 1, 1)}
+        self.add("conv", attrs, {"weight": weight})
 
     def product(self, op: str, rows: int, kernel: tuple[int, ...]) -> None:
         shape = (rows, *kernel, self.builder.types[self.edge].channels)
@@ -89,6 +101,25 @@ def cnv(weights: str, activations: str) -> Graph:
     return net.finish()
 
 
+def skynet(weights: str, activations: str) -> Graph:
+    """SkyNet with its bypass; its output is an image, 20 x 40 pixels of 10 numbers."""
+    net = _Net("skynet", SKYNET_IMAGE, weights, activations)
+    early = ""
+    for index, rows in enumerate(SKYNET_WIDTHS):
+        net.depthwise()
+        net.activation()
+        net.product("conv", rows, (1, 1))
+        net.activation()
+        if index == SKYNET_BYPASS[0]:
+            early = net.builder.add("space_to_depth", (net.edge,), attrs={"block": 2})
+        if index == SKYNET_BYPASS[1]:
+            net.edge = net.builder.add("concat", (early, net.edge))
+        if index in SKYNET_POOLS:
+            net.add("max_pool", {"kernel": (2, 2), "stride": (2, 2)}, {})
+    net.product("conv", CLASSES, (1, 1))
+    return net.builder.finish(net.edge)
+
+
 class _Onnx:
     """A chain of float32 layers with ReLU, NCHW."""
 
@@ -113,27 +144,32 @@ class _Onnx:
         self.arrays.append(numpy_helper.from_array(values, name))
         return name
 
-    def conv(self, rows: int, columns: int) -> None:
-        weight = self.array(rows, columns, 3, 3, scale=(2 / (9 * columns)) ** 0.5)
-        self.node("Conv", (weight, self.array(rows, scale=0.01)), kernel_shape=[3, 3])
+    def conv(self, rows: int, columns: int, side: int = 3, **attrs: Any) -> None:
+        taps = columns // attrs.get("group", 1)
+        weight = self.array(rows, taps, side, side, scale=(2 / (side**2 * taps)) ** 0.5)
+        bias = self.array(rows, scale=0.01)
+        self.node("Conv", (weight, bias), kernel_shape=[side, side], **attrs)
 
     def dense(self, rows: int, columns: int) -> None:
         weight = self.array(columns, rows, scale=(2 / columns) ** 0.5)
         self.node("Gemm", (weight, self.array(rows, scale=0.01)))
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, *, image: bool = False) -> None:
         import onnx
         from onnx import TensorProto, helper
 
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", *self.shape])
-        y = helper.make_tensor_value_info(self.edge, TensorProto.FLOAT, ["n", CLASSES])
+        axes = ["n", CLASSES, "h", "w"] if image else ["n", CLASSES]
+        y = helper.make_tensor_value_info(self.edge, TensorProto.FLOAT, axes)
         graph = helper.make_graph(self.nodes, "float", [x], [y], self.arrays)
         opset = [helper.make_opsetid("", 17)]
         onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
 
 
 def float_onnx(name: str, path: Path) -> tuple[int, ...]:
-    """Write the float32 network ``cnv`` or ``tfc``; returns the shape of one input."""
+    """Write the float32 network of that name; returns the shape of one input."""
+    if name == "skynet":
+        return _skynet_onnx(path)
     net = _Onnx((3, 32, 32) if name == "cnv" else (784,))
     columns = net.shape[0]
     if name == "cnv":
@@ -150,6 +186,31 @@ def float_onnx(name: str, path: Path) -> tuple[int, ...]:
         columns = rows
     net.dense(CLASSES, columns)
     net.save(path)
+    return net.shape
+
+
+def _skynet_onnx(path: Path) -> tuple[int, ...]:
+    """Batch norms folded into the convolutions; space to depth as ONNX's own operator."""
+    height, width, columns = SKYNET_IMAGE
+    net = _Onnx((columns, height, width))
+    early = ""
+    for index, rows in enumerate(SKYNET_WIDTHS):
+        net.conv(columns, columns, group=columns, pads=[1, 1, 1, 1])
+        net.node("Relu")
+        net.conv(rows, columns, 1)
+        net.node("Relu")
+        columns = rows
+        if index == SKYNET_BYPASS[0]:
+            late = net.edge
+            net.node("SpaceToDepth", blocksize=2)
+            early, net.edge = net.edge, late
+        if index == SKYNET_BYPASS[1]:
+            net.node("Concat", (early,), axis=1)
+            columns += 4 * SKYNET_WIDTHS[SKYNET_BYPASS[0]]
+        if index in SKYNET_POOLS:
+            net.node("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
+    net.conv(CLASSES, columns, 1)
+    net.save(path, image=True)
     return net.shape
 
 

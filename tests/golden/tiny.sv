@@ -229,8 +229,9 @@ module tiny (
   );
 
   // label: int6[3] -> int2[1]
-  argmax #(
+  top_k #(
     .Classes(3),
+    .K(1),
     .PE(3),
     .Width(6),
     .Signed(1),

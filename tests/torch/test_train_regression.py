@@ -36,7 +36,7 @@ def test_a_student_learns_its_teachers_outputs_and_features() -> None:
     teacher, student = network(1), network(2)
     before = {k: v.clone() for k, v in teacher.state_dict().items()}
     statistics = {k: v.clone() for k, v in student.state_dict().items() if "running" in k}
-    config = Regression(300, lr=0.02, features=("2",), feature_weight=0.5)
+    config = Regression(300, lr=0.1, features=("2",), feature_weight=0.5)
     losses = regress(student, teacher, batches, config)
     assert len(losses) == 300
     assert sum(losses[-10:]) < 0.2 * sum(losses[:10])
@@ -51,7 +51,7 @@ def test_a_student_learns_its_teachers_outputs_and_features() -> None:
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
-    config = Regression(12, lr=0.01, save_every=4)
+    config = Regression(12, lr=0.05, save_every=4)
     whole = network(2)
     expected = regress(whole, network(1), batches, config)
     path = tmp_path / "run.pt"
@@ -75,19 +75,22 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     assert regress(network(4), network(1), batches, config, checkpoint=path) == expected
 
 
-def test_scales_have_a_learning_rate_of_their_own() -> None:
+def test_a_step_changes_large_and_small_tensors_by_the_same_share() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.scale = nn.Parameter(torch.ones(()))
-            self.weight = nn.Parameter(torch.ones(()))
+            self.large = nn.Parameter(torch.tensor([30.0, 40.0]))
+            self.small = nn.Parameter(torch.tensor(0.01))
+            self.zero = nn.Parameter(torch.tensor(0.0))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * self.scale + self.weight
+            return x * self.large + self.small + self.zero
 
     model = Scaled()
-    regress(model, nn.Identity(), lambda n: torch.ones(3), Regression(1, lr=0.5, scale_lr=0.01))
-    assert model.weight.item() == pytest.approx(0.5) and model.scale.item() == pytest.approx(0.99)
+    regress(model, nn.Identity(), lambda n: torch.ones(3, 2), Regression(1, lr=0.1))
+    step = 0.1 * 1250**0.5
+    assert model.large.tolist() == pytest.approx([30 - step, 40 - step])
+    assert model.small.item() == pytest.approx(0.009) and model.zero.item() == pytest.approx(-1e-4)
 
 
 def test_a_loss_of_ones_own_sees_student_and_teacher() -> None:

@@ -8,18 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from bitwright.errors import MismatchError
 from bitwright.ir import Graph, IntArray
-from bitwright.lower.from_torch import SCORES, nhwc_order, node_name
-from bitwright.quant.frozen import (
-    AffineActivation,
-    Dequantize,
-    FrozenModel,
-    QuantizeInput,
-    ShiftActivation,
-)
+from bitwright.lower.torch_orders import Order, place
+from bitwright.lower.torch_walk import SCORES, node_name
+from bitwright.quant.frozen import Dequantize, FrozenModel, QuantizeInput
 
 Execute = Callable[[Graph, Mapping[str, IntArray]], Mapping[str, IntArray]]
 
@@ -91,10 +86,10 @@ def _reference(graph: Graph, feeds: Mapping[str, IntArray]) -> Mapping[str, IntA
 
 
 def _to_graph_layout(levels: Tensor, order: IntArray | None) -> IntArray:
-    """NCHW -> NHWC; a flattened image from torch's order into ours."""
+    """NCHW -> NHWC, the last axis from torch's order into ours."""
     array = levels.detach().cpu().to(torch.float64).numpy()
     array = np.moveaxis(array, 1, -1) if array.ndim == 4 else array
-    return np.asarray(array if order is None else array[:, order]).astype(np.int64)
+    return np.asarray(array if order is None else array[..., order]).astype(np.int64)
 
 
 def frozen_levels(frozen: FrozenModel, images: Tensor) -> dict[str, IntArray]:
@@ -104,23 +99,19 @@ def frozen_levels(frozen: FrozenModel, images: Tensor) -> dict[str, IntArray]:
         images: reals as the model takes them, (N, C, H, W) or (N, C).
     """
     values = frozen.intermediates(images)
-    orders: dict[fx.Node, IntArray | None] = {}
+    orders: dict[fx.Node, Order] = {}
     found: dict[str, IntArray] = {}
     for node in frozen.graph.nodes:
         module = frozen.get_submodule(str(node.target)) if node.op == "call_module" else None
         if module is None or isinstance(module, Dequantize):
             continue
-        (source,) = node.all_input_nodes
-        if isinstance(module, nn.Flatten) and values[source.name].dim() == 4:
-            channels, height, width = values[source.name].shape[1:]
-            orders[node] = nhwc_order((height, width, channels))
-        elif isinstance(module, AffineActivation | ShiftActivation | nn.Flatten):
-            orders[node] = orders.get(source)
-        else:
-            orders[node] = None
+        given = [orders.get(source) for source in node.args]
+        shapes = [tuple(values[source.name].shape[1:]) for source in node.args]
+        orders[node] = place(module, given, shapes).order
         name = "x" if isinstance(module, QuantizeInput) else node_name(node)
         found[name] = _to_graph_layout(values[node.name], orders[node])
-    found[SCORES] = found[node_name(frozen.graph.output_node().args[0].args[0])]
+    last = frozen.graph.output_node().args[0].args[0]
+    found[SCORES] = _to_graph_layout(values[last.name], None)
     return found
 
 

@@ -1,24 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frozen torch model -> integer graph, one node a leaf module.
 
-Images turn from NCHW to NHWC; a flatten keeps
-the NHWC order, so the columns of the dense layer behind it are permuted to match. Every node keeps
-the user's layer path in ``source`` and the frozen model's node name as the name of its edge, except
+Images turn from NCHW to NHWC; a flatten keeps the NHWC order and a rearrangement the standard order
+of channels, so the weights of the layers behind are permuted to match (`torch_orders`). Every node
+keeps the user's layer path in ``source`` and the frozen model's node name as the name of its edge, except
 the ends: the input levels are ``x``, the scores ``scores``, the class ``label``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
-import torch
 from torch import fx, nn
 
 from bitwright.errors import GraphError, ModelError
 from bitwright.formats.thresholds import affine_thresholds
 from bitwright.ir import INTEGER, Attr, Graph, GraphBuilder, IntArray, TensorType
+from bitwright.lower.torch_orders import KNOWN, group_blocks, nhwc_order, place
+from bitwright.lower.torch_walk import (
+    INPUT,
+    LABEL,
+    SCORES,
+    Lowering,
+    Value,
+    exact_levels,
+    node_name,
+    ordered,
+)
 from bitwright.quant.frozen import (
     AffineActivation,
     Dequantize,
@@ -27,96 +37,21 @@ from bitwright.quant.frozen import (
     QuantizeInput,
     ShiftActivation,
 )
+from bitwright.quant.frozen_joins import (
+    IntegerAdd,
+    IntegerConcat,
+    IntegerSumPool2d,
+    LookupActivation,
+    PaddedMaxPool2d,
+    SpaceToDepth,
+    ThresholdActivation,
+    Upsample,
+)
 
-INPUT, SCORES, LABEL = "x", "scores", "label"
-_ENDS = (INPUT, SCORES, LABEL)
-
-
-@dataclass(frozen=True)
-class _Value:
-    """What a frozen node gives: an edge, and for a flattened image torch's place of each element.
-
-    ``order[i]`` is the index in torch's (C, H, W) vector of element i of our (H, W, C) vector.
-    """
-
-    edge: str
-    order: IntArray | None = None
+__all__ = ["INPUT", "LABEL", "SCORES", "lower", "nhwc_order", "node_name"]
 
 
-@dataclass
-class _Lowering:
-    """The walk's state.
-
-    Attributes:
-        scores: the node whose integers are the scores.
-        scaled: the layer or activation that sets their scale: upstream of pools and flattens.
-    """
-
-    frozen: fx.GraphModule
-    builder: GraphBuilder
-    input_type: tuple[int, ...]
-    scores: fx.Node
-    scaled: fx.Node
-    values: dict[fx.Node, _Value] = field(default_factory=dict)
-
-    def add(
-        self,
-        op: str,
-        node: fx.Node,
-        value: _Value,
-        source: str,
-        attrs: Mapping[str, Attr],
-        params: Mapping[str, IntArray],
-    ) -> str:
-        """Append a node; the dialect's complaints become errors about the user's layer."""
-        name = node_name(node)
-        try:
-            return self.builder.add(
-                op,
-                (value.edge,),
-                name=name,
-                outputs=(SCORES,) if node is self.scores else (name,),
-                attrs=attrs,
-                params=params,
-                source=source,
-            )
-        except GraphError as error:
-            raise ModelError(
-                f"cannot be lowered: {error.message}",
-                where=f"{source or name} ({op})",
-                hint=error.hint or "change the layer or its formats in the policy",
-            ) from error
-
-    def kind(self, value: _Value) -> TensorType:
-        return self.builder.types[value.edge]
-
-
-def node_name(node: fx.Node) -> str:
-    """Name of a frozen node's graph node and edge; the names of the ends are kept free."""
-    return f"{node.name}_layer" if node.name in _ENDS else node.name
-
-
-def nhwc_order(shape: tuple[int, int, int]) -> IntArray:
-    """For an (H, W, C) image flattened: the index of each element in torch's flat (C, H, W)."""
-    height, width, channels = shape
-    places = np.arange(height * width * channels, dtype=np.int64)
-    return places.reshape(channels, height, width).transpose(1, 2, 0).ravel()
-
-
-def _levels(tensor: torch.Tensor, where: str) -> IntArray:
-    array = tensor.detach().cpu().to(torch.float64).numpy()
-    levels: IntArray = array.astype(np.int64)
-    if not np.array_equal(levels, array):
-        raise ModelError("holds numbers that are no integers", where=where, hint="freeze it again")
-    return levels
-
-
-def _ordered(array: IntArray, value: _Value) -> IntArray:
-    """Rows that follow torch's flat order, put into ours; one row for all stays one."""
-    return array if value.order is None or len(array) == 1 else array[value.order]
-
-
-def _input(low: _Lowering, node: fx.Node, module: QuantizeInput, value: _Value) -> _Value:
+def _input(low: Lowering, node: fx.Node, module: QuantizeInput, value: Value) -> Value:
     kind = TensorType(
         low.input_type,
         module.format,
@@ -124,50 +59,80 @@ def _input(low: _Lowering, node: fx.Node, module: QuantizeInput, value: _Value) 
         module.format.min_level - module.zero_point,
         module.format.max_level - module.zero_point,
     )
-    return _Value(low.builder.input(INPUT, kind))
+    return Value(low.builder.input(INPUT, kind))
 
 
 def _weights(
-    low: _Lowering, node: fx.Node, module: IntegerConv2d | IntegerLinear, value: _Value
+    low: Lowering, node: fx.Node, module: IntegerConv2d | IntegerLinear, value: Value
 ) -> tuple[IntArray, dict[str, Attr], dict[str, IntArray]]:
-    weight = _levels(module.weight, module.source)
-    params = {} if module.bias is None else {"bias": _levels(module.bias, module.source)}
+    weight = exact_levels(module.weight, module.source)
+    params = {} if module.bias is None else {"bias": exact_levels(module.bias, module.source)}
+    scales = low.kind(value).scale
     attrs: dict[str, Attr] = {
         "weight_format": module.weight_format.name,
-        "weight_scale": _scale(low, node, "weight_unit", low.kind(value).scale[0]),
+        "weight_scale": _scale(low, node, "weight_unit", scales[0] if len(scales) == 1 else None),
     }
     return weight, attrs, params
 
 
 def _scale(
-    low: _Lowering, node: fx.Node, attribute: str, input_scale: float = 1.0
+    low: Lowering, node: fx.Node, attribute: str, input_scale: float | None = 1.0
 ) -> tuple[float, ...]:
     """The real value of a level that a frozen module carries: scales are for reports alone."""
-    if node is low.scaled:  # divided back from the scores, so that the product is theirs exactly
-        return (_score_scale(low.frozen) / input_scale,)
+    whole = _score_scale(low.frozen)
+    if node is low.scaled and input_scale is not None and isinstance(whole, float):
+        # Divided back from the scores, so that the product is theirs exactly.
+        return (whole / input_scale,)
     found = getattr(low.frozen.get_submodule(str(node.target)), attribute)
     return tuple(float(s) for s in np.asarray(found, dtype=np.float64).reshape(-1))
 
 
-def _score_scale(frozen: fx.GraphModule) -> float:
+def _score_scale(frozen: fx.GraphModule) -> float | tuple[float, ...]:
     last = frozen.graph.output_node().args[0]
-    return float(frozen.get_submodule(str(last.target)).scale)
+    scale: float | tuple[float, ...] = frozen.get_submodule(str(last.target)).scale
+    return scale
 
 
-def _conv(low: _Lowering, node: fx.Node, module: IntegerConv2d, value: _Value) -> _Value:
+def _conv(low: Lowering, node: fx.Node, module: IntegerConv2d, value: Value) -> Value:
     weight, attrs, params = _weights(low, node, module, value)
-    vertical, horizontal = module.padding
     attrs |= {
         "stride": tuple(module.stride),
-        "padding": (vertical, horizontal, vertical, horizontal),
+        "padding": module.border,
         "dilation": tuple(module.dilation),
         "groups": module.groups,
     }
+    columns, rows = _permutations(module, value)
+    if columns is not None:
+        weight = np.take_along_axis(weight[rows], columns[:, :, np.newaxis, np.newaxis], axis=1)
+        params = {name: array[rows] for name, array in params.items()}
+        scales = attrs["weight_scale"]
+        if isinstance(scales, tuple) and len(scales) > 1:
+            attrs["weight_scale"] = tuple(float(scales[row]) for row in rows)
     params["weight"] = weight.transpose(0, 2, 3, 1)
-    return _Value(low.add("conv", node, value, module.source, attrs, params))
+    return Value(low.add("conv", node, value, module.source, attrs, params))
 
 
-def _linear(low: _Lowering, node: fx.Node, module: IntegerLinear, value: _Value) -> _Value:
+def _permutations(module: IntegerConv2d, value: Value) -> tuple[IntArray | None, IntArray]:
+    """Which columns each of our rows reads, as torch numbers them; and torch's index of each row.
+
+    The columns are None where nothing is permuted.
+    """
+    count = int(module.weight.shape[0])
+    order = value.order
+    if order is None:
+        return None, np.arange(count)
+    if module.groups == 1:
+        return np.broadcast_to(order, (count, len(order))), np.arange(count)
+    blocks, width = group_blocks(module, order), len(order) // module.groups
+    if blocks is None:
+        raise ModelError("internal: the order was not restored", where=module.source)
+    each = count // module.groups
+    rows = (blocks[:, np.newaxis] * each + np.arange(each)).ravel()
+    inside = order.reshape(module.groups, width) - blocks[:, np.newaxis] * width
+    return np.repeat(inside, each, axis=0), rows
+
+
+def _linear(low: Lowering, node: fx.Node, module: IntegerLinear, value: Value) -> Value:
     if len(low.kind(value).shape) != 1:
         raise ModelError(
             f"a dense layer takes a vector, its input is an image {low.kind(value).shape}",
@@ -176,10 +141,10 @@ def _linear(low: _Lowering, node: fx.Node, module: IntegerLinear, value: _Value)
         )
     weight, attrs, params = _weights(low, node, module, value)
     params["weight"] = weight if value.order is None else weight[:, value.order]
-    return _Value(low.add("dense", node, value, module.source, attrs, params))
+    return Value(low.add("dense", node, value, module.source, attrs, params))
 
 
-def _affine(low: _Lowering, node: fx.Node, module: AffineActivation, value: _Value) -> _Value:
+def _affine(low: Lowering, node: fx.Node, module: AffineActivation, value: Value) -> Value:
     kind = low.kind(value)
     found = affine_thresholds(
         module.a.cpu().numpy(),
@@ -189,9 +154,9 @@ def _affine(low: _Lowering, node: fx.Node, module: AffineActivation, value: _Val
         module.format,
         module.rounding,
     )
-    params = {"thresholds": _ordered(found.thresholds, value)}
+    params = {"thresholds": ordered(found.thresholds, value)}
     if found.flip.any():
-        params["flip"] = _ordered(found.flip.astype(np.int64), value)
+        params["flip"] = ordered(found.flip.astype(np.int64), value)
     attrs: dict[str, Attr] = {
         "base": found.base,
         "step": found.step,
@@ -202,7 +167,7 @@ def _affine(low: _Lowering, node: fx.Node, module: AffineActivation, value: _Val
     return replace(value, edge=edge)
 
 
-def _shift(low: _Lowering, node: fx.Node, module: ShiftActivation, value: _Value) -> _Value:
+def _shift(low: Lowering, node: fx.Node, module: ShiftActivation, value: Value) -> Value:
     attrs: dict[str, Attr] = {
         "shift": module.shift,
         "rounding": str(module.rounding),
@@ -212,17 +177,39 @@ def _shift(low: _Lowering, node: fx.Node, module: ShiftActivation, value: _Value
         "scale": _scale(low, node, "unit"),
     }
     params = {
-        "multiplier": _ordered(module.multiplier.cpu().numpy(), value),
-        "offset": _ordered(module.offset.cpu().numpy(), value),
+        "multiplier": ordered(module.multiplier.cpu().numpy(), value),
+        "offset": ordered(module.offset.cpu().numpy(), value),
     }
     return replace(value, edge=low.add("requant", node, value, module.source, attrs, params))
+
+
+def _thresholds(low: Lowering, node: fx.Node, module: ThresholdActivation, value: Value) -> Value:
+    params = {"thresholds": ordered(module.thresholds.cpu().numpy(), value)}
+    if module.flip.any():
+        params["flip"] = ordered(module.flip.cpu().numpy(), value)
+    attrs: dict[str, Attr] = {
+        "base": module.base,
+        "step": module.step,
+        "format": module.format.name,
+        "scale": _scale(low, node, "unit"),
+    }
+    return replace(value, edge=low.add("threshold", node, value, module.source, attrs, params))
+
+
+def _lookup(low: Lowering, node: fx.Node, module: LookupActivation, value: Value) -> Value:
+    kind, table = low.kind(value), module.table.cpu().numpy()
+    # The edge may be known to be narrower than the frozen module's table.
+    first = kind.lo - module.input_lo
+    params = {"table": table[np.newaxis, first : first + kind.hi - kind.lo + 1]}
+    attrs: dict[str, Attr] = {"format": module.format.name, "scale": _scale(low, node, "unit")}
+    return Value(low.add("lookup", node, value, module.source, attrs, params))
 
 
 def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
 
-def _max_pool(low: _Lowering, node: fx.Node, module: nn.MaxPool2d, value: _Value) -> _Value:
+def _max_pool(low: Lowering, node: fx.Node, module: nn.MaxPool2d, value: Value) -> Value:
     path = str(node.target)
     if module.ceil_mode or _pair(module.dilation) != (1, 1):
         raise ModelError(
@@ -236,26 +223,72 @@ def _max_pool(low: _Lowering, node: fx.Node, module: nn.MaxPool2d, value: _Value
         "stride": _pair(module.stride),
         "padding": (vertical, horizontal, vertical, horizontal),
     }
-    return _Value(low.add("max_pool", node, value, path, attrs, {}))
+    return Value(low.add("max_pool", node, value, path, attrs, {}))
 
 
-def _flatten(low: _Lowering, node: fx.Node, module: nn.Flatten, value: _Value) -> _Value:
-    shape = low.kind(value).shape
-    if len(shape) == 1:
+def _padded_pool(low: Lowering, node: fx.Node, module: PaddedMaxPool2d, value: Value) -> Value:
+    attrs: dict[str, Attr] = {
+        "kernel": module.kernel,
+        "stride": module.stride,
+        "padding": module.padding,
+    }
+    return Value(low.add("max_pool", node, value, module.source, attrs, {}))
+
+
+def _sum_pool(low: Lowering, node: fx.Node, module: IntegerSumPool2d, value: Value) -> Value:
+    attrs: dict[str, Attr] = {
+        "kernel": module.kernel,
+        "stride": module.stride,
+        "padding": module.padding,
+    }
+    return Value(low.add("sum_pool", node, value, module.source, attrs, {}))
+
+
+def _add(low: Lowering, node: fx.Node, module: IntegerAdd, *values: Value) -> Value:
+    attrs: dict[str, Attr] = {
+        "multipliers": module.multipliers,
+        "scale": _scale(low, node, "unit"),
+    }
+    return Value(low.add("add", node, values, module.source, attrs, {}))
+
+
+def _concat(low: Lowering, node: fx.Node, module: IntegerConcat, *values: Value) -> Value:
+    return Value(low.add("concat", node, values, module.source, {}, {}))
+
+
+def _space_to_depth(low: Lowering, node: fx.Node, module: SpaceToDepth, value: Value) -> Value:
+    if module.block == 1:  # channels change places, in name only
         return value
-    edge = low.add("flatten", node, value, str(node.target), {}, {})
-    height, width, channels = shape
-    moved = height * width > 1 and channels > 1
-    return _Value(edge, nhwc_order((height, width, channels)) if moved else None)
+    attrs: dict[str, Attr] = {"block": module.block}
+    return Value(low.add("space_to_depth", node, value, module.source, attrs, {}))
 
 
-_STEPS: dict[type[nn.Module], Callable[..., _Value]] = {
+def _upsample(low: Lowering, node: fx.Node, module: Upsample, value: Value) -> Value:
+    attrs: dict[str, Attr] = {"factor": module.factor}
+    return Value(low.add("upsample", node, value, module.source, attrs, {}))
+
+
+def _flatten(low: Lowering, node: fx.Node, module: nn.Flatten, value: Value) -> Value:
+    if len(low.kind(value).shape) == 1:
+        return value
+    return Value(low.add("flatten", node, value, str(node.target), {}, {}))
+
+
+_STEPS: dict[type[nn.Module], Callable[..., Value]] = {
     QuantizeInput: _input,
     IntegerConv2d: _conv,
     IntegerLinear: _linear,
     AffineActivation: _affine,
     ShiftActivation: _shift,
+    ThresholdActivation: _thresholds,
+    LookupActivation: _lookup,
     nn.MaxPool2d: _max_pool,
+    PaddedMaxPool2d: _padded_pool,
+    IntegerSumPool2d: _sum_pool,
+    IntegerAdd: _add,
+    IntegerConcat: _concat,
+    SpaceToDepth: _space_to_depth,
+    Upsample: _upsample,
     nn.Flatten: _flatten,
 }
 
@@ -276,7 +309,8 @@ def _scores_node(frozen: fx.GraphModule) -> fx.Node:
 def _scaled_node(frozen: fx.GraphModule, node: fx.Node) -> fx.Node:
     """The layer or activation upstream of pools and flattens."""
     while node.op == "call_module" and isinstance(
-        frozen.get_submodule(str(node.target)), nn.MaxPool2d | nn.Flatten
+        frozen.get_submodule(str(node.target)),
+        nn.MaxPool2d | PaddedMaxPool2d | Upsample | SpaceToDepth | nn.Flatten,
     ):
         (node,) = node.all_input_nodes
     return node
@@ -284,7 +318,7 @@ def _scaled_node(frozen: fx.GraphModule, node: fx.Node) -> fx.Node:
 
 def _module(frozen: fx.GraphModule, node: fx.Node) -> nn.Module:
     module = frozen.get_submodule(str(node.target)) if node.op == "call_module" else None
-    if type(module) in _STEPS or isinstance(module, Dequantize):
+    if type(module) in KNOWN or isinstance(module, Dequantize):
         return module
     name = str(node.target) if module is None else f"{node.target} ({type(module).__name__})"
     raise ModelError(
@@ -302,7 +336,8 @@ def lower(frozen: fx.GraphModule, input_shape: tuple[int, ...], *, name: str = "
         input_shape: shape of one sample as the torch model takes it: (C, H, W) or (C,).
 
     Returns:
-        A graph of the integer dialect with the outputs ``scores`` (classes,) and ``label`` (1,).
+        A graph of the integer dialect with the outputs ``scores`` (classes,) and ``label`` (1,);
+        where the scores are an image, with the one output ``scores`` (H, W, C).
 
     Raises:
         ModelError: names the layer, what it cannot be lowered for, and what to do.
@@ -313,38 +348,61 @@ def lower(frozen: fx.GraphModule, input_shape: tuple[int, ...], *, name: str = "
             where="lower",
             hint="give the shape of one sample, without the batch axis",
         )
+    low = _walked(frozen, input_shape, name, named=True)
+    if low.values[low.scores].order is not None:
+        low = _walked(frozen, input_shape, name, named=False)
+    return _finish(low)
+
+
+def _walked(
+    frozen: fx.GraphModule, input_shape: tuple[int, ...], name: str, *, named: bool
+) -> Lowering:
     channels, *size = (int(d) for d in input_shape)
     scores = _scores_node(frozen)
-    low = _Lowering(
+    low = Lowering(
         frozen,
         GraphBuilder(name, INTEGER),
         (*size, channels),
         scores,
         _scaled_node(frozen, scores),
+        named,
     )
     for node in frozen.graph.nodes:
         if node.op == "placeholder":
-            low.values[node] = _Value("")
+            low.values[node] = Value("")
         elif node.op != "output":
             module = _module(frozen, node)
             if not isinstance(module, Dequantize):
-                low.values[node] = _STEPS[type(module)](low, node, module, _argument(low, node))
-    return _finish(low)
+                low.values[node] = _lowered(low, node, module)
+    return low
 
 
-def _argument(low: _Lowering, node: fx.Node) -> _Value:
-    (argument,) = node.all_input_nodes
-    return low.values[argument]
+def _lowered(low: Lowering, node: fx.Node, module: nn.Module) -> Value:
+    """One module: operands in the order it needs, then its node, then the order of the result."""
+    operands = [low.values[source] for source in node.args]
+    if isinstance(module, QuantizeInput):
+        return _input(low, node, module, operands[0])
+    shapes = [low.shape(value) for value in operands]
+    placed = place(module, [value.order for value in operands], shapes)
+    for index, restore in enumerate(placed.restore):
+        if restore:
+            name, source = f"{node_name(node)}_in{index}", getattr(module, "source", "")
+            operands[index] = low.restored(operands[index], name, source)
+    result = _STEPS[type(module)](low, node, module, *operands)
+    return replace(result, order=placed.order)
 
 
-def _finish(low: _Lowering) -> Graph:
+def _finish(low: Lowering) -> Graph:
     value = low.values[low.scores]
-    kind = low.kind(value)
-    if len(kind.shape) != 1 or value.order is not None:
+    value = low.restored(value, SCORES, str(low.scores.target))
+    if len(low.kind(value).shape) > 1:
+        return low.builder.finish(value.edge)
+    try:
+        label = low.builder.add("top_k", (value.edge,), name=LABEL)
+    except GraphError as error:
         raise ModelError(
-            f"the scores are no vector made by a dense layer but have shape {kind.shape}",
+            f"the scores cannot be compared: {error.message}",
             where=str(low.scores.target),
-            hint="end with a dense layer",
-        )
-    label = low.builder.add("top_k", (value.edge,), name=LABEL)
+            hint="end with a layer whose weights have one scale",
+        ) from error
     return low.builder.finish(value.edge, label)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 
 from bitwright.errors import ModelError
@@ -89,14 +90,19 @@ def too_small(model: str, shape: Shape, after: str) -> ModelError:
     )
 
 
-def initialise(model: nn.Module) -> None:
+def initialise(model: nn.Module, *, per_group: bool = True) -> None:
     """Kaiming normal weights (fan out) for convolutions, batch norm at (1, 0), zero biases.
 
-    He et al. 2015, equation 10, with the fan of the backward pass.
+    He et al. 2015, equation 14. ``per_group`` counts as fan of a grouped convolution what an input
+    really reaches; without, all output channels, as ``nn.init.kaiming_normal_`` does: depthwise
+    weights are then far too small for a network without trained batch norm.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if per_group:
+                with torch.no_grad():
+                    module.weight.mul_(module.groups**0.5)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.BatchNorm2d):

@@ -95,7 +95,7 @@ class SkyNet(nn.Module):
         self.model_p3 = nn.Sequential(
             bundle(joined, 96, layer), nn.Conv2d(96, OUTPUTS, 1, bias=False)
         )
-        initialise(self)
+        initialise(self, per_group=False)  # as published
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, inputs, H, W) -> (N, 10, H/8, W/8), the raw numbers of the last convolution."""

@@ -5,20 +5,23 @@ from __future__ import annotations
 
 import copy
 import math
-import operator
 
 import torch
 from torch import Tensor, fx, nn
 
 from bitwright.errors import ModelError, RecipeError
+from bitwright.quant.decisions import Operand, Plan
+from bitwright.quant.joins import Concatenate, QuantAdd
 from bitwright.quant.layers import QuantConv2d, QuantLinear
-from bitwright.quant.plan import Operand, Plan, make_plan
+from bitwright.quant.plan import make_plan
+from bitwright.quant.plan_activations import is_table
 from bitwright.quant.policy import Policy
-from bitwright.quant.quantizers import ActivationQuantizer, Phase, set_phase
-from bitwright.quant.sites import PASSING, Kind, argument
+from bitwright.quant.quantizers import ActivationQuantizer, Phase, ScaleGroup, set_phase
+from bitwright.quant.sites import JOINS, LAYERS, PASSING, Kind
 
 _META = "bitwright"
-_FUSED = (Kind.CONV, Kind.LINEAR)
+_SHAPE = "bitwright_shape"
+Quantizers = dict[fx.Node, ActivationQuantizer]
 
 
 def apply(
@@ -41,7 +44,8 @@ def apply(
         phase: see above.
         example_input: a batch; run through the model once to check shapes and, where nothing has
             been calibrated, to set the scales (behind batch statistics if the model is in
-            training mode, else behind the running ones).
+            training mode, else behind the running ones). Its shape is remembered: freezing
+            concatenations and averages needs it (one forward pass tells it, too).
 
     Returns:
         A new `torch.fx.GraphModule` with the layer paths of the user's model. Make the optimizer
@@ -52,8 +56,12 @@ def apply(
         RecipeError: the policy does not fit the model.
     """
     wanted = parse_phase(phase)
-    converted = _copy_of(model, policy) if is_converted(model) else _convert(model, policy)
+    if is_converted(model):
+        converted = _copy_of(model, policy)
+    else:
+        converted = _convert(model, policy, example_input)
     if example_input is not None:
+        converted.meta[_SHAPE] = tuple(example_input.shape[1:])
         batch_statistics = model.training and wanted is not Phase.FREEZE
         _run_example(converted, example_input, batch_statistics)
     if wanted is not Phase.FREEZE:
@@ -62,7 +70,16 @@ def apply(
     from bitwright.quant.freeze import freeze
 
     set_phase(converted, Phase.TRAIN)
-    return freeze(converted.eval(), policy)
+    return freeze(converted.eval(), policy, input_shape(converted))
+
+
+def input_shape(model: fx.GraphModule) -> tuple[int, ...] | None:
+    """Shape of one sample, from the example or else from the last forward pass; None if unknown."""
+    given = model.meta.get(_SHAPE)
+    if given is not None:
+        return tuple(given)
+    seen = [m.sample_shape for m in model.modules() if isinstance(m, ActivationQuantizer)]
+    return next((shape for shape in seen if shape is not None), None)
 
 
 def parse_phase(phase: Phase | str) -> Phase:
@@ -92,15 +109,17 @@ def _copy_of(model: fx.GraphModule, policy: Policy) -> fx.GraphModule:
     return copy.deepcopy(model)
 
 
-def _convert(model: nn.Module, policy: Policy) -> fx.GraphModule:
+def _convert(model: nn.Module, policy: Policy, example: Tensor | None) -> fx.GraphModule:
     if isinstance(model, fx.GraphModule) and "bitwright_frozen" in model.meta:
         raise ModelError("the model is frozen already; apply works on float or training models")
     copied = copy.deepcopy(model)
     # The plan is made on the copy, so that its nodes name the modules that are replaced.
-    plan = make_plan(copied, policy)
-    quantizers = _insert_quantizers(copied, plan)
+    plan = make_plan(copied, policy, example)
+    quantizers = _insert_quantizers(copied, plan, policy)
+    for group in plan.groups:
+        ScaleGroup([quantizers[node] for node in group])
     _replace_layers(copied, plan, quantizers)
-    _replace_functions(copied, plan)
+    _replace_functions(copied, plan, quantizers)
     result = fx.GraphModule(copied, plan.graph, class_name=f"Quantized{type(model).__name__}")
     result.graph.eliminate_dead_code()
     result.graph.lint()
@@ -110,24 +129,25 @@ def _convert(model: nn.Module, policy: Policy) -> fx.GraphModule:
     return result
 
 
-def _insert_quantizers(root: nn.Module, plan: Plan) -> dict[fx.Node, ActivationQuantizer]:
-    """One quantizer for each decision; returns them by the node that then carries their output."""
-    placed: dict[fx.Node, ActivationQuantizer] = {}
+def _insert_quantizers(root: nn.Module, plan: Plan, policy: Policy) -> Quantizers:
+    """One quantizer for each decision; returns them by the node whose output they quantize."""
+    made: Quantizers = {}
+    taken: set[str] = set()
     for node, operand in plan.activations.items():
         if operand.spec is None:
             continue
-        quantizer = _quantizer(plan, node, operand)
-        if plan.sites[node].kind is Kind.ACTIVATION:
-            taken = {str(other.target) for other in placed if other.op == "call_module"}
-            target = _own_path(root, plan, node, taken)
-            _set(root, target, quantizer)
-            quantizer.reuse_input = _is_fresh(plan, node.args[0])
-            node.op, node.target = "call_module", target
-            node.args, node.kwargs = (node.args[0],), {}
-            placed[node] = quantizer
-        else:
-            placed[_add_after(root, plan, node, quantizer)] = quantizer
-    return placed
+        quantizer = made[node] = _quantizer(plan, node, operand)
+        site = plan.sites[node]
+        if site.kind is not Kind.ACTIVATION or site.function is not None:
+            _add_after(root, plan, policy, node, quantizer)
+            continue
+        target = _own_path(root, plan, node, taken)
+        taken.add(target)
+        _set(root, target, quantizer)
+        quantizer.reuse_input = _is_fresh(plan, site.operands[0])
+        node.op, node.target = "call_module", target
+        node.args, node.kwargs = _now(node, 1), {}
+    return made
 
 
 #: Kinds whose result is a new tensor, kept by nobody.
@@ -171,34 +191,36 @@ def _set(root: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def _add_after(
-    root: nn.Module, plan: Plan, node: fx.Node, quantizer: ActivationQuantizer
-) -> fx.Node:
-    """Quantize what a node gives to layers; activations and additions keep the float value."""
-    flat = plan.sites[node].path.replace(".", "_")
-    path = _fresh(root, f"{flat}_quantizer")
+    root: nn.Module, plan: Plan, policy: Policy, node: fx.Node, quantizer: ActivationQuantizer
+) -> None:
+    """Quantize what a node gives to layers and joins; other activations keep the float value."""
+    site = plan.sites[node]
+    path = _fresh(root, f"{site.path.replace('.', '_')}_quantizer")
     root.add_module(path, quantizer)
     with plan.graph.inserting_after(node):
         inserted = plan.graph.call_module(path, (node,))
     inserted.meta = {k: v for k, v in node.meta.items() if k == "stack_trace"}
-    whole = plan.sites[node].kind is Kind.INPUT
+    whole = site.kind is Kind.INPUT or site.function is not None
     for user in list(node.users):
-        if user is not inserted and (whole or _leads_to_layer(plan, user)):
+        if user is not inserted and (whole or _needs_levels(plan, policy, user)):
             user.replace_input_with(node, inserted)
-    return inserted
 
 
-def _leads_to_layer(plan: Plan, node: fx.Node) -> bool:
+def _needs_levels(plan: Plan, policy: Policy, node: fx.Node) -> bool:
+    """Whether a node, or one behind it, takes a quantized operand."""
     site = plan.sites.get(node)
     if site is None:
         return False
     if site.kind in PASSING:
-        return any(_leads_to_layer(plan, user) for user in node.users)
-    return site.kind in _FUSED
+        only_passed_on = plan.source(node) in plan.activations and not any(
+            plan.sites[user].kind is Kind.OUTPUT for user in node.users if user in plan.sites
+        )
+        moves = site.kind in (Kind.FLATTEN, Kind.REARRANGE) and only_passed_on
+        return moves or any(_needs_levels(plan, policy, user) for user in node.users)
+    return site.kind in (*LAYERS, *JOINS) or is_table(plan, policy, node)
 
 
-def _replace_layers(
-    root: nn.Module, plan: Plan, quantizers: dict[fx.Node, ActivationQuantizer]
-) -> None:
+def _replace_layers(root: nn.Module, plan: Plan, quantizers: Quantizers) -> None:
     for node, operand in plan.weights.items():
         if operand.spec is None:
             continue
@@ -207,57 +229,59 @@ def _replace_layers(
         quantized = wrapper(layer, operand.spec)
         quantized.train(layer.training)
         _set(root, str(node.target), quantized)
-        feeding = _feeding_quantizer(plan, node, quantizers)
-        if _bias_stays(plan, node) and feeding is not None:
+        feeding = _feeding_quantizer(plan, plan.sites[node].operands[0], quantizers)
+        # A bias remains an integer of its own only if nothing behind the layer takes it up.
+        if node is plan.source(plan.output) and feeding is not None:
             quantized.bind_input(feeding)
 
 
 def _feeding_quantizer(
-    plan: Plan, node: fx.Node, quantizers: dict[fx.Node, ActivationQuantizer]
+    plan: Plan, operand: fx.Node, quantizers: Quantizers
 ) -> ActivationQuantizer | None:
-    source = node.args[0]
-    while isinstance(source, fx.Node) and source not in quantizers:
-        if source not in plan.sites or plan.sites[source].kind not in PASSING:
-            return None
-        source = source.args[0]
-    return quantizers.get(source) if isinstance(source, fx.Node) else None
+    """The quantizer on whose grid an operand is; None if a part of it is float."""
+    found = [quantizers.get(leaf) for leaf in plan.leaves(operand)]
+    return None if None in found else found[0]
 
 
-def _bias_stays(plan: Plan, node: fx.Node) -> bool:
-    """Whether the bias remains an integer of its own: nothing behind the layer takes it up."""
-    return node is plan.source(plan.graph.output_node().args[0])
-
-
-def _replace_functions(root: nn.Module, plan: Plan) -> None:
-    """Functions and methods that flatten or pool become layers; shape arithmetic goes with them.
-
-    Contiguous and nn.Identity nodes, which do nothing, go too.
-    """
+def _replace_functions(root: nn.Module, plan: Plan, quantizers: Quantizers) -> None:
+    """Functions and methods become layers; what does nothing goes."""
     for node, site in plan.sites.items():
-        if site.kind is Kind.IDENTITY:
+        if site.kind in (Kind.IDENTITY, Kind.COPY):
             node.replace_all_uses_with(node.args[0])
         elif site.kind is Kind.ADD:
-            # Never in place: a quantizer keeps its output for the backward pass.
-            node.op, node.target = "call_function", operator.add
-            node.args, node.kwargs = node.args[:2], {}
-        elif site.kind is Kind.DROPOUT and node.op == "call_module":
-            root.get_submodule(str(node.target)).inplace = False
+            add = QuantAdd(site.sign)
+            bound = [_feeding_quantizer(plan, operand, quantizers) for operand in site.operands]
+            if None not in bound:
+                add.bind_operands(*bound)
+            _replace_call(root, node, add, _now(node, 2))
+        elif site.kind is Kind.CAT:
+            _replace_call(
+                root,
+                node,
+                Concatenate(),
+                tuple(node.args[0] if node.args else node.kwargs["tensors"]),
+            )
         elif node.op == "call_module":
-            continue
-        elif site.kind is Kind.FLATTEN:
-            _replace_call(root, node, nn.Flatten())
-        elif site.kind is Kind.MAX_POOL:
-            kernel = argument(node, 1, "kernel_size", None)
-            stride = argument(node, 2, "stride", None)
-            pool = nn.MaxPool2d(kernel, stride or kernel, argument(node, 3, "padding", 0))
-            _replace_call(root, node, pool)
+            if hasattr(root.get_submodule(str(node.target)), "inplace"):
+                # A quantizer keeps its output for the backward pass.
+                root.get_submodule(str(node.target)).inplace = False
+        elif site.replacement is not None:
+            _replace_call(root, node, site.replacement, _now(node, 1))
 
 
-def _replace_call(root: nn.Module, node: fx.Node, layer: nn.Module) -> None:
+def _now(node: fx.Node, count: int) -> tuple[fx.Node, ...]:
+    """The tensors that a call takes now that quantizers have been inserted."""
+    tensors = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, fx.Node)]
+    return tuple(tensors[:count])
+
+
+def _replace_call(
+    root: nn.Module, node: fx.Node, layer: nn.Module, tensors: tuple[fx.Node, ...]
+) -> None:
     path = _fresh(root, f"{node.name}_layer")
     root.add_module(path, layer)
     node.op, node.target = "call_module", path
-    node.args, node.kwargs = (node.args[0],), {}
+    node.args, node.kwargs = tensors, {}
 
 
 def _run_example(model: fx.GraphModule, example_input: Tensor, batch_statistics: bool) -> None:

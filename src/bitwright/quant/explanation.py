@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 
 from torch import nn
 
-from bitwright.quant.plan import Operand, make_plan, train_only_sites
+from bitwright.quant.decisions import Operand
+from bitwright.quant.plan import make_plan
 from bitwright.quant.policy import Policy
 
 
@@ -57,11 +58,16 @@ def inspect_model(model: nn.Module, policy: Policy) -> list[str]:
         RecipeError: the policy does not fit the model.
     """
     plan = make_plan(model, policy)
-    return [f"{site.place}: trains, but has no hardware yet" for site in train_only_sites(plan)]
+    operands = {**plan.weights, **plan.activations}
+    return [
+        f"{plan.sites[node].place}: its {operand.role.value} is kept float; give it a format"
+        for node, operand in operands.items()
+        if operand.spec is None
+    ]
 
 
 def _last(plan: object) -> object:
-    return plan.source(plan.graph.output_node().args[0])
+    return plan.source(plan.output)
 
 
 def _row(operand: Operand) -> Row:

@@ -8,7 +8,7 @@ graph and spent in the next activation: ``level = round((gain * acc + offset) / 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor, fx, nn
 
 from bitwright.errors import ModelError
 from bitwright.formats.rounding import FloatArray
+from bitwright.quant import elementwise, freeze_joins
+from bitwright.quant.freeze_functions import functional_activation
 from bitwright.quant.frozen import (
     AffineActivation,
     Dequantize,
@@ -25,82 +27,50 @@ from bitwright.quant.frozen import (
     QuantizeInput,
     ShiftActivation,
 )
+from bitwright.quant.frozen_joins import (
+    NO_BORDER,
+    Border,
+    LookupActivation,
+    ThresholdActivation,
+)
+from bitwright.quant.joins import Concatenate, GlobalAverage, QuantAdd, Rearrange
 from bitwright.quant.layers import QuantConv2d, QuantLinear
 from bitwright.quant.policy import Policy, Role
 from bitwright.quant.quantizers import ActivationQuantizer
+from bitwright.quant.shapes import model_shapes
 from bitwright.quant.trace import user_line
+from bitwright.quant.walk import Edge, Walk, broken, each
 
 #: Bits of the largest multiplier of a `ShiftActivation` (without the sign): 17 + sign fit the
 #: 18-bit multipliers of FPGAs and keep at least 16 significant bits.
 MULTIPLIER_BITS = 17
 _MAX_SHIFT = 48
-
-
-@dataclass(frozen=True)
-class Edge:
-    """A tensor while freezing: ``real = gain[c] * level + offset[c]``.
-
-    Attributes:
-        node: the new graph's node that gives the integers.
-        gain, offset: (C,) or (1,) float64.
-        lo, hi: interval of the integers.
-        source: path of the user's layer they come from.
-        pools: max pools written behind a batch norm and not done yet: they follow the activation,
-            with which they commute because it is monotone; with a negative gain they would not.
-    """
-
-    node: fx.Node
-    gain: FloatArray
-    offset: FloatArray
-    lo: int
-    hi: int
-    source: str
-    pools: tuple[tuple[str, nn.MaxPool2d], ...] = ()
-
-    @property
-    def is_levels(self) -> bool:
-        """One positive scale, no offset: levels that a layer can take."""
-        return self.gain.size == 1 and bool(self.gain > 0) and not self.offset.any()
-
-
-@dataclass
-class _Freezer:
-    """The walk's state: the trained model, and the graph and modules growing from it."""
-
-    model: fx.GraphModule
-    policy: Policy
-    graph: fx.Graph = field(default_factory=fx.Graph)
-    root: nn.Module = field(default_factory=nn.Module)
-    edges: dict[fx.Node, Edge] = field(default_factory=dict)
-
-    def emit(self, path: str, module: nn.Module, argument: fx.Node) -> fx.Node:
-        """Add a module and a call of it."""
-        parent, _, name = path.rpartition(".")
-        owner = self.root
-        for part in parent.split(".") if parent else ():
-            if part not in owner._modules:
-                owner.add_module(part, nn.Module())
-            owner = owner.get_submodule(part)
-        number, unique = 1, name
-        while unique in owner._modules:
-            number, unique = number + 1, f"{name}_{number}"
-        owner.add_module(unique, module)
-        return self.graph.call_module(f"{parent}.{unique}" if parent else unique, (argument,))
+#: A bias of more bits than this says that its layer's input has died.
+_BIAS_BITS = 48
 
 
 @torch.no_grad()
-def freeze(model: fx.GraphModule, policy: Policy) -> FrozenModel:
+def freeze(
+    model: fx.GraphModule, policy: Policy, sample_shape: tuple[int, ...] | None = None
+) -> FrozenModel:
     """The exact integer form of a converted model.
 
+    Args:
+        sample_shape: of one input sample; needed for concatenations, averages and rearrangements.
+
     Raises:
-        ModelError: the model adds or concatenates or averages (no hardware for these yet), keeps an
-            operand in float, or has a quantizer without a scale.
+        ModelError: the model keeps an operand in float, has a quantizer without a scale, or holds
+            something that depends on a shape that is not known.
     """
     _refuse_unfreezable(model)
-    walk = _Freezer(model, policy)
+    shapes = {} if sample_shape is None else model_shapes(model, sample_shape)
+    walk = Walk(model, policy, shapes)
     for node in model.graph.nodes:
         _step(walk, node)
     frozen = FrozenModel(walk.root, walk.graph, class_name="Frozen")
+    frozen.graph.eliminate_dead_code()
+    frozen.delete_all_unused_submodules()
+    frozen.recompile()
     frozen.meta["bitwright_frozen"] = True
     return frozen.eval()
 
@@ -133,52 +103,65 @@ def _refuse_unfreezable(model: fx.GraphModule) -> None:
         raise ModelError(f"the model cannot be frozen:\n{listed}", where="freeze")
 
 
-def _step(walk: _Freezer, node: fx.Node) -> None:
+def _step(walk: Walk, node: fx.Node) -> None:
     if node.op == "placeholder":
         new = walk.graph.placeholder(str(node.target))
         one = np.ones(1)
-        walk.edges[node] = Edge(new, one, np.zeros(1), 0, 0, str(node.target))
+        shape = walk.shapes.get(node, ())
+        walk.edges[node] = Edge(new, one, np.zeros(1), 0, 0, str(node.target), shape)
     elif node.op == "output":
         _finish(walk, walk.edges[node.args[0]])
     else:
         module = walk.model.get_submodule(str(node.target))
-        walk.edges[node] = _STEPS[type(module)](walk, node, module, walk.edges[node.args[0]])
+        operands = [walk.edges[source] for source in node.args]
+        if any(any(edge.border) for edge in operands) and type(module) not in _BORDERED:
+            raise broken(str(node.target), "a border of zeros is in front of it", "pad elsewhere")
+        walk.edges[node] = _STEPS[type(module)](walk, node, module, *operands)
 
 
-def _finish(walk: _Freezer, edge: Edge) -> None:
-    if not edge.is_levels or edge.pools:
+def _finish(walk: Walk, edge: Edge) -> None:
+    image = len(edge.shape) != 1
+    if not (edge.has_levels if image and edge.shape else edge.is_common) or any(edge.border):
         raise ModelError(
             "the scores have no common scale",
             where=edge.source,
             hint="end with a convolution or dense layer with per-tensor weights",
         )
-    scores = walk.emit("dequantize", Dequantize(float(edge.gain[0]), edge.source), edge.node)
+    scale = tuple(float(g) for g in edge.gain) if edge.gain.size > 1 else float(edge.gain[0])
+    scores = walk.emit("dequantize", Dequantize(scale, edge.source), edge.node)
     walk.graph.output(scores)
 
 
-def _quantize(walk: _Freezer, node: fx.Node, quantizer: ActivationQuantizer, edge: Edge) -> Edge:
+def _quantize(walk: Walk, node: fx.Node, quantizer: ActivationQuantizer, edge: Edge) -> Edge:
     spec, unit = quantizer.spec, quantizer.unit
     path = str(node.target)
     if quantizer.role is Role.INPUT:
         scale = unit / spec.format.lsb
         module = QuantizeInput(spec.format, scale, 0, spec.rounding, edge.source)
         new = walk.emit(path, module, edge.node)
-        return Edge(new, np.full(1, unit), np.zeros(1), module.lo, module.hi, path)
+        return Edge(new, np.full(1, unit), np.zeros(1), module.lo, module.hi, path, edge.shape)
     gain, offset = np.broadcast_arrays(edge.gain / unit, edge.offset / unit)
-    interval = (edge.lo, edge.hi)
-    activation: AffineActivation | ShiftActivation
-    if spec.format.bits <= walk.policy.threshold_bits:
-        activation = AffineActivation(gain, offset, spec.format, spec.rounding, interval, path)
+    activation: AffineActivation | ShiftActivation | ThresholdActivation | LookupActivation
+    if edge.function is not None:
+        activation = functional_activation(edge, quantizer, walk.policy.threshold_bits, path)
+    elif spec.format.bits <= walk.policy.threshold_bits:
+        activation = AffineActivation(gain, offset, spec.format, spec.rounding, edge.interval, path)
     else:
         multiplier, shift_offset, shift = shift_parameters(gain, offset, edge)
         activation = ShiftActivation(
-            multiplier, shift_offset, shift, spec.format, spec.rounding, interval, path
+            multiplier, shift_offset, shift, spec.format, spec.rounding, edge.interval, path
         )
     activation.unit = float(unit)
     new = walk.emit(path, activation, edge.node)
-    for pool_path, pool in edge.pools:
-        new = walk.emit(pool_path, _pool(pool), new)
-    return Edge(new, np.full(1, unit), np.zeros(1), activation.lo, activation.hi, path)
+    for pending_path, module in edge.pending:
+        new = walk.emit(pending_path, module, new)
+    lo, hi = activation.lo, activation.hi
+    return Edge(new, np.full(1, unit), np.zeros(1), lo, hi, path, edge.shape)
+
+
+def _function(walk: Walk, node: fx.Node, module: nn.Module, edge: Edge) -> Edge:
+    """Kept aside for the quantizer behind."""
+    return replace(edge, function=module)
 
 
 def shift_parameters(
@@ -202,14 +185,19 @@ def shift_parameters(
     return torch.from_numpy(multiplier), torch.from_numpy(scaled), shift
 
 
-def _weighted(walk: _Freezer, node: fx.Node, layer: QuantConv2d | QuantLinear, edge: Edge) -> Edge:
+def _weighted(walk: Walk, node: fx.Node, layer: QuantConv2d | QuantLinear, edge: Edge) -> Edge:
     path = str(node.target)
-    if not edge.is_levels or edge.pools:
-        raise ModelError(
-            "its input is not quantized", where=path, hint="give activations and input a format"
-        )
+    depthwise = isinstance(layer, QuantConv2d) and layer.groups == layer.in_channels
+    if not (edge.has_levels if depthwise else edge.is_common):
+        raise broken(path, "its input is not quantized")
     levels, unit = layer.weight_quantizer.levels(layer.weight)
-    gain = unit.cpu().numpy() * edge.gain
+    weight_unit = unit.to(torch.float64).cpu().numpy().reshape(-1)
+    rows = int(levels.shape[0])
+    inputs = edge.gain
+    if inputs.size > 1:
+        inputs = np.repeat(inputs, rows // inputs.size)
+        weight_unit = each(weight_unit, rows)
+    gain = weight_unit * inputs
     offset = np.zeros(1)
     bias = None
     if layer.bias is not None:
@@ -217,31 +205,48 @@ def _weighted(walk: _Freezer, node: fx.Node, layer: QuantConv2d | QuantLinear, e
         if layer.input_quantizer is None:
             offset = real  # taken up by the activation behind
         else:
-            bias = torch.from_numpy(np.rint(real / gain))
-    interval = (edge.lo, edge.hi)
+            bias = torch.from_numpy(_integer_bias(real, gain, edge, path))
     module: IntegerConv2d | IntegerLinear
+    weight_format = layer.weight_quantizer.spec.format
     if isinstance(layer, QuantConv2d):
         module = IntegerConv2d(
             levels,
             bias,
-            layer.weight_quantizer.spec.format,
+            weight_format,
             stride=_pair(layer.stride),
-            padding=_padding(layer),
+            padding=_padding(layer, edge.border),
             dilation=_pair(layer.dilation),
             groups=layer.groups,
-            input_interval=interval,
+            input_interval=edge.interval,
             source=path,
         )
     else:
-        weight_format = layer.weight_quantizer.spec.format
-        module = IntegerLinear(levels, bias, weight_format, interval, path)
-    module.weight_unit = unit.to(torch.float64).cpu().numpy().reshape(-1)
+        module = IntegerLinear(levels, bias, weight_format, edge.interval, path)
+    module.weight_unit = weight_unit
     new = walk.emit(path, module, edge.node)
-    return Edge(new, gain, offset, module.lo, module.hi, path)
+    return Edge(new, gain, offset, module.lo, module.hi, path, walk.shapes.get(node, ()))
+
+
+def _integer_bias(real: FloatArray, gain: FloatArray, edge: Edge, path: str) -> FloatArray:
+    """The bias in units of the accumulator.
+
+    Raises:
+        ModelError: it would not fit: the input's scale has shrunk to nothing.
+    """
+    bias = np.rint(real / gain)
+    if np.abs(bias).max() >= 2.0**_BIAS_BITS:
+        raise ModelError(
+            f"its bias would have {int(np.log2(np.abs(bias).max())) + 1} bits, more than fit: the "
+            f"scale of its input, from {edge.source}, has shrunk to {float(edge.gain.max()):.3g}: "
+            "an activation that has died",
+            where=path,
+            hint="calibrate with images that wake it, lower the learning rate, or remove the layer",
+        )
+    return bias
 
 
 def _batch_norm(
-    walk: _Freezer, node: fx.Node, norm: nn.BatchNorm1d | nn.BatchNorm2d, edge: Edge
+    walk: Walk, node: fx.Node, norm: nn.BatchNorm1d | nn.BatchNorm2d, edge: Edge
 ) -> Edge:
     """``(x - mean) * gamma / sqrt(var + eps) + beta``, gathered into gain and offset."""
     mean = norm.running_mean.to(torch.float64).cpu().numpy()
@@ -253,28 +258,20 @@ def _batch_norm(
     return replace(edge, gain=edge.gain * factor, offset=(edge.offset - mean) * factor + shift)
 
 
-def _max_pool(walk: _Freezer, node: fx.Node, pool: nn.MaxPool2d, edge: Edge) -> Edge:
-    path = str(node.target)
-    if bool((edge.gain > 0).all()) and not edge.pools:
-        return replace(edge, node=walk.emit(path, _pool(pool), edge.node))
-    return replace(edge, pools=(*edge.pools, (path, pool)))
-
-
-def _pool(pool: nn.MaxPool2d) -> nn.MaxPool2d:
-    return nn.MaxPool2d(pool.kernel_size, pool.stride, pool.padding)
-
-
-def _flatten(walk: _Freezer, node: fx.Node, flatten: nn.Flatten, edge: Edge) -> Edge:
-    if edge.gain.size != 1 or edge.offset.size != 1 or edge.pools:
+def _flatten(walk: Walk, node: fx.Node, flatten: nn.Flatten, edge: Edge) -> Edge:
+    if len(edge.shape) == 1:
+        return edge
+    if edge.gain.size != 1 or edge.offset.size != 1 or edge.pending:
         raise ModelError(
             "it flattens channels that have a scale each",
             where=str(node.target),
             hint="put the batch norm and activation before the flatten",
         )
-    return replace(edge, node=walk.emit(str(node.target), nn.Flatten(), edge.node))
+    new, shape = walk.emit(str(node.target), nn.Flatten(), edge.node), walk.shapes.get(node, ())
+    return replace(edge, node=new, shape=shape)
 
 
-def _drop(walk: _Freezer, node: fx.Node, module: nn.Module, edge: Edge) -> Edge:
+def _drop(walk: Walk, node: fx.Node, module: nn.Module, edge: Edge) -> Edge:
     return edge
 
 
@@ -284,21 +281,51 @@ _STEPS = {
     QuantLinear: _weighted,
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
-    nn.MaxPool2d: _max_pool,
+    nn.MaxPool2d: freeze_joins.max_pool,
+    nn.AvgPool2d: freeze_joins.average,
+    nn.AdaptiveAvgPool2d: freeze_joins.average,
+    GlobalAverage: freeze_joins.average,
     nn.Flatten: _flatten,
     nn.Dropout: _drop,
     nn.Dropout2d: _drop,
+    nn.Upsample: freeze_joins.upsample,
+    nn.UpsamplingNearest2d: freeze_joins.upsample,
+    nn.PixelUnshuffle: freeze_joins.rearranged,
+    nn.ChannelShuffle: freeze_joins.rearranged,
+    Rearrange: freeze_joins.rearranged,
+    nn.ZeroPad2d: freeze_joins.padded,
+    nn.ConstantPad2d: freeze_joins.padded,
+    QuantAdd: freeze_joins.add,
+    Concatenate: freeze_joins.concat,
+    **dict.fromkeys(elementwise.MODULES, _function),
 }
+#: What takes a border of zeros along.
+_BORDERED = (
+    QuantConv2d,
+    nn.MaxPool2d,
+    nn.AvgPool2d,
+    nn.ZeroPad2d,
+    nn.ConstantPad2d,
+    nn.Dropout,
+    nn.Dropout2d,
+)
 
 
 def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
 
-def _padding(layer: QuantConv2d) -> tuple[int, int]:
+def _padding(layer: QuantConv2d, border: Border) -> tuple[int, ...]:
+    """(vertical, horizontal) where opposite sides are equal, else (top, left, bottom, right)."""
     if layer.padding == "valid":
-        return (0, 0)
-    if layer.padding == "same":
+        own = NO_BORDER
+    elif layer.padding == "same":
         kernel, dilation = _pair(layer.kernel_size), _pair(layer.dilation)
-        return (dilation[0] * (kernel[0] - 1) // 2, dilation[1] * (kernel[1] - 1) // 2)
-    return _pair(layer.padding)
+        rows, columns = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
+        # As torch does it: what is left over goes to the bottom and the right.
+        own = (rows // 2, columns // 2, rows - rows // 2, columns - columns // 2)
+    else:
+        vertical, horizontal = _pair(layer.padding)
+        own = (vertical, horizontal, vertical, horizontal)
+    total = freeze_joins.added(own, border)
+    return total[:2] if total[:2] == total[2:] else total

@@ -103,7 +103,8 @@ class IntegerConv2d(_IntegerLayer):
         weight: (O, I / groups, KH, KW) integer levels.
         bias: (O,) integer levels of the accumulator, or None.
         weight_format: format of the weight levels.
-        stride, padding, dilation: (vertical, horizontal).
+        stride, dilation: (vertical, horizontal).
+        padding: the same, or (top, left, bottom, right) where opposite sides differ.
         groups: as in `nn.Conv2d`.
         input_interval: smallest and largest input level.
         source: path of the user's layer.
@@ -116,7 +117,7 @@ class IntegerConv2d(_IntegerLayer):
         weight_format: Format,
         *,
         stride: tuple[int, int],
-        padding: tuple[int, int],
+        padding: tuple[int, ...],
         dilation: tuple[int, int],
         groups: int,
         input_interval: tuple[int, int],
@@ -126,22 +127,31 @@ class IntegerConv2d(_IntegerLayer):
         self.stride, self.padding, self.dilation = stride, padding, dilation
         self.groups = groups
 
+    @property
+    def border(self) -> tuple[int, int, int, int]:
+        """The padding as (top, left, bottom, right)."""
+        top, left, bottom, right = self.padding if len(self.padding) > 2 else self.padding * 2
+        return top, left, bottom, right
+
     def forward(self, x: Tensor) -> Tensor:
-        x = x.to(self.dtype)
+        x, padding = x.to(self.dtype), self.padding
+        if len(padding) > 2:
+            top, left, bottom, right = padding
+            x, padding = F.pad(x, (left, right, top, bottom)), (0, 0)
         if x.device.type == "cpu":
             # NNPACK's Winograd transforms are not exact on integers; the other kernels are.
             with torch.backends.nnpack.flags(enabled=False):
                 return F.conv2d(
-                    x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+                    x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups
                 )
-        return self._by_matmul(x)
+        return self._by_matmul(x, padding)
 
-    def _by_matmul(self, x: Tensor) -> Tensor:
+    def _by_matmul(self, x: Tensor, padding: tuple[int, ...]) -> Tensor:
         """im2col and matrix product: no transform that leaves the integers (GPUs choose Winograd
         or TF32 for convolutions), so it is exact.
         """
         rows, _, *kernel = self.weight.shape
-        columns = F.unfold(x, tuple(kernel), self.dilation, self.padding, self.stride)
+        columns = F.unfold(x, tuple(kernel), self.dilation, padding, self.stride)
         batch, depth, pixels = columns.shape
         columns = columns.view(batch, self.groups, depth // self.groups, pixels)
         weight = self.weight.view(self.groups, rows // self.groups, depth // self.groups)
@@ -151,7 +161,7 @@ class IntegerConv2d(_IntegerLayer):
             product = torch.matmul(weight, columns)
         finally:
             torch.backends.cuda.matmul.allow_tf32 = allowed
-        height = _out_size(x.shape[2], kernel[0], self, 0)
+        height = _out_size(x.shape[2] + 2 * padding[0], kernel[0], self, 0)
         out = product.reshape(batch, rows, height, pixels // height)
         return out if self.bias is None else out + self.bias.view(1, -1, 1, 1)
 
@@ -305,16 +315,20 @@ class Dequantize(nn.Module):
     """Levels or accumulators -> real scores: ``float32(level * scale)``.
 
     Args:
-        scale: real value of one level.
+        scale: real value of one level; one a channel (axis 1) is possible for images.
         source: path of the last layer.
     """
 
-    def __init__(self, scale: float, source: str = "") -> None:
+    def __init__(self, scale: float | tuple[float, ...], source: str = "") -> None:
         super().__init__()
         self.scale, self.source = scale, source
 
     def forward(self, levels: Tensor) -> Tensor:
-        return (levels.to(torch.float64) * self.scale).to(torch.float32)
+        wide = levels.to(torch.float64)
+        if isinstance(self.scale, tuple):
+            scale = torch.tensor(self.scale, dtype=torch.float64, device=levels.device)
+            return (wide * scale.view(1, -1, *(1,) * (levels.dim() - 2))).to(torch.float32)
+        return (wide * self.scale).to(torch.float32)
 
     def extra_repr(self) -> str:
         return f"scale={self.scale!r}"
@@ -335,14 +349,22 @@ class FrozenModel(fx.GraphModule):
             if node.op == "placeholder":
                 values[node.name] = x
             elif node.op == "call_module":
-                values[node.name] = self.get_submodule(str(node.target))(values[node.args[0].name])
+                arguments = [values[source.name] for source in node.args]
+                values[node.name] = self.get_submodule(str(node.target))(*arguments)
         return values
 
     @property
     def score_scale(self) -> float:
-        """Real value of one level of the scores."""
+        """Real value of one level of the scores.
+
+        Raises:
+            ModelError: the scores are an image with one scale a channel.
+        """
         node = self.graph.output_node().args[0]
-        return float(self.get_submodule(str(node.target)).scale)
+        scale = self.get_submodule(str(node.target)).scale
+        if isinstance(scale, tuple):
+            raise ModelError("the scores have a scale per channel, not one")
+        return float(scale)
 
     def _last_integer_node(self) -> fx.Node:
         return self.graph.output_node().args[0].args[0]
@@ -362,7 +384,7 @@ def round_shift(value: Tensor, shift: int, rounding: Rounding) -> Tensor:
 
 def _out_size(size: int, kernel: int, conv: IntegerConv2d, axis: int) -> int:
     span = conv.dilation[axis] * (kernel - 1) + 1
-    return (size + 2 * conv.padding[axis] - span) // conv.stride[axis] + 1
+    return (size - span) // conv.stride[axis] + 1
 
 
 def _reach(

@@ -182,6 +182,29 @@ def _twn_levels(weight: Tensor, spec: QuantSpec) -> Tensor:
     return torch.sign(weight) * (magnitude > TERNARY_THRESHOLD * mean)
 
 
+class ScaleGroup:
+    """Quantizers that share one scale: their tensors are concatenated in front of a product.
+
+    The first member owns the scale (a constant one before all others); it begins as, and for
+    statistics follows, the largest that any member asks for.
+    """
+
+    def __init__(self, members: list[ActivationQuantizer]) -> None:
+        self.members = sorted(members, key=lambda member: not member.constant)
+        for member in self.members:
+            member.join(self)
+
+    @property
+    def owner(self) -> ActivationQuantizer:
+        return self.members[0]
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Set the scale to the largest of the members' statistics."""
+        largest = torch.stack([m.seen * m.spec.format.lsb for m in self.members]).amax(dim=0)
+        self.owner.scale.copy_(largest / self.owner.spec.format.lsb)
+
+
 class ActivationQuantizer(nn.Module):
     """Activation -> quantized activation; takes the place of a ReLU, hard tanh or nothing.
 
@@ -219,14 +242,36 @@ class ActivationQuantizer(nn.Module):
             self.register_buffer("scale", start)
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
         self._ready: bool | None = None
+        self.__dict__["group"] = None
+        #: Of the input: shape of one sample of the last batch.
+        self.sample_shape: tuple[int, ...] | None = None
         self.register_load_state_dict_pre_hook(_load_float_state)
         self.register_load_state_dict_post_hook(_forget_ready)
+
+    def join(self, group: ScaleGroup) -> None:
+        """Use the scale of a group's owner; an own one remains as a statistic, ``seen``."""
+        self.__dict__["group"] = group  # not a child: its members live elsewhere
+        if group.owner is not self:
+            del self.scale
+        self.register_buffer("seen", torch.zeros(1))
+
+    @property
+    def owner(self) -> ActivationQuantizer:
+        """The quantizer that holds the scale: itself, unless it shares one."""
+        return self if self.group is None else self.group.owner
+
+    @property
+    def peak(self) -> int:
+        """The largest magnitude of a level."""
+        return max(-self.spec.format.min_level, self.spec.format.max_level)
 
     @property
     def ready(self) -> bool:
         """Whether the scale has been set: by a batch, by loading, or because it is constant."""
         if self._ready is None:
-            self._ready = self.constant or bool(self.scale.detach().any())
+            owner = self.owner
+            seen = self.group is None or bool(self.seen.any())
+            self._ready = owner.constant or (seen and bool(owner.scale.detach().any()))
         return self._ready
 
     @property
@@ -241,9 +286,12 @@ class ActivationQuantizer(nn.Module):
                 "an activation quantizer has no scale yet",
                 hint="train or calibrate first, or pass example_input",
             )
-        return float(finish(self.scale.detach(), self.spec)) * self.spec.format.lsb
+        owner = self.owner
+        return float(finish(owner.scale.detach(), owner.spec)) * owner.spec.format.lsb
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.role is Role.INPUT:
+            self.sample_shape = tuple(x.shape[1:])
         if self.phase is Phase.CALIBRATE:
             clipped = x.clamp(*self.clip) if self.clip != (-math.inf, math.inf) else x
             self._observe(clipped.detach())
@@ -256,11 +304,12 @@ class ActivationQuantizer(nn.Module):
             return self._evaluate(x, stairs)
         if isinstance(number_format, BipolarFormat):
             return SignActivation.apply(x, self.unit)
-        if self.spec.scale is not ScaleRule.LEARNED:
+        owner = self.owner
+        if owner.spec.scale is not ScaleRule.LEARNED:
             return QuantizeActivation.apply(x, None, self.unit, stairs, 0.0)
         features = max(1, x.numel() // max(1, x.shape[0]))
-        factor = number_format.lsb / math.sqrt(features * max(1, number_format.max_level))
-        return QuantizeActivation.apply(x, self.scale, self.unit, stairs, factor)
+        factor = owner.spec.format.lsb / math.sqrt(features * max(1, number_format.max_level))
+        return QuantizeActivation.apply(x, owner.scale, self.unit, stairs, factor)
 
     def _evaluate(self, x: Tensor, stairs: Stairs) -> Tensor:
         """The same function without a gradient: passes over memory that is in the cache already."""
@@ -273,7 +322,7 @@ class ActivationQuantizer(nn.Module):
 
     @property
     def _follows_batches(self) -> bool:
-        return self.spec.scale in (ScaleRule.MAX, ScaleRule.PERCENTILE, ScaleRule.MSE)
+        return self.owner.spec.scale in (ScaleRule.MAX, ScaleRule.PERCENTILE, ScaleRule.MSE)
 
     @torch.no_grad()
     def _observe(self, x: Tensor) -> None:
@@ -282,26 +331,29 @@ class ActivationQuantizer(nn.Module):
         While calibrating: the largest (``max``) or the mean of the batches' scales; while training
         an exponential average. The input's maximum only grows: its range is a fact of the data.
         """
-        if self.constant:
+        if self.owner.constant:
             return
-        seen = observed_scale(x, self.spec).to(self.scale.dtype)
+        kept = self.scale if self.group is None else self.seen
+        seen = observed_scale(x, self.spec).to(kept.dtype)
         # A batch of zeros says nothing about the range; an unready quantizer then spans 0 .. 1.
         nothing = 1.0 / (max(1, self.spec.format.max_level) * self.spec.format.lsb)
-        seen = torch.where(seen > TINY, seen, self.scale if self.ready else seen + nothing)
+        seen = torch.where(seen > TINY, seen, kept if self.ready else seen + nothing)
         grows = self.spec.scale is ScaleRule.MAX and (
             self.role is Role.INPUT or self.phase is Phase.CALIBRATE
         )
         if not self.ready:
             self._refuse_negative_input(x)
-            self.scale.copy_(seen)
+            kept.copy_(seen)
         elif grows:
-            self.scale.copy_(torch.maximum(self.scale, seen))
+            kept.copy_(torch.maximum(kept, seen))
         else:
             calibrating = self.phase is Phase.CALIBRATE
             share = 1.0 / (int(self.batches) + 1) if calibrating else self.spec.momentum
-            self.scale.lerp_(seen, share)
+            kept.lerp_(seen, share)
         self.batches.add_(1)
         self._ready = None
+        if self.group is not None:
+            self.group.refresh()
 
     def _refuse_negative_input(self, x: Tensor) -> None:
         """Normalised images into an unsigned format would silently lose everything below zero."""
@@ -316,7 +368,8 @@ class ActivationQuantizer(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        return f"{self.spec.format}, {self.spec.scale_text}"
+        shared = "" if self.group is None else f", shared by {len(self.group.members)}"
+        return f"{self.spec.format}, {self.spec.scale_text}{shared}"
 
 
 def _forget_ready(module: nn.Module, _: Any) -> None:

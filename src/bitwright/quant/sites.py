@@ -2,7 +2,7 @@
 """What each node of a traced model is to the converter, or why it cannot be converted.
 
 One table a node kind (module type, function, method); a row gives the kind and, where arguments
-matter, a check that returns a complaint.
+matter, a check (`site_checks`) that returns a complaint.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -18,6 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from bitwright.quant import site_checks as checks
+from bitwright.quant.elementwise import MODULES as ELEMENTWISE
+from bitwright.quant.elementwise import Elementwise, module_for, of_module
+from bitwright.quant.joins import GlobalAverage, Rearrange, rearrange
+from bitwright.quant.site_checks import Complaint, argument, pair
 from bitwright.quant.trace import user_line
 
 
@@ -34,35 +39,52 @@ class Kind(StrEnum):
     FLATTEN = "flatten"
     DROPOUT = "dropout"
     IDENTITY = "identity"
+    UPSAMPLE = "upsample"
+    REARRANGE = "rearrange"
+    PAD = "pad"
     ADD = "add"
     CAT = "cat"
     AVG_POOL = "avg_pool"
-    SHAPE = "shape"
+    COPY = "copy"
 
 
 #: Kinds through which a quantized tensor stays quantized, on the same grid.
-PASSING = (Kind.MAX_POOL, Kind.FLATTEN, Kind.DROPOUT, Kind.IDENTITY)
-#: Kinds that calibrate and train, but have no hardware yet.
-TRAIN_ONLY = (Kind.ADD, Kind.CAT, Kind.AVG_POOL)
+PASSING = (
+    Kind.MAX_POOL,
+    Kind.FLATTEN,
+    Kind.DROPOUT,
+    Kind.IDENTITY,
+    Kind.UPSAMPLE,
+    Kind.REARRANGE,
+    Kind.PAD,
+)
+#: Kinds with a weight.
+LAYERS = (Kind.CONV, Kind.LINEAR)
+#: Kinds whose operands are quantized, each by its activation or by an inserted quantizer.
+JOINS = (Kind.ADD, Kind.CAT, Kind.AVG_POOL)
 
 _ADVICE = {
     "softmax": "leave it to the loss (cross entropy takes scores); the largest score is the class",
     "log_softmax": "leave it to the loss (cross entropy takes scores)",
-    "gelu": "use ReLU: a smooth activation has no integer form",
-    "silu": "use ReLU: a smooth activation has no integer form",
-    "sigmoid": "use ReLU or Hardtanh; after the last layer leave it to the loss",
-    "tanh": "use nn.Hardtanh",
-    "leakyrelu": "use ReLU, or Hardtanh with a signed activation format",
-    "leaky_relu": "use ReLU, or Hardtanh with a signed activation format",
-    "prelu": "use ReLU",
     "layernorm": "use BatchNorm, which folds into the thresholds",
     "groupnorm": "use BatchNorm, which folds into the thresholds",
-    "convtranspose2d": "use Conv2d",
+    "instancenorm2d": "use BatchNorm, which folds into the thresholds",
+    "convtranspose2d": "use nn.Upsample(scale_factor=2) and a Conv2d",
     "conv1d": "use Conv2d with a height of one",
     "mul": "fold the factor into the next layer, or use BatchNorm",
+    "truediv": "fold the divisor into the next layer, or use BatchNorm",
     "conv2d": "use an nn.Conv2d layer, so that its weight has a quantizer of its own",
     "linear": "use an nn.Linear layer, so that its weight has a quantizer of its own",
     "batch_norm": "use an nn.BatchNorm2d or nn.BatchNorm1d layer",
+    "prelu": "use an nn.PReLU layer",
+    "pixelshuffle": "use nn.Upsample(scale_factor=2) and a Conv2d",
+    "pixel_shuffle": "use nn.Upsample(scale_factor=2) and a Conv2d",
+    "chunk": "use two convolutions in place of one that is split",
+    "split": "use two convolutions in place of one that is split",
+    "stack": "use torch.cat(parts, 1)",
+    "matmul": "attention has no few-bit form here; use convolutions",
+    "lppool2d": "use nn.AvgPool2d or nn.MaxPool2d",
+    "lstm": "recurrent layers have no few-bit form here",
 }
 
 
@@ -84,7 +106,11 @@ class Site:
         kind: what it is; None if it cannot be converted.
         path: the user's path of the layer (the node's name for a function).
         type: the layer's type name, or the function's.
-        clip: for activations, the interval they keep.
+        operands: the tensors it takes.
+        clip: for activations that clip, the interval they keep.
+        function: for other activations, what kind of function.
+        replacement: the layer that takes the place of a call.
+        sign: of an addition's second operand.
         problem, advice: for what cannot be converted, why, and what to do.
     """
 
@@ -92,7 +118,11 @@ class Site:
     kind: Kind | None
     path: str
     type: str
+    operands: tuple[fx.Node, ...] = ()
     clip: Clip | None = None
+    function: Elementwise | None = None
+    replacement: nn.Module | None = field(default=None, compare=False)
+    sign: int = 1
     problem: str = ""
     advice: str = ""
 
@@ -103,59 +133,40 @@ class Site:
         return f"{self.path} ({self.type})" + (f" at {line}" if line else "")
 
 
-Complaint = tuple[str, str]
 Check = Callable[[Any], Complaint | None]
 
-
-def _conv(module: nn.Conv2d) -> Complaint | None:
-    if module.padding_mode != "zeros":
-        return f"padding_mode={module.padding_mode!r}", "use zero padding"
-    if isinstance(module.padding, str) and module.padding == "same":
-        pairs = zip(module.kernel_size, module.dilation, strict=True)
-        if any(d * (k - 1) % 2 for k, d in pairs):
-            return "padding='same' with an even kernel is uneven", "use an odd kernel"
-    return None
-
-
-def _max_pool(module: nn.MaxPool2d) -> Complaint | None:
-    dilation = module.dilation
-    if dilation not in (1, (1, 1)):
-        return f"dilation={dilation}", "use dilation=1"
-    if module.ceil_mode:
-        return "ceil_mode=True", "use ceil_mode=False and pad the input instead"
-    return ("return_indices=True", "use return_indices=False") if module.return_indices else None
-
-
-def _batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d) -> Complaint | None:
-    if not module.track_running_stats or module.running_mean is None:
-        return "no running statistics", "use track_running_stats=True"
-    return None
-
-
-def _flatten(module: nn.Flatten) -> Complaint | None:
-    if module.start_dim != 1 or module.end_dim != -1:
-        return f"start_dim={module.start_dim}, end_dim={module.end_dim}", "use nn.Flatten()"
-    return None
-
-
 _MODULES: dict[type[nn.Module], tuple[Kind, Check | None]] = {
-    nn.Conv2d: (Kind.CONV, _conv),
+    nn.Conv2d: (Kind.CONV, checks.conv),
     nn.Linear: (Kind.LINEAR, None),
-    nn.BatchNorm1d: (Kind.BATCH_NORM, _batch_norm),
-    nn.BatchNorm2d: (Kind.BATCH_NORM, _batch_norm),
+    nn.BatchNorm1d: (Kind.BATCH_NORM, checks.batch_norm),
+    nn.BatchNorm2d: (Kind.BATCH_NORM, checks.batch_norm),
     nn.ReLU: (Kind.ACTIVATION, None),
     nn.ReLU6: (Kind.ACTIVATION, None),
     nn.Hardtanh: (Kind.ACTIVATION, None),
-    nn.MaxPool2d: (Kind.MAX_POOL, _max_pool),
-    nn.AvgPool2d: (Kind.AVG_POOL, None),
+    **{kind: (Kind.ACTIVATION, None) for kind in ELEMENTWISE},
+    nn.MaxPool2d: (Kind.MAX_POOL, checks.max_pool),
+    nn.AvgPool2d: (Kind.AVG_POOL, checks.avg_pool),
     nn.AdaptiveAvgPool2d: (Kind.AVG_POOL, None),
-    nn.Flatten: (Kind.FLATTEN, _flatten),
+    nn.Flatten: (Kind.FLATTEN, checks.flatten),
     nn.Dropout: (Kind.DROPOUT, None),
     nn.Dropout2d: (Kind.DROPOUT, None),
     nn.Identity: (Kind.IDENTITY, None),
+    nn.Upsample: (Kind.UPSAMPLE, checks.upsample),
+    nn.UpsamplingNearest2d: (Kind.UPSAMPLE, checks.upsample),
+    nn.PixelUnshuffle: (Kind.REARRANGE, None),
+    nn.ChannelShuffle: (Kind.REARRANGE, None),
+    nn.ZeroPad2d: (Kind.PAD, checks.pad),
+    nn.ConstantPad2d: (Kind.PAD, checks.pad),
 }
 
 _RELU = Clip(0.0, math.inf)
+
+
+def copy_tensor(x: Any) -> Any:
+    """Marks a place for a second quantizer of one tensor; conversion removes it."""
+    return x
+
+
 _FUNCTIONS: dict[Any, Kind] = {
     torch.relu: Kind.ACTIVATION,
     torch.relu_: Kind.ACTIVATION,
@@ -163,34 +174,48 @@ _FUNCTIONS: dict[Any, Kind] = {
     F.relu6: Kind.ACTIVATION,
     F.hardtanh: Kind.ACTIVATION,
     torch.sign: Kind.ACTIVATION,
+    torch.clamp: Kind.ACTIVATION,
     F.max_pool2d: Kind.MAX_POOL,
     torch.max_pool2d: Kind.MAX_POOL,
     torch.flatten: Kind.FLATTEN,
     torch.reshape: Kind.FLATTEN,
     F.dropout: Kind.DROPOUT,
+    F.dropout2d: Kind.DROPOUT,
     operator.add: Kind.ADD,
     operator.iadd: Kind.ADD,
     torch.add: Kind.ADD,
+    operator.sub: Kind.ADD,
+    operator.isub: Kind.ADD,
+    torch.sub: Kind.ADD,
     torch.cat: Kind.CAT,
     torch.concat: Kind.CAT,
+    torch.concatenate: Kind.CAT,
     F.avg_pool2d: Kind.AVG_POOL,
     F.adaptive_avg_pool2d: Kind.AVG_POOL,
     torch.mean: Kind.AVG_POOL,
-    getattr: Kind.SHAPE,
-    operator.getitem: Kind.SHAPE,
+    F.interpolate: Kind.UPSAMPLE,
+    F.upsample: Kind.UPSAMPLE,
+    F.pixel_unshuffle: Kind.REARRANGE,
+    torch.pixel_unshuffle: Kind.REARRANGE,
+    torch.channel_shuffle: Kind.REARRANGE,
+    rearrange: Kind.REARRANGE,
+    F.pad: Kind.PAD,
+    copy_tensor: Kind.COPY,
 }
 _METHODS: dict[str, Kind] = {
     "relu": Kind.ACTIVATION,
     "relu_": Kind.ACTIVATION,
     "sign": Kind.ACTIVATION,
+    "clamp": Kind.ACTIVATION,
     "flatten": Kind.FLATTEN,
     "view": Kind.FLATTEN,
     "reshape": Kind.FLATTEN,
-    "size": Kind.SHAPE,
     "contiguous": Kind.IDENTITY,
     "mean": Kind.AVG_POOL,
     "add": Kind.ADD,
     "add_": Kind.ADD,
+    "sub": Kind.ADD,
+    "sub_": Kind.ADD,
 }
 
 
@@ -207,19 +232,24 @@ def classify(node: fx.Node, modules: dict[str, nn.Module]) -> Site:
         return _call(node, name, _FUNCTIONS.get(node.target))
     if node.op == "call_method":
         return _call(node, str(node.target), _METHODS.get(str(node.target)))
-    return _refuse(node, node.name, "parameter", "a parameter used outside a layer", "use a layer")
+    return refuse(node, node.name, "parameter", "a parameter used outside a layer", "use a layer")
 
 
-def _refuse(node: fx.Node, path: str, kind: str, problem: str, advice: str) -> Site:
+def refuse(node: fx.Node, path: str, kind: str, problem: str, advice: str) -> Site:
+    """The site of a node that cannot be converted."""
     return Site(node, None, path, kind, problem=problem, advice=advice)
 
 
 def _output(node: fx.Node) -> Site:
     if not isinstance(node.args[0], fx.Node):
-        return _refuse(
+        return refuse(
             node, "output", "output", "forward returns more than one tensor", "return the scores"
         )
-    return Site(node, Kind.OUTPUT, "output", "output")
+    return Site(node, Kind.OUTPUT, "output", "output", (node.args[0],))
+
+
+def _operands(node: fx.Node) -> tuple[fx.Node, ...]:
+    return tuple(node.all_input_nodes[:1])
 
 
 def _module(node: fx.Node, path: str, module: nn.Module) -> Site:
@@ -227,12 +257,13 @@ def _module(node: fx.Node, path: str, module: nn.Module) -> Site:
     row = _MODULES.get(type(module))
     if row is None:
         advice = _ADVICE.get(name.lower(), f"supported layers: {_supported()}")
-        return _refuse(node, path, name, f"{name} has no few-bit form here", advice)
+        return refuse(node, path, name, f"{name} has no few-bit form here", advice)
     kind, check = row
     complaint = check(module) if check is not None else None
     if complaint is not None:
-        return _refuse(node, path, name, complaint[0], complaint[1])
-    return Site(node, kind, path, name, clip=_module_clip(module))
+        return refuse(node, path, name, complaint[0], complaint[1])
+    clip, function = _module_clip(module), of_module(module)
+    return Site(node, kind, path, name, _operands(node), clip=clip, function=function)
 
 
 def _supported() -> str:
@@ -246,14 +277,37 @@ def _module_clip(module: nn.Module) -> Clip | None:
 
 
 def _call(node: fx.Node, name: str, kind: Kind | None) -> Site:
+    same = module_for(node.target, node.args[1:], dict(node.kwargs))
+    if same is not None:
+        function = of_module(same)
+        return Site(
+            node,
+            Kind.ACTIVATION,
+            node.name,
+            name,
+            _operands(node),
+            function=function,
+            replacement=same,
+        )
     if kind is None:
         advice = _ADVICE.get(name, "remove it, or replace it by a supported layer")
-        return _refuse(node, node.name, name, f"{name} has no few-bit form here", advice)
-    complaint = _CALL_CHECKS[kind](node) if kind in _CALL_CHECKS else None
+        return refuse(node, node.name, name, f"{name} has no few-bit form here", advice)
+    complaint = checks.CALLS[kind.value](node) if kind.value in checks.CALLS else None
     if complaint is not None:
-        return _refuse(node, node.name, name, complaint[0], complaint[1])
-    clip = _call_clip(node, name) if kind is Kind.ACTIVATION else None
-    return Site(node, kind, node.name, name, clip=clip)
+        return refuse(node, node.name, name, complaint[0], complaint[1])
+    operands = tuple(node.args[0]) if kind is Kind.CAT else _operands(node)
+    if kind is Kind.ADD:
+        operands = (node.args[0], argument(node, 1, "other", None))
+    return Site(
+        node,
+        kind,
+        node.name,
+        name,
+        operands,
+        clip=_call_clip(node, name) if kind is Kind.ACTIVATION else None,
+        replacement=_REPLACEMENTS[kind](node, name) if kind in _REPLACEMENTS else None,
+        sign=-1 if name in ("sub", "isub", "sub_") else 1,
+    )
 
 
 def _call_clip(node: fx.Node, name: str) -> Clip:
@@ -265,71 +319,53 @@ def _call_clip(node: fx.Node, name: str) -> Clip:
         low = argument(node, 1, "min_val", -1.0)
         high = argument(node, 2, "max_val", 1.0)
         return Clip(float(low), float(high))
+    if name == "clamp":
+        ends = argument(node, 1, "min", None), argument(node, 2, "max", None)
+        low, high = (
+            e if e is not None else s * math.inf for e, s in zip(ends, (-1, 1), strict=True)
+        )
+        return Clip(float(low), float(high))
     return _RELU
 
 
-def argument(node: fx.Node, position: int, name: str, default: Any) -> Any:
-    """An argument of a call, given by position or by name."""
-    if len(node.args) > position:
-        return node.args[position]
-    return node.kwargs.get(name, default)
+def _max_pool_layer(node: fx.Node, name: str) -> nn.Module:
+    kernel = argument(node, 1, "kernel_size", None)
+    stride = argument(node, 2, "stride", None)
+    return nn.MaxPool2d(kernel, stride or kernel, argument(node, 3, "padding", 0))
 
 
-def _flatten_call(node: fx.Node) -> Complaint | None:
-    """``flatten(1)``, ``view(n, -1)``, ``reshape(x.size(0), 256)``, ``view(-1, 256)``: all keep the
-    batch and join the rest (a wrong 256 is caught when the next layer sees the shape).
-    """
-    name = getattr(node.target, "__name__", str(node.target))
-    if name == "flatten":
-        if argument(node, 1, "start_dim", 0) == 1 and argument(node, 2, "end_dim", -1) == -1:
-            return None
-        return "it flattens the batch axis too", "use flatten(1)"
-    shape = node.args[1:]
-    if len(shape) == 1 and isinstance(shape[0], list | tuple):
-        shape = tuple(shape[0])
-    batch_kept = len(shape) == 2 and (isinstance(shape[0], fx.Node) or shape[0] == -1)
-    if batch_kept and (isinstance(shape[1], int | fx.Node)):
-        return None
-    return f"{name} to {shape} is no flattening", "only (N, C, H, W) -> (N, C*H*W): use flatten(1)"
+def _avg_pool_layer(node: fx.Node, name: str) -> nn.Module:
+    if name == "mean":
+        return GlobalAverage(bool(argument(node, 2, "keepdim", False)))
+    if name == "adaptive_avg_pool2d":
+        return nn.AdaptiveAvgPool2d(argument(node, 1, "output_size", 1))
+    kernel = argument(node, 1, "kernel_size", None)
+    stride = argument(node, 2, "stride", None)
+    return nn.AvgPool2d(pair(kernel), pair(stride or kernel), argument(node, 3, "padding", 0))
 
 
-def _pool_call(node: fx.Node) -> Complaint | None:
-    if argument(node, 4, "dilation", 1) not in (1, (1, 1)):
-        return "dilation is not 1", "use dilation=1"
-    if argument(node, 5, "ceil_mode", False):
-        return "ceil_mode=True", "use ceil_mode=False"
-    if node.kwargs.get("return_indices", False):
-        return "return_indices=True", "use return_indices=False"
-    return None
+def _upsample_layer(node: fx.Node, name: str) -> nn.Module:
+    factor = argument(node, 2, "scale_factor", None)
+    return nn.Upsample(scale_factor=tuple(float(f) for f in pair(factor)))
 
 
-def _cat_call(node: fx.Node) -> Complaint | None:
-    if argument(node, 1, "dim", 0) not in (1, -3):
-        return "it does not join channels", "use dim=1"
-    return None
+def _rearrange_layer(node: fx.Node, name: str) -> nn.Module:
+    if name == "rearrange":
+        return Rearrange(node.args[1], node.args[2])
+    if name == "pixel_unshuffle":
+        return nn.PixelUnshuffle(argument(node, 1, "downscale_factor", 1))
+    return nn.ChannelShuffle(argument(node, 1, "groups", 1))
 
 
-def _mean_call(node: fx.Node) -> Complaint | None:
-    name = getattr(node.target, "__name__", str(node.target))
-    if name != "mean":
-        return None
-    axes = argument(node, 1, "dim", None)
-    if isinstance(axes, list | tuple) and sorted(int(a) % 4 for a in axes) == [2, 3]:
-        return None
-    return "it does not average over height and width", "use mean((2, 3))"
+def _pad_layer(node: fx.Node, name: str) -> nn.Module:
+    return nn.ZeroPad2d(tuple(argument(node, 1, "pad", ())))
 
 
-def _add_call(node: fx.Node) -> Complaint | None:
-    operands = [a for a in node.args[:2] if isinstance(a, fx.Node)]
-    if len(operands) != 2 or argument(node, 2, "alpha", 1) != 1:
-        return "it adds something that is no tensor of the network", "fold it into a bias"
-    return None
-
-
-_CALL_CHECKS: dict[Kind, Callable[[fx.Node], Complaint | None]] = {
-    Kind.FLATTEN: _flatten_call,
-    Kind.MAX_POOL: _pool_call,
-    Kind.CAT: _cat_call,
-    Kind.AVG_POOL: _mean_call,
-    Kind.ADD: _add_call,
+_REPLACEMENTS: dict[Kind, Callable[[fx.Node, str], nn.Module]] = {
+    Kind.FLATTEN: lambda node, name: nn.Flatten(),
+    Kind.MAX_POOL: _max_pool_layer,
+    Kind.AVG_POOL: _avg_pool_layer,
+    Kind.UPSAMPLE: _upsample_layer,
+    Kind.REARRANGE: _rearrange_layer,
+    Kind.PAD: _pad_layer,
 }

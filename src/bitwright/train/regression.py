@@ -22,6 +22,8 @@ from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
 Loss = Callable[[Tensor, Tensor], Tensor]
 Batches = Callable[[int], Tensor]
 OnStep = Callable[[int, float], None]
+#: Tensors of zeros learn as if they had this root mean square.
+_SMALLEST = 1e-3
 _FIELDS = ("step", "model", "optimizer", "losses", "settings")
 
 
@@ -31,8 +33,9 @@ class Regression:
 
     Attributes:
         steps: optimizer steps.
-        lr: of Adam; falls to ``final_lr`` along half a cosine.
-        scale_lr: for parameters named ``scale`` (learned quantization steps).
+        lr: of Adam, as a share of each tensor's root mean square when training begins: weights,
+            factors of batch norms and learned scales differ in size by orders of magnitude, and a
+            step changes each by about this share. Falls to ``final_lr`` along half a cosine.
         final_lr: share of ``lr`` that is left at the end.
         features: paths of layers whose outputs are compared too; both models must have them.
         feature_weight: weight of all features together; the output has weight one.
@@ -40,8 +43,7 @@ class Regression:
     """
 
     steps: int
-    lr: float = 1e-3
-    scale_lr: float = 1e-3
+    lr: float = 2e-3
     final_lr: float = 0.01
     features: tuple[str, ...] = ()
     feature_weight: float = 1.0
@@ -50,7 +52,7 @@ class Regression:
     def __post_init__(self) -> None:
         if self.steps < 1 or self.save_every < 1:
             raise ModelError("steps and save_every must be at least 1", where="regression")
-        if min(self.lr, self.scale_lr, self.final_lr) <= 0 or self.feature_weight < 0:
+        if min(self.lr, self.final_lr) <= 0 or self.feature_weight < 0:
             raise ModelError("learning rates must be positive", where="regression")
 
 
@@ -95,7 +97,7 @@ def regress(
     """
     student.eval()
     teacher.eval()
-    optimizer = torch.optim.Adam(_groups(student, config))
+    optimizer = torch.optim.Adam(_groups(student, config.lr))
     losses = _resume(checkpoint, student, optimizer, config)
     with _watched(student, config.features) as mine, _watched(teacher, config.features) as theirs:
         for step in range(len(losses), config.steps):
@@ -123,14 +125,13 @@ def regress(
     return tuple(losses)
 
 
-def _groups(student: nn.Module, config: Regression) -> list[dict[str, object]]:
-    scales: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
-    for name, parameter in student.named_parameters():
+def _groups(student: nn.Module, lr: float) -> list[dict[str, object]]:
+    groups: list[dict[str, object]] = []
+    for parameter in student.parameters():
         if parameter.requires_grad:
-            (scales if name.rpartition(".")[2] == "scale" else others).append(parameter)
-    groups = [{"params": others, "base": config.lr}, {"params": scales, "base": config.scale_lr}]
-    return [{**group, "lr": group["base"]} for group in groups if group["params"]]
+            size = max(float(parameter.detach().square().mean().sqrt()), _SMALLEST)
+            groups.append({"params": [parameter], "base": lr * size, "lr": lr * size})
+    return groups
 
 
 def _set_rates(optimizer: torch.optim.Optimizer, config: Regression, step: int) -> None:

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Plan`: what the converter has decided about every node of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import fx, nn
+
+from bitwright.quant.policy import Layer, QuantSpec, Role
+from bitwright.quant.sites import PASSING, Clip, Kind, Site
+
+
+@dataclass(frozen=True)
+class Operand:
+    """The decision for one operand of one layer."""
+
+    layer: Layer
+    role: Role
+    spec: QuantSpec | None
+    reason: str
+
+
+@dataclass
+class Plan:
+    """All decisions about one model.
+
+    Attributes:
+        graph: the traced graph, its chains of views made simple.
+        sites: one a node, in execution order.
+        modules: the model's modules by path.
+        weights: decision for each conv and linear node.
+        activations: decision for each node whose output is quantized (activations, the input, and
+            other nodes that feed a layer, a sum, a concatenation or an average without an
+            activation in between).
+        clips: the interval kept by each of those.
+        groups: nodes of ``activations`` that share one scale.
+        notes: what stays as it is although one may expect otherwise; for `explain`.
+    """
+
+    graph: fx.Graph
+    sites: dict[fx.Node, Site]
+    modules: dict[str, nn.Module]
+    weights: dict[fx.Node, Operand] = field(default_factory=dict)
+    activations: dict[fx.Node, Operand] = field(default_factory=dict)
+    clips: dict[fx.Node, Clip | None] = field(default_factory=dict)
+    groups: list[list[fx.Node]] = field(default_factory=list)
+    notes: list[Operand] = field(default_factory=list)
+
+    def source(self, node: fx.Node) -> fx.Node:
+        """The node whose grid ``node`` carries: upstream through pools, flatten and dropout."""
+        while node in self.sites and self.sites[node].kind in PASSING:
+            node = self.sites[node].operands[0]
+        return node
+
+    def leaves(self, node: fx.Node) -> list[fx.Node]:
+        """The nodes whose grids ``node`` carries: several behind concatenations."""
+        source = self.source(node)
+        if self.sites[source].kind is not Kind.CAT:
+            return [source]
+        return [leaf for part in self.sites[source].operands for leaf in self.leaves(part)]
+
+    @property
+    def output(self) -> fx.Node:
+        """The node that the model returns."""
+        (node,) = self.sites[self.graph.output_node()].operands
+        return node
+
+    def is_depthwise(self, node: fx.Node) -> bool:
+        """Whether a node is a convolution with one group a channel."""
+        layer = self.modules.get(self.sites[node].path)
+        return isinstance(layer, nn.Conv2d) and layer.groups == layer.in_channels

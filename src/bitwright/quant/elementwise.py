@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations beyond clipping: any function of one number, by thresholds or by a table.
+
+A function that never falls is a staircase behind its quantizer, so few bits of it are thresholds on
+the accumulator, found by bisection. Everything else is a table over the levels of a quantized
+input. Thresholds and tables are computed once, in float64, when the model is frozen; from then on
+they are the definition.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bitwright.formats.rounding import FloatArray
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """What conversion must know about a function.
+
+    Attributes:
+        monotone: it never falls.
+        low: a lower bound of its values.
+    """
+
+    monotone: bool
+    low: float = -math.inf
+
+    @property
+    def positive(self) -> bool:
+        return self.low >= 0
+
+
+_RISING = Elementwise(True)
+_UNIT = Elementwise(True, 0.0)
+_BENT = Elementwise(False)
+
+#: Activation modules without a form of their own.
+MODULES: dict[type[nn.Module], Elementwise] = {
+    nn.LeakyReLU: _RISING,
+    nn.PReLU: _RISING,
+    nn.ELU: _RISING,
+    nn.CELU: _RISING,
+    nn.SELU: _RISING,
+    nn.Sigmoid: _UNIT,
+    nn.Hardsigmoid: _UNIT,
+    nn.Softplus: _UNIT,
+    nn.LogSigmoid: _RISING,
+    nn.Tanh: _RISING,
+    nn.Softsign: _RISING,
+    nn.Tanhshrink: _RISING,
+    nn.Softshrink: _RISING,
+    nn.Hardshrink: _RISING,
+    nn.SiLU: _BENT,
+    nn.GELU: _BENT,
+    nn.Mish: _BENT,
+    nn.Hardswish: _BENT,
+}
+
+#: Functions and tensor methods -> (module that does the same, its arguments after the tensor).
+_CALLS: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
+    F.leaky_relu: (nn.LeakyReLU, ("negative_slope",)),
+    F.elu: (nn.ELU, ("alpha",)),
+    F.celu: (nn.CELU, ("alpha",)),
+    F.selu: (nn.SELU, ()),
+    F.sigmoid: (nn.Sigmoid, ()),
+    torch.sigmoid: (nn.Sigmoid, ()),
+    "sigmoid": (nn.Sigmoid, ()),
+    F.hardsigmoid: (nn.Hardsigmoid, ()),
+    F.softplus: (nn.Softplus, ("beta", "threshold")),
+    F.logsigmoid: (nn.LogSigmoid, ()),
+    F.tanh: (nn.Tanh, ()),
+    torch.tanh: (nn.Tanh, ()),
+    "tanh": (nn.Tanh, ()),
+    F.softsign: (nn.Softsign, ()),
+    F.tanhshrink: (nn.Tanhshrink, ()),
+    F.softshrink: (nn.Softshrink, ("lambd",)),
+    F.hardshrink: (nn.Hardshrink, ("lambd",)),
+    F.silu: (nn.SiLU, ()),
+    F.gelu: (nn.GELU, ("approximate",)),
+    F.mish: (nn.Mish, ()),
+    F.hardswish: (nn.Hardswish, ()),
+}
+
+
+def of_module(module: nn.Module) -> Elementwise | None:
+    """The traits of an activation module, or None if it is none of these."""
+    found = MODULES.get(type(module))
+    if found is None:
+        return None
+    slope = getattr(module, "negative_slope", 0.0)
+    return found if slope >= 0 else _BENT
+
+
+def module_for(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module | None:
+    """The module that computes what a call does; None if the call is no such activation.
+
+    Args:
+        target: the function, or the name of a tensor method.
+        args, kwargs: behind the tensor.
+    """
+    row = _CALLS.get(target)
+    if row is None:
+        return None
+    kind, names = row
+    given = dict(zip(names, args, strict=False))
+    given |= {name: value for name, value in kwargs.items() if name in names}
+    return kind(**given)
+
+
+Function = Callable[[FloatArray], FloatArray]
+
+
+def exact(module: nn.Module) -> Function:
+    """The module's function in float64 on arrays (channels, values)."""
+    double = copy.deepcopy(module).cpu().double().eval()
+
+    def function(x: FloatArray) -> FloatArray:
+        with torch.no_grad():
+            # (1, C, V): axis 1 is the channel, for a PReLU with a slope each.
+            result = double(torch.from_numpy(np.ascontiguousarray(x))[None])[0]
+        return np.asarray(result.numpy())
+
+    return function
+
+
+def falls(module: nn.Module) -> bool:
+    """Whether a learned slope has made the function fall somewhere."""
+    return isinstance(module, nn.PReLU) and bool((module.weight < 0).any())

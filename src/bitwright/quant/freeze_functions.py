@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Freezing of activation functions: thresholds found by bisection, or tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from bitwright.errors import ModelError
+from bitwright.formats import BipolarFormat
+from bitwright.formats.base import IntArray
+from bitwright.formats.rounding import FloatArray, round_to_int
+from bitwright.quant import elementwise
+from bitwright.quant.frozen_joins import LookupActivation, ThresholdActivation
+from bitwright.quant.policy import QuantSpec
+from bitwright.quant.quantizers import ActivationQuantizer
+from bitwright.quant.walk import Edge
+
+#: Largest number of entries of a table: 16 address bits, as in the integer dialect.
+MAX_TABLE = 1 << 16
+
+
+def functional_activation(
+    edge: Edge, quantizer: ActivationQuantizer, threshold_bits: int, path: str
+) -> ThresholdActivation | LookupActivation:
+    """The quantized function of ``edge.function`` on the integers of an edge.
+
+    Raises:
+        ModelError: the function needs a table and its input is not quantized to few bits.
+    """
+    module = edge.function
+    if module is None:
+        raise ModelError("internal: no function", where=path)
+    traits = elementwise.of_module(module)
+    few = quantizer.spec.format.bits <= threshold_bits
+    rising = traits is not None and traits.monotone and not elementwise.falls(module)
+    if few and rising:
+        return _thresholds(edge, module_function(edge), quantizer, path)
+    if replace(edge, function=None).is_common and edge.hi - edge.lo < MAX_TABLE:
+        return _table(edge, module_function(edge), quantizer, path)
+    raise ModelError(
+        "its learned slope is negative, so that it falls: thresholds cannot express it",
+        where=path,
+        hint="keep the slope above zero, or use nn.LeakyReLU",
+    )
+
+
+def module_function(edge: Edge) -> elementwise.Function:
+    """The pending function in float64."""
+    if edge.function is None:
+        raise ModelError("internal: no function", where=edge.source)
+    return elementwise.exact(edge.function)
+
+
+def _levels(real: FloatArray, unit: float, spec: QuantSpec) -> IntArray:
+    """The quantizer's rule in float64."""
+    if isinstance(spec.format, BipolarFormat):
+        return np.where(real >= 0, 1, -1)
+    rounded = round_to_int(real / unit, spec.rounding)
+    clipped = np.clip(rounded, spec.format.min_level, spec.format.max_level)
+    return np.asarray(clipped.astype(np.int64))
+
+
+def _table(
+    edge: Edge, function: elementwise.Function, quantizer: ActivationQuantizer, path: str
+) -> LookupActivation:
+    real = np.arange(edge.lo, edge.hi + 1) * edge.gain[0]
+    levels = _levels(function(real[np.newaxis])[0], quantizer.unit, quantizer.spec)
+    return LookupActivation(levels, edge.lo, quantizer.spec.format, path)
+
+
+def _thresholds(
+    edge: Edge, function: elementwise.Function, quantizer: ActivationQuantizer, path: str
+) -> ThresholdActivation:
+    """For each channel and level the smallest integer that reaches it, by bisection.
+
+    A channel with a negative gain falls, and is compared with its sign changed.
+    """
+    rows = max(edge.gain.size, edge.offset.size, _slopes(edge))
+    gain = np.broadcast_to(edge.gain, (rows,))[:, np.newaxis]
+    offset = np.broadcast_to(edge.offset, (rows,))[:, np.newaxis]
+    number_format = quantizer.spec.format
+    base, step = number_format.min_level, number_format.level_step
+    count = (number_format.max_level - base) // step
+    wanted = base + step * np.arange(1, count + 1, dtype=np.int64)
+    flip = gain[:, 0] < 0
+    start, end = np.where(flip, -edge.hi, edge.lo), np.where(flip, -edge.lo, edge.hi)
+    below = np.repeat((start - 1)[:, np.newaxis], count, axis=1)
+    above = np.repeat((end + 1)[:, np.newaxis], count, axis=1)
+    for _ in range(int((end - start + 2).max()).bit_length()):
+        middle = (below + above) >> 1
+        real = middle * np.abs(gain) + offset
+        reached = _levels(function(real), quantizer.unit, quantizer.spec) >= wanted
+        unsettled = above - below > 1
+        above = np.where(unsettled & reached, middle, above)
+        below = np.where(unsettled & ~reached, middle, below)
+    return ThresholdActivation(above, flip.astype(np.int64), base, step, number_format, path)
+
+
+def _slopes(edge: Edge) -> int:
+    """Number of channels with a learned slope each."""
+    return int(getattr(edge.function, "num_parameters", 1))
