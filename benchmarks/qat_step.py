@@ -29,7 +29,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bitwright.models.zoo import cnv
+from bitwright.models.plain import cnv
 from bitwright.quant import Policy, apply, inspect_model
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
