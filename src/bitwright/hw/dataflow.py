@@ -171,9 +171,7 @@ def input_port(node: Node, edge: str, blocks: Mapping[str, Block]) -> Port:
     return blocks[node.name].inputs[node.inputs.index(edge)]
 
 
-def periodic(
-    block: Block, arrive: Sequence[Times], period: int
-) -> tuple[tuple[Times, ...], Times]:
+def periodic(block: Block, arrive: Sequence[Times], period: int) -> tuple[tuple[Times, ...], Times]:
     """(consume of every input, produce) times of one frame of a `Firing` block, in the periodic
     regime.
 

@@ -131,10 +131,14 @@ class Problem:
         self.links = [self._link(*pair) for pair in _pairs(hardware)]
 
     def _link(self, producer: Node, consumer: Node, tensor: TensorType) -> Link:
-        """Converters between all lanes of two blocks; none can restore the order of a window whose
-        beats are its groups.
+        """Converters between all lanes of two blocks.
+
+        None can restore the order of a window whose beats are its groups. And none stands between
+        a pad and its window: a pad directly in front makes its border when the window has room,
+        one behind a converter needs a FIFO of a row or two.
         """
         fixed = producer.op == "window" and producer.integer("groups") == 0
+        fixed |= producer.op == "pad"
         table: dict[tuple[int, int], tuple[int, Resources] | None] = {}
         for have in sorted({o.lanes_out for o in self.options[producer.name]}):
             for want in sorted({o.lanes_in for o in self.options[consumer.name]}):
