@@ -17,12 +17,14 @@ from bitwright.ir import Attr, Graph, Node
 LINK_LATENCY = 16  # cycles between two devices that a link's FIFO covers
 KINDS = ("lut", "ff", "dsp", "bram")
 _GRAIN = 16
-_PLUMBING = ("dwc", "fifo")
+# What stays with its reader. A pad works ahead, so behind a cut it would send the border of a frame
+# that never comes; and what it adds need not travel.
+_PLUMBING = ("dwc", "fifo", "pad")
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A block with the converters and FIFOs in front of it: what is not cut apart.
+    """A block with the converters, FIFOs and border in front of it: what is not cut apart.
 
     Attributes:
         name: of the block.

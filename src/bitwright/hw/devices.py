@@ -138,7 +138,14 @@ class _Search:
     def fastest(self, count: int) -> Partition:
         """The shortest interval on a number of devices."""
         together = Resources(**{k: getattr(self.device, k) * count for k in KINDS})
-        folding = search_folding(self.graph, FillGoal(together), family=self.family)
+        try:
+            folding = search_folding(self.graph, FillGoal(together), family=self.family)
+        except TargetError as error:
+            raise TargetError(
+                f"on {count} devices together {error.message}",
+                where=f"partition of {self.graph.name}",
+                hint="use more devices or a larger one, fewer bits or a smaller network",
+            ) from error
         plan = self._plan(folding)
         best = self._cut(plan, count)
         if best is not None:
