@@ -195,13 +195,20 @@ def test_intervals_are_the_published_formulas() -> None:
     assert intervals["scores"] == 64 * 10
 
 
+def _last_beats(hardware: Graph) -> list[int]:
+    blocks = blocks_of(hardware)
+    makers = [hardware.producer(edge) for edge in hardware.outputs]
+    return [blocks[node.name].outputs[0].beats for node in makers if node is not None]
+
+
 @given(mapped_networks())
 def test_the_pipeline_is_as_fast_as_its_slowest_block(case: tuple[Graph, Folding]) -> None:
     hardware = map_graph(*case)
     flow = analyse(hardware)
     assert flow.interval == max(flow.intervals.values())
     assert flow.intervals[flow.bottleneck] == flow.interval
-    assert flow.latency >= max(b.inputs[0].beats for b in blocks_of(hardware).values())
+    # Not the input's beats: a pad makes border ahead, and a stride may leave the last ones out.
+    assert flow.latency >= max(_last_beats(hardware))
 
 
 @given(mapped_networks())
