@@ -110,7 +110,7 @@ class Importer:
                 name=self.builder.unique(identifier(node.name)),
                 attrs=attrs,
                 params=params,
-                source=node.name,
+                source="_".join(node.name.split()),
             )
         except (GraphError, FormatError) as error:
             raise node.error(f"has no integer form: {error.message}", error.hint) from error
