@@ -279,7 +279,7 @@ MORE_CASES = (
     concat("bipolar", 3, (Lane(1, bipolar=True), 2), (Lane(4), 1), Lane(5, signed=True)),
     concat("bits", 1, (Lane(1, bipolar=True), 1), (Lane(1, bipolar=True), 4),
            Lane(1, bipolar=True)),
-    pool_sum("fold", 4, 3, 2, Lane(4, signed=True), style=2),
+    pool_sum("fold", 4, 3, 2, Lane(4, signed=True)),
     pool_sum("global", 35, 2, 1, Lane(5), pixels=1),
     pool_sum("bits", 9, 1, 3, Lane(1, bipolar=True)),
     pool_sum("one", 1, 2, 2, Lane(3)),

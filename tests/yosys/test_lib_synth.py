@@ -21,9 +21,13 @@ COMMANDS = {
 NAMES = """
     skid fifo3 fork widen2 narrow2 axis_in axis_out pad3x4 window_stride matvec_plain matvec_dsp
     matvec_xnor matvec_wide threshold_bipolar threshold_flip requant_away requant_up pool_fold
-    top1of12_3
+    top1of12_3 depthwise_3x3 depthwise_dsp add_scaled concat_bipolar sum_fold upsample_rows
+    lookup_channels lookup_bits top3of10_1
 """.split()
 POINTS = {case.name: case for case in CASES if case.name in NAMES}
+STYLE_1 = """
+    matvec_plain threshold_bipolar window_stride depthwise_3x3 upsample_rows lookup_channels
+""".split()
 LATCHES = {"TRELLIS_LATCH", "LDCE", "LDPE", "$_DLATCH_P_", "$_DLATCH_N_", "SB_LATCH", "$dlatch"}
 MULTIPLIERS = {"ecp5": "MULT18X18D", "ice40": "SB_MAC16", "xc7": "DSP48E1"}
 BLOCK_RAMS = {"ecp5": {"DP16KD"}, "ice40": {"SB_RAM40_4K"}, "xc7": {"RAMB18E1", "RAMB36E1"}}
@@ -54,7 +58,7 @@ def test_library_synthesises(family: str, tmp_path: Path) -> None:
         assert (found[multiplier] > 0) == bool(case.parameters.get("UseDsp", 0)), name
         if case.parameters.get("RomStyle") == 2 or case.parameters.get("RamStyle") == 2:
             assert not block_rams & set(found), name
-    for name in ("matvec_plain", "threshold_bipolar", "window_stride"):  # style 1
+    for name in STYLE_1:
         assert block_rams & set(cells[name]), name
     # Two lanes of two products each: one multiplier a product.
     assert cells["matvec_dsp"][multiplier] == 4
