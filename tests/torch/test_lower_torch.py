@@ -139,12 +139,22 @@ def test_a_wrong_input_shape_names_the_layer() -> None:
         lower(frozen, (10, 6))
 
 
-def test_scores_must_be_a_vector() -> None:
+def test_scores_may_be_an_image() -> None:
     images = torch.rand(4, 1, 3, 3)
     net = nn.Sequential(nn.Conv2d(1, 2, 2)).eval()
     frozen = apply(net, Policy.uniform(), "freeze", images)
-    with pytest.raises(ModelError, match="no vector"):
-        lower(frozen, (1, 3, 3))
+    graph = lower(frozen, (1, 3, 3))
+    assert graph.outputs == ("scores",) and graph.types["scores"].shape == (2, 2, 2)
+    compare_torch_graph(frozen, graph, images, accumulators=True).require()
+    per_channel = {"layers": "0", "role": "weight", "granularity": "per_channel"}
+    policy = Policy.from_dict({"weight": "int4", "rules": [per_channel]})
+    frozen = apply(net, policy, "freeze", images)
+    graph = lower(frozen, (1, 3, 3))
+    assert len(graph.types["scores"].scale) == 2
+    compare_torch_graph(frozen, graph, images, accumulators=True).require()
+    real = graph.run({"x": frozen_levels(frozen, images)["x"]})["scores"]
+    real = real * np.asarray(graph.types["scores"].scale)
+    assert np.allclose(real.transpose(0, 3, 1, 2), frozen(images).numpy(), rtol=1e-6, atol=0)
 
 
 def test_a_convolution_may_give_the_scores() -> None:

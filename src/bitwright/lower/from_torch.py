@@ -3,8 +3,8 @@
 
 Images turn from NCHW to NHWC; a flatten keeps the NHWC order and a rearrangement the standard order
 of channels, so the weights of the layers behind are permuted to match (`torch_orders`). Every node
-keeps the user's layer path in ``source`` and the frozen model's node name as the name of its edge, except
-the ends: the input levels are ``x``, the scores ``scores``, the class ``label``.
+keeps the user's layer path in ``source`` and the frozen model's node name as the name of its edge,
+except the ends: the input levels are ``x``, the scores ``scores``, the class ``label``.
 """
 
 from __future__ import annotations

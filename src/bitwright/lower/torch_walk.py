@@ -19,7 +19,7 @@ _ENDS = (INPUT, SCORES, LABEL)
 
 @dataclass(frozen=True)
 class Value:
-    """What a frozen node gives: an edge, and the places of its elements if they differ from torch's.
+    """What a frozen node gives: an edge, and the order of its elements if it is not torch's.
 
     ``order[i]`` is the index on torch's axis 1 (channels, or elements of a vector) of element i of
     our last axis. A flattened image differs, as ours is (H, W, C) and torch's (C, H, W); and so

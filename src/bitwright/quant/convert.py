@@ -29,6 +29,8 @@ def apply(
     policy: Policy,
     phase: Phase | str,
     example_input: Tensor | None = None,
+    *,
+    sample_shape: tuple[int, ...] | None = None,
 ) -> fx.GraphModule:
     """Bring a model into a phase. The model given is left as it is.
 
@@ -46,6 +48,7 @@ def apply(
             been calibrated, to set the scales (behind batch statistics if the model is in
             training mode, else behind the running ones). Its shape is remembered: freezing
             concatenations and averages needs it (one forward pass tells it, too).
+        sample_shape: shape of one input sample, (C, H, W) or (C,), where no example is given.
 
     Returns:
         A new `torch.fx.GraphModule` with the layer paths of the user's model. Make the optimizer
@@ -59,7 +62,12 @@ def apply(
     if is_converted(model):
         converted = _copy_of(model, policy)
     else:
-        converted = _convert(model, policy, example_input)
+        like = example_input
+        if like is None and sample_shape is not None:
+            like = torch.zeros((1, *sample_shape))
+        converted = _convert(model, policy, like)
+    if sample_shape is not None:
+        converted.meta[_SHAPE] = tuple(sample_shape)
     if example_input is not None:
         converted.meta[_SHAPE] = tuple(example_input.shape[1:])
         batch_statistics = model.training and wanted is not Phase.FREEZE

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from bitwright.quant.decisions import Operand
 from bitwright.quant.plan import make_plan
@@ -28,13 +28,16 @@ class Row:
         return asdict(self)
 
 
-def explain(model: nn.Module, policy: Policy) -> list[Row]:
-    """Every operand in execution order, the bias and what stays float included.
+def explain(model: nn.Module, policy: Policy, example_input: Tensor | None = None) -> list[Row]:
+    """Every operand in execution order, the bias, joins and what stays float included.
+
+    Args:
+        example_input: needed only where ``forward`` writes sizes as numbers; see `apply`.
 
     Raises:
         ModelError, RecipeError: as `inspect_model`.
     """
-    plan = make_plan(model, policy)
+    plan = make_plan(model, policy, example_input)
     rows = []
     for node in plan.graph.nodes:
         if node in plan.weights:
@@ -47,17 +50,22 @@ def explain(model: nn.Module, policy: Policy) -> list[Row]:
     return rows + [_row(note) for note in plan.notes]
 
 
-def inspect_model(model: nn.Module, policy: Policy) -> list[str]:
+def inspect_model(
+    model: nn.Module, policy: Policy, example_input: Tensor | None = None
+) -> list[str]:
     """Check a model against a policy before any work.
 
+    Args:
+        example_input: needed only where ``forward`` writes sizes as numbers; see `apply`.
+
     Returns:
-        What calibrates and trains but cannot be frozen into hardware yet, one line each.
+        What calibrates and trains but cannot be frozen into hardware, one line each.
 
     Raises:
         ModelError: it cannot be traced or converted: every reason, with the user's line.
         RecipeError: the policy does not fit the model.
     """
-    plan = make_plan(model, policy)
+    plan = make_plan(model, policy, example_input)
     operands = {**plan.weights, **plan.activations}
     return [
         f"{plan.sites[node].place}: its {operand.role.value} is kept float; give it a format"

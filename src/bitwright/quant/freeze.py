@@ -91,13 +91,12 @@ def _refuse_unfreezable(model: fx.GraphModule) -> None:
             continue
         if isinstance(module, nn.Conv2d | nn.Linear):
             problems.append(f"{place}: its weight is kept float; give it a format in the policy")
-        elif isinstance(module, nn.ReLU | nn.Hardtanh):
+        elif module is None or isinstance(module, nn.ReLU | nn.Hardtanh):
             problems.append(f"{place}: it is kept float; give activations a format in the policy")
         elif isinstance(module, ActivationQuantizer) and not module.ready:
             problems.append(f"{place}: its scale was never set; train or calibrate first")
         elif type(module) not in _STEPS:
-            name = type(module).__name__ if module is not None else str(node.target)
-            problems.append(f"{place}: {name} trains, but cannot be turned into hardware yet")
+            problems.append(f"{place}: {type(module).__name__} has no integer form")
     if problems:
         listed = "\n".join(f"  - {problem}" for problem in problems)
         raise ModelError(f"the model cannot be frozen:\n{listed}", where="freeze")

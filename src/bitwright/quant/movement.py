@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx
 
 from bitwright.quant.joins import rearrange
@@ -61,6 +62,7 @@ _ARITHMETIC = frozenset(
         int,
     )
 )
+_CONCATS = (torch.cat, torch.concat, torch.concatenate)
 #: Image shapes (N, C, H, W) tried where the true one is not known.
 _PROBES = ((2, 3, 24, 48), (2, 8, 48, 24), (2, 12, 8, 8), (2, 4, 6, 12), (2, 9, 18, 9))
 
@@ -247,14 +249,25 @@ def _blocks(first: Tensor, rest: list[int]) -> Movement | None:
 Problem = tuple[str, str]
 
 
-def simplify(graph: fx.Graph, shapes: Shapes) -> dict[fx.Node, Problem]:
-    """Replace every chain by ``torch.flatten``, `rearrange` or nothing; in place.
+@dataclass(frozen=True)
+class Simplified:
+    """What is left after `simplify`.
+
+    Attributes:
+        problems: the ends of chains that do something unknown, with the reason.
+        sizes: nodes that still compute sizes.
+    """
+
+    problems: Mapping[fx.Node, Problem]
+    sizes: frozenset[fx.Node]
+
+
+def simplify(graph: fx.Graph, shapes: Shapes) -> Simplified:
+    """Replace every chain by ``torch.flatten``, `rearrange` or nothing, and sizes by numbers.
 
     Args:
+        graph: changed in place.
         shapes: of every node's tensor for an example input; may be empty.
-
-    Returns:
-        the ends of chains that do something else, with the reason.
     """
     chains = _Chains.of(graph)
     problems: dict[fx.Node, Problem] = {}
@@ -265,8 +278,53 @@ def simplify(graph: fx.Graph, shapes: Shapes) -> dict[fx.Node, Problem]:
             _replace(graph, chains, exit_, start, found)
         elif length > 1 or not _judged_later(exit_):
             problems[exit_] = _problem(bool(shapes))
+    if shapes:
+        _write_sizes(graph, chains, shapes)
+    _drop_single_concats(graph)
     _erase_dead(graph, chains)
-    return problems
+    left = frozenset(node for node in graph.nodes if node in chains.scalars)
+    return Simplified(problems, left)
+
+
+def _write_sizes(graph: fx.Graph, chains: _Chains, shapes: Shapes) -> None:
+    """Put the numbers in where a layer or pool takes a size computed in ``forward``."""
+    outside = chains.moving | chains.scalars
+    for node in chains.scalars:
+        readers = [user for user in node.users if user not in outside]
+        if not readers:
+            continue
+        value = _Evaluation(chains, {}, shapes, 2).of(node)
+        for reader in readers:
+            swap = {node: tuple(value) if isinstance(value, torch.Size) else value}
+            reader.args = fx.node.map_arg(reader.args, lambda n, swap=swap: swap.get(n, n))
+            reader.kwargs = fx.node.map_arg(reader.kwargs, lambda n, swap=swap: swap.get(n, n))
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target in (F.interpolate, F.upsample):
+            _write_factor(node, shapes)
+
+
+def _write_factor(node: fx.Node, shapes: Shapes) -> None:
+    """Scaling to a size, as scaling by a whole factor."""
+    size = node.args[1] if len(node.args) > 1 else node.kwargs.get("size")
+    if size is None or not isinstance(node.args[0], fx.Node) or node.args[0] not in shapes:
+        return
+    given = shapes[node.args[0]][2:]
+    wanted = (size, size) if isinstance(size, int) else tuple(size)
+    if all(isinstance(w, int) and w % g == 0 for w, g in zip(wanted, given, strict=True)):
+        mode = node.args[3] if len(node.args) > 3 else node.kwargs.get("mode", "nearest")
+        factor = tuple(w // g for w, g in zip(wanted, given, strict=True))
+        node.args, node.kwargs = node.args[:1], {"scale_factor": factor, "mode": mode}
+
+
+def _drop_single_concats(graph: fx.Graph) -> None:
+    """A concatenation of one part is that part."""
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target not in _CONCATS:
+            continue
+        parts = node.args[0] if node.args else node.kwargs.get("tensors")
+        if isinstance(parts, list | tuple) and len(parts) == 1 and isinstance(parts[0], fx.Node):
+            node.replace_all_uses_with(parts[0])
+            graph.erase_node(node)
 
 
 def _judged_later(node: fx.Node) -> bool:

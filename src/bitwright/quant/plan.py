@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from bitwright.errors import ModelError, RecipeError
 from bitwright.formats import Rounding
 from bitwright.quant.decisions import Operand, Plan
-from bitwright.quant.movement import Shapes, simplify
+from bitwright.quant.movement import Shapes, Simplified, simplify
 from bitwright.quant.plan_activations import (
     decide_activations,
     group_problems,
@@ -72,14 +72,24 @@ def traced_plan(model: nn.Module, example_input: Tensor | None = None) -> Plan:
     shapes: Shapes = {}
     if example_input is not None:
         shapes = example_shapes(model, graph, example_input)
-    complaints = simplify(graph, shapes)
-    sites = {}
-    for node in graph.nodes:
-        site = classify(node, modules)
-        if node in complaints:
-            site = refuse(node, site.path, site.type, *complaints[node])
-        sites[node] = site
+    simplified = simplify(graph, shapes)
+    sites = {node: _site(node, modules, simplified) for node in graph.nodes}
     return Plan(graph, sites, modules)
+
+
+def _site(node: fx.Node, modules: dict[str, nn.Module], simplified: Simplified) -> Site:
+    if node in simplified.sizes:
+        return Site(node, Kind.SIZE, node.name, "size")
+    site = classify(node, modules)
+    complaint = simplified.problems.get(node)
+    if complaint is None and simplified.sizes.intersection(node.all_input_nodes):
+        if site.kind is not Kind.FLATTEN:
+            complaint = (
+                "it depends on the size of the input",
+                "pass example_input to apply (a recipe knows it from its data), or write the "
+                "number out",
+            )
+    return site if complaint is None else refuse(node, site.path, site.type, *complaint)
 
 
 def site_problems(plan: Plan) -> list[str]:

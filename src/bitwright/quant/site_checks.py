@@ -124,7 +124,7 @@ def _max_pool_call(node: fx.Node) -> Complaint | None:
         return "ceil_mode=True", "use ceil_mode=False"
     if node.kwargs.get("return_indices", False):
         return "return_indices=True", "use return_indices=False"
-    return _numbers(node)
+    return None
 
 
 def _cat_call(node: fx.Node) -> Complaint | None:
@@ -139,7 +139,7 @@ def _cat_call(node: fx.Node) -> Complaint | None:
 def _average_call(node: fx.Node) -> Complaint | None:
     name = getattr(node.target, "__name__", str(node.target))
     if name == "adaptive_avg_pool2d":
-        return _numbers(node)
+        return None
     if name != "mean":
         given = [
             argument(node, place, word, default)
@@ -150,21 +150,11 @@ def _average_call(node: fx.Node) -> Complaint | None:
                 (6, "divisor_override", None),
             )
         ]
-        return _numbers(node) or _average(*given)
+        return _average(*given)
     axes = argument(node, 1, "dim", None)
     if isinstance(axes, list | tuple) and sorted(int(a) % 4 for a in axes) == [2, 3]:
         return None
     return "it does not average over height and width", "use mean((2, 3))"
-
-
-def _numbers(node: fx.Node) -> Complaint | None:
-    """Sizes computed in forward are numbers once an example input has given the shapes."""
-    if len(node.all_input_nodes) > 1:
-        return (
-            "its window depends on the size of the input",
-            "write the numbers out, or use nn.AdaptiveAvgPool2d(1)",
-        )
-    return None
 
 
 def _add_call(node: fx.Node) -> Complaint | None:

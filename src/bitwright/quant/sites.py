@@ -46,6 +46,7 @@ class Kind(StrEnum):
     CAT = "cat"
     AVG_POOL = "avg_pool"
     COPY = "copy"
+    SIZE = "size"
 
 
 #: Kinds through which a quantized tensor stays quantized, on the same grid.

@@ -38,10 +38,13 @@ def check_model(work: Workspace) -> None:
         ModelError: names each operation that cannot, the line, the reason and what to do.
         RecipeError: the policy does not fit the model.
     """
+    import torch
+
     from bitwright.errors import ModelError
     from bitwright.quant import inspect_model
 
-    without_hardware = inspect_model(work.fresh_model(), work.policy)
+    example = torch.zeros((1, *work.sample_shape))
+    without_hardware = inspect_model(work.fresh_model(), work.policy, example)
     if without_hardware:
         raise ModelError(
             "no hardware for:\n" + "\n".join(f"  - {line}" for line in without_hardware),

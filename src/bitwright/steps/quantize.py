@@ -62,7 +62,8 @@ def calibrated(
 
     from bitwright.quant import apply
 
-    converted = apply(model, work.policy, "calibrate").eval()
+    shape = work.sample_shape
+    converted = apply(model, work.policy, "calibrate", sample_shape=shape).eval()
     order = torch.randperm(
         len(work.data.train), generator=torch.Generator().manual_seed(work.recipe.seed)
     )
@@ -87,13 +88,17 @@ def frozen_model(work: Workspace, folder: Path) -> FrozenModel:
     from bitwright.quant import apply
     from bitwright.train import load_weights
 
-    model = apply(work.fresh_model(), work.policy, "train")
+    model = apply(work.fresh_model(), work.policy, "train", sample_shape=work.sample_shape)
     load_weights(folder / WEIGHTS, model)
     return frozen_from(work, model)
 
 
 def explain(work: Workspace, model: nn.Module) -> tuple[OperandRow, ...]:
     """What each operand becomes, and why."""
+    import torch
+
     from bitwright.quant import explain as explain_model
 
-    return tuple(OperandRow(**row.to_json()) for row in explain_model(model, work.policy))
+    example = torch.zeros((1, *work.sample_shape))
+    rows = explain_model(model, work.policy, example)
+    return tuple(OperandRow(**row.to_json()) for row in rows)

@@ -58,6 +58,12 @@ class Workspace:
         """Where the user's own modules are looked for: beside the recipe, then where they stand."""
         return (self.recipe.base_dir, Path.cwd())
 
+    @property
+    def sample_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of one image, as torch models take it."""
+        height, width, channels = self.data.image_shape
+        return channels, height, width
+
     def fresh_model(self) -> nn.Module:
         """The float model with its first weights."""
         from bitwright.models import build_model
