@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.errors import DataError, ModelError
+from bitwright.formats import BipolarFormat, Format
 from bitwright.quant.layers import QuantConv2d, QuantLinear
 from bitwright.quant.policy import ScaleRule
 from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
@@ -43,9 +44,9 @@ def save_packed(path: Path, model: fx.GraphModule) -> None:
         if spec.format.bits > _LARGEST_BITS:
             raise ModelError(f"{spec.format} is wider than {_LARGEST_BITS} bits", where=name)
         levels, unit = layer.weight_quantizer.levels(layer.weight)
-        low = spec.format.min_level
+        places = (levels - spec.format.min_level) / _step(spec.format)
         weights[name] = {
-            "codes": pack_bits((levels - low).to(torch.uint8).reshape(-1), spec.format.bits),
+            "codes": pack_bits(places.to(torch.uint8).reshape(-1), spec.format.bits),
             "unit": unit.to(torch.float64),
             "format": spec.format.name,
         }
@@ -92,11 +93,16 @@ def _unpacked(
             f"holds {entry['format']} weights, the policy has {spec.format.name}", where=where
         )
     codes = unpack_bits(entry["codes"], spec.format.bits, weight.numel(), where)
-    levels = codes.to(torch.float64) + spec.format.min_level
+    levels = codes.to(torch.float64) * _step(spec.format) + spec.format.min_level
     if float(levels.max()) > spec.format.max_level:
         raise DataError(f"holds levels beyond {spec.format.max_level}", where=where)
     unit = entry["unit"].reshape(-1, *(1,) * (weight.dim() - 1))
     return (levels.view(weight.shape) * unit).to(weight.dtype)
+
+
+def _step(number_format: Format) -> int:
+    """Distance between neighbouring levels: bipolar has no zero."""
+    return 2 if isinstance(number_format, BipolarFormat) else 1
 
 
 def pack_bits(codes: Tensor, bits: int) -> Tensor:
