@@ -220,6 +220,8 @@ def random_folding(graph: Graph, rng: np.random.Generator) -> Folding:
     for name, block in blocks_of(template(graph)).items():
         choices = block.foldings()
         if len(choices) > 1:
-            chosen = choices[rng.integers(len(choices))]
-            nodes[name] = NodeFolding.from_attrs(chosen.as_dict())
+            chosen = choices[rng.integers(len(choices))].as_dict()
+            if block.node.attrs.get("groups") == 0:
+                del chosen["simd"]  # a depthwise unit's window follows it
+            nodes[name] = NodeFolding.from_attrs(chosen)
     return Folding(nodes)

@@ -118,7 +118,7 @@ def _fold_attrs(
 
 
 def lane_limits(block: Block) -> dict[str, int]:
-    """What PE and SIMD of a block must divide."""
+    """The number that PE, and that SIMD, of a block must divide."""
     node, channels = block.node, block.input_type.channels
     if isinstance(block, MatVec):
         return dict(zip(("pe", "simd"), block.matrix, strict=True))
@@ -129,7 +129,7 @@ def lane_limits(block: Block) -> dict[str, int]:
     if "pe" not in node.attrs:
         return {}
     if node.op == "top_k":
-        return {"pe": channels}
+        return {"pe": channels if node.integer("k") == 1 else 1}
     sizes = (block.output_type.channels, *(kind.channels for kind in block.input_types))
     return {"pe": gcd(*sizes)}
 

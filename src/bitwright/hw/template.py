@@ -112,6 +112,12 @@ def _add_border(node: Node, streams: _Streams, stream: str, value: int, span: in
             where=node.source or node.name,
             hint=f"use a padding below {span}",
         )
+    if streams.builder.types[stream].is_bipolar and value not in (-1, 1):
+        raise ModelError(
+            "a bipolar image has no level 0 to pad with",
+            where=node.source or node.name,
+            hint="use an activation format with a zero in front of this layer, or no padding",
+        )
     attrs: dict[str, Attr] = {"padding": padding, "value": value}
     name = streams.builder.unique(f"{node.name}_pad")
     return streams.builder.add("pad", (stream,), name=name, attrs=attrs, source=node.source)
@@ -258,11 +264,15 @@ def _map_sum_pool(node: Node, streams: _Streams) -> None:
 
 
 def _map_pool(node: Node, streams: _Streams, op: str, border: int) -> None:
+    """A window and what joins its pixels; the whole image needs no window."""
     streams.image(node)
     shape = _Shape(node.ints("kernel"), node.ints("stride"))
     stream = _add_border(node, streams, streams.take(node), border, shape.span)
-    stream = _add_window(node, streams, stream, shape)
-    attrs: dict[str, Attr] = {"window": prod(shape.kernel)}
+    image = streams.builder.types[stream].shape[:2]
+    whole = shape.kernel == image
+    if not whole:
+        stream = _add_window(node, streams, stream, shape)
+    attrs: dict[str, Attr] = {"window": 0 if whole else prod(shape.kernel)}
     streams.define(
         node.output,
         lambda name: streams.builder.append(

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulation beat by beat against the timing model, and as the judge of FIFO depths."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.hw_networks import Net, densenet, mapped_networks, random_folding, resnet, skynet
+
+from bitwright.errors import MismatchError
+from bitwright.hw import Folding, NodeFolding, analyse, blocks_of, map_graph
+from bitwright.hw.blocks import Fifo, Firing
+from bitwright.hw.tokens import check_tokens, simulate_tokens, step_table
+from bitwright.hw.tokens_native import MAKES
+from bitwright.ir import Graph
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+
+def _check(graph: Graph, folding: Folding) -> None:
+    """The model's interval is the simulated one, and its latency that of unbounded streams."""
+    hardware = map_graph(graph, folding)
+    flow = analyse(hardware)
+    assert check_tokens(hardware).interval == flow.interval
+    assert simulate_tokens(hardware, 2, unbounded=True).latency == flow.latency
+
+
+@given(mapped_networks())
+def test_random_networks_run_as_predicted(case: tuple[Graph, Folding]) -> None:
+    _check(*case)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_networks_with_joins_run_as_predicted(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for graph in (resnet(1, 8, 4), densenet(), skynet(16, 24, 8)):
+        _check(graph, random_folding(graph, rng))
+
+
+def _with_depth(depth: int | None) -> Graph:
+    """A convolution of 3 rows and a way around it, the second input of the join."""
+    net = Net((12, 5, 2), "uint4", "int4n", seed=1)
+    start = net.edge
+    graph = net.conv(2, 3, 1).threshold().add(start).finish(label=False)
+    given = NodeFolding() if depth is None else NodeFolding(depth=(2, depth))
+    return map_graph(graph, Folding({"conv": NodeFolding(pe=2, simd=2), "add": given}))
+
+
+def test_a_bypass_deadlocks_below_some_depth_is_slow_above_it_and_then_as_predicted() -> None:
+    flow = analyse(_with_depth(None))
+    enough = flow.beats["add_fifo1"]
+    assert enough > 8
+    runs = {depth: simulate_tokens(_with_depth(depth), 12) for depth in range(3, enough + 2)}
+    stuck = [depth for depth, run in runs.items() if run.stuck]
+    slow = [depth for depth, run in runs.items() if not run.stuck and run.interval > flow.interval]
+    fast = [depth for depth, run in runs.items() if not run.stuck and run.interval == flow.interval]
+    assert stuck and slow and enough in fast
+    assert stuck + slow + fast == list(runs)  # ascending, nothing in between
+    with pytest.raises(MismatchError, match="deadlocks: .*add_fifo1 waits for room") as caught:
+        check_tokens(_with_depth(stuck[-1]))
+    assert "deeper" in str(caught.value.hint)
+    assert all(-1 in run.ends["add"] for depth, run in runs.items() if depth in stuck)
+    with pytest.raises(MismatchError, match="in the simulation of beats; the timing model says"):
+        check_tokens(_with_depth(slow[-1]))
+    assert check_tokens(_with_depth(fast[0])).interval == flow.interval
+
+
+def test_no_fifo_is_fuller_than_it_is_deep() -> None:
+    graph = resnet(1, 8, 4)
+    hardware = map_graph(graph, random_folding(graph, np.random.default_rng(9)))
+    high = check_tokens(hardware).high_water
+    for block in blocks_of(hardware).values():
+        if isinstance(block, Fifo):
+            assert 0 < high[block.node.output] <= block.depth
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 3), st.data())
+def test_a_step_table_says_what_every_step_takes_and_makes(
+    repeats: int, part: int, latency: int, data: st.DataObject
+) -> None:
+    flags = np.array(data.draw(st.lists(st.integers(0, 7), min_size=part, max_size=part)))
+    flags[0] |= 7  # every stream has a beat
+    every = np.tile(flags, repeats)
+    steps = [np.flatnonzero(every & bit) for bit in (1, 2, 4)]
+    table = step_table(Firing(len(every), steps[0], steps[2], latency, (steps[1],)))
+    assert len(every) % len(table) == 0
+    found = np.tile(table, len(every) // len(table))
+    assert (found == (every & 3) + (every >> 2 & 1) * MAKES).all()
