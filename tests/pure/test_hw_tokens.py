@@ -60,7 +60,7 @@ def test_a_bypass_deadlocks_below_some_depth_is_slow_above_it_and_then_as_predic
     fast = [depth for depth, run in runs.items() if not run.stuck and run.interval == flow.interval]
     assert stuck and slow and enough in fast
     assert stuck + slow + fast == list(runs)  # ascending, nothing in between
-    with pytest.raises(MismatchError, match="deadlocks: .*add_fifo1 waits for room") as caught:
+    with pytest.raises(MismatchError, match=r"deadlocks: .*add_fifo1 waits for room") as caught:
         check_tokens(_with_depth(stuck[-1]))
     assert "deeper" in str(caught.value.hint)
     assert all(-1 in run.ends["add"] for depth, run in runs.items() if depth in stuck)

@@ -191,11 +191,9 @@ def _parse_choices(entry: Mapping[str, object], where: str) -> NodeFolding:
                 raise RecipeError(
                     f"{key} must be one of {', '.join(_WORDS[attr])}, got {value!r}", where=where
                 )
-        elif attr == "depth" and isinstance(value, list) and value and all(map(_positive, value)):
-            value = tuple(value)
-        elif not _positive(value):
+        elif not (_positive(value) or (attr == "depth" and _positives(value))):
             raise RecipeError(f"{key} must be a positive integer, got {value!r}", where=where)
-        choices[attr] = value
+        choices[attr] = tuple(value) if isinstance(value, list) else value
     if "reuse_factor" in choices and ("pe" in choices or "simd" in choices):
         raise RecipeError("give either ReuseFactor or PE and SIMD, not both", where=where)
     return replace(NodeFolding(), **choices)  # type: ignore[arg-type]
@@ -203,6 +201,10 @@ def _parse_choices(entry: Mapping[str, object], where: str) -> NodeFolding:
 
 def _positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _positives(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_positive, value))
 
 
 def resolve_reuse(choice: NodeFolding, block: Block) -> NodeFolding:
