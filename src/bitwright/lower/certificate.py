@@ -17,6 +17,7 @@ A certificate is a claim that can be checked without trusting whoever made it. F
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import ceil, log2
 from typing import Any
@@ -27,7 +28,15 @@ from numpy.typing import NDArray
 from bitwright.errors import DataError, MismatchError
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval
-from bitwright.lower.ranges import ChannelRange, DotRange, analyse, dot_range, product_range
+from bitwright.lower.ranges import (
+    ChannelRange,
+    DotRange,
+    add_ends,
+    analyse,
+    as_conv,
+    dot_range,
+    product_range,
+)
 
 SCHEMA = 1
 
@@ -182,11 +191,13 @@ def _register(lo: int, hi: int) -> int:
 
 
 def _dot_claim(graph: Graph, node: Node, found: DotRange) -> AccumulatorClaim:
-    weight, source = node.params["weight"], graph.types[node.inputs[0]]
+    source = graph.types[node.inputs[0]]
+    dot = as_conv(node, source.channels) if node.op == "sum_pool" else node
+    weight = dot.params["weight"]
     lo, hi = found.final.hull
     partial_lo, partial_hi = found.partial.hull
     row_lo, row_hi = int(found.final.lo.argmin()), int(found.final.hi.argmax())
-    weight_bits = parse_format(node.string("weight_format")).bits
+    weight_bits = parse_format(dot.string("weight_format")).bits
     input_bits = source.wire_bits if source.format is None else source.format.bits
     terms = weight[0].size
     place_lo, place_hi = found.low_at[row_lo], found.high_at[row_hi]
@@ -242,14 +253,47 @@ def _product_claim(graph: Graph, node: Node, inputs: ChannelRange) -> Accumulato
     )
 
 
+def _add_claim(graph: Graph, node: Node, operands: tuple[ChannelRange, ...]) -> AccumulatorClaim:
+    low, high = add_ends(node, operands)
+    lo_rows, hi_rows = low.sum(axis=0), high.sum(axis=0)
+    row_lo, row_hi = int(lo_rows.argmin()), int(hi_rows.argmax())
+    lo, hi = int(lo_rows[row_lo]), int(hi_rows[row_hi])
+    partial_lo = int(np.minimum(low, 0).sum(axis=0).min())
+    partial_hi = int(np.maximum(high, 0).sum(axis=0).max())
+    first, second = node.ints("multipliers")
+    both = node.inputs[0] == node.inputs[1]
+    factors = np.array([first + second] * 2 if both else [first, second])
+    weight_bits = max(bits_for_interval(min(m, 0), max(m, 0)) for m in (first, second))
+    input_bits = max(graph.types[edge].wire_bits for edge in node.inputs)
+    return AccumulatorClaim(
+        node=node.name,
+        source=node.source,
+        op=node.op,
+        terms=2,
+        weight_bits=weight_bits,
+        input_bits=input_bits,
+        lo=lo,
+        hi=hi,
+        partial_lo=partial_lo,
+        partial_hi=partial_hi,
+        width=_register(min(lo, partial_lo), max(hi, partial_hi)),
+        naive_width=naive_width(weight_bits, input_bits, 2, None),
+        low=Witness(row_lo, (0, 0), _pack(factors < 0), 2),
+        high=Witness(row_hi, (0, 0), _pack(factors > 0), 2),
+    )
+
+
 def _claims(graph: Graph) -> tuple[AccumulatorClaim, ...]:
     ranges = analyse(graph)
     claims = []
     for node in graph:
-        if node.op in ("conv", "dense"):
-            claims.append(_dot_claim(graph, node, dot_range(graph, node, ranges[node.inputs[0]])))
+        inputs = tuple(ranges[edge] for edge in node.inputs)
+        if node.op in ("conv", "dense", "sum_pool"):
+            claims.append(_dot_claim(graph, node, dot_range(graph, node, inputs[0])))
         elif node.op == "requant":
-            claims.append(_product_claim(graph, node, ranges[node.inputs[0]]))
+            claims.append(_product_claim(graph, node, inputs[0]))
+        elif node.op == "add":
+            claims.append(_add_claim(graph, node, inputs))
     return tuple(claims)
 
 
@@ -260,6 +304,8 @@ def certify(graph: Graph) -> Certificate:
 
 def _window(graph: Graph, node: Node, witness: Witness) -> tuple[IntArray, IntArray, IntArray]:
     """Rows, columns and channels of the input that each bit of a witness speaks of."""
+    if node.op == "sum_pool":
+        node = as_conv(node, graph.types[node.inputs[0]].channels)
     if node.op != "conv":
         channels = np.arange(witness.count) if node.op == "dense" else np.array([witness.channel])
         zero = np.zeros(len(channels), np.int64)
@@ -276,11 +322,27 @@ def _window(graph: Graph, node: Node, witness: Witness) -> tuple[IntArray, IntAr
 
 
 def witness_input(graph: Graph, node: Node, witness: Witness) -> IntArray:
-    """The input of the node that a witness describes, levels ``(1, *shape)``.
+    """The input of a node with one input that a witness describes, levels ``(1, *shape)``.
 
     What lies outside the window does not matter and sits at the lower end of its interval.
     """
-    kind, seen = graph.types[node.inputs[0]], analyse(graph)[node.inputs[0]]
+    return witness_inputs(graph, node, witness, analyse(graph))[0]
+
+
+def witness_inputs(
+    graph: Graph, node: Node, witness: Witness, ranges: Mapping[str, ChannelRange]
+) -> tuple[IntArray, ...]:
+    """`witness_input` for every input of a node.
+
+    Args:
+        ranges: from `analyse`.
+    """
+    if node.op == "add":
+        return tuple(
+            _uniform(graph, edge, ranges[edge], bool(at_hi))
+            for edge, at_hi in zip(node.inputs, _unpack(witness), strict=True)
+        )
+    kind, seen = graph.types[node.inputs[0]], ranges[node.inputs[0]]
     image = np.broadcast_to(seen.lo, kind.shape).copy()
     height, width = kind.shape[:2] if len(kind.shape) == 3 else (1, 1)
     rows, columns, channels = _window(graph, node, witness)
@@ -288,17 +350,25 @@ def witness_input(graph: Graph, node: Node, witness: Witness) -> IntArray:
     level = np.where(_unpack(witness) == 1, seen.hi[channels], seen.lo[channels])
     pixels = image.reshape(height, width, -1)
     pixels[rows[inside], columns[inside], channels[inside]] = level[inside]
+    return (image[np.newaxis],)
+
+
+def _uniform(graph: Graph, edge: str, seen: ChannelRange, at_hi: bool) -> IntArray:
+    """Every element at one end of its channel's interval."""
+    image: IntArray = np.broadcast_to(seen.hi if at_hi else seen.lo, graph.types[edge].shape)
     return image[np.newaxis]
 
 
-def attained(graph: Graph, node: Node, witness: Witness) -> int:
+def attained(
+    graph: Graph, node: Node, witness: Witness, ranges: Mapping[str, ChannelRange] | None = None
+) -> int:
     """What the reference kernels compute at a witness, before a requant's shift."""
-    feed = witness_input(graph, node, witness)
+    feeds = witness_inputs(graph, node, witness, analyse(graph) if ranges is None else ranges)
     if node.op == "requant":
-        values = feed * node.params["multiplier"] + node.params["offset"]
+        values = feeds[0] * node.params["multiplier"] + node.params["offset"]
     else:
         types = tuple(graph.types[edge] for edge in node.inputs)
-        (values,) = INTEGER.spec(node).reference(node, types, (feed,))
+        (values,) = INTEGER.spec(node).reference(node, types, feeds)
     place = witness.position if values.ndim == 4 else (0,) * (values.ndim - 2)
     return int(values[(0, *place, witness.channel)])
 
@@ -309,7 +379,12 @@ def _fail(claim: AccumulatorClaim, what: str) -> None:
     )
 
 
-def _check_claim(graph: Graph, claim: AccumulatorClaim, derived: AccumulatorClaim) -> None:
+def _check_claim(
+    graph: Graph,
+    claim: AccumulatorClaim,
+    derived: AccumulatorClaim,
+    ranges: Mapping[str, ChannelRange],
+) -> None:
     for name, value in asdict(replace(derived, low=claim.low, high=claim.high)).items():
         given = asdict(claim)[name]
         if given != value:
@@ -321,8 +396,9 @@ def _check_claim(graph: Graph, claim: AccumulatorClaim, derived: AccumulatorClai
         expected = getattr(derived, side).count
         if not 0 <= witness.channel < channels or witness.count != expected:
             _fail(claim, f"the {side} witness does not fit the node")
-        if attained(graph, node, witness) != bound:
-            _fail(claim, f"its {side} witness gives {attained(graph, node, witness)}, not {bound}")
+        found = attained(graph, node, witness, ranges)
+        if found != bound:
+            _fail(claim, f"its {side} witness gives {found}, not {bound}")
     if _register(claim.partial_lo, claim.partial_hi) > claim.width:
         _fail(claim, f"{claim.width} bits do not hold [{claim.partial_lo}, {claim.partial_hi}]")
 
@@ -350,5 +426,6 @@ def check(certificate: Certificate, graph: Graph) -> None:
             f"the certificate speaks of {names}, the graph has {[c.node for c in derived]}",
             where=f"overflow certificate, {graph.name}",
         )
+    ranges = analyse(graph)
     for claim, again in zip(certificate.claims, derived, strict=True):
-        _check_claim(graph, claim, again)
+        _check_claim(graph, claim, again, ranges)

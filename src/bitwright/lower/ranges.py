@@ -9,14 +9,14 @@ its input edge, so it cannot be improved by looking at that node alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.errors import GraphError
-from bitwright.ir import Graph, IntArray, Node, TensorType, kernels
+from bitwright.ir import Attr, Graph, IntArray, Node, TensorType, kernels
 
 _LIMIT = float(1 << 62)
 
@@ -45,7 +45,7 @@ class ChannelRange:
 
 @dataclass(frozen=True, eq=False)
 class DotRange:
-    """Intervals of one accumulator of a conv or dense node, per output channel.
+    """Intervals of one accumulator of a conv, dense or sum_pool node, per output channel.
 
     Attributes:
         final: the finished sum, bias included.
@@ -200,15 +200,18 @@ def _conv_range(
 
 
 def dot_range(graph: Graph, node: Node, inputs: ChannelRange) -> DotRange:
-    """Accumulator intervals of a conv or dense node for given intervals of its input channels.
+    """Accumulator intervals of a conv, dense or sum_pool node for given input channels.
 
     Raises:
         GraphError: the node has no accumulator, or it needs more than 62 bits.
     """
     if node.op == "dense":
         return _dense_range(node, inputs)
+    source, target = graph.types[node.inputs[0]], graph.types[node.output]
     if node.op == "conv":
-        return _conv_range(node, inputs, graph.types[node.inputs[0]], graph.types[node.output])
+        return _conv_range(node, inputs, source, target)
+    if node.op == "sum_pool":
+        return _conv_range(as_conv(node, source.channels), inputs, source, target)
     raise GraphError(f"{node.op} has no accumulator", where=node.name)
 
 
@@ -252,20 +255,75 @@ def _threshold_range(node: Node, inputs: ChannelRange) -> ChannelRange:
     return ChannelRange(lo, hi)
 
 
-def _node_range(graph: Graph, node: Node, inputs: ChannelRange) -> ChannelRange:
+def as_conv(node: Node, channels: int) -> Node:
+    """A sum pool as the depthwise convolution with ones that it is."""
+    weight = np.ones((channels, *node.ints("kernel"), 1), np.int64)
+    attrs: dict[str, Attr] = {
+        "stride": node.ints("stride"),
+        "padding": node.ints("padding"),
+        "dilation": (1, 1),
+        "groups": channels,
+        "weight_format": "uint1",
+    }
+    return replace(node, op="conv", attrs=attrs, params={"weight": weight})
+
+
+def add_ends(node: Node, operands: Sequence[ChannelRange]) -> tuple[IntArray, IntArray]:
+    """Smallest and largest value of each product of a sum: two arrays (products, channels).
+
+    The sum of a tensor with itself is one product.
+    """
+    first, second = node.ints("multipliers")
+    same = node.inputs[0] == node.inputs[1]
+    pairs = [(first + second, operands[0])] if same else zip((first, second), operands, strict=True)
+    ends = np.stack([np.stack([m * r.lo, m * r.hi]) for m, r in pairs])
+    return ends.min(axis=1), ends.max(axis=1)
+
+
+def _add_range(node: Node, operands: Sequence[ChannelRange]) -> ChannelRange:
+    low, high = add_ends(node, operands)
+    return ChannelRange(low.sum(axis=0), high.sum(axis=0))
+
+
+def _lookup_range(node: Node, source: TensorType, inputs: ChannelRange) -> ChannelRange:
+    """Extremes of each channel's table over the levels the channel can have."""
+    table, levels = node.params["table"], np.arange(source.lo, source.hi + 1)
+    inside = (levels >= inputs.lo[:, np.newaxis]) & (levels <= inputs.hi[:, np.newaxis])
+    wide = np.broadcast_to(table, inside.shape)
+    top, bottom = int(table.max()), int(table.min())
+    return ChannelRange(
+        np.where(inside, wide, top).min(axis=1), np.where(inside, wide, bottom).max(axis=1)
+    )
+
+
+def _repeated(inputs: ChannelRange, count: int) -> ChannelRange:
+    return ChannelRange(np.tile(inputs.lo, count), np.tile(inputs.hi, count))
+
+
+def _node_range(graph: Graph, node: Node, operands: Sequence[ChannelRange]) -> ChannelRange:
     source, target = graph.types[node.inputs[0]], graph.types[node.output]
+    inputs = operands[0]
     match node.op:
-        case "conv" | "dense":
+        case "conv" | "dense" | "sum_pool":
             return dot_range(graph, node, inputs).final
         case "threshold":
             return _threshold_range(node, inputs)
         case "requant":
             return _requant_range(node, inputs)
-        case "max_pool":
+        case "lookup":
+            return _lookup_range(node, source, inputs)
+        case "max_pool" | "upsample":
             return inputs
         case "flatten":
-            pixels = source.size // source.channels
-            return ChannelRange(np.tile(inputs.lo, pixels), np.tile(inputs.hi, pixels))
+            return _repeated(inputs, source.size // source.channels)
+        case "space_to_depth":
+            return _repeated(inputs, node.integer("block") ** 2)
+        case "add":
+            return _add_range(node, operands)
+        case "concat":
+            return ChannelRange(
+                np.concatenate([r.lo for r in operands]), np.concatenate([r.hi for r in operands])
+            )
         case _:
             return _constant(target)
 
@@ -278,7 +336,7 @@ def analyse(graph: Graph) -> dict[str, ChannelRange]:
     """
     ranges = {edge: _constant(graph.types[edge]) for edge in graph.inputs}
     for node in graph:
-        found = _node_range(graph, node, ranges[node.inputs[0]])
+        found = _node_range(graph, node, [ranges[edge] for edge in node.inputs])
         lo, hi = found.hull
         stated = graph.types[node.output]
         if lo < stated.lo or hi > stated.hi:
