@@ -16,7 +16,7 @@ A region shorter than a burst is repeated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil, lcm
 
 import numpy as np
@@ -25,7 +25,7 @@ from bitwright.errors import GraphError, MismatchError, RecipeError, TargetError
 from bitwright.hw.blocks import MatVec, blocks_of
 from bitwright.hw.blocks.matvec import EXTERNAL
 from bitwright.hw.memory import Bits, ram_style
-from bitwright.ir import Graph
+from bitwright.ir import Attr, Graph
 from bitwright.ir.graph import rebuild
 
 BURST = 16  # memory words; 16 * 256 bytes is a page
@@ -80,6 +80,38 @@ class WeightMemory:
         own = data_bits / 8 * clock_hz / 1e9
         share = min(1.0, gbytes_per_s / own)
         return WeightMemory(data_bits, latency=latency, beats_per_cycle=share)
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Which matrix units have their weights outside, and in what memory."""
+
+    nodes: tuple[str, ...]
+    memory: WeightMemory = field(default_factory=WeightMemory)
+
+    def move(self, hardware: Graph) -> Graph:
+        """A hardware graph with the weights of these units outside.
+
+        Raises:
+            RecipeError: a name is none of a matrix unit; says which there are.
+        """
+        units = {node.name for node in hardware if node.op == "matvec"}
+        stray = sorted(set(self.nodes) - units)
+        if stray:
+            raise RecipeError(
+                f"{', '.join(map(repr, stray))} cannot have weights outside: no matrix unit of "
+                "that name",
+                where="external weights",
+                hint=f"matrix units are {', '.join(n.name for n in hardware if n.name in units)}",
+            )
+        attrs: dict[str, Attr] = {"mem_mode": EXTERNAL, "port_bits": self.memory.data_bits}
+        return rebuild(
+            hardware,
+            tuple(
+                replace(node, attrs={**node.attrs, **attrs}) if node.name in self.nodes else node
+                for node in hardware
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -371,6 +403,7 @@ __all__ = [
     "IMAGE",
     "PORT",
     "MemoryPlan",
+    "Outside",
     "Region",
     "WeightMemory",
     "demand_of",

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from bitwright.errors import TargetError
 from bitwright.figures import Resources
-from bitwright.hw.blocks import Block, Dwc, blocks_of
+from bitwright.hw.blocks import Block, Dwc, MatVec, blocks_of
 from bitwright.hw.cost import block_resources, graph_resources
+from bitwright.hw.external import Outside, WeightMemory, demand_of
 from bitwright.hw.folding import Folding, NodeFolding
 from bitwright.hw.mapping import MapOptions, converter_steps, map_graph
 from bitwright.hw.solver import KINDS, FoldingModel, Link, Option, undominated
@@ -56,18 +57,24 @@ class FillGoal:
 Goal = RateGoal | FillGoal
 
 
-def search_folding(graph: Graph, goal: Goal, *, family: str) -> Folding:
+def search_folding(
+    graph: Graph, goal: Goal, *, family: str, outside: Outside | None = None
+) -> Folding:
     """The best folding of an integer graph.
 
     What FIFOs cost is known only after mapping. If they push the design over its limit, the search
     runs again with what they took set aside; if that leaves nothing, the smallest design that
     keeps the goal is taken, if it fits.
 
+    Args:
+        outside: units with external weights; what they read together is limited, too.
+
     Raises:
         TargetError: the rate or the budget cannot be met; says what is short and by how much.
         ModelError: a node has no hardware.
     """
-    problem = Problem(template(graph), family)
+    problem = Problem(template(graph), family, outside)
+    options = MapOptions(family) if outside is None else MapOptions(family, memory=outside.memory)
     limit = goal.budget if isinstance(goal, FillGoal) else goal.limit
     most_cycles = None
     if isinstance(goal, RateGoal):
@@ -81,7 +88,7 @@ def search_folding(graph: Graph, goal: Goal, *, family: str) -> Folding:
         if chosen is None:
             break
         folding = _as_folding(chosen)
-        used = graph_resources(map_graph(graph, folding, MapOptions(family)), family)
+        used = graph_resources(map_graph(graph, folding, options), family)
         if _fits(used, limit):
             return folding
         # What mapping adds to the model of the search; FIFOs change with the folding, so the most
@@ -89,7 +96,7 @@ def search_folding(graph: Graph, goal: Goal, *, family: str) -> Folding:
         added = _less(used, problem.cost(chosen), 1)
         aside = Resources(**{k: max(getattr(aside, k), getattr(added, k)) for k in KINDS})
     smallest = _as_folding(problem.smallest(limit, most_cycles))
-    used = graph_resources(map_graph(graph, smallest, MapOptions(family)), family)
+    used = graph_resources(map_graph(graph, smallest, options), family)
     if _fits(used, limit):
         return smallest
     raise too_small(problem.hardware.name, limit, used)
@@ -108,25 +115,39 @@ def _as_folding(chosen: dict[str, Option]) -> Folding:
     return Folding({n: NodeFolding.from_attrs(o.attrs) for n, o in chosen.items() if o.attrs})
 
 
-def options_of(block: Block, family: str) -> list[Option]:
-    """The foldings of a block that are not worse in everything than another with the same lanes."""
+def options_of(block: Block, family: str, memory: WeightMemory | None = None) -> list[Option]:
+    """The foldings of a block that are not worse in everything than another with the same lanes.
+
+    Args:
+        memory: what external weights are read from.
+    """
     found: list[Option] = []
+    outside = isinstance(block, MatVec) and block.external and memory is not None
     for fold in block.foldings():
         folded = block.folded(fold)
         ports = (*folded.inputs, *folded.outputs)
         interval = max(folded.interval, *(port.beats for port in ports))
         cost = block_resources(folded, family)
-        found.append(Option(fold.as_dict(), fold.lanes_in, fold.lanes_out, interval, cost))
+        demand = 0.0
+        if outside and isinstance(folded, MatVec) and memory is not None:
+            demand = demand_of(folded, memory.data_bits)
+        choice = Option(fold.as_dict(), fold.lanes_in, fold.lanes_out, interval, cost, demand)
+        found.append(choice)
     return undominated(found)
 
 
 class Problem:
     """The options of every block of a template, and the links between them."""
 
-    def __init__(self, hardware: Graph, family: str) -> None:
-        self.hardware, self.family = hardware, family
-        blocks = blocks_of(hardware)
-        self.options = {name: options_of(block, family) for name, block in blocks.items()}
+    memory: WeightMemory | None = None
+
+    def __init__(self, hardware: Graph, family: str, outside: Outside | None = None) -> None:
+        self.hardware = hardware if outside is None else outside.move(hardware)
+        self.family, self.memory = family, outside.memory if outside else None
+        self.options = {
+            name: options_of(block, family, self.memory)
+            for name, block in blocks_of(self.hardware).items()
+        }
         self._converters: dict[tuple[int, int, int, int], tuple[int, Resources]] = {}
         self.links = [self._link(*pair) for pair in _pairs(hardware)]
 
@@ -167,7 +188,8 @@ class Problem:
 
     def _model(self, limit: Resources | None, most_cycles: int | None) -> FoldingModel:
         options = {name: near(found, most_cycles) for name, found in self.options.items()}
-        return FoldingModel(options, self.links, limit, most_cycles)
+        demand = self.memory.beats_per_cycle if self.memory else 0.0
+        return FoldingModel(options, self.links, limit, most_cycles, demand)
 
     def cheapest(
         self, limit: Resources | None, most_cycles: int | None
@@ -215,6 +237,8 @@ class Problem:
             TargetError: no converters between the blocks are fast enough.
         """
         chosen = self._model(None, most_cycles).cheapest(measure=limit)
+        if chosen is None and self.memory is not None:
+            raise self._starved(self.memory, most_cycles)
         if chosen is None:
             raise TargetError(
                 f"no converters between its blocks keep an interval of {most_cycles} cycles",
@@ -222,6 +246,24 @@ class Problem:
                 hint="use a lower target_fps",
             )
         return chosen
+
+    def _starved(self, memory: WeightMemory, most_cycles: int | None) -> TargetError:
+        """The units with external weights need more than the memory gives."""
+        least = {
+            name: min(o.demand for o in found if most_cycles is None or o.interval <= most_cycles)
+            for name, found in self.options.items()
+            if found[0].demand
+        }
+        word = memory.data_bits / 8
+        listed = ", ".join(f"{name} {demand * word:g}" for name, demand in least.items())
+        rate = "" if most_cycles is None else f" at {most_cycles} cycles a frame"
+        return TargetError(
+            f"the weights from outside need at least {sum(least.values()) * word:g} bytes a cycle"
+            f"{rate} ({listed}); the memory gives {memory.beats_per_cycle * word:g}",
+            where=f"folding of {self.hardware.name}",
+            hint="use a lower target_fps, a wider port or a faster memory, or keep some of them "
+            "internal",
+        )
 
     def cost(self, chosen: Mapping[str, Option]) -> Resources:
         """What a choice takes, converters included."""

@@ -18,6 +18,7 @@ KINDS = tuple(f.name for f in fields(Resources))
 _WORTH = {"lut": 1.0, "ff": 0.1, "dsp": 150.0, "bram": 200.0}
 _SCALE = 16  # resources are counted in sixteenths: CP-SAT takes integers
 _WORTH_SCALE = 1_000_000
+_DEMAND_SCALE = 10**12
 # Deterministic time, so that the same network gives the same design on every machine.
 _EFFORT = 30.0
 _QUICK = 3.0
@@ -32,6 +33,7 @@ class Option:
     lanes_out: int
     interval: int
     cost: Resources
+    demand: float = 0.0  # of what all blocks share beside resources: words a cycle of a memory
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,12 @@ class FoldingModel:
         links: Sequence[Link],
         limit: Resources | None,
         most_cycles: int | None = None,
+        most_demand: float = 0.0,
     ) -> None:
         """Args:
         limit: most of each resource, or None.
         most_cycles: largest interval, or None.
+        most_demand: what the demands of all options together may be.
         """
         from ortools.sat.python import cp_model
 
@@ -100,6 +104,15 @@ class FoldingModel:
             self._add_block(name, found)
         for link in links:
             self._add_link(link)
+        demands = [
+            round(option.demand * _DEMAND_SCALE) * pick
+            for name, found in self._options.items()
+            for option, pick in zip(found, self._picked[name], strict=True)
+            if option.demand
+        ]
+        if demands:  # a sum that is exactly the limit must not fail by rounding
+            most = round(most_demand * _DEMAND_SCALE) + len(self._options)
+            self._model.add(sum(demands) <= most)
         self._usage = {kind: self._use(kind) for kind in KINDS}
         for kind in KINDS if limit is not None else ():
             self._model.add(self._usage[kind] <= int(getattr(limit, kind) * _SCALE))

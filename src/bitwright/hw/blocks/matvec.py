@@ -137,8 +137,13 @@ class MatVec(Block):
         rows, columns = self.matrix
         kinds = ("lut",) if self.one_bit else ("lut", "dsp")
         styles = ("auto",) if self.external else ("distributed", "block")
+        where = (("mem_mode", EXTERNAL),) if self.external else ()
         return tuple(
-            Fold((("pe", pe), ("ram_style", style), ("res_type", kind), ("simd", simd)), simd, pe)
+            Fold(
+                (*where, ("pe", pe), ("ram_style", style), ("res_type", kind), ("simd", simd)),
+                simd,
+                pe,
+            )
             for pe in divisors(rows)
             for simd in divisors(columns)
             for style in styles
