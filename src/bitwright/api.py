@@ -12,6 +12,7 @@ from typing import Any
 from bitwright.errors import RecipeError
 from bitwright.recipe import Recipe, load_recipe
 from bitwright.run import Outcome, Progress, Run, no_progress, open_run
+from bitwright.steps.diff_results import DiffReport
 from bitwright.steps.pipeline import STEP_NAMES, make_steps
 from bitwright.steps.summary import Summary, summarise
 from bitwright.steps.versions import versions
@@ -130,6 +131,44 @@ def estimate_recipe(
     return dry_run(work).model_dump(mode="json")
 
 
+def diff_run(
+    recipe: str | Path | Recipe,
+    run_dir: str | Path,
+    *,
+    index: int = 0,
+    file: str | Path | None = None,
+    until: str = "rtl",
+    bound: float = 0.5,
+    progress: Progress = no_progress,
+) -> DiffReport:
+    """One input through every level of a run, and the first value that differs.
+
+    Args:
+        index: which test image; or ``file``, a ``.npy`` of one image.
+        until: the last comparison: quantized, frozen, graph, hardware or rtl.
+        bound: relative difference between float and quantized model from which it is named.
+
+    Raises:
+        BitwrightError: a step is missing, the input cannot be read, a tool is missing.
+    """
+    from bitwright.steps.diff import diff
+    from bitwright.steps.diff_results import Stage
+
+    if until not in list(Stage):
+        names = ", ".join(Stage)
+        raise RecipeError(f"no comparison is called {until!r}", hint=f"one of {names}")
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    return diff(
+        loaded,
+        Path(run_dir),
+        index=index,
+        file=None if file is None else Path(file),
+        until=Stage(until),
+        bound=bound,
+        progress=progress,
+    )
+
+
 def _check_step(name: str) -> None:
     if name not in STEP_NAMES:
         raise RecipeError(f"unknown step {name!r}", hint=f"steps: {', '.join(STEP_NAMES)}")
@@ -140,6 +179,7 @@ __all__ = [
     "Pipeline",
     "Summary",
     "build_recipe",
+    "diff_run",
     "estimate_recipe",
     "explain_recipe",
     "load_recipe",

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from bitwright import __version__
-from bitwright.cli import show
+from bitwright.cli import compare, show
 from bitwright.cli.options import Assign, Data, Json, RecipeArgument, RunDir, TargetName, resolve
 from bitwright.cli.output import Output
 
@@ -132,6 +132,9 @@ def explain(recipe: RecipeArgument, assign: Assign = None, json: Json = False) -
 
     job = resolve(recipe, None, None, assign)
     show.explanation(Output(json), explain_recipe(job.recipe))
+
+
+app.command()(compare.diff)
 
 
 @app.command()

@@ -18,6 +18,7 @@ from bitwright.sim.stalls import (
     random_stalls,
     standard_stalls,
 )
+from bitwright.sim.taps import Tap, Tapped, TapRun, run_tapped
 from bitwright.sim.toolchain import Verilator, lint, require_verilator
 
 __all__ = [
@@ -33,6 +34,9 @@ __all__ = [
     "Simulator",
     "StallPattern",
     "StreamSpec",
+    "Tap",
+    "TapRun",
+    "Tapped",
     "Verilator",
     "burst_stalls",
     "compare",
@@ -43,6 +47,7 @@ __all__ = [
     "pack",
     "random_stalls",
     "require_verilator",
+    "run_tapped",
     "standard_stalls",
     "unpack",
     "write_module_bench",

@@ -83,14 +83,19 @@ def frozen_from(work: Workspace, model: fx.GraphModule) -> FrozenModel:
     return frozen
 
 
-def frozen_model(work: Workspace, folder: Path) -> FrozenModel:
-    """The frozen model as the step left it."""
+def quantized_model(work: Workspace, folder: Path) -> fx.GraphModule:
+    """The quantized model, ready to train on, as the step left it."""
     from bitwright.quant import apply
     from bitwright.train import load_weights
 
     model = apply(work.fresh_model(), work.policy, "train", sample_shape=work.sample_shape)
     load_weights(folder / WEIGHTS, model)
-    return frozen_from(work, model)
+    return model
+
+
+def frozen_model(work: Workspace, folder: Path) -> FrozenModel:
+    """The frozen model as the step left it."""
+    return frozen_from(work, quantized_model(work, folder))
 
 
 def explain(work: Workspace, model: nn.Module) -> tuple[OperandRow, ...]:
