@@ -28,26 +28,33 @@ from bitwright.ir import (
 from bitwright.lower import PASSES, optimise
 from bitwright.lower.passes import (
     absorb_flips,
+    flatten_concats,
     fuse_thresholds,
     merge_bias,
+    merge_duplicates,
     narrow_formats,
+    remove_dead,
     remove_identities,
     share_thresholds,
     sink_pool,
     tighten_thresholds,
 )
 
+EVERYTHING = integer_graphs(GraphLimits.everything())
+ANY = st.one_of(integer_graphs(), EVERYTHING)
+DEEP = st.one_of(integer_graphs(GraphLimits(blocks=3)), EVERYTHING)
+
 
 @pytest.mark.parametrize("step", PASSES, ids=lambda p: p.__name__)
-@given(graph=integer_graphs(), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@given(graph=ANY, seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
 def test_a_pass_keeps_outputs_and_is_idempotent(step: Pass, graph: Graph, seed: int) -> None:
     after = step(graph)
     compare_graphs(graph, after, 8, np.random.default_rng(seed), step.__name__)
     assert step(after) == after
 
 
-@given(integer_graphs(GraphLimits(blocks=3)), st.integers(0, 2**32 - 1))
+@given(DEEP, st.integers(0, 2**32 - 1))
 @settings(max_examples=40, deadline=None)
 def test_the_pipeline_keeps_outputs_and_named_activations(graph: Graph, seed: int) -> None:
     after = optimise(graph, check=8)
@@ -258,3 +265,44 @@ def test_lowering_without_torch() -> None:
         env={**os.environ, "PYTHONPATH": path},
     )
     assert done.stdout.strip() == "False"
+
+
+def branches() -> GraphBuilder:
+    """uint4 image read by three thresholds, two of them equal, and by one that nobody reads."""
+    b = GraphBuilder("net", INTEGER)
+    x = b.input("x", TensorType((4, 4, 2), parse_format("uint4"), (0.5,), 0, 15))
+    for name, limit in (("t1", 3), ("t2", 3), ("t3", 9), ("dead", 5)):
+        b.add(
+            "threshold",
+            (x,),
+            name=name,
+            attrs={"format": "uint1", "scale": (1.0,)},
+            params={"thresholds": np.array([[limit]])},
+        )
+    return b
+
+
+def test_equal_branches_become_one_and_dead_ones_go() -> None:
+    b = branches()
+    y = b.add("add", ("t1", "t2"), name="sum", attrs={"scale": (1.0,)})
+    graph = b.finish(y, "t3")
+    after = merge_duplicates(remove_dead(graph))
+    assert [n.name for n in after] == ["t1", "t3", "sum"]
+    assert after.node("sum").inputs == ("t1", "t1")
+    compare_graphs(graph, after, 8, np.random.default_rng(0), "both")
+
+
+def test_an_output_is_never_merged_away() -> None:
+    graph = branches().finish("t1", "t2")
+    assert merge_duplicates(graph).outputs == ("t1", "t2")
+
+
+def test_nested_concats_become_one_unless_others_read_them() -> None:
+    b = branches()
+    inner = b.add("concat", ("t1", "t3"), name="inner")
+    outer = b.add("concat", ("t2", inner), name="outer")
+    graph = b.finish(outer)
+    after = flatten_concats(graph)
+    assert after.node("outer").inputs == ("t2", "t1", "t3")
+    compare_graphs(graph, after, 8, np.random.default_rng(0), "flatten_concats")
+    assert flatten_concats(b.finish(outer, inner)) == b.finish(outer, inner)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.strategies import integer_graphs
+from tests.strategies import GraphLimits, integer_graphs
 
 from bitwright.errors import DataError, MismatchError
 from bitwright.formats import parse_format
@@ -30,8 +30,11 @@ def one_dense(weight: list[list[int]], lo: int, hi: int, bias: list[int] | None 
     return b.finish(y)
 
 
-@given(integer_graphs(), st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
+ANY = st.one_of(integer_graphs(), integer_graphs(GraphLimits.everything()))
+
+
+@given(ANY, st.integers(0, 2**32 - 1))
+@settings(max_examples=120, deadline=None)
 def test_no_value_leaves_its_channel_interval(graph: Graph, seed: int) -> None:
     ranges = analyse(graph)
     values = graph.run(random_feeds(graph, 8, np.random.default_rng(seed)), edges=True)
@@ -41,8 +44,8 @@ def test_no_value_leaves_its_channel_interval(graph: Graph, seed: int) -> None:
         assert (levels.max(axis=axes) <= ranges[edge].hi).all(), edge
 
 
-@given(integer_graphs())
-@settings(max_examples=60, deadline=None)
+@given(ANY)
+@settings(max_examples=120, deadline=None)
 def test_every_certificate_of_a_random_network_checks(graph: Graph) -> None:
     certificate = certify(graph)
     check(certificate, graph)
@@ -186,3 +189,38 @@ def test_constant_channels_narrow_what_follows() -> None:
     assert graph.types["d"].hi == 101
     assert certify(graph).claim("d").hi == 1
     assert rebuild(graph, graph.nodes) == graph
+
+
+def test_sums_and_averages_have_their_own_claims() -> None:
+    b = GraphBuilder("joins", INTEGER)
+    x = b.input("x", TensorType((3, 3, 2), parse_format("int4"), (1.0,), -8, 7))
+    y = b.add("add", (x, x), name="twice", attrs={"multipliers": (3, -1), "scale": (1.0,)})
+    z = b.add(
+        "sum_pool",
+        (y,),
+        name="mean",
+        attrs={"kernel": (2, 2), "stride": (1, 1), "padding": (1, 0, 0, 1)},
+    )
+    graph = b.finish(z)
+    certificate = certify(graph)
+    check(certificate, graph)
+    assert [(c.op, c.lo, c.hi) for c in certificate.claims] == [
+        ("add", -16, 14),  # one tensor, so 3 x - x is 2 x
+        ("sum_pool", -64, 56),
+    ]
+    assert certificate.claim("mean").terms == 4
+    wrong = replace(certificate.claims[0], hi=13)
+    with pytest.raises(MismatchError, match="claims hi"):
+        check(replace(certificate, claims=(wrong, certificate.claims[1])), graph)
+
+
+def test_a_window_that_always_meets_padding_has_a_smaller_sum() -> None:
+    b = GraphBuilder("corner", INTEGER)
+    x = b.input("x", TensorType((1, 1, 1), parse_format("uint4"), (1.0,), 2, 15))
+    b.add(
+        "sum_pool",
+        (x,),
+        name="s",
+        attrs={"kernel": (2, 2), "stride": (1, 1), "padding": (1, 1, 0, 0)},
+    )
+    assert analyse(b.finish("s"))["s"].hull == (2, 15)

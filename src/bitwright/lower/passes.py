@@ -8,71 +8,25 @@ comparing every step by execution.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from bitwright.formats import Format, IntegerFormat, parse_format
-from bitwright.ir import Graph, GraphBuilder, IntArray, Node, Pass, bits_for_interval, pipeline
+from bitwright.ir import Graph, IntArray, Node, Pass, bits_for_interval, pipeline
+from bitwright.lower.pass_tools import (
+    free_edge,
+    rebuild_fitted,
+    sole_consumer,
+    with_nodes,
+    without_edges,
+)
+from bitwright.lower.passes_joins import flatten_concats, merge_duplicates, remove_dead
 from bitwright.lower.ranges import ChannelRange, analyse, compared_range
 
 _SCALED = ("conv", "dense")
 _PRODUCT_LIMIT = 1 << 62
-
-
-def _sole_consumer(graph: Graph, edge: str) -> Node | None:
-    """The only reader of an edge, or None if others (or the outside) see it too."""
-    readers = graph.consumers(edge)
-    return readers[0] if len(readers) == 1 and edge not in graph.outputs else None
-
-
-def _rebuild(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
-    """`rebuild`, with every table fitted to the interval that its input has by now.
-
-    Entries of levels that cannot occur (any more) are dropped or filled with a neighbour.
-    """
-    builder = GraphBuilder(graph.name, graph.dialect)
-    for edge in graph.inputs:
-        builder.input(edge, graph.types[edge])
-    for node in nodes:
-        builder.append(_fitted(graph, node, builder) if node.op == "lookup" else node)
-    return builder.finish(*graph.outputs)
-
-
-def _fitted(graph: Graph, node: Node, builder: GraphBuilder) -> Node:
-    old, new = graph.types[graph.node(node.name).inputs[0]], builder.types[node.inputs[0]]
-    if (old.lo, old.hi) == (new.lo, new.hi):
-        return node
-    levels = np.clip(np.arange(new.lo, new.hi + 1), old.lo, old.hi)
-    return replace(node, params={"table": node.params["table"][:, levels - old.lo]})
-
-
-def _with(graph: Graph, changed: Mapping[str, Node]) -> Graph:
-    """The graph with some nodes replaced, by name."""
-    if not changed:
-        return graph
-    return _rebuild(graph, tuple(changed.get(node.name, node) for node in graph))
-
-
-def _without(graph: Graph, removed: Mapping[str, str], changed: Mapping[str, Node]) -> Graph:
-    """The graph without some nodes; ``removed`` maps their output edge to the edge to read."""
-    if not removed and not changed:
-        return graph
-
-    def resolve(edge: str) -> str:
-        while edge in removed:
-            edge = removed[edge]
-        return edge
-
-    kept = [changed.get(n.name, n) for n in graph if not set(n.outputs) & set(removed)]
-    return _rebuild(graph, tuple(replace(n, inputs=tuple(map(resolve, n.inputs))) for n in kept))
-
-
-def _free_edge(graph: Graph, name: str) -> str:
-    while name in graph.types:
-        name += "_"
-    return name
 
 
 def _rows(array: IntArray, channels: int) -> IntArray:
@@ -97,9 +51,9 @@ def _params(node: Node, **new: IntArray | None) -> dict[str, IntArray]:
 
 def _through_pools(graph: Graph, edge: str) -> Node | None:
     """The sole consumer of an edge, looking through max pools."""
-    node = _sole_consumer(graph, edge)
+    node = sole_consumer(graph, edge)
     while node is not None and node.op == "max_pool":
-        node = _sole_consumer(graph, node.output)
+        node = sole_consumer(graph, node.output)
     return node
 
 
@@ -149,7 +103,7 @@ def merge_bias(graph: Graph) -> Graph:
         taken = _take_bias(changed.get(consumer.name, consumer), bias, reach)
         if taken is not None:
             changed[node.name], changed[consumer.name] = bare, taken
-    return _with(graph, changed)
+    return with_nodes(graph, changed)
 
 
 def absorb_flips(graph: Graph) -> Graph:
@@ -162,7 +116,7 @@ def absorb_flips(graph: Graph) -> Graph:
         producer = graph.producer(node.inputs[0])
         if node.op != "threshold" or "flip" not in node.params or producer is None:
             continue
-        if producer.op not in _SCALED or _sole_consumer(graph, producer.output) is None:
+        if producer.op not in _SCALED or sole_consumer(graph, producer.output) is None:
             continue
         weight = producer.params["weight"]
         channels = weight.shape[0]
@@ -176,7 +130,7 @@ def absorb_flips(graph: Graph) -> Graph:
         changed[node.name] = replace(node, params=_params(node, flip=left if left.any() else None))
         if negate.any():
             changed[producer.name] = _negated(producer, sign)
-    return _with(graph, changed)
+    return with_nodes(graph, changed)
 
 
 def _negated(node: Node, sign: IntArray) -> Node:
@@ -233,13 +187,13 @@ def _composed(first: Node, second: Node, channels: int, reach: int) -> Node:
 def fuse_thresholds(graph: Graph) -> Graph:
     """Two threshold nodes in a row become one."""
     for node in graph:
-        follower = _sole_consumer(graph, node.output) if node.op == "threshold" else None
+        follower = sole_consumer(graph, node.output) if node.op == "threshold" else None
         if follower is None or follower.op != "threshold":
             continue
         kind = graph.types[node.inputs[0]]
         reach = max(abs(kind.lo), abs(kind.hi)) + 1
         one = _composed(node, follower, kind.channels, reach)
-        fused = _without(graph, {node.output: node.inputs[0]}, {follower.name: one})
+        fused = without_edges(graph, {node.output: node.inputs[0]}, {follower.name: one})
         return fuse_thresholds(fused)
     return graph
 
@@ -248,22 +202,29 @@ def sink_pool(graph: Graph) -> Graph:
     """Swap ``max_pool -> threshold`` to ``threshold -> max_pool`` where that narrows the pool.
 
     A threshold without flip is monotone, so it commutes with a maximum; the pool and its line
-    buffer then carry the few bits behind the threshold. The edge behind both keeps its name, the
-    one between them gets a new one, so equal names still carry equal values.
+    buffer then carry the few bits behind the threshold. An upsampling commutes with anything done
+    to each pixel, and the threshold then sees fewer pixels. The edge behind both keeps its name,
+    the one between them gets a new one, so equal names still carry equal values.
     """
     for pool in graph:
-        node = _sole_consumer(graph, pool.output) if pool.op == "max_pool" else None
-        if node is None or node.op != "threshold" or _flips(node):
+        moves = pool.op in ("max_pool", "upsample")
+        node = sole_consumer(graph, pool.output) if moves else None
+        if node is None or node.op != "threshold":
             continue
-        wide, narrow = graph.types[pool.output], graph.types[node.output]
-        if narrow.wire_bits >= wide.wire_bits:
+        if pool.op == "max_pool" and not _narrows(graph, pool, node):
             continue
-        between = _free_edge(graph, f"{node.output}_full")
+        between = free_edge(graph, f"{node.output}_full")
         early = replace(node, inputs=pool.inputs, outputs=(between,))
         late = replace(pool, inputs=(between,), outputs=node.outputs)
         order = {pool.name: early, node.name: late}
-        return sink_pool(_rebuild(graph, tuple(order.get(n.name, n) for n in graph)))
+        return sink_pool(rebuild_fitted(graph, tuple(order.get(n.name, n) for n in graph)))
     return graph
+
+
+def _narrows(graph: Graph, pool: Node, node: Node) -> bool:
+    return (
+        not _flips(node) and graph.types[node.output].wire_bits < graph.types[pool.output].wire_bits
+    )
 
 
 def _is_identity(graph: Graph, node: Node, seen: ChannelRange) -> bool:
@@ -283,20 +244,22 @@ def _is_identity(graph: Graph, node: Node, seen: ChannelRange) -> bool:
         levels = np.array([lo, hi]) if source.is_bipolar else np.arange(lo, hi + 1)
         found = node.params["thresholds"][np.newaxis] <= levels[:, np.newaxis, np.newaxis]
         return bool((base + step * found.sum(axis=2) == levels[:, np.newaxis]).all())
-    if node.op == "max_pool":
+    if node.op in ("max_pool", "sum_pool"):
         return node.ints("kernel") == (1, 1) and node.ints("stride") == (1, 1)
-    return False
+    if node.op == "upsample":
+        return node.ints("factor") == (1, 1)
+    return node.op == "space_to_depth" and node.integer("block") == 1
 
 
 def remove_identities(graph: Graph) -> Graph:
-    """Remove thresholds, requants and pools that give back their input unchanged."""
+    """Remove thresholds, requants, pools and the like that give back their input unchanged."""
     ranges = analyse(graph)
     removed = {
         node.output: node.inputs[0]
         for node in graph
         if node.output not in graph.outputs and _is_identity(graph, node, ranges[node.inputs[0]])
     }
-    return _without(graph, removed, {})
+    return without_edges(graph, removed, {})
 
 
 def tighten_thresholds(graph: Graph) -> Graph:
@@ -328,7 +291,7 @@ def tighten_thresholds(graph: Graph) -> Graph:
         changed[node.name] = replace(
             node, attrs={**node.attrs, "base": base}, params=_params(node, thresholds=kept)
         )
-    return _with(graph, changed)
+    return with_nodes(graph, changed)
 
 
 def share_thresholds(graph: Graph) -> Graph:
@@ -346,7 +309,7 @@ def share_thresholds(graph: Graph) -> Graph:
                     node, thresholds=thresholds[:1], flip=flip[:1] if flip.any() else None
                 ),
             )
-    return _with(graph, changed)
+    return with_nodes(graph, changed)
 
 
 def _narrow_weight(old: Format, lo: int, hi: int) -> Format:
@@ -378,7 +341,7 @@ def narrow_formats(graph: Graph) -> Graph:
             key, weight = "weight_format", node.params["weight"]
             old = parse_format(node.string(key))
             new = _narrow_weight(old, int(weight.min()), int(weight.max()))
-        elif node.op in ("threshold", "requant"):
+        elif node.op in ("threshold", "requant", "lookup"):
             key, kind = "format", graph.types[node.output]
             old = parse_format(node.string(key))
             new = _narrow_output(old, kind.lo, kind.hi)
@@ -386,10 +349,13 @@ def narrow_formats(graph: Graph) -> Graph:
             continue
         if new.bits < old.bits:
             changed[node.name] = replace(node, attrs={**node.attrs, key: new.name})
-    return _with(graph, changed)
+    return with_nodes(graph, changed)
 
 
 PASSES: tuple[Pass, ...] = (
+    remove_dead,
+    merge_duplicates,
+    flatten_concats,
     fuse_thresholds,
     merge_bias,
     absorb_flips,
