@@ -73,6 +73,23 @@ class Budget(Section):
         return self
 
 
+class WeightsSection(Section):
+    """Weights that are read from a memory outside instead of being kept in the device.
+
+    Attributes:
+        external: layers (matrix units of the hardware graph) whose weights are outside, or ``all``;
+            with a folding file the file says which (``mem_mode``), and this stays empty.
+        port_bits: width of the AXI4 port that reads them.
+        gbytes_per_s: bandwidth of the memory (1e9 bytes); default what the port can take.
+        latency_cycles: from a request to its data; the buffers cover so many.
+    """
+
+    external: tuple[str, ...] | Literal["all"] = ()
+    port_bits: Literal[32, 64, 128, 256, 512, 1024] = 64
+    gbytes_per_s: _Positive | None = None
+    latency_cycles: Annotated[int, Field(ge=0, le=10_000, strict=True)] = 64
+
+
 class HardwareSection(Section):
     """What to build it for.
 
@@ -83,6 +100,7 @@ class HardwareSection(Section):
         fill: share of the target's LUTs, block RAMs and multipliers to fill, as fast as possible;
         budget: the same with counts; if none of the three is given, ``fill: 0.5``.
         folding_config_file: PE and SIMD by hand (FINN's JSON), instead of a search.
+        weights: layers whose weights are read from outside, and the memory they lie in.
     """
 
     target: str = "ecp5-45k"
@@ -91,6 +109,7 @@ class HardwareSection(Section):
     fill: Annotated[float, Field(gt=0, le=1)] | None = None
     budget: Budget | None = None
     folding_config_file: Path | None = None
+    weights: WeightsSection = WeightsSection()
 
     @model_validator(mode="before")
     @classmethod
@@ -116,6 +135,8 @@ class HardwareSection(Section):
         goals = [name for name in named if getattr(self, name) is not None]
         if len(goals) > 1:
             raise ValueError(f"give only one of {', '.join(goals)}")
+        if self.folding_config_file is not None and self.weights.external:
+            raise ValueError("with a folding file, its mem_mode says which weights are external")
         return self
 
 

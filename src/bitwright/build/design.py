@@ -30,6 +30,15 @@ class Port(BaseModel):
     bipolar: bool = False
 
 
+class MemoryPort(BaseModel):
+    """An AXI4 port that reads weights from a memory outside; the rest of its entry is left."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str = Field(pattern=_NAME)
+    image: str
+
+
 class Design(BaseModel):
     """What ``design.json`` says; paths are relative to its folder."""
 
@@ -42,6 +51,19 @@ class Design(BaseModel):
     memories: tuple[str, ...] = ()
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
+    memory_ports: tuple[MemoryPort, ...] = ()
+
+    @property
+    def beyond_shell(self) -> str | None:
+        """Why the serial shell cannot carry the design; None if it can."""
+        if self.memory_ports:
+            return "its weights come from a memory outside, which the serial shell does not have"
+        if len(self.inputs) != 1 or not self.outputs:
+            return (
+                "the serial shell carries one input and at least one output, and the design has "
+                f"{len(self.inputs)} and {len(self.outputs)}"
+            )
+        return None
 
 
 def load_design(folder: Path) -> Design:
@@ -65,7 +87,8 @@ def load_design(folder: Path) -> Design:
         field = ".".join(str(part) for part in first["loc"]) or "(file)"
         raise GraphError(f"{field}: {first['msg']}", where=str(path)) from error
     root = folder.resolve()
-    for name in (*design.files, *design.memories):
+    images = (port.image for port in design.memory_ports)
+    for name in (*design.files, *design.memories, *images):
         file = (folder / name).resolve()
         if not file.is_relative_to(root) or not file.is_file():
             raise GraphError(

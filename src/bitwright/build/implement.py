@@ -11,10 +11,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from bitwright.build.design import load_design
 from bitwright.build.nextpnr import (
     BITSTREAM,
     PnrOptions,
@@ -171,7 +173,7 @@ def implement(
     work = _Work(design_dir, target, out_dir, use, clock, progress)
     if not target.places_and_routes:
         result = _synthesis_only(work)
-    elif use.bitstream and (use.board or target.board):
+    elif use.bitstream and (use.board or (target.board and work.bare_reason is None)):
         result = _on_board(work, load_board(use.board or str(target.board)))
     else:
         result = _out_of_context(work)
@@ -189,6 +191,11 @@ class _Work:
     options: ImplementOptions
     clock_mhz: float
     progress: Progress
+
+    @cached_property
+    def bare_reason(self) -> str | None:
+        """Why the design cannot stand in the serial shell; None if it can."""
+        return load_design(self.design_dir).beyond_shell
 
     def tick(self, what: str) -> Tick:
         return lambda seconds: self.progress(f"{what} ({seconds:.0f} s)", 0, 0)
@@ -235,6 +242,8 @@ def _out_of_context(work: _Work) -> ImplementResult:
     require_fit(made.resources, work.target, stage="synthesis")
     placed = work.place(made.netlist, PnrOptions(work.clock_mhz, out_of_context=True))
     note = "placed and routed out of context: no port has a pin, and there is no bitstream"
+    if work.options.bitstream and work.target.board and work.bare_reason:
+        note += f"; {work.bare_reason}"
     return _placed(work, _synthesised(work, made, (note,)), placed)
 
 

@@ -116,10 +116,9 @@ def write_board_design(
             together.
     """
     design = load_design(design_dir)
-    if len(design.inputs) != 1 or not design.outputs:
+    if design.beyond_shell is not None:
         raise TargetError(
-            f"the serial shell carries one input and at least one output; the design has "
-            f"{len(design.inputs)} and {len(design.outputs)}",
+            design.beyond_shell,
             hint="implement it out of context instead (no bitstream)",
         )
     clock = choose_clock(board.clock_mhz, clock_mhz)

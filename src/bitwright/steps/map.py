@@ -17,9 +17,11 @@ from bitwright.hw.cost import graph_resources
 from bitwright.hw.dataflow import analyse
 from bitwright.hw.describe import LayerRow, describe
 from bitwright.hw.dialect import HARDWARE as HARDWARE_DIALECT
+from bitwright.hw.external import Outside, WeightMemory, memory_plan
 from bitwright.hw.folding import Folding, load_folding
 from bitwright.hw.mapping import MapOptions, folding_of, map_graph
 from bitwright.hw.search import FillGoal, Goal, RateGoal, search_folding
+from bitwright.hw.template import template
 from bitwright.ir import Graph, load_graph, random_feeds, save_graph
 from bitwright.recipe import HardwareSection
 from bitwright.rtl.emit import emit
@@ -65,9 +67,10 @@ def choose_mapping(
     if wanted.folding_config_file is not None:
         folding = load_folding(wanted.folding_config_file)
     else:
-        folding = _search(graph, goal_for(wanted, target), target)
+        folding = _search(graph, goal_for(wanted, target), target, outside_of(wanted, graph))
     progress("computing FIFO depths", 0, 0)
-    hardware = map_graph(graph, folding, MapOptions(target.family))
+    memory = weight_memory(wanted)
+    hardware = map_graph(graph, folding, MapOptions(target.family, memory=memory))
     used = graph_resources(hardware, target.family)
     if not fits(used, target):
         raise _does_not_fit(used, target)
@@ -87,16 +90,31 @@ def goal_for(wanted: HardwareSection, target: Target) -> Goal:
     return FillGoal(Resources(**{key: share * value for key, value in have.to_json().items()}))
 
 
+def weight_memory(wanted: HardwareSection) -> WeightMemory:
+    """The memory of external weights, as the recipe states it."""
+    given, clock_hz = wanted.weights, wanted.clock_mhz * 1e6
+    gbytes = float("inf") if given.gbytes_per_s is None else given.gbytes_per_s
+    return WeightMemory.with_bandwidth(gbytes, clock_hz, given.port_bits, given.latency_cycles)
+
+
+def outside_of(wanted: HardwareSection, graph: Graph) -> Outside | None:
+    """Which weights the recipe wants outside; None for none."""
+    names = wanted.weights.external
+    if names == "all":
+        names = tuple(node.name for node in template(graph) if node.op == "matvec")
+    return Outside(tuple(names), weight_memory(wanted)) if names else None
+
+
 def read_hardware(folder: Path) -> Graph:
     """The hardware graph as the step left it."""
     return load_graph(folder / HARDWARE, {"hardware": HARDWARE_DIALECT})
 
 
-def _search(graph: Graph, goal: Goal, target: Target) -> Folding:
+def _search(graph: Graph, goal: Goal, target: Target, outside: Outside | None) -> Folding:
     try:
-        return search_folding(graph, goal, family=target.family)
+        return search_folding(graph, goal, family=target.family, outside=outside)
     except TargetError as error:
-        hint = _advice(graph, goal, target) or error.hint
+        hint = error.hint if outside else _advice(graph, goal, target) or error.hint
         raise TargetError(error.message, where=f"target {target.name}", hint=hint) from error
 
 
@@ -163,6 +181,7 @@ def _check_equal(graph: Graph, hardware: Graph, lowered: Path) -> None:
 def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapResult:
     """Every block by the models."""
     flow = analyse(hardware)
+    plan = memory_plan(hardware)
     blocks = blocks_of(hardware)
     rows = describe(hardware, target.family)
     return MapResult(
@@ -179,6 +198,7 @@ def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapRe
             for row in rows
             if row.depth is not None
         ),
+        weight_memory=plan.bandwidth(flow.interval, clock_mhz * 1e6) if plan else None,
     )
 
 
@@ -215,3 +235,6 @@ def _finn_files(folder: Path, result: MapResult) -> None:
         ("estimate_network_performance.json", network),
     ):
         atomic_write(folder / name, json.dumps(table, indent=2) + "\n")
+    if result.weight_memory is not None:
+        text = json.dumps(result.weight_memory, indent=2) + "\n"
+        atomic_write(folder / "estimate_weight_memory.json", text)

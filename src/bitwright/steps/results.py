@@ -197,6 +197,8 @@ class MapResult(Result):
     Attributes:
         interval, latency: predicted cycles an image in the steady state; of a lone image.
         bottleneck: the block that sets the interval.
+        weight_memory: bytes and bandwidth of external weights, of each unit and together
+            (`hw.external.MemoryPlan.bandwidth`); None if there are none.
     """
 
     target: str
@@ -208,6 +210,7 @@ class MapResult(Result):
     capacity: Resources
     blocks: tuple[BlockRow, ...]
     fifos: tuple[FifoRow, ...]
+    weight_memory: dict[str, Any] | None = None
 
 
 class SimulateResult(Result):
