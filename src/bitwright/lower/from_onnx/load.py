@@ -23,6 +23,9 @@ from bitwright.lower.passes import optimise
 
 SCORES, LABEL = "scores", "label"
 _RANKS = (2, 3, 4)
+_CHECK = "check the file with onnx.checker"
+#: What numpy raises for shapes and values that contradict each other.
+MALFORMED = (ValueError, IndexError, KeyError, TypeError, ArithmeticError, MemoryError)
 _DOMAINS = ("", "ai.onnx", "onnx.brevitas", "qonnx", "finn")
 
 Handler = Callable[[Importer, OnnxNode], Value | Const]
@@ -150,6 +153,9 @@ def load(
             return _import(model, info, stem, layout, input_type, input_scale, optimised)
         except BitwrightError as error:
             first = first or error
+        except MALFORMED as error:
+            message = f"the file is malformed: {error}"
+            first = first or ModelError(message, where=f"graph {model.name}", hint=_CHECK)
     assert first is not None
     raise first
 
@@ -306,9 +312,9 @@ def _result(low: Importer, node: OnnxNode, batch: int) -> Value | Const:
         if batch > 1:
             _one_batch(low, node, batch)
         return handler(low, node)
-    except (ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError) as error:
+    except MALFORMED as error:
         # Shapes that contradict each other in ways no handler foresaw.
-        raise node.error(f"is malformed: {error}", "check the file with onnx.checker") from error
+        raise node.error(f"is malformed: {error}", _CHECK) from error
 
 
 def _one_batch(low: Importer, node: OnnxNode, batch: int) -> None:

@@ -129,19 +129,20 @@ def read_model(source: Path | bytes) -> OnnxModel:
         raise ModelError(f"{len(graph.node)} nodes; at most {MAX_NODES} are read", where=where)
     constants: dict[str, Array] = {}
     for proto in graph.initializer:
-        if proto.name in constants:
-            raise ModelError(f"two initializers are named {proto.name!r}", where=where)
-        constants[proto.name] = decode_tensor(proto, f"initializer {proto.name}", folder)
+        name = _text(proto.name)
+        if name in constants:
+            raise ModelError(f"two initializers are named {name!r}", where=where)
+        constants[name] = decode_tensor(proto, f"initializer {name}", folder)
     if len(graph.sparse_initializer):
         raise ModelError(
             "sparse initializers are not supported", where=where, hint="store them dense"
         )
-    inputs = tuple(_info(v, "input") for v in graph.input if v.name not in constants)
+    inputs = tuple(_info(v, "input") for v in graph.input if _text(v.name) not in constants)
     outputs = tuple(_info(v, "output") for v in graph.output)
     nodes = _nodes(graph, folder)
     ordered = _sorted_nodes(nodes, {*constants, *(i.name for i in inputs)}, outputs)
     return OnnxModel(
-        str(graph.name), ordered, inputs, outputs, constants, _annotations(graph), opset
+        _text(graph.name), ordered, inputs, outputs, constants, _annotations(graph), opset
     )
 
 
@@ -178,7 +179,7 @@ def _parse(body: bytes, where: str) -> tuple[Any, int]:
             where=where,
             hint="inline them: onnx.inliner.inline_local_functions",
         )
-    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    versions = [o.version for o in model.opset_import if _text(o.domain) in ("", "ai.onnx")]
     return model.graph, int(versions[0]) if versions else 13
 
 
@@ -188,17 +189,17 @@ def _text(value: Any) -> str:
 
 def _annotations(graph: Any) -> dict[str, str]:
     return {
-        note.tensor_name: entry.value
+        _text(note.tensor_name): _text(entry.value)
         for note in graph.quantization_annotation
         for entry in note.quant_parameter_tensor_names
-        if entry.key == "finn_datatype"
+        if _text(entry.key) == "finn_datatype"
     }
 
 
 def _info(value: Any, role: str) -> TensorInfo:
     from onnx import TensorProto, helper
 
-    where = f"{role} {value.name}"
+    where = f"{role} {_text(value.name)}"
     if not value.type.HasField("tensor_type"):
         raise ModelError("is no tensor (a sequence, map or optional)", where=where)
     tensor = value.type.tensor_type
@@ -215,7 +216,7 @@ def _info(value: Any, role: str) -> TensorInfo:
         _STRING,
     )
     dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)) if known else None
-    return TensorInfo(value.name, tuple(shape), dtype)
+    return TensorInfo(_text(value.name), tuple(shape), dtype)
 
 
 def decode_tensor(proto: Any, where: str, folder: Path | None) -> Array:
@@ -268,7 +269,7 @@ def _product(dims: list[int]) -> int:
 
 
 def _external(proto: Any, where: str, folder: Path | None, size: int) -> bytes:
-    facts = {entry.key: entry.value for entry in proto.external_data}
+    facts = {_text(entry.key): _text(entry.value) for entry in proto.external_data}
     name = facts.get("location", "")
     if folder is None:
         raise ModelError(
@@ -306,17 +307,17 @@ def _attributes(proto: Any, where: str, folder: Path | None) -> dict[str, Any]:
         A.FLOATS: lambda a: tuple(float(v) for v in a.floats),
         A.INTS: lambda a: tuple(int(v) for v in a.ints),
         A.STRINGS: lambda a: tuple(_text(v) for v in a.strings),
-        A.TENSOR: lambda a: decode_tensor(a.t, f"{where}, attribute {a.name}", folder),
+        A.TENSOR: lambda a: decode_tensor(a.t, f"{where}, attribute {_text(a.name)}", folder),
     }
     found: dict[str, Any] = {}
     for attribute in proto.attribute:
         if attribute.type not in plain:
             raise ModelError(
-                f"attribute {attribute.name} is a subgraph or of an unsupported kind",
+                f"attribute {_text(attribute.name)} is a subgraph or of an unsupported kind",
                 where=where,
                 hint="control flow (If, Loop, Scan) has no hardware; export a static graph",
             )
-        found[attribute.name] = plain[attribute.type](attribute)
+        found[_text(attribute.name)] = plain[attribute.type](attribute)
     return found
 
 
@@ -324,16 +325,14 @@ def _nodes(graph: Any, folder: Path | None) -> list[OnnxNode]:
     taken: set[str] = set()
     nodes = []
     for index, proto in enumerate(graph.node):
-        name = str(proto.name) or f"{proto.op_type}_{index}"
+        op = _text(proto.op_type)
+        name = _text(proto.name) or f"{op}_{index}"
         while name in taken:
             name = f"{name}_{index}"
         taken.add(name)
-        attrs = _attributes(proto, f"node {name} ({proto.op_type})", folder)
-        nodes.append(
-            OnnxNode(
-                name, proto.op_type, proto.domain, tuple(proto.input), tuple(proto.output), attrs
-            )
-        )
+        attrs = _attributes(proto, f"node {name} ({op})", folder)
+        ends = (tuple(map(_text, proto.input)), tuple(map(_text, proto.output)))
+        nodes.append(OnnxNode(name, op, _text(proto.domain), *ends, attrs))
     return nodes
 
 

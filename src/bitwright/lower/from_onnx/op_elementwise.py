@@ -49,7 +49,8 @@ def _binary(low: Importer, node: OnnxNode) -> Value:
         return join(low, node, first, second, subtract=node.op == "Sub")
     value = first if isinstance(first, Value) else second
     const = second if isinstance(first, Value) else first
-    assert isinstance(value, Value) and isinstance(const, Const)
+    if isinstance(value, Const) or isinstance(const, Value):
+        raise node.error(f"of domain {node.domain!r} adds two constants")
     if np.broadcast_shapes(value.shape, const.value.shape) != value.shape:
         raise node.error(f"widens a tensor of shape {value.shape} by broadcasting")
     value, number = fitted(low, value, const, node)
