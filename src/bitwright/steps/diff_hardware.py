@@ -32,7 +32,8 @@ def against_graph(graph: Graph, hardware: Graph, expected: Edges, found: Edges) 
             want, have = expected[edge][0], found[edge][0]
             compared += want.size
             if first is None:
-                first = first_of(node.source, node.name, want, have, want != have)
+                maker = _origin(hardware, node)
+                first = first_of(maker.source, maker.name, want, have, want != have)
     return StageResult(Stage.HARDWARE, True, compared, first)
 
 
@@ -90,9 +91,24 @@ def _tap(top: Top, edge: str, port: Port) -> Tap:
 
 
 def _maker(hardware: Graph, edge: str) -> tuple[str, str]:
-    """Layer and block that make an edge."""
+    """Layer and block that make an edge; a fork belongs to the layer that it copies."""
     node = hardware.producer(edge)
-    return ("", f"input {edge}") if node is None else (node.source, node.name)
+    if node is None:
+        return "", f"input {edge}"
+    return node.source or _origin(hardware, node).source, node.name
+
+
+_PLUMBING = ("fork", "fifo", "dwc")
+
+
+def _origin(hardware: Graph, node: Node) -> Node:
+    """The block that makes the values that a fork, FIFO or converter passes on."""
+    while node.op in _PLUMBING:
+        before = hardware.producer(node.inputs[0])
+        if before is None:
+            return node
+        node = before
+    return node
 
 
 def _first(hardware: Graph, edge: str, expected: IntArray, found: Tapped) -> First | None:
