@@ -348,7 +348,7 @@ class _TorchLayers:
 
         flag = st.booleans()
         if self.draw(flag):
-            self.layers.append(_random_norm(norm(size), self.draw(st.integers(0, 2**31 - 1))))
+            self.layers.append(random_norm(norm(size), self.draw(st.integers(0, 2**31 - 1))))
         early = pool and self.draw(flag)
         if early:
             self.pool()
@@ -394,7 +394,7 @@ class _TorchLayers:
         self.norm_and_activation(nn.BatchNorm2d, rows, self.draw(st.booleans()))
 
 
-def _random_norm(norm: Any, seed: int) -> Any:
+def random_norm(norm: Any, seed: int) -> Any:
     """Batch norm with arbitrary statistics: negative and zero gains, far offsets."""
     import torch
 
@@ -438,3 +438,33 @@ def torch_networks(draw: st.DrawFn, images: int = 8) -> TorchNetwork:
     x = x * 2 - 1 if given in ("int8", "bipolar") else x
     policy = Policy.uniform(weight, activation, given)
     return TorchNetwork(nn.Sequential(*net.layers).eval(), policy, shape, x)
+
+
+@st.composite
+def torch_graphs(draw: st.DrawFn, images: int = 6) -> TorchNetwork:
+    """A network with sums, concatenations, averages, rearrangements and all kinds of activations,
+    some of its layers in formats of their own; the scores may be an image.
+    """
+    import torch
+    from tests.torch_graphs import draw_graph
+
+    from bitwright.quant import Policy
+
+    weights = [w for w in WEIGHT_FORMATS if not w.startswith("uint")]
+    activations = [a for a in (*ACTIVATION_FORMATS, "int7", "uint7") if a != "uint1"]
+    weight, activation = draw(st.sampled_from(weights)), draw(st.sampled_from(activations))
+    given = draw(st.sampled_from(("uint8", "int8", "uint4", "uint8", "bipolar")))
+    shape = (draw(st.integers(1, 3)), draw(st.integers(2, 7)), draw(st.integers(2, 7)))
+    torch.manual_seed(draw(st.integers(0, 2**31 - 1), label="seed"))
+    model = draw_graph(draw, shape, given == "bipolar", activation == "bipolar")
+    rules = [
+        {"layers": draw(st.sampled_from(model.weighted())), "role": "weight", "format": one}
+        for one in draw(st.lists(st.sampled_from(weights), max_size=2), label="mixed")
+        if model.weighted()
+    ]
+    policy = Policy.from_dict(
+        {"weight": weight, "activation": activation, "input": given, "rules": rules}
+    )
+    x = torch.rand(images, *shape)
+    x = x * 2 - 1 if given in ("int8", "bipolar") else x
+    return TorchNetwork(model, policy, shape, x)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, reject, settings
-from tests.strategies import TorchNetwork, torch_networks
+from tests.strategies import TorchNetwork, torch_graphs, torch_networks
 from torch import nn
 
 from bitwright.errors import MismatchError, ModelError
@@ -62,17 +62,35 @@ def frozen_or_reject(network: TorchNetwork) -> nn.Module:
         raise
 
 
-@given(torch_networks())
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-def test_random_networks_are_equal_on_every_edge(network: TorchNetwork) -> None:
+def assert_equal_everywhere(network: TorchNetwork) -> None:
     frozen = frozen_or_reject(network)
     graph = lower(frozen, network.shape)
     raw = compare_torch_graph(frozen, graph, network.images, accumulators=True)
     raw.require()
-    assert set(raw.edges) == set(graph.types) - {"label"}
+    restored = {node.output for node in graph if node.name.endswith("_order")} - {"scores"}
+    assert set(raw.edges) == set(graph.types) - restored - {"label"}
     optimised = optimise(graph, check=4)
     compare_torch_graph(frozen, optimised, network.images, batch=3).require()
     check(certify(optimised), optimised)
+
+
+@given(torch_networks())
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_random_networks_are_equal_on_every_edge(network: TorchNetwork) -> None:
+    assert_equal_everywhere(network)
+
+
+@given(torch_graphs())
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_random_graphs_are_equal_on_every_edge(network: TorchNetwork) -> None:
+    assert_equal_everywhere(network)
+
+
+@pytest.mark.slow
+@given(torch_graphs())
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+def test_many_random_graphs_are_equal_on_every_edge(network: TorchNetwork) -> None:
+    assert_equal_everywhere(network)
 
 
 @pytest.mark.parametrize("activation", ["uint4", "uint8", "int3", "bipolar"])

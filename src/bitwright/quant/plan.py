@@ -68,6 +68,9 @@ def traced_plan(model: nn.Module, example_input: Tensor | None = None) -> Plan:
         ModelError: the model cannot be traced, or the example does not pass.
     """
     graph = trace(model)
+    for node in reversed(list(graph.nodes)):
+        if not node.users and node.op not in ("placeholder", "output"):
+            graph.erase_node(node)  # a result that forward computes and drops
     modules = dict(model.named_modules())
     shapes: Shapes = {}
     if example_input is not None:
