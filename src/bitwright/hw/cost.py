@@ -52,7 +52,8 @@ def block_resources(block: Block, family: str) -> Resources:
     line = families[family]["blocks"].get(block.node.op, {"lut": {"memory": 1.0}, "ff": {}})
     terms = block_terms(block, family)
     lut, ff = (sum(line[k].get(n, 0.0) * v for n, v in terms.items()) for k in ("lut", "ff"))
-    return Resources(lut=lut, ff=ff + counted.ff, dsp=counted.dsp, bram=counted.bram)
+    fitted = Resources(lut=lut, ff=ff, dsp=counted.dsp, bram=counted.bram)
+    return fitted + block.more_cost(family)
 
 
 def graph_resources(graph: Graph, family: str) -> Resources:

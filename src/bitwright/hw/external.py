@@ -24,7 +24,7 @@ import numpy as np
 from bitwright.errors import GraphError, MismatchError, RecipeError, TargetError
 from bitwright.hw.blocks import MatVec, blocks_of
 from bitwright.hw.blocks.matvec import EXTERNAL
-from bitwright.hw.memory import Bits, ram_style
+from bitwright.hw.memory import Bits, packing, ram_style
 from bitwright.ir import Attr, Graph
 from bitwright.ir.graph import rebuild
 
@@ -32,8 +32,6 @@ BURST = 16  # memory words; 16 * 256 bytes is a page
 PORT = "m_axi_gmem0"
 BASE = "gmem0_base"
 IMAGE = "weights.bin"
-_CELL_BITS = 1024  # widest cell, where a word is not wider
-_GOOD = 0.9  # share of the best packing that a narrower cell must reach
 _EPSILON = 1e-9
 
 
@@ -222,22 +220,6 @@ class MemoryPlan:
             "image_bytes": self.bytes,
             "source": "model",
         }
-
-
-def packing(word_bits: int, words: int, data_bits: int) -> tuple[int, int]:
-    """(cell_beats, cell_words): how weight words lie in memory words.
-
-    The narrowest cell whose share of useful bits is nearly the best; the words of a cell divide
-    all words, so that none is left over at the end.
-    """
-    least = ceil(word_bits / data_bits)
-    found: list[tuple[float, int, int]] = []
-    for beats in range(least, max(least, _CELL_BITS // data_bits) + 1):
-        fitting = beats * data_bits // word_bits
-        count = next(d for d in range(min(fitting, words), 0, -1) if words % d == 0)
-        found.append((count * word_bits / (beats * data_bits), beats, count))
-    best = max(share for share, _, _ in found)
-    return next((beats, count) for share, beats, count in found if share >= _GOOD * best)
 
 
 def demand_of(block: MatVec, data_bits: int) -> float:

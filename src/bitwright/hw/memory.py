@@ -185,6 +185,26 @@ def add_all(*costs: Resources) -> Resources:
     return total
 
 
+_CELL_BITS = 1024  # widest cell, where a word is not wider
+_GOOD = 0.9  # share of the best packing that a narrower cell must reach
+
+
+def packing(word_bits: int, words: int, data_bits: int) -> tuple[int, int]:
+    """(cell_beats, cell_words): how weight words lie in memory words.
+
+    The narrowest cell whose share of useful bits is nearly the best; the words of a cell divide
+    all words, so that none is left over at the end.
+    """
+    least = math.ceil(word_bits / data_bits)
+    found: list[tuple[float, int, int]] = []
+    for beats in range(least, max(least, _CELL_BITS // data_bits) + 1):
+        fitting = beats * data_bits // word_bits
+        count = next(d for d in range(min(fitting, words), 0, -1) if words % d == 0)
+        found.append((count * word_bits / (beats * data_bits), beats, count))
+    best = max(share for share, _, _ in found)
+    return next((beats, count) for share, beats, count in found if share >= _GOOD * best)
+
+
 # Operand widths (signed) of one hardware multiplier, and what one counts as.
 _MULTIPLIER: dict[str, tuple[int, int, float]] = {
     "ecp5": (18, 18, 1.0),

@@ -191,6 +191,10 @@ class Block(ABC):
         """The node with every `auto` made definite for a family."""
         return self.with_attrs()
 
+    def more_cost(self, family: str) -> Resources:
+        """What stands beside the block's own module and is not in its fitted line."""
+        return Resources()
+
     def memory_cost(self, family: str) -> Resources:
         """Block RAM, DSP and LUT memory, counted exactly rather than fitted."""
         return Resources()

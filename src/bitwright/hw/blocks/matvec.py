@@ -19,6 +19,7 @@ from bitwright.hw.memory import (
     Memory,
     dsp_count,
     pack_lanes,
+    packing,
     ram_resources,
     rom_luts,
     rom_resources,
@@ -28,7 +29,8 @@ from bitwright.hw.memory import (
 from bitwright.ir import IntArray, Node, bits_for_interval
 
 EXTERNAL = "external"
-# Bits of an address, a length and a few counters of a weight reader; its cells come on top.
+# Requests, control and a share of the arbiter of one weight reader: from the synthesis of a design
+# with two of them for ECP5 (`tests/yosys/test_external_synth.py` holds it to that).
 _READER_LUTS, _READER_FFS = 150.0, 130.0
 
 
@@ -219,7 +221,8 @@ class MatVec(Block):
 
     def memory_cost(self, family: str) -> Resources:
         if self.external:
-            cost = self._reader_cost(family)
+            port, places = self._port_bits, self.node.integer("prefetch") or 128
+            cost = ram_resources(family, places, port, self.string("ram_style"))
         else:
             cost = rom_resources(family, self.depth, self.word_bits, self.string("ram_style"))
         if self.folds[0] > 1:
@@ -230,13 +233,24 @@ class MatVec(Block):
             cost += Resources(dsp=products * dsp_count(family, act, self.weight_bits))
         return cost
 
-    def _reader_cost(self, family: str) -> Resources:
-        """The reader of external weights: buffer, requests, and converters through a cell."""
-        port = self.node.integer("port_bits") or 64
-        places = self.node.integer("prefetch") or 128
-        cost = ram_resources(family, places, port, self.string("ram_style"))
-        cost += Resources(lut=_READER_LUTS, ff=_READER_FFS)
-        return cost + Resources(lut=2 * self.word_bits, ff=3 * max(port, self.word_bits))
+    @property
+    def _port_bits(self) -> int:
+        return self.node.integer("port_bits") or 64
+
+    def more_cost(self, family: str) -> Resources:
+        """The reader of external weights, without its buffer: requests, converters to a cell."""
+        if not self.external:
+            return Resources()
+        port = self._port_bits
+        cost = Resources(lut=_READER_LUTS, ff=_READER_FFS)
+        # Converters to a cell and from it: registers, and the multiplexers in front of them.
+        beats, words = packing(self.word_bits, self.depth, port)
+        if beats > 1:
+            cost += Resources(lut=beats * port, ff=(3 * beats - 1) * port)
+        if words > 1:
+            bits = self.word_bits
+            cost += Resources(lut=(words + 1) * bits, ff=(words + 2) * bits)
+        return cost
 
     def features(self, family: str) -> dict[str, float]:
         """Bits of products, of adders and of registers, per processing element times PE."""
