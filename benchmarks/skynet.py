@@ -178,9 +178,10 @@ def run_float(args: argparse.Namespace, network: SkyNet) -> dict[str, Any]:
 def trained(args: argparse.Namespace, network: SkyNet) -> torch.fx.GraphModule:
     """The quantized network: packed if there is such a file, else calibrated."""
     rules = policy(args.bits, args.threshold_bits)
-    model = calibrated(network, rules, tensor(raccoons(args.data)[:CALIBRATION]))
-    if args.packed is not None and args.command != "distil":
-        load_packed(args.packed, model)
+    if args.packed is None or args.command == "distil":
+        return calibrated(network, rules, tensor(raccoons(args.data)[:CALIBRATION]))
+    model = apply(network, rules, "train", torch.zeros(1, 3, *SIZE)).eval()
+    load_packed(args.packed, model)
     return model
 
 

@@ -214,6 +214,15 @@ def test_preprocessing_is_the_published_one() -> None:
     assert (resize(np.full((9, 7, 3), 77, np.uint8), (16, 32)) == 77).all()
 
 
+@pytest.mark.parametrize(
+    "images",
+    [[], [np.zeros((4, 4, 3))], [np.zeros((4, 4), np.uint8)], [np.zeros((0, 4, 3), np.uint8)]],
+)
+def test_what_is_no_picture_is_refused(images: list[np.ndarray]) -> None:
+    with pytest.raises(DataError, match="preprocess"):
+        preprocess(images)
+
+
 def test_the_raccoons(data_dir: Path) -> None:
     path = data_dir / "raccoon-detection.zip"
     if not path.is_file():

@@ -144,6 +144,32 @@ def test_files_that_are_no_weights(tmp_path: Path) -> None:
         load_skynet_weights(cut, torch.nn.Linear(1, 1))
 
 
+def test_names_and_sizes_that_only_a_broken_file_has(tmp_path: Path) -> None:
+    path = write(tmp_path / "w.h5", lambda a: None)
+    with h5py.File(path, "a") as file:
+        file.create_dataset("huge", (1 << 40,), "f4", chunks=(1 << 20,))
+    with pytest.raises(DataError, match=r"'huge' has the shape"):
+        load_skynet_weights(path)
+    whole = write(tmp_path / "w.h5", lambda a: None).read_bytes()
+    path.write_bytes(whole.replace(b"model_p3.", b"model_\xff\xfe."))
+    with pytest.raises(DataError):
+        load_skynet_weights(path)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_flipped_bytes_never_end_in_another_error(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    path = write(tmp_path / "w.h5", lambda a: None)
+    content = bytearray(path.read_bytes())
+    for place in rng.integers(8, 40_000, rng.integers(1, 40)):
+        content[place] = rng.integers(256)
+    path.write_bytes(bytes(content[: len(content) if seed % 4 else rng.integers(8, len(content))]))
+    try:
+        load_skynet_weights(path)
+    except DataError as error:
+        assert "w.h5" in str(error)
+
+
 def test_other_networks_do_not_take_the_published_weights(published: Path) -> None:
     with pytest.raises(DataError, match="has the shape"):
         load_skynet_weights(published / "dac.weights", SkyNet(bypass=False))

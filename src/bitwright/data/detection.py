@@ -167,7 +167,18 @@ def preprocess(images: Sequence[Pixels], size: tuple[int, int] = (160, 320)) -> 
 
     Returns:
         (N, 3, H, W) float32, between -2 and 2.
+
+    Raises:
+        DataError: there is no image, or one is not uint8 RGB.
     """
+    if not len(images):
+        raise DataError("there is no image", where="preprocess")
+    for image in images:
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+            raise DataError(
+                f"an image is {image.dtype} {image.shape}, expected uint8 (H, W, 3)",
+                where="preprocess",
+            )
     batch = np.stack([resize(image, size) for image in images]).transpose(0, 3, 1, 2)
     scaled = (batch.astype(np.float64) / 255 - 0.5) / 0.25
     return np.ascontiguousarray(scaled.astype(np.float32))

@@ -17,6 +17,8 @@ from bitwright.models.skynet import SkyNet, folded_weights
 Arrays = Mapping[str, NDArray[np.float32]]
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _SOURCE = "the published file is dac.weights of TomG008/SkyNet"
+#: Numbers in a data set; a broken file may claim any size.
+_MOST = 1 << 24
 _COUNTER = "num_batches_tracked"
 
 
@@ -99,7 +101,11 @@ def read_hdf5(path: Path) -> dict[str, NDArray[np.float32]]:
             found: list[tuple[str, object]] = []
             file.visititems(lambda name, thing: found.append((name, thing)))
             for name, thing in found:
+                if not isinstance(name, str):
+                    raise ValueError(f"{name!r} is no name")
                 if isinstance(thing, h5py.Dataset):
+                    if thing.size is None or thing.size > _MOST:
+                        raise ValueError(f"{name!r} has the shape {thing.shape}")
                     arrays[name] = np.asarray(thing[()]).astype(np.float32)
     except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
         raise DataError(
