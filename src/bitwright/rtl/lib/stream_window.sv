@@ -43,7 +43,12 @@ module stream_window #(
   localparam int Words     = BufPixels * Fold;
   localparam int Span      = ((SpanH - 1) * Cols + SpanW) * Fold;
   localparam int AddrWidth = Words > 1 ? $clog2(Words) : 1;
-  localparam int MaxDrop   = Height * Cols * Fold;
+  // Most words that leave at once: behind a pixel, the last one of a row, that of the frame.
+  localparam int PixelDrop = StrideW * Fold;
+  localparam int RowDrop   = (StrideH * Cols - (OutW - 1) * StrideW) * Fold;
+  localparam int FrameDrop = ((Height - (OutH - 1) * StrideH) * Cols - (OutW - 1) * StrideW) * Fold;
+  localparam int EndDrop   = FrameDrop > RowDrop ? FrameDrop : RowDrop;
+  localparam int MaxDrop   = PixelDrop > EndDrop ? PixelDrop : EndDrop;
 
   if (Height < SpanH || Cols < SpanW || Words < Span) begin : gen_check_span
     $error("stream_window: the dilated kernel must fit into the frame and into BufPixels");
@@ -81,19 +86,18 @@ module stream_window #(
     end
   end
 
-  // Reader: address generator, then address register, RAM and output register.
+  // Reader: address generator with its register, then RAM and output register.
   window_addr #(
     .Height(Height), .Cols(Cols), .Fold(Fold), .Groups(Groups), .KernelH(KernelH),
     .KernelW(KernelW), .StrideH(StrideH), .StrideW(StrideW), .DilationH(DilationH),
     .DilationW(DilationW), .Words(Words), .OutH(OutH), .OutW(OutW), .DropWidth(DropWidth)
   ) i_addr (
     .clk_i, .rst_ni, .en_i(skid_ready), .start_ok_i(start_ok),
-    .valid_o(rd_valid), .addr_o(rd_addr), .pixel_last_o(rd_pixel_last), .drop_o(rd_drop)
+    .valid_o(rd_valid), .pixel_last_o(rd_pixel_last), .drop_o(rd_drop), .addr_o(rd_addr)
   );
 
   logic drop, drop_q;
   logic addr_valid_q, ram_valid_q, data_valid_q;
-  logic [AddrWidth-1:0] addr_q;
   logic [DropWidth-1:0] words_q;
   logic [DataWidth-1:0] ram_data, data_q;
 
@@ -115,7 +119,6 @@ module stream_window #(
 
   always_ff @(posedge clk_i) begin : p_data
     if (skid_ready) begin
-      addr_q  <= rd_addr;
       data_q  <= ram_data;
       words_q <= rd_drop;
     end
@@ -124,7 +127,7 @@ module stream_window #(
   mem_ram #(.Width(DataWidth), .Depth(Words), .Style(RamStyle)) i_ram (
     .clk_i,
     .wr_en_i(wr_en), .wr_addr_i(wr_addr_q), .wr_data_i(in_data_i),
-    .rd_en_i(skid_ready & addr_valid_q), .rd_addr_i(addr_q), .rd_data_o(ram_data)
+    .rd_en_i(skid_ready & addr_valid_q), .rd_addr_i(rd_addr), .rd_data_o(ram_data)
   );
 
   // The reader's count drops at issue; the writer's only when the last word has been read.

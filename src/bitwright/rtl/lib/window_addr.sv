@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Read-address generator of stream_window: six nested counters (output row, output column, group,
-// kh, kw, fold within the group) and word addresses modulo Words, kept by addition only. An output
-// pixel begins only while start_ok_i is high; within it there is one address every enabled cycle.
+// kh, kw, fold within the group) and one word address modulo Words. The way from one word to the
+// next is a constant of the outermost counter that moves; it is chosen when a step issues and added
+// in the (enabled) cycle after, so addr_o is the address of the step issued last. An output pixel
+// begins only while start_ok_i is high; within it there is one step every enabled cycle.
 // drop_o: words that no later pixel reads, valid with pixel_last_o.
 `default_nettype none
 module window_addr #(
@@ -26,9 +28,9 @@ module window_addr #(
   input  logic                 en_i,
   input  logic                 start_ok_i,
   output logic                 valid_o,
-  output logic [AddrWidth-1:0] addr_o,
   output logic                 pixel_last_o,
-  output logic [DropWidth-1:0] drop_o
+  output logic [DropWidth-1:0] drop_o,
+  output logic [AddrWidth-1:0] addr_o
 );
   localparam int Part       = Fold / Groups;
   localparam int PartWidth  = $clog2(Part + 1);
@@ -43,10 +45,6 @@ module window_addr #(
   localparam int RowDrop   = (StrideH * Cols - (OutW - 1) * StrideW) * Fold;
   localparam int FrameDrop = (Height * Cols - (OutH - 1) * StrideH * Cols - (OutW - 1) * StrideW)
                              * Fold;
-
-  // Steps of the address: to the next column and to the next row of the kernel.
-  localparam int KwStep = DilationW * Fold - (Part - 1);
-  localparam int KhStep = (DilationH * Cols - (KernelW - 1) * DilationW) * Fold - (Part - 1);
 
   logic [PartWidth-1:0]  part_q;
   logic [KwWidth-1:0]    kw_q;
@@ -96,60 +94,52 @@ module window_addr #(
     if (ow_last) drop_o = oh_last ? DropWidth'(FrameDrop) : DropWidth'(RowDrop);
   end
 
-  // Three addresses: of the pixel's first word, of the group's, of the beat. Each moves by one of
-  // a few constants, reduced modulo Words before: one addition, or one subtraction where it wraps.
-  logic [AddrWidth-1:0] pixel_q, plane_q, addr_q;
-  logic [AddrWidth-1:0] pixel_step, pixel_back, pixel_next, plane_next, addr_step, addr_back;
-  logic                 pixel_wraps, plane_wraps, addr_wraps;
+  // Ways from word to word, modulo Words; Reach leads from a window's first word to its last pixel.
+  function automatic int modulo(input int words);
+    modulo = words % Words;
+    if (modulo < 0) modulo = modulo + Words;
+  endfunction
 
-  // The two forms of a step; a step of zero must not wrap, so its way back is never taken.
-  always_comb begin : p_pixel_step
-    pixel_step = AddrWidth'(PixelDrop % Words);
-    pixel_back = AddrWidth'(Words - PixelDrop % Words);
-    if (row_last) begin
-      pixel_step = oh_last ? AddrWidth'(FrameDrop % Words) : AddrWidth'(RowDrop % Words);
-      pixel_back = oh_last ? AddrWidth'(Words - FrameDrop % Words)
-                           : AddrWidth'(Words - RowDrop % Words);
-    end
+  localparam int Reach     = ((KernelH - 1) * DilationH * Cols + (KernelW - 1) * DilationW) * Fold;
+  localparam int WayPart   = modulo(1);
+  localparam int WayKw     = modulo(DilationW * Fold - (Part - 1));
+  localparam int WayKh     = modulo((DilationH * Cols - (KernelW - 1) * DilationW) * Fold
+                                    - (Part - 1));
+  localparam int WayGroup  = modulo(1 - Reach);
+  localparam int WayPixel  = modulo(PixelDrop - Reach - Fold + 1);
+  localparam int WayRow    = modulo(RowDrop - Reach - Fold + 1);
+  localparam int WayFrame  = modulo(FrameDrop - Reach - Fold + 1);
+
+  logic [AddrWidth-1:0] way, way_q, addr_q;
+  logic [AddrWidth:0]   sum, wrapped;
+  logic                 issued_q;
+
+  always_comb begin : p_way
+    way = AddrWidth'(WayPart);
+    if (row_last) way = oh_last ? AddrWidth'(WayFrame) : AddrWidth'(WayRow);
+    else if (pixel_last_o) way = AddrWidth'(WayPixel);
+    else if (plane_last) way = AddrWidth'(WayGroup);
+    else if (line_last) way = AddrWidth'(WayKh);
+    else if (part_last) way = AddrWidth'(WayKw);
   end
 
-  always_comb begin : p_addr_step
-    addr_step = AddrWidth'(1 % Words);
-    addr_back = AddrWidth'(Words - 1 % Words);
-    if (line_last) begin
-      addr_step = AddrWidth'(KhStep % Words);
-      addr_back = AddrWidth'(Words - KhStep % Words);
-    end else if (part_last) begin
-      addr_step = AddrWidth'(KwStep % Words);
-      addr_back = AddrWidth'(Words - KwStep % Words);
-    end
-  end
-
-  assign pixel_wraps = pixel_step != '0 && pixel_q >= pixel_back;
-  assign pixel_next  = pixel_wraps ? pixel_q - pixel_back : pixel_q + pixel_step;
-  assign plane_wraps = Part % Words != 0 && plane_q >= AddrWidth'(Words - Part % Words);
-  assign plane_next  = plane_wraps ? plane_q - AddrWidth'(Words - Part % Words)
-                                   : plane_q + AddrWidth'(Part % Words);
-  assign addr_wraps  = addr_step != '0 && addr_q >= addr_back;
-  assign addr_o      = addr_q;
+  assign sum     = {1'b0, addr_q} + {1'b0, way_q};
+  assign wrapped = sum - (AddrWidth + 1)'(Words);
+  assign addr_o  = addr_q;
 
   always_ff @(posedge clk_i) begin : p_addr
     if (!rst_ni) begin
-      pixel_q <= '0;
-      plane_q <= '0;
-      addr_q  <= '0;
-    end else if (step) begin
-      if (pixel_last_o) begin
-        pixel_q <= pixel_next;
-        plane_q <= pixel_next;
-        addr_q  <= pixel_next;
-      end else if (plane_last) begin
-        plane_q <= plane_next;
-        addr_q  <= plane_next;
-      end else begin
-        addr_q  <= addr_wraps ? addr_q - addr_back : addr_q + addr_step;
-      end
+      issued_q <= 1'b0;
+      addr_q   <= '0;
+    end else if (en_i) begin
+      issued_q <= valid_o;
+      if (issued_q) addr_q <= sum >= (AddrWidth + 1)'(Words) ? wrapped[AddrWidth-1:0]
+                                                             : sum[AddrWidth-1:0];
     end
+    if (step) way_q <= way;
   end
+
+  logic unused;
+  assign unused = wrapped[AddrWidth];
 endmodule
 `default_nettype wire
