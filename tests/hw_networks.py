@@ -110,6 +110,25 @@ class Net:
         )
         return self
 
+    def requant(self, bits: int = 16) -> Net:
+        """The activation by one multiplication a channel."""
+        tensor, kind = self.builder.types[self.edge], parse_format(self.activation)
+        reach = max(-tensor.lo, tensor.hi).bit_length()
+        shift = reach + bits - kind.bits - 1
+        params = {
+            "multiplier": self.rng.integers(1 << (bits - 2), 1 << (bits - 1), tensor.channels),
+            "offset": self.rng.integers(0, 1 << (shift + 1), tensor.channels),
+        }
+        attrs = {"shift": shift, "lo": kind.min_level, "hi": kind.max_level, "scale": (0.5,)}
+        name = self.builder.unique("act")
+        attrs |= {"format": self.activation}
+        edge = (self.edge,)
+        self.edge = self.builder.add("requant", edge, name=name, attrs=attrs, params=params)
+        return self
+
+    def act(self, *, requant: bool) -> Net:
+        return self.requant() if requant else self.threshold()
+
     def pool(self, kernel: int = 2) -> Net:
         attrs = {"kernel": (kernel, kernel), "stride": (kernel, kernel)}
         name = self.builder.unique("pool")
@@ -164,12 +183,15 @@ def densenet(growth: int = 4, layers: int = 3, size: int = 8, seed: int = 0) -> 
     return net.dense(5, bias=True, name="scores").finish()
 
 
-def skynet(height: int = 160, width: int = 320, share: int = 1, seed: int = 0) -> Graph:
+def skynet(
+    height: int = 160, width: int = 320, share: int = 1, seed: int = 0, *, requant: bool = False
+) -> Graph:
     """SkyNet with random numbers; `share` divides its channels."""
     net = Net((height, width, 3), "uint4", "int4n", seed, "skynet")
 
     def bundle(rows: int) -> Net:
-        return net.depthwise().threshold().conv(rows // share, 1).threshold()
+        net.depthwise().act(requant=requant)
+        return net.conv(rows // share, 1).act(requant=requant)
 
     bundle(48).pool()
     bundle(96).pool()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container
 from dataclasses import replace
 
@@ -30,9 +31,10 @@ def insert_fifos(hardware: Graph, folding: Folding, family: str) -> Graph:
             if depth <= DIRECT_BEATS:
                 continue
             port = block.inputs[number]
-            style = ram_style(family, depth, port.width)
-            attrs: dict[str, Attr] = {"depth": depth, "lanes": port.lanes, "ram_style": style}
             name = fifo_name(node, number)
+            asked = folding.of(name, "fifo").ram_style or "auto"
+            style = ram_style(family, depth, port.width, asked)
+            attrs: dict[str, Attr] = {"depth": depth, "lanes": port.lanes, "ram_style": style}
             nodes.append(Node(name, "fifo", (edge,), (name,), attrs, {}, node.source))
             inputs[number] = name
         nodes.append(replace(node, inputs=tuple(inputs)))
@@ -42,6 +44,17 @@ def insert_fifos(hardware: Graph, folding: Folding, family: str) -> Graph:
 def fifo_name(node: Node, number: int) -> str:
     """Name of the FIFO in front of an input of a node."""
     return f"{node.name}_fifo" if len(node.inputs) == 1 else f"{node.name}_fifo{number}"
+
+
+def is_fifo_name(name: str, nodes: Container[str]) -> bool:
+    """Whether there may be a FIFO of that name in front of one of these nodes of a template, or of
+    a width converter in front of it.
+    """
+    match = _FIFO_NAME.fullmatch(name)
+    return match is not None and match["node"] in nodes
+
+
+_FIFO_NAME = re.compile(r"(?P<node>.+?)(_in\d+)?(_dwc\d?)?_fifo\d?")
 
 
 def _given_depths(hardware: Graph, folding: Folding) -> dict[str, int]:

@@ -10,7 +10,7 @@ from bitwright.errors import RecipeError
 from bitwright.hw.blocks import Block, MatVec, Pad, Window, block_of, blocks_of, divisors
 from bitwright.hw.dataflow import DIRECT_BEATS
 from bitwright.hw.external import WeightMemory, place_weights
-from bitwright.hw.fifos import insert_fifos
+from bitwright.hw.fifos import insert_fifos, is_fifo_name
 from bitwright.hw.folding import Folding, NodeFolding, resolve_reuse
 from bitwright.hw.memory import FAMILIES
 from bitwright.hw.template import template
@@ -69,7 +69,9 @@ def apply_folding(hardware: Graph, folding: Folding, options: MapOptions) -> Gra
     Raises:
         RecipeError: an entry names no node, or its value is not legal there.
     """
-    folding.check_names(node.name for node in hardware)
+    names = {node.name for node in hardware}
+    fifos = {name for name in folding.nodes if is_fifo_name(name, names)}
+    folding.check_names(names | fifos)
     nodes: list[Node] = []
     choices = {n.name: _choice(hardware, n, folding) for n in hardware}
     lanes: dict[str, int] = {}
@@ -246,6 +248,8 @@ def folding_of(hardware: Graph) -> Folding:
     """The complete folding of a hardware graph: mapping with it again gives the same design."""
     nodes: dict[str, NodeFolding] = {}
     for node in hardware:
+        if node.op == "fifo":
+            nodes[node.name] = NodeFolding(ram_style=node.string("ram_style"))
         if node.op in _UNFOLDED:
             continue
         names = [n for n in _CHOICES if n in node.attrs]

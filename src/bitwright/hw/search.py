@@ -10,11 +10,11 @@ hardware).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bitwright.errors import TargetError
 from bitwright.figures import Resources
-from bitwright.hw.blocks import Block, Dwc, MatVec, blocks_of
+from bitwright.hw.blocks import Block, Dwc, Fold, MatVec, blocks_of
 from bitwright.hw.cost import block_resources, graph_resources
 from bitwright.hw.external import Outside, WeightMemory, demand_of
 from bitwright.hw.folding import Folding, NodeFolding
@@ -87,8 +87,7 @@ def search_folding(
         chosen = problem.solve(goal, _less(limit, aside, 1 + _MARGIN * attempt))
         if chosen is None:
             break
-        folding = _as_folding(chosen)
-        used = graph_resources(map_graph(graph, folding, options), family)
+        folding, used = _mapped(graph, _as_folding(chosen), options, limit)
         if _fits(used, limit):
             return folding
         # What mapping adds to the model of the search; FIFOs change with the folding, so the most
@@ -96,10 +95,63 @@ def search_folding(
         added = _less(used, problem.cost(chosen), 1)
         aside = Resources(**{k: max(getattr(aside, k), getattr(added, k)) for k in KINDS})
     smallest = _as_folding(problem.smallest(limit, most_cycles))
-    used = graph_resources(map_graph(graph, smallest, options), family)
+    folding, used = _mapped(graph, smallest, options, limit)
     if _fits(used, limit):
-        return smallest
+        return folding
     raise too_small(problem.hardware.name, limit, used)
+
+
+def _mapped(
+    graph: Graph, folding: Folding, options: MapOptions, limit: Resources
+) -> tuple[Folding, Resources]:
+    """What a folding takes with its FIFOs; where that is too much, their memory is chosen anew."""
+    hardware = map_graph(graph, folding, options)
+    used = graph_resources(hardware, options.family)
+    if _fits(used, limit):
+        return folding, used
+    styles = memory_styles(hardware, options.family, limit)
+    named = {
+        name: replace(folding.nodes.get(name, NodeFolding()), ram_style=style)
+        for name, style in styles.items()
+    }
+    folding = replace(folding, nodes={**folding.nodes, **named})
+    return folding, graph_resources(map_graph(graph, folding, options), options.family)
+
+
+# Blocks whose timing is the same with either kind of memory.
+_MOVABLE = ("fifo", "matvec", "depthwise", "window", "pool_max", "pool_sum", "upsample", "requant")
+
+
+def memory_styles(hardware: Graph, family: str, limit: Resources) -> dict[str, str]:
+    """LUT or block memory of blocks and FIFOs, so that a design fits its limit.
+
+    Of the kind that is short, the memories that give most of it for least of the other change
+    over, until the design fits or nothing is left to change.
+
+    Returns:
+        name -> style of those that change.
+    """
+    used = graph_resources(hardware, family)
+    short, other, style = "bram", "lut", "distributed"
+    if used.bram <= limit.bram:
+        short, other, style = "lut", "bram", "block"
+    moves: list[tuple[float, str, Resources]] = []
+    for block in blocks_of(hardware).values():
+        if block.node.op not in _MOVABLE or block.node.string("ram_style") == style:
+            continue
+        now = block_resources(block, family)
+        then = block_resources(replace(block, choices=(("ram_style", style),)), family)
+        change = Resources(**{k: getattr(then, k) - getattr(now, k) for k in KINDS})
+        gain = -getattr(change, short)
+        if gain > 0:
+            moves.append((getattr(change, other) / gain, block.name, change))
+    styles: dict[str, str] = {}
+    for _, name, change in sorted(moves, key=lambda move: move[:2]):
+        if getattr(used, short) <= getattr(limit, short):
+            break
+        if getattr(used + change, other) <= getattr(limit, other):
+            styles[name], used = style, used + change
+    return styles
 
 
 def _fits(used: Resources, limit: Resources) -> bool:
@@ -123,7 +175,7 @@ def options_of(block: Block, family: str, memory: WeightMemory | None = None) ->
     """
     found: list[Option] = []
     outside = isinstance(block, MatVec) and block.external and memory is not None
-    for fold in block.foldings():
+    for fold in _with_styles(block):
         folded = block.folded(fold)
         ports = (*folded.inputs, *folded.outputs)
         interval = max(folded.interval, *(port.beats for port in ports))
@@ -134,6 +186,16 @@ def options_of(block: Block, family: str, memory: WeightMemory | None = None) ->
         choice = Option(fold.as_dict(), fold.lanes_in, fold.lanes_out, interval, cost, demand)
         found.append(choice)
     return undominated(found)
+
+
+def _with_styles(block: Block) -> Iterator[Fold]:
+    """All foldings, each with both kinds of memory where the block has one."""
+    for fold in block.foldings():
+        if "ram_style" not in block.node.attrs or "ram_style" in fold.as_dict():
+            yield fold
+            continue
+        for style in ("distributed", "block"):
+            yield replace(fold, attrs=(*fold.attrs, ("ram_style", style)))
 
 
 class Problem:
