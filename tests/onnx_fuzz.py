@@ -153,9 +153,12 @@ def _sane(tensor: Any) -> bool:
     size = 1
     for dim in tensor.dims:
         size *= dim
-    return 0 <= size < 1 << 16 and tensor.data_type == TensorProto.FLOAT and len(
-        tensor.raw_data
-    ) == 4 * size
+    return (
+        min(tensor.dims, default=1) > 0
+        and size < 1 << 16
+        and tensor.data_type == TensorProto.FLOAT
+        and len(tensor.raw_data) == 4 * size
+    )
 
 
 @st.composite

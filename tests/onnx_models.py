@@ -17,7 +17,9 @@ DOMAINS = (QONNX, "onnx.brevitas", "finn.custom_op.general", "qonnx.custom_op.ch
 class File:
     """A chain of nodes; ``net`` holds the name of the newest tensor."""
 
-    def __init__(self, *shape: int | str, opset: int = 13, element: int = TensorProto.FLOAT) -> None:
+    def __init__(
+        self, *shape: int | str, opset: int = 13, element: int = TensorProto.FLOAT
+    ) -> None:
         self.inputs = [helper.make_tensor_value_info("inp", element, shape)]
         self.nodes: list[Any] = []
         self.constants: list[Any] = []

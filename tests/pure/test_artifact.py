@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +100,7 @@ def test_living_tensors_share_no_memory(graph: Graph) -> None:
         later = {e for n in graph.nodes[index - len(graph.inputs) :] for e in n.inputs}
         alive = {node.output, *(e for e in order[:index] if e in later or e in graph.outputs)}
         spans = sorted((places[e], places[e] + graph.types[e].size) for e in alive)
-        assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in pairwise(spans))
         assert spans[-1][1] <= words
 
 
@@ -133,7 +134,7 @@ def test_manifest_says_what_is_on_disk(tmp_path: Path) -> None:
     assert nodes["conv"]["params"]["weight"]["shape"] == [3, 3, 2, 2]  # O, KH, KW, I
     assert nodes["conv"]["params"]["weight"]["bits"] == 4
     assert nodes["head"]["params"]["weight"]["encoding"] == "bipolar"
-    assert [t["name"] for t in manifest["tensors"]][0] == "x"
+    assert manifest["tensors"][0]["name"] == "x"
 
 
 def test_an_artefact_is_replaced_and_nothing_else(tmp_path: Path) -> None:

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-onnx = pytest.importorskip("onnx")
-
 from onnx import TensorProto, helper
 from tests.onnx_fuzz import broken_bytes, broken_models
 from tests.onnx_models import QONNX, File

@@ -62,7 +62,7 @@ def _storage(lo: int, hi: int) -> tuple[str, int] | None:
     """Element type and zero point of an 8-bit tensor with these levels."""
     if lo >= 0 and hi <= _BYTE:
         return "uint8", 0
-    if lo >= -128 and hi <= 127:  # noqa: PLR2004
+    if lo >= -128 and hi <= 127:
         return "int8", 0
     return ("uint8", -lo) if hi - lo <= _BYTE else None
 
@@ -115,9 +115,7 @@ def _input(out: Writer, edge: str) -> str:
     return real
 
 
-def _signs(
-    out: Writer, source: str, target: str, name: str, shape: tuple[int | str, ...]
-) -> None:
+def _signs(out: Writer, source: str, target: str, name: str, shape: tuple[int | str, ...]) -> None:
     """+1 where the source is not negative, else -1."""
     zero = out.constant(f"{name}.zero", np.array(0, np.float32))
     bits = out.declare(f"{name}.bits", shape, "", "BOOL")

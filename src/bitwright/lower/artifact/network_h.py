@@ -101,10 +101,12 @@ def network_h(
     edges = [*graph.inputs, *(node.output for node in graph)]
     index = {edge: k for k, edge in enumerate(edges)}
     keys = {key: k for k, key in enumerate(params)}
-    tensors, nodes, inputs = [], [], []
+    tensors: list[str] = []
+    nodes: list[str] = []
+    inputs: list[str] = []
     for edge in edges:
         kind = graph.types[edge]
-        size = kind.shape if len(kind.shape) == 3 else (1, 1, *kind.shape)  # noqa: PLR2004
+        size = kind.shape if len(kind.shape) == 3 else (1, 1, *kind.shape)
         numbers = ", ".join(map(str, (*size, kind.lo, places[edge], golden[edge])))
         tensors.append(f'  {{"{edge}", {numbers}}},')
     for node in graph:

@@ -131,7 +131,9 @@ class Artifact:
         self.files = {n: (folder / n).read_bytes() for n in ("params.bin", "golden.bin")}
         for name, body in self.files.items():
             if len(body) != self.manifest["bytes"][name]:
-                raise ValueError(f"{name}: {len(body)} bytes, {self.manifest['bytes'][name]} expected")
+                raise ValueError(
+                    f"{name}: {len(body)} bytes, {self.manifest['bytes'][name]} expected"
+                )
         self.tensors = {t["name"]: t for t in self.manifest["tensors"]}
 
     def golden(self, name):

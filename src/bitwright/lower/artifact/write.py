@@ -163,7 +163,7 @@ def _manifest(
         {
             "name": edge,
             "shape": kind.shape,
-            "layout": "HWC" if len(kind.shape) == 3 else "C",  # noqa: PLR2004
+            "layout": "HWC" if len(kind.shape) == 3 else "C",
             "format": None if kind.format is None else kind.format.name,
             "lo": kind.lo,
             "hi": kind.hi,

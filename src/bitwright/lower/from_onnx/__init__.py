@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bitwright.lower.from_onnx.load import HANDLERS, Imported, Row, load
+from bitwright.lower.from_onnx.importer import HANDLERS, Imported, Row, load
 from bitwright.lower.from_onnx.model import OnnxModel, read_model
 from bitwright.lower.from_onnx.outputs import Output
 

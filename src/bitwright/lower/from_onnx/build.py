@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -131,7 +132,9 @@ class Importer:
         """Shape of a value's edge, known for the real input too, behind its waiting pools."""
         frame = self.frames[value.edge]
         for pool in value.pools:
-            rows, columns = window_shape(frame[:2], pool.kernel, pool.stride, pool.padding)
+            rows, columns = window_shape(
+                (frame[0], frame[1]), pool.kernel, pool.stride, pool.padding
+            )
             frame = (rows, columns, frame[2])
         return frame
 
@@ -143,9 +146,7 @@ class Importer:
 
     def viewed(self, value: Value, order: IntArray) -> Value:
         """The value with its elements in a new order (and shape)."""
-        return replace(
-            value, shape=order.shape, order=views.simplified(order, self.frame(value))
-        )
+        return replace(value, shape=order.shape, order=views.simplified(order, self.frame(value)))
 
     def constant(self, value: Value, const: Const, node: OnnxNode) -> Floats:
         """A constant that broadcasts against a value, as one number or one per edge channel.
@@ -173,11 +174,12 @@ class Importer:
                 f"a constant of shape {array.shape} differs between the pixels of a channel",
                 "use one number, or one number a channel",
             )
-        return pixels[0] if (pixels[0] != pixels[0][0]).any() else pixels[0][:1]
+        first = np.asarray(pixels[0])
+        return first if (first != first[0]).any() else first[:1]
 
     def vector(self, value: Value, node: OnnxNode) -> tuple[Value, IntArray | None]:
         """A rank-2 value on a vector edge, and the edge's element of each of its elements."""
-        if len(value.shape) != 2 or value.shape[0] != 1:  # noqa: PLR2004 (batch, features)
+        if len(value.shape) != 2 or value.shape[0] != 1:
             raise node.error(
                 f"expects a matrix (N, features), its input has shape {value.shape}",
                 "put a Flatten in front of it",
@@ -186,7 +188,9 @@ class Importer:
         value = self.settled(value, node)
         frame = self.frame(value)
         if len(frame) != 1:
-            edge = self.cached(("flatten", value.edge), lambda: self.add("flatten", (value.edge,), node))
+            edge = self.cached(
+                ("flatten", value.edge), lambda: self.add("flatten", (value.edge,), node)
+            )
             pixels = int(np.prod(frame[:-1]))
             value = replace(value.spread(lambda c: np.tile(c, pixels)), edge=edge)
         plain = np.array_equal(order, np.arange(self.frame(value)[0]))
@@ -198,7 +202,7 @@ class Importer:
     ) -> tuple[Value, IntArray | None]:
         """A rank-4 value on an image edge, and the edge's channel of each of its channels."""
         frame = self.frame(value)
-        found = views.as_image(value.order, frame, last) if len(value.shape) == 4 else None  # noqa: PLR2004
+        found = views.as_image(value.order, frame, last) if len(value.shape) == 4 else None
         if found is None and value.edge and len(frame) == 1:
             raise node.error(
                 "takes an image, but its input is a vector that was never one",
@@ -238,11 +242,11 @@ class Importer:
         edge = value.edge
         if not self._keeps(value, quantizer):
             self._check_pools(value, node)
-            key = ("quantize", edge, value.unit.tobytes(), quantizer.key())
-            key = (*key, *(s.key() for s in value.steps), value.pools)
+            steps = tuple(step.key() for step in value.steps)
+            key = ("quantize", edge, value.unit.tobytes(), quantizer.key(), steps)
             edge = self.cached(key, lambda: self._emit_quantizer(value, quantizer, node))
             for pool in value.pools:
-                edge = self.cached(("pool", edge, pool), lambda e=edge, p=pool: self.pool(e, p, node))
+                edge = self.cached(("pool", edge, pool), partial(self.pool, edge, pool, node))
         return Value(edge, value.shape, value.order, quantizer.unit)
 
     def _quantize_input(self, value: Value, quantizer: Quantizer, node: OnnxNode) -> Value:
@@ -274,7 +278,9 @@ class Importer:
         for pool in value.pools:
             for step in value.steps[pool.after :]:
                 if not (step.direction() >= 0).all():
-                    raise node.error(f"{step.op} behind a max pool reverses its order", _QUANTIZE_FIRST)
+                    raise node.error(
+                        f"{step.op} behind a max pool reverses its order", _QUANTIZE_FIRST
+                    )
 
     def _keeps(self, value: Value, quantizer: Quantizer) -> bool:
         """Whether the quantizer changes no level (a second one with the same scale)."""
@@ -314,9 +320,7 @@ class Importer:
         table = function(np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, rows))).T
         return self.table(value.edge, table, attrs, node)
 
-    def table(
-        self, edge: str, table: IntArray, attrs: Mapping[str, Attr], node: OnnxNode
-    ) -> str:
+    def table(self, edge: str, table: IntArray, attrs: Mapping[str, Attr], node: OnnxNode) -> str:
         """A lookup node."""
         try:
             name = format_for(int(table.min()), int(table.max()))
@@ -334,7 +338,9 @@ class Importer:
     def settled(self, value: Value, node: OnnxNode) -> Value:
         """A value on an edge, without waiting pools or an open QuantizeLinear."""
         if not value.edge:
-            raise node.error("gets real numbers: the network's input is not quantized", _QUANTIZE_FIRST)
+            raise node.error(
+                "gets real numbers: the network's input is not quantized", _QUANTIZE_FIRST
+            )
         if value.codes is not None:
             raise node.error(
                 "stands between a QuantizeLinear and its DequantizeLinear",

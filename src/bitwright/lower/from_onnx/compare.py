@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file itself, run by QONNX's executor, against the integer graph it became.
 
-QONNX evaluates in float32. The import evaluates the same operators in float64, from exact integers.
-They can differ only where a value lies within float32's rounding of a quantizer's boundary; `compare`
-counts how often that happens. Only files that were imported are ever run: nothing here is given an
-unchecked file.
+QONNX evaluates in float32. The import evaluates the same operators in float64, from exact
+integers. They can differ only where a value lies within float32's rounding of a quantizer's
+boundary; `compare` counts how often that happens. Only files that were imported are ever run:
+nothing here is given an unchecked file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from bitwright.errors import MismatchError, ToolError
-from bitwright.lower.from_onnx.load import Imported
+from bitwright.lower.from_onnx.importer import Imported
 from bitwright.lower.from_onnx.values import Array
 
 _BATCH = 500

@@ -13,7 +13,9 @@ from bitwright.lower.from_onnx.model import MAX_ELEMENTS, OnnxNode
 from bitwright.lower.from_onnx.values import Array, Const
 
 
-def _axes(node: OnnxNode, inputs: list[Array], at: int, default: tuple[int, ...]) -> tuple[int, ...]:
+def _axes(
+    node: OnnxNode, inputs: list[Array], at: int, default: tuple[int, ...]
+) -> tuple[int, ...]:
     """Axes from an input (newer operator sets) or an attribute."""
     if len(inputs) > at:
         return tuple(int(v) for v in inputs[at].ravel())
@@ -44,7 +46,7 @@ def target_shape(node: OnnxNode, source: tuple[int, ...], target: Any) -> tuple[
         rest = prod(d for d in wanted if d != -1)
         if rest > 0 and total % rest == 0:
             wanted[wanted.index(-1)] = total // rest
-    if any(d < 0 for d in wanted) or prod(wanted) != total or len(wanted) > 8:  # noqa: PLR2004
+    if any(d < 0 for d in wanted) or prod(wanted) != total or len(wanted) > 8:
         raise node.error(f"cannot reshape {source} into {[int(v) for v in np.ravel(target)]}")
     return tuple(wanted)
 
@@ -87,8 +89,8 @@ def _constant_of_shape(node: OnnxNode, shape: Array) -> Array:
 def _slice(node: OnnxNode, x: Array, *rest: Array) -> Array:
     if rest:
         starts, ends = (np.ravel(v).tolist() for v in rest[:2])
-        axes = np.ravel(rest[2]).tolist() if len(rest) > 2 else list(range(len(starts)))  # noqa: PLR2004
-        steps = np.ravel(rest[3]).tolist() if len(rest) > 3 else [1] * len(starts)  # noqa: PLR2004
+        axes = np.ravel(rest[2]).tolist() if len(rest) > 2 else list(range(len(starts)))
+        steps = np.ravel(rest[3]).tolist() if len(rest) > 3 else [1] * len(starts)
     else:
         starts, ends = list(node.ints("starts", ())), list(node.ints("ends", ()))
         axes, steps = list(node.ints("axes", tuple(range(len(starts))))), [1] * len(starts)
@@ -102,7 +104,7 @@ def unsqueezed(node: OnnxNode, x: Array, axes: tuple[int, ...]) -> Array:
     """New axes of 1, counted in the result."""
     rank = x.ndim + len(axes)
     places = sorted(a % rank for a in axes)
-    if len(set(places)) != len(axes) or rank > 8:  # noqa: PLR2004
+    if len(set(places)) != len(axes) or rank > 8:
         raise node.error(f"cannot add axes {axes} to rank {x.ndim}")
     for place in places:
         x = np.expand_dims(x, place)

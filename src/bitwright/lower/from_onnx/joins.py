@@ -82,9 +82,7 @@ def join(low: Importer, node: OnnxNode, first: Value, second: Value, *, subtract
         forms = [_one_scale(low, node, *form) for form in forms]
     (a, gain_a, off_a), (b, gain_b, off_b) = forms
     multipliers, unit = _multipliers(low, node, float(gain_a[0]), float(gain_b[0]))
-    edge = low.add(
-        "add", (a.edge, b.edge), node, {"multipliers": multipliers, "scale": (unit,)}
-    )
+    edge = low.add("add", (a.edge, b.edge), node, {"multipliers": multipliers, "scale": (unit,)})
     value = Value(edge, first.shape, a.order, np.full(1, unit))
     offset = off_a + off_b
     return value.then("add", offset) if offset.any() else value
@@ -94,7 +92,7 @@ def _aligned(low: Importer, node: OnnxNode, first: Value, second: Value) -> tupl
     """Both on edges of one shape whose elements lie alike."""
     if first.order is None and second.order is None and low.frame(first) == low.frame(second):
         return first, second
-    take = low.vector if len(first.shape) == 2 else low.image  # noqa: PLR2004
+    take = low.vector if len(first.shape) == 2 else low.image
     first, second = take(first, node)[0], take(second, node)[0]
     if not np.array_equal(low.order(first), low.order(second)):
         raise node.error(
@@ -149,12 +147,12 @@ def concat(low: Importer, node: OnnxNode) -> Value:
         raise node.error(
             f"joins along axis {axis} of shape {values[0].shape}", "only channels can be joined"
         )
-    last = rank == 4 and axis == 3  # noqa: PLR2004
+    last = rank == 4 and axis == 3
     parts: list[Value] = []
     places: list[IntArray] = []
     start = 0
     for value in values:
-        part, place = low.vector(value, node) if rank == 2 else low.image(value, node, last)  # noqa: PLR2004
+        part, place = low.vector(value, node) if rank == 2 else low.image(value, node, last)
         part = low.settled(part, node)
         channels = low.frame(part)[-1]
         places.append(start + (np.arange(channels) if place is None else place))
@@ -166,7 +164,7 @@ def concat(low: Importer, node: OnnxNode) -> Value:
     channels_of = None if np.array_equal(place, np.arange(start)) else place
     frame = low.frames[edge]
     order = views.permuted(frame, channels_of, last)
-    if rank == 2:  # noqa: PLR2004
+    if rank == 2:
         order = None if channels_of is None else channels_of[np.newaxis]
     shape = views.canonical(frame).shape if order is None else order.shape
     unit = _joined([p.unit for p in parts], [low.frame(p)[-1] for p in parts])

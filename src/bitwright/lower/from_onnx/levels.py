@@ -57,17 +57,15 @@ class Quantizer:
         return np.asarray(found, dtype=np.float64).astype(np.int64)
 
     def _quant(self, x: Array, scale: Array, zero: Array, lo: Array, hi: Array) -> Array:
-        return self._round(np.clip(x / scale + zero, lo, hi)) - zero
+        return np.asarray(self._round(np.clip(x / scale + zero, lo, hi)) - zero)
 
     def _codes(self, x: Array, scale: Array, zero: Array, lo: Array, hi: Array, to: Array) -> Array:
-        return np.clip(np.rint(x / scale) + zero, lo, hi) - to
+        return np.asarray(np.clip(np.rint(x / scale) + zero, lo, hi) - to)
 
     def _sign(self, x: Array) -> Array:
         return np.where(x >= 0, 1, -1)
 
-    def _trunc(
-        self, x: Array, scale: Array, zero: Array, by: Array, lo: Array, hi: Array
-    ) -> Array:
+    def _trunc(self, x: Array, scale: Array, zero: Array, by: Array, lo: Array, hi: Array) -> Array:
         shifted = np.rint(x / scale + zero) / by
         return self._round(np.clip(shifted, lo, hi)) - zero
 
@@ -108,7 +106,7 @@ def format_for(lo: int, hi: int, step: int = 1) -> str:
     if (lo, hi, step) == (-1, 1, _BIPOLAR_STEP):
         return "bipolar"
     bits = bits_for_interval(lo, hi)
-    if bits > 16:  # noqa: PLR2004 (integer formats have 1 to 16 bits)
+    if bits > 16:
         raise FormatError(
             f"levels {lo} .. {hi} need {bits} bits; formats have at most 16",
             hint="use fewer bits in the quantizer",

@@ -336,10 +336,10 @@ def _nodes(graph: Any, folder: Path | None) -> list[OnnxNode]:
     return nodes
 
 
-def _sorted_nodes(
+def _makers(
     nodes: list[OnnxNode], known: set[str], outputs: tuple[TensorInfo, ...]
-) -> tuple[OnnxNode, ...]:
-    """Topological order, the file's own where it is one."""
+) -> dict[str, int]:
+    """Which node makes each tensor; every tensor is made once, every output is made."""
     makers: dict[str, int] = {}
     for index, node in enumerate(nodes):
         for name in filter(None, node.outputs):
@@ -349,6 +349,14 @@ def _sorted_nodes(
     for output in outputs:
         if output.name not in makers and output.name not in known:
             raise ModelError(f"no node makes the graph's output {output.name!r}")
+    return makers
+
+
+def _sorted_nodes(
+    nodes: list[OnnxNode], known: set[str], outputs: tuple[TensorInfo, ...]
+) -> tuple[OnnxNode, ...]:
+    """Topological order, the file's own where it is one."""
+    makers = _makers(nodes, known, outputs)
     waiting: list[set[int]] = []
     readers: dict[int, list[int]] = {}
     for index, node in enumerate(nodes):

@@ -14,13 +14,12 @@ from bitwright.lower.from_onnx.levels import MAX_TABLE
 from bitwright.lower.from_onnx.model import OnnxNode
 from bitwright.lower.from_onnx.values import Codes, Const, Floats, Value
 
-
 _WHOLE = 1e-9
 
 
 def fitted(low: Importer, value: Value, const: Const, node: OnnxNode) -> tuple[Value, Floats]:
     """A constant per channel; behind a flatten of an image every element becomes a channel."""
-    many = const.value.size > 1 and len(value.shape) == 2 and len(low.frame(value)) > 1  # noqa: PLR2004
+    many = const.value.size > 1 and len(value.shape) == 2 and len(low.frame(value)) > 1
     if many and value.edge and not value.pools and not value.border_any:
         value, _place = low.vector(value, node)
     return value, low.constant(value, const, node)
@@ -29,7 +28,7 @@ def fitted(low: Importer, value: Value, const: Const, node: OnnxNode) -> tuple[V
 def channel_shaped(value: Value, const: Const, node: OnnxNode, axis: int = 1) -> Const:
     """A (C,) constant shaped to broadcast along the channel axis of a value."""
     array = np.asarray(const.value)
-    if array.ndim > 1 or len(value.shape) < 2:  # noqa: PLR2004
+    if array.ndim > 1 or len(value.shape) < 2:
         raise node.error(f"expects one constant a channel, got shape {array.shape}")
     shape = [1] * len(value.shape)
     shape[axis] = -1
@@ -101,12 +100,14 @@ def _clip(low: Importer, node: OnnxNode) -> Value:
 def _min_max(low: Importer, node: OnnxNode) -> Value:
     tensors = [low.tensor(node, i) for i in range(len(node.inputs))]
     values = [t for t in tensors if isinstance(t, Value)]
-    if len(values) != 1 or len(tensors) != 2:  # noqa: PLR2004
+    if len(values) != 1 or len(tensors) != 2:
         raise node.error("two tensors that both change with the input", "one must be a constant")
     const = next(t for t in tensors if isinstance(t, Const))
     value, number = fitted(low, values[0], const, node)
     edge = np.full(1, np.inf)
-    return value.then("clip", number, edge) if node.op == "Max" else value.then("clip", -edge, number)
+    return (
+        value.then("clip", number, edge) if node.op == "Max" else value.then("clip", -edge, number)
+    )
 
 
 def _norm(low: Importer, node: OnnxNode) -> Value:
@@ -154,7 +155,7 @@ def _simple(low: Importer, node: OnnxNode) -> Value:
             return value.then("hard_sigmoid", np.full(1, alpha), np.full(1, beta))
         case "Pow":
             power = np.asarray(low.const(node, 1).value)
-            if power.size != 1 or float(power.ravel()[0]) != 2:  # noqa: PLR2004
+            if power.size != 1 or float(power.ravel()[0]) != 2:
                 raise node.error(f"power {power.ravel()[:3]}: only the square is supported")
             return value.then("square")
         case "Gelu" if node.string("approximate", "none") != "none":

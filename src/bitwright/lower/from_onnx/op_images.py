@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators on images and shapes: pools, concat, resize, pad, and everything that only rearranges."""
+"""Operators on images and shapes: pools, resize, pad, and everything that only rearranges."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from bitwright.ir import window_shape
+from bitwright.ir import IntArray, window_shape
 from bitwright.lower.from_onnx import views
 from bitwright.lower.from_onnx.build import Importer
 from bitwright.lower.from_onnx.folding import squeezed, target_shape, unsqueezed
@@ -209,7 +210,7 @@ def _view(low: Importer, node: OnnxNode) -> Value:
     return low.viewed(value, np.ascontiguousarray(order))
 
 
-def _blocked(node: OnnxNode, order: views.IntArray) -> views.IntArray:
+def _blocked(node: OnnxNode, order: IntArray) -> IntArray:
     """SpaceToDepth and DepthToSpace as what they are: rearrangements."""
     block = node.integer("blocksize", 0)
     if order.ndim != _RANK or block < 1:
@@ -278,7 +279,7 @@ def _factor(low: Importer, node: OnnxNode, value: Value) -> tuple[int, int]:
         if node.has(index):
             array = np.ravel(low.const(node, index).value).astype(np.float64)
             if array.size:
-                sizes = index == 3  # noqa: PLR2004 (the input that gives sizes)
+                sizes = index == 3
                 factors = tuple(array / np.array(value.shape[: array.size]) if sizes else array)
     whole = tuple(int(f) for f in factors if np.isfinite(f))
     if len(factors) != _RANK or whole[:2] != (1, 1) or whole != factors or min(whole) < 1:
@@ -295,7 +296,7 @@ def _shape(low: Importer, node: OnnxNode) -> Const:
     return Const(shape[node.attrs.get("start", 0) : node.attrs.get("end")])
 
 
-HANDLERS = {
+HANDLERS: dict[str, Callable[[Importer, OnnxNode], Value | Const]] = {
     **dict.fromkeys(("MaxPool", "MaxPoolNHWC"), _max_pool),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global),
     "AveragePool": _average_pool,

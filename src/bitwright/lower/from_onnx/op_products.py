@@ -119,7 +119,7 @@ def window(
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int, int, int]]:
     """Kernel, stride and padding of a window operator, checked."""
     stride, dilation = node.ints("strides", (1, 1)), node.ints("dilations", (1, 1))
-    if len(kernel) != 2 or len(stride) != 2 or len(dilation) != 2:  # noqa: PLR2004
+    if len(kernel) != 2 or len(stride) != 2 or len(dilation) != 2:
         raise node.error(
             f"has a window of {len(kernel)} axes; images have two",
             "give a 1-D network a height of 1",
@@ -127,7 +127,7 @@ def window(
     if min(*kernel, *stride, *dilation) < 1 or max(*kernel, *stride, *dilation) > 1 << 16:
         raise node.error(f"impossible window: kernel {kernel}, strides {stride}, {dilation=}")
     pads = _pads(node, size, (kernel[0], kernel[1]))
-    if len(pads) != 4 or min(pads) < 0 or max(pads) > 1 << 16:  # noqa: PLR2004
+    if len(pads) != 4 or min(pads) < 0 or max(pads) > 1 << 16:
         raise node.error(f"pads {pads} must be four numbers >= 0")
     return (kernel[0], kernel[1]), (stride[0], stride[1]), (pads[0], pads[1], pads[2], pads[3])
 
@@ -313,14 +313,16 @@ def dense(
 
 def _matrix(low: Importer, node: OnnxNode) -> tuple[Value, Const]:
     if isinstance(low.tensor(node, 0), Const):
-        raise node.error("multiplies a constant by data from the right", "write it as data @ weights")
+        raise node.error(
+            "multiplies a constant by data from the right", "write it as data @ weights"
+        )
     if isinstance(low.tensor(node, 1), Value):
         raise node.error(
             "multiplies two tensors that both change with the input (attention)",
             "only products with constant weights have hardware",
         )
     const = low.const(node, 1)
-    if const.value.ndim != 2:  # noqa: PLR2004
+    if const.value.ndim != 2:
         raise node.error(f"its weights have shape {const.value.shape}, expected a matrix")
     return low.data(node, 0), const
 

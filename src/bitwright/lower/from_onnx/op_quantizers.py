@@ -121,9 +121,7 @@ def _quantized_const(
     if not np.isfinite(values).all():
         raise node.error("quantizes a constant that is not finite")
     constants = (spread, *(e.astype(np.float32) for e in ends))
-    levels = np.asarray(
-        quantizer._quant(values, *constants), np.float64
-    ).astype(np.int64)
+    levels = np.asarray(quantizer._quant(values, *constants), np.float64).astype(np.int64)
     return Const(levels.astype(np.float32) * spread, levels, spread.astype(np.float64))
 
 
@@ -170,15 +168,13 @@ def _trunc(low: Importer, node: OnnxNode) -> Value:
     probe = Quantizer("trunc", 0, 0, 1, unit, constants, mode)
     reach = np.array(low.ends(value))[:, None]
     found = probe.levels(value.reals(np.broadcast_to(reach, (2, max(value.rows, probe.rows)))))
-    return low.quantize(
-        value, replace(probe, lo=int(found.min()), hi=int(found.max())), node
-    )
+    return low.quantize(value, replace(probe, lo=int(found.min()), hi=int(found.max())), node)
 
 
 def _multi_threshold(low: Importer, node: OnnxNode) -> Value:
     value = low.data(node, 0)
     table = np.asarray(low.const(node, 1).value, np.float64)
-    if table.ndim != 2 or not table.size or np.isnan(table).any():  # noqa: PLR2004
+    if table.ndim != 2 or not table.size or np.isnan(table).any():
         raise node.error(f"thresholds must be (C or 1, T) numbers, got shape {table.shape}")
     layout = node.string("data_layout", "") or {2: "NC", 3: "NWC"}.get(len(value.shape), "NCHW")
     axis = layout.index("C") if "C" in layout and len(layout) == len(value.shape) else 1
@@ -220,7 +216,7 @@ def _code_range(low: Importer, node: OnnxNode) -> tuple[int, int, float]:
         bits = int(name[-1])
         signed = name.startswith("int")
         ends = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
-    elif np.issubdtype(zero.dtype, np.integer) and zero.dtype.itemsize <= 2:  # noqa: PLR2004
+    elif np.issubdtype(zero.dtype, np.integer) and zero.dtype.itemsize <= 2:
         info = np.iinfo(zero.dtype)
         ends = (int(info.min), int(info.max))
     else:
@@ -237,8 +233,8 @@ def _quantize_linear(low: Importer, node: OnnxNode) -> Value | Const:
         return Const(codes.astype(np.int64))
     if tensor.codes is not None:
         raise node.error("quantizes codes again", "dequantize them first")
-    scale = Const(_along_axis(low.const(node, 1), Const(np.empty(tensor.shape)), node))
-    value, steps = fitted(low, tensor, scale, node)
+    shaped = Const(_along_axis(low.const(node, 1), Const(np.empty(tensor.shape)), node))
+    value, steps = fitted(low, tensor, shaped, node)
     if not (steps > 0).all():
         raise node.error(f"scale {steps.min()} is not positive")
     return replace(value, codes=Codes(steps, np.full(1, zero), lo, hi))

@@ -40,7 +40,7 @@ class Output:
         frame = np.asarray(levels)
         values = frame.astype(np.float64) if self.is_label else self.value.reals(frame)
         if self.value.order is None:
-            return np.moveaxis(values, -1, 1) if values.ndim > 2 else values  # noqa: PLR2004
+            return np.moveaxis(values, -1, 1) if values.ndim > 2 else values
         flat = values.reshape(len(values), -1)
         return flat[:, self.value.order.ravel()].reshape(-1, *self.value.shape[1:])
 
@@ -123,7 +123,7 @@ def _biased(
 
 def _vector_of(low: Importer, value: Value, node: OnnxNode) -> Value:
     """(1, C, 1, 1) and the like as (1, C)."""
-    if len(value.shape) > 2 and max(value.shape) == int(np.prod(value.shape)):  # noqa: PLR2004
+    if len(value.shape) > 2 and max(value.shape) == int(np.prod(value.shape)):
         return low.viewed(value, low.order(value).reshape(1, -1))
     return value
 
@@ -185,7 +185,7 @@ def finish(low: Importer, names: tuple[str, ...]) -> tuple[Output, ...]:
             found.append(Output(name, tensor.edge, True, tensor))
             continue
         value = low.settled(_vector_of(low, tensor, node), node)
-        if len(value.shape) == 2:  # noqa: PLR2004 (batch, classes)
+        if len(value.shape) == 2:
             value = _scores(low, value, node)
         if value.edge not in low.made:
             raise node.error("is the network's input", "there is nothing to build")

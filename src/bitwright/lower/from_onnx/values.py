@@ -50,7 +50,7 @@ def _leaky(x: Array, slope: Array) -> Array:
 
 
 def _norm(x: Array, gamma: Array, beta: Array, mean: Array, var: Array) -> Array:
-    return gamma * (x - mean) / np.sqrt(var) + beta
+    return np.asarray(gamma * (x - mean) / np.sqrt(var) + beta)
 
 
 def _elu(x: Array, alpha: Array) -> Array:
@@ -58,11 +58,11 @@ def _elu(x: Array, alpha: Array) -> Array:
 
 
 def _selu(x: Array, alpha: Array, gamma: Array) -> Array:
-    return gamma * _elu(x, alpha)
+    return np.asarray(gamma * _elu(x, alpha))
 
 
 def _sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
+    return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def _erf(x: Array) -> Array:
@@ -70,7 +70,7 @@ def _erf(x: Array) -> Array:
 
 
 def _hard_sigmoid(x: Array, alpha: Array, beta: Array) -> Array:
-    return np.clip(alpha * x + beta, 0, 1)
+    return np.asarray(np.clip(alpha * x + beta, 0, 1))
 
 
 #: Elementwise functions and whether they rise (1) or not necessarily (0).

@@ -61,7 +61,7 @@ def as_image(order: IntArray | None, frame: tuple[int, ...], last: bool) -> Bloc
     if order is None and not last:
         return Blocks(1, None)
     order = canonical(frame) if order is None else order
-    if order.ndim != 4 or len(frame) != 3:  # noqa: PLR2004 (batch, two axes, channels)
+    if order.ndim != 4 or len(frame) != 3:
         return None
     seen = order[0] if last else np.moveaxis(order[0], 0, -1)
     height, width, channels = frame

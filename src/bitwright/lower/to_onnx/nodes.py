@@ -13,7 +13,13 @@ from bitwright.errors import GraphError
 from bitwright.formats import parse_format
 from bitwright.ir import Node
 from bitwright.lower.ranges import ChannelRange, compared_range
-from bitwright.lower.to_onnx.writer import QONNX_DOMAIN, Writer, interval_type, per_channel, qonnx_type
+from bitwright.lower.to_onnx.writer import (
+    QONNX_DOMAIN,
+    Writer,
+    interval_type,
+    per_channel,
+    qonnx_type,
+)
 
 
 def _weight_type(node: Node) -> str:
@@ -95,7 +101,7 @@ def threshold(out: Writer, node: Node, seen: ChannelRange) -> None:
         out_dtype=qonnx_type(out.graph.types[node.output]),
         out_scale=float(node.integer("step")),
         out_bias=float(node.integer("base")),
-        data_layout="NCHW" if len(source.shape) == 3 else "NC",  # noqa: PLR2004 (H, W, C)
+        data_layout="NCHW" if len(source.shape) == 3 else "NC",
     )
 
 
@@ -184,7 +190,7 @@ def flatten(out: Writer, node: Node) -> None:
     """``Transpose`` to NHWC, so that dense layers keep their columns, and ``Flatten``."""
     source = out.graph.types[node.inputs[0]]
     data = node.inputs[0]
-    if len(source.shape) == 3 and source.size != source.channels:  # noqa: PLR2004 (H, W, C)
+    if len(source.shape) == 3 and source.size != source.channels:
         turned = (out.batch, *source.shape)
         moved = out.declare(f"{node.name}.nhwc", turned, qonnx_type(source))
         out.op("Transpose", [data], moved, f"{node.name}.transpose", perm=(0, 2, 3, 1))
@@ -227,7 +233,9 @@ def concat(out: Writer, node: Node) -> None:
 
 def space_to_depth(out: Writer, node: Node) -> None:
     """``SpaceToDepth``: the same order of channels."""
-    out.op("SpaceToDepth", [node.inputs[0]], node.output, node.name, blocksize=node.integer("block"))
+    out.op(
+        "SpaceToDepth", [node.inputs[0]], node.output, node.name, blocksize=node.integer("block")
+    )
 
 
 def upsample(out: Writer, node: Node) -> None:

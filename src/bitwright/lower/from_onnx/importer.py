@@ -37,7 +37,7 @@ HANDLERS: dict[str, Handler] = {
     **outputs.HANDLERS,
 }
 
-_ADVICE = {
+ADVICE = {
     "ConvTranspose": "use Upsample (nearest) and a Conv",
     "InstanceNormalization": "use BatchNormalization: its constants are known after training",
     "LayerNormalization": "use BatchNormalization: its constants are known after training",
@@ -143,9 +143,9 @@ def load(
     source = path if isinstance(path, bytes) else Path(path)
     model = read_model(source)
     stem = name or (identifier(source.stem).lower() if isinstance(source, Path) else "network")
-    info = _input(model)
+    info = input_of(model)
     layouts = [input_layout] if input_layout else ["NCHW", "NHWC"]
-    if len(info.shape) != 4:  # noqa: PLR2004
+    if len(info.shape) != 4:
         layouts = layouts[:1]
     first: BitwrightError | None = None
     for layout in layouts:
@@ -160,7 +160,12 @@ def load(
     raise first
 
 
-def _input(model: OnnxModel) -> TensorInfo:
+def input_of(model: OnnxModel) -> TensorInfo:
+    """The one input of a model.
+
+    Raises:
+        ModelError: there are several, or its shape is not fixed.
+    """
     used = {name for node in model.nodes for name in node.inputs}
     inputs = [i for i in model.inputs if i.name in used]
     if len(inputs) != 1:
@@ -188,7 +193,7 @@ def _input(model: OnnxModel) -> TensorInfo:
     return info
 
 
-def _start(
+def start(
     low: Importer,
     model: OnnxModel,
     info: TensorInfo,
@@ -201,7 +206,7 @@ def _start(
     if layout == "NHWC":
         frame = shape[1:]
         order = np.arange(int(np.prod(frame)), dtype=np.int64).reshape(shape)
-    elif len(shape) == 4:  # noqa: PLR2004
+    elif len(shape) == 4:
         frame = (*shape[2:], shape[1])
         order = np.moveaxis(np.arange(int(np.prod(frame))).reshape(frame), -1, 0)[np.newaxis]
     else:
@@ -244,13 +249,13 @@ def _import(
     optimised: bool,
 ) -> Imported:
     low = Importer(GraphBuilder(name, INTEGER))
-    order = _start(low, model, info, layout, input_type, scale)
+    order = start(low, model, info, layout, input_type, scale)
     low.tensors |= {key: Const(array) for key, array in model.constants.items()}
     batch = int(info.shape[0] or 1) if info.shape else 1
-    needed = _needed(model)
+    needed = needed_tensors(model)
     for node in model.nodes:
         if needed & set(node.outputs):
-            _walk(low, node, batch)
+            walk(low, node, batch)
     found = outputs.finish(low, tuple(o.name for o in model.outputs))
     graph, found = _finish(low, found)
     if optimised:
@@ -259,7 +264,7 @@ def _import(
     return Imported(graph, found, rows, tuple(dict.fromkeys(low.notes)), low.real_input, order)
 
 
-def _needed(model: OnnxModel) -> set[str]:
+def needed_tensors(model: OnnxModel) -> set[str]:
     """Tensors that reach an output."""
     wanted = {o.name for o in model.outputs}
     for node in reversed(model.nodes):
@@ -268,7 +273,12 @@ def _needed(model: OnnxModel) -> set[str]:
     return wanted
 
 
-def _walk(low: Importer, node: OnnxNode, batch: int) -> None:
+def walk(low: Importer, node: OnnxNode, batch: int) -> None:
+    """Convert one node; its row of the report is appended.
+
+    Raises:
+        ModelError: it cannot be converted.
+    """
     before = len(low.made)
     try:
         result = _result(low, node, batch)
@@ -306,7 +316,7 @@ def _result(low: Importer, node: OnnxNode, batch: int) -> Value | Const:
     if handler is None:
         raise node.error(
             "operator has no integer form",
-            _ADVICE.get(node.op, "`docs/passes.md` lists the operators that are supported"),
+            ADVICE.get(node.op, "`docs/passes.md` lists the operators that are supported"),
         )
     try:
         if batch > 1:
