@@ -13,6 +13,7 @@ from bitwright.errors import RecipeError
 from bitwright.recipe import Recipe, load_recipe
 from bitwright.run import Outcome, Progress, Run, no_progress, open_run
 from bitwright.steps.diff_results import DiffReport
+from bitwright.steps.inspect_results import Inspection
 from bitwright.steps.pipeline import STEP_NAMES, make_steps
 from bitwright.steps.summary import Summary, summarise
 from bitwright.steps.versions import versions
@@ -169,6 +170,42 @@ def diff_run(
     )
 
 
+def inspect_model(
+    model: str,
+    *,
+    input_shape: tuple[int, int, int] | None = None,
+    classes: int | None = None,
+    weight: str = "int4",
+    activation: str = "uint4",
+    input_format: str | None = None,
+    data: str | Path | None = None,
+) -> Inspection:
+    """What every node of a model becomes in hardware, or all that stands in the way.
+
+    Args:
+        model: an ``.onnx`` file, ``package.module:factory``, a name of the zoo, or a recipe.
+        input_shape: (H, W, C), for a torch model without a recipe.
+        classes: of a classifier without a recipe.
+        weight, activation, input_format: formats for a torch model without a recipe;
+            ``input_format`` of a file says that its input is integers.
+        data: where a recipe's data set lies.
+
+    Raises:
+        RecipeError: there is no such model, or a shape or format makes no sense.
+    """
+    from bitwright.steps.inspection import inspect
+
+    return inspect(
+        model,
+        input_shape=input_shape,
+        classes=classes,
+        weight=weight,
+        activation=activation,
+        input_format=input_format,
+        data=None if data is None else Path(data),
+    )
+
+
 def _check_step(name: str) -> None:
     if name not in STEP_NAMES:
         raise RecipeError(f"unknown step {name!r}", hint=f"steps: {', '.join(STEP_NAMES)}")
@@ -182,6 +219,7 @@ __all__ = [
     "diff_run",
     "estimate_recipe",
     "explain_recipe",
+    "inspect_model",
     "load_recipe",
     "versions",
 ]

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from bitwright import __version__
-from bitwright.cli import compare, show
+from bitwright.cli import compare, exchange, inspecting, show
 from bitwright.cli.options import Assign, Data, Json, RecipeArgument, RunDir, TargetName, resolve
 from bitwright.cli.output import Output
 
@@ -134,7 +134,10 @@ def explain(recipe: RecipeArgument, assign: Assign = None, json: Json = False) -
     show.explanation(Output(json), explain_recipe(job.recipe))
 
 
+app.command()(inspecting.inspect)
 app.command()(compare.diff)
+app.command("import")(exchange.import_)
+app.command()(exchange.export)
 
 
 @app.command()

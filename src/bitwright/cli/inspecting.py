@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`bitwright inspect`: its arguments, and what it prints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bitwright.cli.options import Data, Json
+from bitwright.cli.output import Output
+from bitwright.errors import ModelError, RecipeError
+
+if TYPE_CHECKING:
+    from bitwright.steps.inspect_results import Inspection, NodeRow
+
+_MOST = 1 << 16
+
+
+def inspect(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="An .onnx file, package.module:factory, a name of the zoo, or a recipe.",
+        ),
+    ],
+    input_shape: Annotated[
+        str | None,
+        typer.Option("--input-shape", metavar="HxWxC", help="An image, for a torch model."),
+    ] = None,
+    classes: Annotated[
+        int | None, typer.Option("--classes", min=1, help="Of a classifier.")
+    ] = None,
+    weight: Annotated[str, typer.Option("--weight", help="Format of weights.")] = "int4",
+    activation: Annotated[
+        str, typer.Option("--activation", help="Format of activations.")
+    ] = "uint4",
+    input_format: Annotated[
+        str | None, typer.Option("--input-format", help="Format of the input, such as uint8.")
+    ] = None,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Say what every node of a model becomes in hardware, or why not and what to change."""
+    from bitwright.api import inspect_model
+
+    found = inspect_model(
+        model,
+        input_shape=parse_shape(input_shape),
+        classes=classes,
+        weight=weight,
+        activation=activation,
+        input_format=input_format,
+        data=data,
+    )
+    output = Output(json)
+    if json:
+        output.value(found.to_json())
+    else:
+        _show(output, found)
+    if not found.is_convertible:
+        raise typer.Exit(ModelError.exit_code)
+
+
+def parse_shape(text: str | None) -> tuple[int, int, int] | None:
+    """Height, width and channels of ``160x320x3`` or ``160,320,3``.
+
+    Raises:
+        RecipeError: it is none.
+    """
+    if text is None:
+        return None
+    parts = re.split(r"[x,]", text.strip().strip("()").replace(" ", "").lower())
+    sizes = [int(p) for p in parts if re.fullmatch(r"[0-9]{1,6}", p)]
+    if len(sizes) != len(parts) or len(sizes) != 3 or not 1 <= min(sizes) <= max(sizes) <= _MOST:
+        raise RecipeError(
+            f"{text!r} is no height x width x channels",
+            where="--input-shape",
+            hint=f"three numbers from 1 to {_MOST}, such as 160x320x3",
+        )
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _show(output: Output, found: Inspection) -> None:
+    if found.rows:
+        with_lines = any(row.line for row in found.rows)
+        columns = ["node", "type", "becomes", "hardware", "bits", "shape"]
+        if with_lines:
+            columns.insert(2, "line")
+        rows = [_cells(row, with_lines) for row in found.rows]
+        output.table(found.model, columns, rows)
+    for note in found.notes:
+        output.say(f"note: {note}")
+    if found.is_convertible:
+        output.say("every node can be converted")
+        return
+    count = len(found.problems)
+    output.say(f"{count} problem{'s' if count > 1 else ''} in {found.model}:")
+    for problem in found.problems:
+        place = f"{problem.where}: " if problem.where else ""
+        output.say(f"  - {place}{problem.problem}")
+        if problem.advice:
+            output.say(f"    -> {problem.advice}")
+
+
+def _cells(row: NodeRow, with_lines: bool) -> list[str]:
+    becomes = f"CANNOT: {row.problem}" if row.problem else row.becomes
+    shape = "" if row.shape is None else "x".join(map(str, row.shape))
+    bits = "" if row.bits is None else str(row.bits)
+    cells = [row.node, row.type, becomes, " + ".join(row.blocks), bits, shape]
+    if with_lines:
+        cells.insert(2, _short(row.line))
+    return cells
+
+
+def _short(line: str) -> str:
+    """``folder/file.py:7``: the last two parts of the path."""
+    file, colon, number = line.rpartition(":")
+    return "/".join(Path(file).parts[-2:]) + colon + number if colon else line

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`inspect`: what the user names - a file, a model, a recipe - and what would become of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright.errors import RecipeError
+from bitwright.steps.inspect_results import Inspection
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_CLASSES = 10  # of a classifier whose number of classes is not said
+
+
+def inspect(
+    name: str,
+    *,
+    input_shape: tuple[int, int, int] | None = None,
+    classes: int | None = None,
+    weight: str = "int4",
+    activation: str = "uint4",
+    input_format: str | None = None,
+    data: Path | None = None,
+) -> Inspection:
+    """Inspect an ONNX file, a torch model or a recipe.
+
+    Args:
+        name: an ``.onnx`` file, ``package.module:factory``, a name of the zoo, or a recipe.
+        input_shape: (H, W, C); needed for a torch model that no recipe gives data to.
+        classes: of a classifier; a recipe's own data set says its own.
+        weight, activation, input_format: formats for a torch model; a recipe has its own. For a
+            file, ``input_format`` says that its input is integers of this format.
+        data: where a recipe's data set lies.
+
+    Raises:
+        RecipeError: there is no such thing, or a shape or format makes no sense.
+        BitwrightError: a recipe's data set cannot be read.
+    """
+    if name.lower().endswith(".onnx"):
+        from bitwright.steps.inspect_onnx import inspect_onnx
+
+        return inspect_onnx(Path(name), input_type=input_format)
+    formats = {"weight": weight, "activation": activation, "input": input_format or "uint8"}
+    if ":" in name or _is_zoo(name):
+        return _model(name, input_shape, classes, formats)
+    return _recipe(name, data)
+
+
+def _is_zoo(name: str) -> bool:
+    from bitwright.models.catalog import MODELS
+
+    return any(info.name == name for info in MODELS)
+
+
+def _model(
+    name: str,
+    shape: tuple[int, int, int] | None,
+    classes: int | None,
+    formats: dict[str, str],
+) -> Inspection:
+    from bitwright.quant.policy import Policy
+
+    if shape is None:
+        raise RecipeError(
+            f"the size of an image is needed for {name!r}",
+            where="--input-shape",
+            hint="height x width x channels, such as --input-shape 32x32x3",
+        )
+    policy = Policy.from_dict(formats)
+    return _inspect_built(name, name, classes, shape, policy, Path.cwd(), 0)
+
+
+def _recipe(name: str, data: Path | None) -> Inspection:
+    from bitwright.cli.options import resolve
+    from bitwright.steps.workspace import Workspace
+
+    work = Workspace(resolve(name, None, data).recipe)
+    channels, height, width = work.sample_shape
+    recipe = work.recipe
+    classes = getattr(work.data, "num_classes", None)
+    shape = (height, width, channels)
+    return _inspect_built(
+        recipe.name, recipe.model, classes, shape, work.policy, recipe.base_dir, recipe.seed
+    )
+
+
+def _inspect_built(
+    name: str,
+    model: Any,
+    classes: int | None,
+    shape: tuple[int, int, int],
+    policy: Any,
+    folder: Path,
+    seed: int,
+) -> Inspection:
+    from bitwright.errors import ModelError
+    from bitwright.steps.fingerprint import importable
+    from bitwright.steps.inspect_results import Problem
+    from bitwright.steps.inspect_torch import inspect_torch
+
+    height, width, channels = shape
+    with importable((folder, Path.cwd())):
+        try:
+            built = _build(model, classes, shape, seed)
+        except ModelError as error:
+            problem = Problem(error.where or name, error.message, error.hint or "")
+            return Inspection(name, (), (problem,))
+        return inspect_torch(built, policy, (channels, height, width), name)
+
+
+def _build(model: Any, classes: int | None, shape: tuple[int, int, int], seed: int) -> nn.Module:
+    """With as many classes as said; else without any, as a detector, or with ten."""
+    from bitwright.models import build_model
+
+    if classes is not None:
+        return build_model(model, classes, shape, seed=seed)
+    try:
+        return build_model(model, None, shape, seed=seed)
+    except RecipeError:
+        return build_model(model, _CLASSES, shape, seed=seed)
