@@ -56,31 +56,42 @@ module stream_dwc #(
     end
   end else if (InWidth > OutWidth) begin : gen_down
     localparam int Ratio      = InWidth / OutWidth;
-    localparam int CountWidth = $clog2(Ratio);
+    localparam int CountWidth = Ratio > 2 ? $clog2(Ratio - 1) : 1;
 
+    // load_q: nothing is held, or its last beat. One flip-flop for it, one enable and one
+    // multiplexer a bit keep the mapper from copying the control into every bit. What is loaded
+    // without valid is never looked at.
     logic [CountWidth-1:0] count_q;
     logic [InWidth-1:0]    shift_q;
-    logic                  valid_q, last, in_fire;
+    logic                  valid_q, load_q, moves;
 
-    assign last       = count_q == CountWidth'(Ratio - 1);
-    assign in_ready_o = ~valid_q | (last & skid_ready);
-    assign in_fire    = in_valid_i & in_ready_o;
+    assign moves      = skid_ready | ~valid_q;
+    assign in_ready_o = load_q & moves;
     assign skid_valid = valid_q;
     assign skid_data  = shift_q[OutWidth-1:0];
 
     always_ff @(posedge clk_i) begin : p_count
       if (!rst_ni) begin
         valid_q <= 1'b0;
+        load_q  <= 1'b1;
         count_q <= '0;
-      end else begin
-        if (in_ready_o) valid_q <= in_valid_i;
-        if (valid_q && skid_ready) count_q <= last ? '0 : count_q + 1'b1;
+      end else if (moves) begin
+        if (load_q) begin
+          valid_q <= in_valid_i;
+          load_q  <= ~in_valid_i;
+          count_q <= '0;
+        end else begin
+          load_q  <= count_q == CountWidth'(Ratio - 2);
+          count_q <= count_q + 1'b1;
+        end
       end
     end
 
     always_ff @(posedge clk_i) begin : p_shift
-      if (in_fire) shift_q <= in_data_i;
-      else if (skid_ready) shift_q <= shift_q >> OutWidth;
+      if (moves) begin
+        shift_q <= load_q ? in_data_i
+                          : {shift_q[InWidth-1 -: OutWidth], shift_q[InWidth-1:OutWidth]};
+      end
     end
   end else begin : gen_equal
     assign in_ready_o = skid_ready;
