@@ -129,7 +129,12 @@ def _lowered(
 
 def _found(site: Site, made: dict[str, Become]) -> Become | None:
     """What a site has become."""
-    return next((made[name] for name in _names(site.path) if name in made), None)
+    return made.get(_name(site.path, made))
+
+
+def _name(path: str, made: dict[str, Become]) -> str:
+    """What the converter calls a layer, of the names that it may have."""
+    return next((name for name in _names(path) if name in made), path)
 
 
 def _names(path: str) -> tuple[str, ...]:
@@ -163,7 +168,7 @@ def _with(row: NodeRow, site: Site, made: dict[str, Become], graph: Graph) -> No
 
 def _inserted(rows: tuple[NodeRow, ...], made: dict[str, Become], graph: Graph) -> list[NodeRow]:
     """Integer nodes that no node of the user stands for: quantizers in front of joins, labels."""
-    known = {name for row in rows for name in _names(row.node) if row.operations}
+    known = {_name(row.node, made) for row in rows}
     return [
         NodeRow(
             node=layer,
