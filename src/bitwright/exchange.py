@@ -106,6 +106,8 @@ def _report(path: Path, imported: Imported, graph: Graph) -> dict[str, Any]:
             for n in graph
         ],
         "nodes": [asdict(row) for row in imported.rows],
+        "activation_steps": imported.steps,
+        "steps_elsewhere_in_float32": imported.ties,
         "notes": list(imported.notes),
     }
 

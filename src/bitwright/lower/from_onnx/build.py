@@ -19,6 +19,7 @@ from bitwright.lower.from_onnx.levels import (
     MAX_STEPS,
     MAX_TABLE,
     Quantizer,
+    Staircase,
     find_thresholds,
     format_for,
 )
@@ -50,6 +51,7 @@ class Importer:
         real_input: the input's value and quantizer, once it is quantized.
         became: rows of the report: ONNX node, its operator, what it became.
         notes: what the user should know, such as roundings that are not exact.
+        ties, steps: of so many steps of activations, how many lie elsewhere in float32.
         labels: edges that hold indices of classes.
         rankable: whether the scores have an order that hardware can tell.
     """
@@ -62,6 +64,8 @@ class Importer:
     notes: list[str] = field(default_factory=list)
     cache: dict[object, str] = field(default_factory=dict)
     made: dict[str, Made] = field(default_factory=dict)
+    ties: int = 0
+    steps: int = 0
     labels: set[str] = field(default_factory=set)
     rankable: bool = True
 
@@ -306,6 +310,7 @@ class Importer:
         if not np.isnan(direction).any() and 1 <= count <= MAX_STEPS:
             wanted = quantizer.lo + quantizer.step * np.arange(1, count + 1)
             found = find_thresholds(function, direction, (lo, hi), wanted)
+            self._count_ties(value, quantizer, found)
             params = {"thresholds": found.thresholds}
             if found.flip.any():
                 params["flip"] = found.flip.astype(np.int64)
@@ -319,6 +324,19 @@ class Importer:
             )
         table = function(np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, rows))).T
         return self.table(value.edge, table, attrs, node)
+
+    def _count_ties(self, value: Value, quantizer: Quantizer, found: Staircase) -> None:
+        """Steps on whose two sides float32, operator by operator, gives other levels."""
+        lo, hi = self.ends(value)
+        signs = np.where(found.flip, -1, 1)[:, None]
+        apart = np.zeros(found.thresholds.shape, np.bool_)
+        for side in (found.thresholds, found.thresholds - 1):
+            levels = np.clip(side * signs, lo, hi).T
+            exact = quantizer.levels(value.reals(levels))
+            rounded = quantizer.levels(value.reals(levels, np.float32), np.float32)
+            apart |= (exact != rounded).T
+        self.ties += int(apart.sum())
+        self.steps += apart.size
 
     def table(self, edge: str, table: IntArray, attrs: Mapping[str, Attr], node: OnnxNode) -> str:
         """A lookup node."""

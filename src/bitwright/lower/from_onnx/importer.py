@@ -78,6 +78,8 @@ class Imported:
         source: the value and quantizer that make levels of the file's real input; None if the
             input is integers.
         order: for each element of the file's input its place in a frame of the graph's.
+        ties, steps: of so many steps of all activations, how many lie at another level of the
+            accumulator when the file is evaluated in float32 instead of float64.
     """
 
     graph: Graph
@@ -86,6 +88,8 @@ class Imported:
     notes: tuple[str, ...]
     source: tuple[Value, Quantizer] | None
     order: IntArray
+    ties: int = 0
+    steps: int = 0
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -261,7 +265,16 @@ def _import(
     if optimised:
         graph = optimise(graph)
     rows = tuple(Row(*row) for row in low.became)
-    return Imported(graph, found, rows, tuple(dict.fromkeys(low.notes)), low.real_input, order)
+    return Imported(
+        graph,
+        found,
+        rows,
+        tuple(dict.fromkeys(low.notes)),
+        low.real_input,
+        order,
+        low.ties,
+        low.steps,
+    )
 
 
 def needed_tensors(model: OnnxModel) -> set[str]:

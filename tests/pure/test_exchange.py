@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`bitwright import` and `bitwright export`: what they write, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.onnx_models import File
+
+from bitwright.cli import entry as cli
+from bitwright.ir import INTEGER, load_graph
+from bitwright.lower.from_onnx import load
+
+
+@pytest.fixture
+def onnx_file(tmp_path: Path) -> Path:
+    """A small classifier with a residual."""
+    net = File("N", 2, 4, 4)
+    first = net.quant(4, 0.25)
+    rng = np.random.default_rng(0)
+    net.op("Conv", net.const(rng.integers(-3, 4, (2, 2, 3, 3))), pads=(1, 1, 1, 1))
+    net.op("Relu")
+    net.raw("Add", net.quant(3, 0.5, signed=0), first)
+    net.quant(4, 0.5)
+    net.op("GlobalAveragePool")
+    net.op("Flatten")
+    net.quant(6, 0.125)
+    net.op("MatMul", net.const(rng.integers(-3, 4, (2, 3))))
+    path = tmp_path / "small net.onnx"
+    path.write_bytes(net.model())
+    return path
+
+
+def test_import_says_what_became_of_every_node(
+    tmp_path: Path, onnx_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert cli.run(["import", str(onnx_file), "--out", str(out), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads((out / "import.json").read_text())
+    graph = load_graph(out / "graph.bwg", {"integer": INTEGER})
+    assert graph == load(onnx_file).graph and report["digest"] == graph.digest
+    ops = [row["op"] for row in report["nodes"]]
+    assert ops == [
+        "Quant", "Conv", "Relu", "Quant", "Add", "Quant", "GlobalAveragePool", "Flatten", "Quant",
+        "MatMul",
+    ]  # fmt: skip
+    became = {row["op"]: row["became"] for row in report["nodes"]}
+    assert became["Relu"] == "folded" and became["Add"].startswith("add ")
+    assert report["steps_elsewhere_in_float32"] == 0 and report["notes"] == []
+
+
+@pytest.mark.parametrize("kind", ["qonnx", "qdq", "artifact"])
+def test_export_of_an_imported_file(
+    tmp_path: Path, onnx_file: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["import", str(onnx_file), "--out", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    target = tmp_path / f"result-{kind}"
+    arguments = ["export", str(tmp_path / "out"), "--format", kind, "--out", str(target), "--json"]
+    assert cli.run(arguments) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["compared_values"] > 0 and result["digest"] == load(onnx_file).graph.digest
+    for name, size in result["bytes"].items():
+        path = target / name if kind == "artifact" else target
+        assert path.stat().st_size == size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["import", "FILE", "--out", "o", "--simulate", "2"], 2, "--target"),
+        (["import", "FILE", "--out", "o", "--input-type", "int99"], 9, "int99"),
+        (["import", "absent.onnx", "--out", "o"], 4, "cannot be read"),
+        (["export", "absent", "--out", "o"], 8, "does not exist"),
+        (["export", ".", "--out", "o"], 8, "no integer graph"),
+    ],
+)
+def test_refusals(
+    tmp_path: Path,
+    onnx_file: Path,
+    arguments: list[str],
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert cli.run([str(onnx_file) if a == "FILE" else a for a in arguments]) == code
+    assert said in capsys.readouterr().err
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_a_bad_file_leaves_nothing(tmp_path: Path, onnx_file: Path) -> None:
+    onnx_file.write_bytes(onnx_file.read_bytes()[:-40])
+    assert cli.run(["import", str(onnx_file), "--out", str(tmp_path / "out")]) != 0
+    assert not (tmp_path / "out").exists()
