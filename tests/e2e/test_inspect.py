@@ -96,10 +96,10 @@ def test_a_torch_model(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["mean"]["operations"] == ["sum_pool"]
     assert rows["norm"]["becomes"] == "folded into the activation behind"
     assert rows["head"]["shape"] == [5]
-    # Two activations, and a quantizer that was put behind the depthwise layer for the sum.
+    # Two activations; quantizers behind the depthwise layer for the sum, and behind the mean.
     thresholds = [r for r in found["nodes"] if r["operations"] == ["threshold"]]
-    assert [r["bits"] for r in thresholds] == [4] * 3
-    assert [r["type"] for r in thresholds].count("inserted") == 1
+    assert [r["bits"] for r in thresholds] == [4] * 4
+    assert [r["type"] for r in thresholds].count("inserted") == 2
     line = OWN.splitlines().index("        x = F.relu(x + self.deep(x))") + 1
     assert rows["add"]["line"] == f"{own / 'inspected_models.py'}:{line}"
 
