@@ -54,17 +54,18 @@ def wide(shape: tuple[int, ...], bits: int) -> TensorType:
 
 
 def block(
-    kind: TensorType,
+    kind: TensorType | tuple[TensorType, ...],
     op: str,
     attrs: dict[str, Any],
     params: Callable[[np.random.Generator], dict[str, Any]] = lambda rng: {},
 ) -> Sample:
-    """A sample: one block reading a graph input of its own."""
+    """A sample: one block reading graph inputs of its own."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
 
     def add(builder: GraphBuilder, name: str, rng: np.random.Generator) -> str:
-        edge = builder.input(f"x_{name}", kind)
+        edges = tuple(builder.input(f"x{i}_{name}", k) for i, k in enumerate(kinds))
         outputs = (f"{name}_a", f"{name}_b") if op == "fork" else None
-        return builder.add(op, (edge,), name=name, outputs=outputs, attrs=attrs, params=params(rng))
+        return builder.add(op, edges, name=name, outputs=outputs, attrs=attrs, params=params(rng))
 
     return add
 
@@ -76,19 +77,60 @@ def matvec(
     style: str = "distributed",
     res: str = "lut",
     bias: bool = False,
+    groups: int = 1,
 ) -> Sample:
     """`size` is (MW, MH), `fold` (SIMD, PE), `formats` (activation, weight)."""
 
     def params(rng: np.random.Generator) -> dict[str, Any]:
-        kind = parse_format(formats[1])
-        weight = rng.integers(kind.min_level, kind.max_level + 1, (size[1], size[0]))
-        if formats[1] == "bipolar":
-            weight = rng.integers(0, 2, weight.shape) * 2 - 1
-        return {"weight": weight, **({"bias": rng.integers(-99, 99, size[1])} if bias else {})}
+        rows = groups * size[1]
+        weight = random_weights(rng, formats[1], (rows, size[0]))
+        return {"weight": weight, **({"bias": rng.integers(-99, 99, rows)} if bias else {})}
 
     attrs = {"simd": fold[0], "pe": fold[1], "ram_style": style, "res_type": res}
-    attrs["weight_format"] = formats[1]
-    return block(levels((size[0],), formats[0]), "matvec", attrs, params)
+    attrs |= {"weight_format": formats[1], "groups": groups}
+    return block(levels((groups * size[0],), formats[0]), "matvec", attrs, params)
+
+
+def random_weights(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Any:
+    kind = parse_format(name)
+    if name == "bipolar":
+        return rng.integers(0, 2, shape) * 2 - 1
+    return rng.integers(kind.min_level, kind.max_level + 1, shape)
+
+
+def depthwise(
+    channels: int, pixels: int, pe: int, formats: tuple[str, str], style: str = "distributed",
+    res: str = "lut", bias: bool = False,
+) -> Sample:  # fmt: skip
+    def params(rng: np.random.Generator) -> dict[str, Any]:
+        weight = random_weights(rng, formats[1], (channels, pixels))
+        return {"weight": weight, **({"bias": rng.integers(-99, 99, channels)} if bias else {})}
+
+    attrs = {"pe": pe, "ram_style": style, "res_type": res, "weight_format": formats[1]}
+    return block(levels((2, 2, channels * pixels), formats[0]), "depthwise", attrs, params)
+
+
+def lookup(channels: int, pe: int, source: str, out: str, style: str, shared: bool) -> Sample:
+    kind = parse_format(source)
+
+    def params(rng: np.random.Generator) -> dict[str, Any]:
+        entries = kind.max_level - kind.min_level + 1
+        return {"table": random_weights(rng, out, (1 if shared else channels, entries))}
+
+    attrs = {"format": out, "scale": (1.0,), "pe": pe, "ram_style": style}
+    return block(levels((2, 2, channels), source), "lookup", attrs, params)
+
+
+def add(
+    kinds: tuple[str, str], multipliers: tuple[int, int], pe: int, channels: int = 16
+) -> Sample:
+    types = tuple(levels((2, 2, channels), kind) for kind in kinds)
+    return block(types, "add", {"multipliers": multipliers, "pe": pe, "scale": (1.0,)})
+
+
+def concat(channels: tuple[int, int], kinds: tuple[str, str], pe: int) -> Sample:
+    types = tuple(levels((2, 2, c), kind) for c, kind in zip(channels, kinds, strict=True))
+    return block(types, "concat", {"pe": pe})
 
 
 def threshold(channels: int, pe: int, bits: int, out: str, style: str = "distributed") -> Sample:
@@ -120,11 +162,12 @@ def requant(channels: int, pe: int, bits: int, multiplier: int, res: str = "lut"
 
 def window(
     shape: tuple[int, int, int], kernel: int, simd: int, kind: str, stride: int = 1,
-    style: str = "distributed",
+    style: str = "distributed", groups: int = 1,
 ) -> Sample:  # fmt: skip
     attrs = {
         "kernel": (kernel, kernel),
         "stride": (stride, stride),
+        "groups": groups,
         "pixels": (kernel - 1 + stride) * shape[1] + kernel,
     }
     return block(levels(shape, kind), "window", {**attrs, "simd": simd, "ram_style": style})
@@ -161,6 +204,60 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec((16, 16), (1, 1), ("uint6", "int6")),
         matvec((256, 16), (8, 1), ("uint3", "int3"), "block"),
         matvec((72, 16), (2, 8), ("int5", "int5"), "block"),
+        matvec((18, 8), (3, 2), ("uint4", "int4n"), groups=4),
+        matvec((36, 4), (4, 4), ("uint4", "int4n"), "block", groups=8),
+    ),
+    "depthwise": (
+        depthwise(8, 9, 1, ("uint4", "int4n")),
+        depthwise(16, 9, 4, ("uint4", "int4n")),
+        depthwise(64, 9, 16, ("uint4", "int4n"), "block"),
+        depthwise(32, 9, 8, ("uint8", "int8"), "block"),
+        depthwise(32, 25, 4, ("uint4", "int4n"), "block"),
+        depthwise(16, 9, 8, ("uint2", "int2n")),
+        depthwise(16, 9, 4, ("int8", "int8"), "block", "dsp"),
+        depthwise(32, 9, 8, ("bipolar", "bipolar")),
+        depthwise(48, 9, 2, ("int4", "ternary"), bias=True),
+    ),
+    "add": (
+        add(("uint4", "uint4"), (1, 1), 1), add(("uint4", "uint4"), (3, 2), 4),
+        add(("uint4", "uint4"), (7, 5), 8), add(("int8", "int8"), (1, 1), 4),
+        add(("int8", "uint4"), (11, -6), 2), add(("uint2", "uint4"), (13, 4), 16),
+        add(("uint4", "uint4"), (23, 21), 4),
+    ),
+    "concat": (
+        concat((8, 8), ("uint4", "uint4"), 4), concat((16, 8), ("int4", "uint4"), 8),
+        concat((64, 32), ("uint4", "uint4"), 16), concat((12, 6), ("uint8", "int4"), 2),
+        concat((768, 512), ("uint4", "uint4"), 16),
+    ),
+    "pool_sum": tuple(
+        block(
+            levels((2, 2, max(pixels, 1) * channels) if pixels else (4, 4, channels), kind),
+            "pool_sum",
+            {"window": pixels, "pe": pe, "ram_style": "distributed"},
+        )
+        for pixels, channels, kind, pe in (
+            (4, 8, "uint4", 2), (4, 16, "uint4", 16), (9, 8, "int8", 1), (0, 64, "uint4", 4),
+            (0, 64, "uint4", 1), (4, 32, "uint2", 4), (0, 16, "uint8", 8),
+        )
+    ),
+    "upsample": tuple(
+        block(
+            levels(shape, kind),
+            "upsample",
+            {"factor": factor, "pe": pe, "ram_style": "distributed"},
+        )
+        for shape, kind, factor, pe in (
+            ((4, 4, 8), "uint4", (2, 2), 2), ((4, 8, 8), "uint4", (2, 2), 8),
+            ((4, 4, 16), "uint8", (1, 2), 4), ((4, 8, 16), "uint2", (3, 3), 4),
+            ((2, 16, 4), "int8", (2, 1), 1),
+        )
+    ),
+    "lookup": (
+        lookup(8, 2, "uint4", "uint4", "distributed", True),
+        lookup(8, 8, "uint6", "uint4", "distributed", True),
+        lookup(16, 4, "int4", "uint4", "distributed", False),
+        lookup(32, 1, "uint8", "uint4", "block", False),
+        lookup(8, 4, "int8", "uint8", "distributed", True),
     ),
     "threshold": (
         threshold(8, 2, 11, "uint4"),
@@ -192,6 +289,12 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         window((28, 28, 8), 5, 8, "uint4", 1, "block"),
         window((14, 14, 32), 3, 8, "bipolar", 1, "block"),
         window((16, 16, 4), 1, 2, "int8", 2),
+        window((18, 18, 16), 3, 4, "uint4", groups=0),
+        window((22, 42, 64), 3, 8, "uint4", 1, "block", groups=0),
+        window((10, 10, 16), 3, 2, "uint4", groups=4),
+        window((34, 34, 16), 3, 2, "uint4", 1, "block"),
+        window((34, 34, 16), 3, 8, "uint4", 2, "block"),
+        window((10, 10, 64), 3, 1, "uint4", 1, "block"),
     ),
     "pad": tuple(
         block(
@@ -223,8 +326,11 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         )
     ),
     "top_k": tuple(
-        block(wide((classes,), bits), "top_k", {"pe": pe})
-        for classes, bits, pe in ((10, 13, 1), (10, 16, 2), (10, 10, 5), (100, 20, 1), (16, 12, 8))
+        block(wide((classes,), bits), "top_k", {"pe": pe, "k": k})
+        for classes, bits, pe, k in (
+            (10, 13, 1, 1), (10, 16, 2, 1), (10, 10, 5, 1), (100, 20, 1, 1), (16, 12, 8, 1),
+            (10, 13, 1, 3), (100, 16, 1, 5),
+        )
     ),
     "dwc": (
         dwc(4, 1, 3), dwc(4, 2, 4), dwc(4, 4, 1), dwc(8, 1, 16), dwc(8, 16, 1), dwc(1, 32, 8),
@@ -311,11 +417,11 @@ def fit_group(family: str, group: str, rows: dict[str, dict[str, float]]) -> dic
     return result
 
 
-def fit() -> None:
-    """Fit all families, write the coefficients, print the errors."""
+def fit(chosen: list[str]) -> None:
+    """Fit these families, write the coefficients (those of others are kept), print the errors."""
     table: dict[str, Any] = json.loads(MEASURED.read_text())
-    families: dict[str, Any] = {}
-    for family in (f for f in FAMILIES if f in table):
+    families: dict[str, Any] = json.loads(COEFFICIENTS.read_text())["families"]
+    for family in (f for f in chosen if f in table):
         print(f"\n{family:10s} {'block':10s} {'samples':>7s} {'LUT mean':>9s} {'LUT max':>8s} "
               f"{'FF mean':>8s} {'FF max':>7s}")  # fmt: skip
         blocks: dict[str, Any] = {}
@@ -343,12 +449,13 @@ def main() -> None:
     run = verbs.add_parser("measure")
     run.add_argument("family", choices=FAMILIES)
     run.add_argument("--groups", default=",".join(GROUPS))
-    verbs.add_parser("fit")
+    again = verbs.add_parser("fit")
+    again.add_argument("families", nargs="*", default=FAMILIES, choices=[*FAMILIES, []])
     given = parser.parse_args()
     if given.verb == "measure":
         measure(given.family, given.groups.split(","))
     else:
-        fit()
+        fit(list(given.families))
 
 
 if __name__ == "__main__":
