@@ -95,7 +95,7 @@ class GraphDrawer:
 
     def pick(self) -> int:
         """A tensor: mostly the last."""
-        if self.draw(st.booleans()):
+        if self.draw(st.integers(0, 5)) > 0:
             return len(self.shapes) - 1
         return self.draw(st.integers(0, len(self.shapes) - 1))
 
@@ -230,8 +230,9 @@ def draw_graph(
         drawer.add,
         drawer.concat,
         drawer.concat,
+        drawer.concat,
     )
-    for _ in range(draw(st.integers(1, 9), label="steps")):
+    for _ in range(draw(st.integers(2, 10), label="steps")):
         draw(st.sampled_from(makers))()
     drawer.head()
     return DrawnNet(drawer.steps, drawer.layers).eval()

@@ -59,3 +59,36 @@ def test_calibrated_networks_are_equal_on_every_edge(case: str, formats) -> None
     calibrated(x)
     frozen = apply(calibrated, policy, "freeze")
     assert_equal_everywhere(frozen, x)
+
+
+def close(model: nn.Module, frozen: nn.Module, x: torch.Tensor) -> float:
+    """Mean distance of the frozen scores from the trained model's, in their spread."""
+    with torch.no_grad():
+        expected, got = model.eval()(x), frozen(x)
+    return float((expected - got).abs().mean() / expected.std())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_training_then_freezing_keeps_the_function(case: str) -> None:
+    model, x = made(case)
+    policy = Policy.uniform("int4", "uint4", "uint8")
+    trained = apply(model.train(), policy, "train", x)
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.01)
+    target = torch.randn_like(trained(x))
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(trained(x), target)
+        loss.backward()
+        nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    assert all(p.grad is not None for p in trained.parameters())
+    frozen = apply(trained, policy, "freeze")
+    assert close(trained, frozen, x) < 0.02
+    assert_equal_everywhere(frozen, x)
+    twin = apply(model, policy, "train", sample_shape=tuple(x.shape[1:]))
+    twin.load_state_dict(trained.state_dict())
+    again = apply(twin, policy, "freeze")
+    assert torch.equal(again(x), frozen(x))

@@ -14,13 +14,14 @@ from bitwright.quant.policy import Granularity, Policy, QuantSpec, Role, ScaleRu
 
 if TYPE_CHECKING:
     from bitwright.quant.convert import apply, is_converted
-    from bitwright.quant.explanation import explain, inspect_model
+    from bitwright.quant.explanation import examine, explain, inspect_model
     from bitwright.quant.frozen import FrozenModel
     from bitwright.quant.quantizers import Phase
 
 _LAZY = {
     "apply": "convert",
     "is_converted": "convert",
+    "examine": "explanation",
     "explain": "explanation",
     "inspect_model": "explanation",
     "FrozenModel": "frozen",
@@ -36,6 +37,7 @@ __all__ = [
     "Role",
     "ScaleRule",
     "apply",
+    "examine",
     "explain",
     "inspect_model",
     "is_converted",

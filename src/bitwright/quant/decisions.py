@@ -21,6 +21,25 @@ class Operand:
     reason: str
 
 
+@dataclass(frozen=True)
+class Problem:
+    """Something that stands in the way.
+
+    Attributes:
+        site: where; None if it concerns the model as a whole.
+        what: what is wrong.
+        advice: what to do.
+    """
+
+    site: Site | None
+    what: str
+    advice: str
+
+    def __str__(self) -> str:
+        place = "" if self.site is None else f"{self.site.place}: "
+        return f"{place}{self.what}; {self.advice}"
+
+
 @dataclass
 class Plan:
     """All decisions about one model.
@@ -35,7 +54,7 @@ class Plan:
             activation in between).
         clips: the interval kept by each of those.
         groups: nodes of ``activations`` that share one scale.
-        notes: what stays as it is although one may expect otherwise; for `explain`.
+        joins: what becomes of sums, concatenations and averages; for `explain`.
     """
 
     graph: fx.Graph
@@ -45,7 +64,7 @@ class Plan:
     activations: dict[fx.Node, Operand] = field(default_factory=dict)
     clips: dict[fx.Node, Clip | None] = field(default_factory=dict)
     groups: list[list[fx.Node]] = field(default_factory=list)
-    notes: list[Operand] = field(default_factory=list)
+    joins: dict[fx.Node, Operand] = field(default_factory=dict)
 
     def source(self, node: fx.Node) -> fx.Node:
         """The node whose grid ``node`` carries: upstream through pools, flatten and dropout."""

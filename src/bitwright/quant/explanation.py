@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
-from bitwright.quant.decisions import Operand
-from bitwright.quant.plan import make_plan
+from bitwright.errors import ModelError, RecipeError
+from bitwright.quant.decisions import Operand, Plan, Problem
+from bitwright.quant.plan import check, decide, make_plan, site_problems, traced_plan
+from bitwright.quant.plan_activations import is_table
 from bitwright.quant.policy import Policy
+from bitwright.quant.sites import Kind, Site
+from bitwright.quant.trace import user_line
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,12 @@ def explain(model: nn.Module, policy: Policy, example_input: Tensor | None = Non
             rows.append(_row(plan.weights[node]))
             layer = model.get_submodule(str(node.target))
             if getattr(layer, "bias", None) is not None:
-                rows.append(_bias_row(plan.weights[node], node is _last(plan)))
+                rows.append(_bias_row(plan.weights[node], node is plan.source(plan.output)))
+        if node in plan.joins:
+            rows.append(_row(plan.joins[node]))
         if node in plan.activations:
             rows.append(_row(plan.activations[node]))
-    return rows + [_row(note) for note in plan.notes]
+    return rows
 
 
 def inspect_model(
@@ -74,17 +80,141 @@ def inspect_model(
     ]
 
 
-def _last(plan: object) -> object:
-    return plan.source(plan.output)
+@dataclass(frozen=True)
+class Finding:
+    """One operation of a model, and what is made of it.
+
+    Attributes:
+        layer: the user's path of the layer (the node's name for a function).
+        type: the layer's type name, or the function's.
+        kind: the converter's view of it (`Kind`), or "" if it has none.
+        line: the user's source line, ``file:line: text``, or "".
+        becomes: what it is in hardware; "" where that is not known.
+        quantized: the format that its result is quantized to, if it is.
+        problem, advice: what stands in its way, and what to do; "" if nothing does.
+    """
+
+    layer: str
+    type: str
+    kind: str
+    line: str
+    becomes: str = ""
+    quantized: str = ""
+    problem: str = ""
+    advice: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Every operation of a model under a policy, and whether it can become hardware.
+
+    Attributes:
+        findings: one an operation, in execution order.
+        general: problems of the model as a whole, or of the policy.
+    """
+
+    findings: list[Finding]
+    general: list[str] = field(default_factory=list)
+
+    @property
+    def convertible(self) -> bool:
+        return not self.general and not any(finding.problem for finding in self.findings)
+
+
+def examine(model: nn.Module, policy: Policy, example_input: Tensor | None = None) -> Examination:
+    """As `inspect_model`, but every operation is listed, with or without a problem.
+
+    Raises:
+        ModelError: the model cannot be traced, or the example does not pass.
+    """
+    plan = traced_plan(model, example_input)
+    problems = site_problems(plan)
+    general: list[str] = []
+    if not problems:
+        try:
+            problems = decide(plan, policy)
+            if not problems:
+                check(plan, policy)
+        except (RecipeError, ModelError) as error:
+            general.append(str(error))
+    by_site: dict[fx.Node, Problem] = {}
+    for problem in problems:
+        if problem.site is None:
+            general.append(str(problem))
+        else:
+            by_site.setdefault(problem.site.node, problem)
+    shown = (site for site in plan.sites.values() if site.kind is not Kind.SIZE)
+    findings = [_finding(plan, policy, site, by_site.get(site.node)) for site in shown]
+    return Examination(findings, general)
+
+
+def _finding(plan: Plan, policy: Policy, site: Site, problem: Problem | None) -> Finding:
+    operand = plan.activations.get(site.node)
+    quantized = "" if operand is None else _format(operand)
+    return Finding(
+        site.path,
+        site.type,
+        "" if site.kind is None else site.kind.value,
+        user_line(site.node) or "",
+        "" if site.kind is None or problem is not None else _becomes(plan, policy, site),
+        quantized,
+        "" if problem is None else problem.what,
+        "" if problem is None else problem.advice,
+    )
+
+
+_BECOMES = {
+    Kind.INPUT: "quantized input",
+    Kind.OUTPUT: "scores",
+    Kind.BATCH_NORM: "folded into the quantizer behind it",
+    Kind.MAX_POOL: "max pool",
+    Kind.FLATTEN: "flatten",
+    Kind.DROPOUT: "nothing",
+    Kind.IDENTITY: "nothing",
+    Kind.UPSAMPLE: "repeated pixels",
+    Kind.REARRANGE: "space to depth; reordered channels cost nothing",
+    Kind.PAD: "border of the layer behind it",
+    Kind.ADD: "exact addition",
+    Kind.CAT: "concatenation",
+    Kind.AVG_POOL: "exact sum over windows",
+    Kind.COPY: "second quantizer of the input",
+}
+
+
+def _becomes(plan: Plan, policy: Policy, site: Site) -> str:
+    weight, operand = plan.weights.get(site.node), plan.activations.get(site.node)
+    if site.kind in (Kind.CONV, Kind.LINEAR):
+        text = "" if weight is None else f", {_format(weight)} weights"
+        name = "dense layer" if site.kind is Kind.LINEAR else "convolution"
+        grouped = ", one channel at a time" if plan.is_depthwise(site.node) else ""
+        return f"integer {name}{text}{grouped}"
+    if site.kind is Kind.ACTIVATION:
+        if operand is None:  # nothing decided yet
+            return "activation"
+        if operand.spec is None:
+            return "float"
+        if is_table(plan, policy, site.node):
+            return "table"
+        few = operand.spec.format.bits <= policy.threshold_bits
+        return "thresholds" if few else "multiply, shift and round"
+    return _BECOMES.get(site.kind, "") if site.kind is not None else ""
+
+
+def _format(operand: Operand) -> str:
+    return "float" if operand.spec is None else operand.spec.format.name
 
 
 def _row(operand: Operand) -> Row:
     spec = operand.spec
+    exact = operand.role.value == "accumulator"
     return Row(
         operand.layer.path,
         operand.layer.type,
         operand.role.value,
-        "float" if spec is None else spec.format.name,
+        "exact" if exact else _format(operand),
         "" if spec is None else spec.granularity.value,
         "" if spec is None else spec.scale_text,
         operand.reason,

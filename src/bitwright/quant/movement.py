@@ -66,7 +66,7 @@ _CONCATS = (torch.cat, torch.concat, torch.concatenate)
 #: Image shapes (N, C, H, W) tried where the true one is not known.
 _PROBES = ((2, 3, 24, 48), (2, 8, 48, 24), (2, 12, 8, 8), (2, 4, 6, 12), (2, 9, 18, 9))
 
-Shapes = Mapping[fx.Node, tuple[int, ...]]
+Shapes = dict[fx.Node, tuple[int, ...]]
 
 
 @dataclass
@@ -255,11 +255,11 @@ class Simplified:
 
     Attributes:
         problems: the ends of chains that do something unknown, with the reason.
-        sizes: nodes that still compute sizes.
+        quiet: nodes that compute sizes, or lie within those chains: nothing to say of them.
     """
 
     problems: Mapping[fx.Node, Problem]
-    sizes: frozenset[fx.Node]
+    quiet: frozenset[fx.Node]
 
 
 def simplify(graph: fx.Graph, shapes: Shapes) -> Simplified:
@@ -267,23 +267,38 @@ def simplify(graph: fx.Graph, shapes: Shapes) -> Simplified:
 
     Args:
         graph: changed in place.
-        shapes: of every node's tensor for an example input; may be empty.
+        shapes: of every node's tensor for an example input; may be empty. New nodes are added.
     """
     chains = _Chains.of(graph)
     problems: dict[fx.Node, Problem] = {}
     for exit_ in chains.exits(graph):
-        start, length = chains.source(exit_)
-        found = _movement(chains, exit_, start, shapes)
-        if found is not None:
-            _replace(graph, chains, exit_, start, found)
-        elif length > 1 or not _judged_later(exit_):
-            problems[exit_] = _problem(bool(shapes))
+        if not _settled(graph, chains, exit_, shapes):
+            _, length = chains.source(exit_)
+            if length > 1 or not _judged_later(exit_):
+                problems[exit_] = _problem(bool(shapes))
     if shapes:
         _write_sizes(graph, chains, shapes)
     _drop_single_concats(graph)
     _erase_dead(graph, chains)
-    left = frozenset(node for node in graph.nodes if node in chains.scalars)
-    return Simplified(problems, left)
+    inside = {n for n in chains.moving if n not in problems and chains.moving.issuperset(n.users)}
+    return Simplified(problems, frozenset((chains.scalars | inside) & set(graph.nodes)))
+
+
+def _settled(graph: fx.Graph, chains: _Chains, exit_: fx.Node, shapes: Shapes) -> bool:
+    """Replace a chain, in parts if it is known in parts only: a shuffle, then a flatten."""
+    start, _ = chains.source(exit_)
+    found = _movement(chains, exit_, start, shapes)
+    if found is not None:
+        _replace(graph, chains, exit_, start, found, shapes)
+        return True
+    node = exit_.args[0]
+    while node is not start:
+        found = _movement(chains, node, start, shapes)
+        if found is not None:
+            _replace(graph, chains, node, start, found, shapes, whole=True)
+            return _settled(graph, chains, exit_, shapes)
+        node = node.args[0]
+    return False
 
 
 def _write_sizes(graph: fx.Graph, chains: _Chains, shapes: Shapes) -> None:
@@ -361,8 +376,15 @@ def _symbolic(found: Movement, channels: int) -> Movement | None:
 
 
 def _replace(
-    graph: fx.Graph, chains: _Chains, exit_: fx.Node, start: fx.Node, found: Movement
+    graph: fx.Graph,
+    chains: _Chains,
+    exit_: fx.Node,
+    start: fx.Node,
+    found: Movement,
+    shapes: Shapes,
+    whole: bool = False,
 ) -> None:
+    """Put a movement in the place of a chain; with ``whole`` for the rest of the chain, too."""
     outside = chains.moving | chains.scalars
     new = start
     if found.kind != "identity":
@@ -374,8 +396,10 @@ def _replace(
             else:
                 new = graph.call_function(rearrange, (start, found.block, found.order))
         new.meta = {k: v for k, v in exit_.meta.items() if k == "stack_trace"}
+        if exit_ in shapes:
+            shapes[new] = shapes[exit_]
     for user in list(exit_.users):
-        if user not in outside and user is not new:
+        if user is not new and (whole or user not in outside):
             user.replace_input_with(exit_, new)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from bitwright.errors import ModelError, RecipeError
 from bitwright.formats import Rounding
-from bitwright.quant.decisions import Operand, Plan
+from bitwright.quant.decisions import Operand, Plan, Problem
 from bitwright.quant.movement import Shapes, Simplified, simplify
 from bitwright.quant.plan_activations import (
     decide_activations,
@@ -47,18 +47,32 @@ def make_plan(model: nn.Module, policy: Policy, example_input: Tensor | None = N
     problems = site_problems(plan)
     if problems:
         _fail(model, problems)
+    problems = decide(plan, policy)
+    if problems:
+        _fail(model, problems)
+    check(plan, policy)
+    return plan
+
+
+def decide(plan: Plan, policy: Policy) -> list[Problem]:
+    """Fill in all decisions of a plan without problems; gives those that the policy makes."""
     separate_inputs(plan)
     for node, layer in _layers(plan).items():
         resolved = policy.resolve(layer, Role.WEIGHT)
         plan.weights[node] = Operand(layer, Role.WEIGHT, resolved.spec, resolved.reason)
     decide_activations(plan, policy)
-    problems = _grid_problems(plan) + group_problems(plan)
-    if problems:
-        _fail(model, problems)
+    return _grid_problems(plan) + group_problems(plan)
+
+
+def check(plan: Plan, policy: Policy) -> None:
+    """What only the whole shows: the scores' scale, roundings, rules without a layer.
+
+    Raises:
+        ModelError, RecipeError: as `make_plan`.
+    """
     _check_last(plan)
     _check_shift(plan, policy)
     _check_rules(plan, policy)
-    return plan
 
 
 def traced_plan(model: nn.Module, example_input: Tensor | None = None) -> Plan:
@@ -81,11 +95,11 @@ def traced_plan(model: nn.Module, example_input: Tensor | None = None) -> Plan:
 
 
 def _site(node: fx.Node, modules: dict[str, nn.Module], simplified: Simplified) -> Site:
-    if node in simplified.sizes:
+    if node in simplified.quiet:
         return Site(node, Kind.SIZE, node.name, "size")
     site = classify(node, modules)
     complaint = simplified.problems.get(node)
-    if complaint is None and simplified.sizes.intersection(node.all_input_nodes):
+    if complaint is None and simplified.quiet.intersection(node.all_input_nodes):
         if site.kind is not Kind.FLATTEN:
             complaint = (
                 "it depends on the size of the input",
@@ -95,16 +109,17 @@ def _site(node: fx.Node, modules: dict[str, nn.Module], simplified: Simplified) 
     return site if complaint is None else refuse(node, site.path, site.type, *complaint)
 
 
-def site_problems(plan: Plan) -> list[str]:
-    """Everything that has no few-bit form, one line each."""
-    return [
-        f"{site.place}: {site.problem}; {site.advice}"
+def site_problems(plan: Plan) -> list[Problem]:
+    """Everything that has no few-bit form whatever the policy."""
+    found = [
+        Problem(site, site.problem, site.advice)
         for site in plan.sites.values()
         if site.kind is None
-    ] + _structure_problems(plan)
+    ]
+    return found + _structure_problems(plan)
 
 
-def _fail(model: nn.Module, problems: list[str]) -> None:
+def _fail(model: nn.Module, problems: list[Problem]) -> None:
     listed = "\n".join(f"  - {problem}" for problem in problems)
     count = "one thing" if len(problems) == 1 else f"{len(problems)} things"
     raise ModelError(
@@ -112,21 +127,21 @@ def _fail(model: nn.Module, problems: list[str]) -> None:
     )
 
 
-def _structure_problems(plan: Plan) -> list[str]:
+def _structure_problems(plan: Plan) -> list[Problem]:
     """Shared layers and several inputs."""
     problems = []
     calls = Counter(str(n.target) for n in plan.graph.nodes if n.op == "call_module")
     stateful = (*LAYERS, Kind.BATCH_NORM)
     for node, site in plan.sites.items():
         if site.kind in stateful and calls[str(node.target)] > 1:
-            problems.append(
-                f"{site.place}: the layer is used more than once; make one for each use"
-            )
+            what, advice = "the layer is used more than once", "make one for each use"
+            problems.append(Problem(site, what, advice))
             calls[str(node.target)] = 0
     inputs = [site for site in plan.sites.values() if site.kind is Kind.INPUT]
     if len(inputs) != 1:
         names = ", ".join(site.path for site in inputs) or "none"
-        problems.append(f"forward takes {len(inputs)} inputs ({names}); it must take exactly one")
+        what = f"forward takes {len(inputs)} inputs ({names})"
+        problems.append(Problem(None, what, "it must take exactly one"))
     return problems
 
 
@@ -159,40 +174,32 @@ def _before_output(plan: Plan) -> set[fx.Node]:
     return found
 
 
-def _grid_problems(plan: Plan) -> list[str]:
+def _grid_problems(plan: Plan) -> list[Problem]:
     """Zero padding of what cannot hold a zero, or where a zero is not neutral."""
     problems = []
     for node, site in plan.sites.items():
         if site.kind in (Kind.CONV, Kind.AVG_POOL, Kind.PAD) and _is_padded(plan, site):
             if is_bipolar(plan, site.operands[0]):
-                problems.append(
-                    f"{site.place}: it pads with zeros, which its bipolar input cannot "
-                    "represent; use padding=0, or another activation format before this layer"
-                )
+                what = "it pads with zeros, which its bipolar input cannot represent"
+                advice = "use padding=0, or another activation format before this layer"
+                problems.append(Problem(site, what, advice))
         if site.kind is Kind.PAD:
-            problems += _pad_problems(plan, node)
-    return problems
+            problems += [_pad_problem(plan, site, plan.sites[user]) for user in node.users]
+    return [problem for problem in problems if problem is not None]
 
 
-def _pad_problems(plan: Plan, node: fx.Node) -> list[str]:
+def _pad_problem(plan: Plan, pad: Site, user: Site) -> Problem | None:
     """A border is made by the layer behind it."""
-    problems = []
-    for user in node.users:
-        site, place = plan.sites[user], plan.sites[node].place
-        layer = site.replacement or plan.modules.get(site.path)
-        if site.kind is Kind.MAX_POOL and not never_negative(plan, node):
-            problems.append(
-                f"{place}: zeros around values that may be negative, in front of the max pool "
-                f"{site.path}; pad in the pool itself, or put a ReLU before"
-            )
-        elif site.kind is Kind.AVG_POOL and not isinstance(layer, nn.AvgPool2d):
-            problems.append(f"{place}: it is averaged over by {site.path}; use nn.AvgPool2d")
-        elif site.kind not in (Kind.CONV, Kind.MAX_POOL, Kind.AVG_POOL, Kind.PAD):
-            problems.append(
-                f"{place}: it is read by {site.path} ({site.type}); put it directly in front of a "
-                "convolution or pool"
-            )
-    return problems
+    layer = user.replacement or plan.modules.get(user.path)
+    if user.kind is Kind.MAX_POOL and not never_negative(plan, pad.operands[0]):
+        what = f"zeros around values that may be negative, in front of the max pool {user.path}"
+        return Problem(pad, what, "pad in the pool itself, or put a ReLU before")
+    if user.kind is Kind.AVG_POOL and not isinstance(layer, nn.AvgPool2d):
+        return Problem(pad, f"it is averaged over by {user.path}", "use nn.AvgPool2d")
+    if user.kind in (Kind.CONV, Kind.MAX_POOL, Kind.AVG_POOL, Kind.PAD):
+        return None
+    what = f"it is read by {user.path} ({user.type})"
+    return Problem(pad, what, "put it directly in front of a convolution or pool")
 
 
 def _is_padded(plan: Plan, site: Site) -> bool:

@@ -17,8 +17,8 @@ from dataclasses import replace
 from torch import fx
 
 from bitwright.formats import BipolarFormat, IntegerFormat
-from bitwright.quant.decisions import Operand, Plan
-from bitwright.quant.policy import Layer, Policy, Resolved, Role
+from bitwright.quant.decisions import Operand, Plan, Problem
+from bitwright.quant.policy import Change, Layer, Policy, Resolved, Role, complete
 from bitwright.quant.sign_fit import fit
 from bitwright.quant.sites import JOINS, LAYERS, PASSING, Clip, Kind, Site, copy_tensor
 
@@ -29,7 +29,7 @@ _POSITIVE = Clip(0.0, math.inf)
 
 
 def decide_activations(plan: Plan, policy: Policy) -> None:
-    """Fill in ``activations``, ``clips``, ``groups`` and ``notes``."""
+    """Fill in ``activations``, ``clips``, ``groups`` and ``joins``."""
     for node, site in plan.sites.items():
         if site.kind is Kind.INPUT:
             layer = Layer(site.path, "input", first=True)
@@ -51,7 +51,7 @@ def decide_activations(plan: Plan, policy: Policy) -> None:
     _group(plan, common_concats(plan, policy))
     for node, site in plan.sites.items():
         if site.kind in JOINS:
-            plan.notes.append(_join_note(plan, node, site))
+            plan.joins[node] = _join_note(plan, node, site)
 
 
 def _clip(site: Site) -> Clip | None:
@@ -127,16 +127,9 @@ def _table_input(policy: Policy, reader: Site, resolved: Resolved) -> tuple[Laye
     spec = resolved.spec
     if spec is None or (spec.format.bits >= TABLE_BITS and isinstance(spec.format, IntegerFormat)):
         return layer, resolved
-    wide = policy_spec(IntegerFormat(TABLE_BITS, True))
+    wide = complete(Change(format=IntegerFormat(TABLE_BITS, True)), Role.ACTIVATION, layer.path)
     why = f"the input of a table has {TABLE_BITS} bits; a rule for {layer.path} can change that"
     return layer, Resolved(wide, why)
-
-
-def policy_spec(number_format: IntegerFormat):  # type: ignore[no-untyped-def]
-    """The specification of an activation of this format with all defaults."""
-    from bitwright.quant.policy import Change, complete
-
-    return complete(Change(format=number_format), Role.ACTIVATION, "table")
 
 
 def never_negative(plan: Plan, node: fx.Node) -> bool:
@@ -228,7 +221,7 @@ def _has_spec(plan: Plan, node: fx.Node) -> bool:
     return node in plan.activations and plan.activations[node].spec is not None
 
 
-def group_problems(plan: Plan) -> list[str]:
+def group_problems(plan: Plan) -> list[Problem]:
     """Constant scales that cannot be brought to one."""
     problems = []
     for group in plan.groups:
@@ -240,8 +233,12 @@ def group_problems(plan: Plan) -> list[str]:
         if len(set(units.values())) > 1:
             listed = ", ".join(f"{place} has {unit:g}" for place, unit in units.items())
             problems.append(
-                "constant scales differ in front of a concatenation that a product reads: "
-                f"{listed}; give them one scale, or use a learned one"
+                Problem(
+                    plan.sites[group[0]],
+                    "constant scales differ in front of a concatenation that a product reads: "
+                    f"{listed}",
+                    "give them one scale, or use a learned one",
+                )
             )
     return problems
 
