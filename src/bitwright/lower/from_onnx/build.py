@@ -163,6 +163,11 @@ class Importer:
             raise node.error("has a constant that is not finite")
         if array.size == 1:
             return array.reshape(1)
+        if value.order is None and array.shape[-len(value.shape) + 1 :] == (
+            value.shape[1],
+            *[1] * (len(value.shape) - 2),
+        ):
+            return _one_if_equal(array.ravel())  # (C, 1, 1) against NCHW: no pixels to look at
         try:
             spread = np.broadcast_to(array, value.shape)
         except ValueError as error:
@@ -178,8 +183,7 @@ class Importer:
                 f"a constant of shape {array.shape} differs between the pixels of a channel",
                 "use one number, or one number a channel",
             )
-        first = np.asarray(pixels[0])
-        return first if (first != first[0]).any() else first[:1]
+        return _one_if_equal(pixels[0])
 
     def vector(self, value: Value, node: OnnxNode) -> tuple[Value, IntArray | None]:
         """A rank-2 value on a vector edge, and the edge's element of each of its elements."""
@@ -431,6 +435,11 @@ class Importer:
             ("shift", value.edge, by),
             lambda: self.add(maker.op, maker.inputs, node, attrs, params),
         )
+
+
+def _one_if_equal(numbers: Floats) -> Floats:
+    """One number for all channels, if they are equal."""
+    return numbers if (numbers != numbers[0]).any() else numbers[:1]
 
 
 def identifier(text: str) -> str:
