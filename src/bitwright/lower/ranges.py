@@ -136,12 +136,10 @@ def _axis_masks(
     size: int, out: int, kernel: int, stride: int, before: int, dilation: int
 ) -> dict[tuple[bool, ...], int]:
     """Distinct sets of taps that fall on pixels along one axis -> the first such output index."""
-    taps = np.arange(kernel) * dilation
-    masks: dict[tuple[bool, ...], int] = {}
-    for index in range(out):
-        at = index * stride - before + taps
-        masks.setdefault(tuple(bool(v) for v in (at >= 0) & (at < size)), index)
-    return masks
+    at = np.arange(out)[:, None] * stride - before + np.arange(kernel) * dilation
+    rows, first = np.unique((at >= 0) & (at < size), axis=0, return_index=True)
+    order = np.argsort(first)
+    return {tuple(bool(v) for v in rows[k]): int(first[k]) for k in order}
 
 
 def conv_masks(
