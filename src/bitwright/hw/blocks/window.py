@@ -128,8 +128,10 @@ class Window(Block):
             raise GraphError(
                 f"period {period} is less than the interval {self.interval}", where=self.name
             )
-        slack = period - self.interval
-        for pace in (slack, slack // 2, 0):
+        # Where a stride leaves rows out, the window comes in bursts of rows. Spread over the rows
+        # between, it would hold back more in front of it than the bursts ask of what is behind it.
+        slack = period - self.interval if self.node.ints("stride")[0] == 1 else 0
+        for pace in (slack, slack // 2, 0) if slack else (0,):
             frames = self._run(arrive, period, pace, _FRAMES)
             (c1, p1), (c2, p2) = frames[-2], frames[-1]
             if bool((c2 - c1 == period).all() and (p2 - p1 == period).all()):
