@@ -17,6 +17,7 @@ from bitwright.hw import FillGoal, Folding, RateGoal, graph_resources, map_graph
 from bitwright.hw.cuts import KINDS, LINK_LATENCY, CutPlan, fits, units_of
 from bitwright.hw.dataflow import block_intervals
 from bitwright.hw.devices import partition
+from bitwright.hw.external import Outside, memory_plan
 from bitwright.hw.partition import cut_graph
 from bitwright.ir import Graph, random_feeds, verify
 
@@ -109,6 +110,17 @@ def test_more_devices_are_faster() -> None:
     assert len(one.parts) == 1 and len(two.parts) == 2
     assert two.interval < one.interval
     for part in (*one.parts, *two.parts):
+        assert fits(graph_resources(part, "ecp5"), device)
+
+
+def test_parts_with_weights_outside() -> None:
+    graph, device = digits_like(), Resources(2400, 3500, 0, 8)
+    outside = Outside(("conv_2", "scores"))
+    parts = partition(graph, device, family="ecp5", cycles=2400, outside=outside)
+    plans = [memory_plan(part) for part in parts.parts]
+    read = [region.node for plan in plans if plan is not None for region in plan.regions]
+    assert len(parts.parts) > 1 and read == ["conv_2", "scores"]
+    for part in parts.parts:
         assert fits(graph_resources(part, "ecp5"), device)
 
 

@@ -20,10 +20,11 @@ from bitwright.figures import Resources
 from bitwright.hw.blocks import blocks_of
 from bitwright.hw.cuts import KINDS, LINK_LATENCY, CutPlan, fits, load_of
 from bitwright.hw.dataflow import block_intervals
+from bitwright.hw.external import Outside, WeightMemory
 from bitwright.hw.folding import Folding, NodeFolding
 from bitwright.hw.mapping import MapOptions, map_graph
 from bitwright.hw.partition import Partition, cut_graph
-from bitwright.hw.search import FillGoal, Problem, RateGoal, search_folding
+from bitwright.hw.search import FillGoal, Goal, Problem, RateGoal, search_folding
 from bitwright.hw.solver import FoldingModel
 from bitwright.hw.template import template
 from bitwright.ir import Graph
@@ -42,6 +43,7 @@ def partition(
     cycles: int | None = None,
     devices: int | None = None,
     latency: int = LINK_LATENCY,
+    outside: Outside | None = None,
 ) -> Partition:
     """An integer graph on several equal devices.
 
@@ -51,6 +53,8 @@ def partition(
         devices: number of devices: with `cycles` the most that may be used, else all of them are
             used for the best rate.
         latency: cycles of a link between two devices.
+        outside: units with external weights; every device has such a memory, and what all units
+            read together is kept within what one gives.
 
     Raises:
         RecipeError: neither `cycles` nor `devices` is given, or one is less than 1.
@@ -63,7 +67,7 @@ def partition(
     for name, value in (("cycles", cycles), ("devices", devices)):
         if value is not None and value < 1:
             raise RecipeError(f"{name} must be at least 1, got {value}", where="partition")
-    search = _Search(graph, device, family, latency)
+    search = _Search(graph, device, family, latency, outside)
     search.check_layers(cycles)
     if cycles is not None:
         return search.fewest(cycles, devices)
@@ -74,9 +78,22 @@ def partition(
 class _Search:
     """The options of every block, worked out once."""
 
-    def __init__(self, graph: Graph, device: Resources, family: str, latency: int) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        device: Resources,
+        family: str,
+        latency: int,
+        outside: Outside | None,
+    ) -> None:
         self.graph, self.device, self.family, self.latency = graph, device, family, latency
-        self.problem = Problem(template(graph), family)
+        self.outside = outside
+        memory = outside.memory if outside else WeightMemory()
+        self.options = MapOptions(family, memory=memory)
+        self.problem = Problem(template(graph), family, outside)
+
+    def _folding(self, goal: Goal) -> Folding:
+        return search_folding(self.graph, goal, family=self.family, outside=self.outside)
 
     def check_layers(self, cycles: int | None) -> None:
         """Every block must fit a device alone, and be fast enough.
@@ -115,7 +132,7 @@ class _Search:
 
     def fewest(self, cycles: int, most: int | None) -> Partition:
         """The fewest devices that keep an interval."""
-        folding = search_folding(self.graph, RateGoal(1.0, cycles), family=self.family)
+        folding = self._folding(RateGoal(1.0, cycles))
         plan = self._plan(folding)
         least = max(1, ceil(load_of(plan.part_cost(0, len(plan.units)), self.device) * 0.5))
         for count in range(least, (most or min(_LIMIT, len(plan.units))) + 1):
@@ -139,7 +156,7 @@ class _Search:
         """The shortest interval on a number of devices."""
         together = Resources(**{k: getattr(self.device, k) * count for k in KINDS})
         try:
-            folding = search_folding(self.graph, FillGoal(together), family=self.family)
+            folding = self._folding(FillGoal(together))
         except TargetError as error:
             raise TargetError(
                 f"on {count} devices together {error.message}",
@@ -173,8 +190,7 @@ class _Search:
         """A partition on at most so many devices with at most this interval; None: none found."""
         together = Resources(**{k: getattr(self.device, k) * count for k in KINDS})
         try:
-            goal = RateGoal(1.0, cycles, together)
-            folding = search_folding(self.graph, goal, family=self.family)
+            folding = self._folding(RateGoal(1.0, cycles, together))
         except TargetError:
             return None
         plan = self._plan(folding)
@@ -191,7 +207,7 @@ class _Search:
         return None
 
     def _plan(self, folding: Folding) -> CutPlan:
-        mapped = map_graph(self.graph, folding, MapOptions(self.family))
+        mapped = map_graph(self.graph, folding, self.options)
         return CutPlan(mapped, self.family, self.latency)
 
     def _cut(self, plan: CutPlan, count: int) -> Partition | None:
@@ -218,7 +234,9 @@ class _Search:
             names = {unit.name for unit in plan.units[start:stop]}
             options = {n: o for n, o in self.problem.options.items() if n in names}
             links = [k for k in self.problem.links if {k.producer, k.consumer} <= names]
-            found = FoldingModel(options, links, limit, cycles).cheapest() if options else {}
+            demand = self.options.memory.beats_per_cycle
+            model = FoldingModel(options, links, limit, cycles, demand)
+            found = model.cheapest() if options else {}
             if found is None:
                 return None
             chosen |= {n: NodeFolding.from_attrs(o.attrs) for n, o in found.items() if o.attrs}
