@@ -34,9 +34,8 @@ def work_of(hardware: Graph) -> Work:
     """Operations and memory traffic of one image, block by block."""
     total = Work()
     for block in blocks_of(hardware).values():
-        count = _COUNTERS.get(block.node.op)
-        if count is not None:
-            total = total + count(block)
+        if block.node.op not in _FREE:
+            total = total + _COUNTERS[block.node.op](block)
     return total
 
 
@@ -84,12 +83,32 @@ def _buffer(block: Block) -> Work:
     return Work(memory_bits=elements * block.input_type.wire_bits)
 
 
+def _sums(block: Block) -> Work:
+    """Sum pool and addition: one addition an input element and further operand.
+
+    An addition is counted as a comparison of as many bits as the sum has: both are a carry chain.
+    """
+    return Work(compares=(CompareWork(block.input_type.size, block.output_type.wire_bits),))
+
+
+def _lookup(block: Block) -> Work:
+    """One table entry is read an element."""
+    return Work(memory_bits=block.output_type.size * block.output_type.wire_bits)
+
+
+#: Wires and registers only.
+_FREE = ("concat", "dwc", "flatten", "fork", "pad")
 _COUNTERS = {
     "matvec": _matvec,
+    "depthwise": _matvec,
     "threshold": _threshold,
     "requant": _requant,
     "pool_max": _compare_all,
     "top_k": _compare_all,
     "fifo": _buffer,
     "window": _buffer,
+    "upsample": _buffer,
+    "pool_sum": _sums,
+    "add": _sums,
+    "lookup": _lookup,
 }
