@@ -8,7 +8,7 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.strategies import GraphLimits, integer_graphs
 
@@ -17,7 +17,7 @@ from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds, rebuild
 from bitwright.lower import analyse, certify, check
 from bitwright.lower.certificate import from_json, witness_input
-from bitwright.lower.ranges import ChannelRange, dot_range, partial_range
+from bitwright.lower.ranges import ChannelRange, _axis_masks, dot_range, partial_range
 
 
 def one_dense(weight: list[list[int]], lo: int, hi: int, bias: list[int] | None = None) -> Graph:
@@ -224,3 +224,25 @@ def test_a_window_that_always_meets_padding_has_a_smaller_sum() -> None:
         attrs={"kernel": (2, 2), "stride": (1, 1), "padding": (1, 1, 0, 0)},
     )
     assert analyse(b.finish("s"))["s"].hull == (2, 15)
+
+
+@given(
+    st.integers(1, 12),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 7),
+    st.integers(0, 7),
+)
+def test_window_masks_are_those_of_every_position(
+    size: int, kernel: int, stride: int, dilation: int, before: int, after: int
+) -> None:
+    room = size + before + after - (dilation * (kernel - 1) + 1)
+    assume(room >= 0)
+    count = room // stride + 1
+    expected: dict[tuple[bool, ...], int] = {}
+    for index in range(count):
+        at = index * stride - before + np.arange(kernel) * dilation
+        expected.setdefault(tuple(bool(v) for v in (at >= 0) & (at < size)), index)
+    found = _axis_masks(size, count, kernel, stride, before, dilation)
+    assert list(found.items()) == list(expected.items())

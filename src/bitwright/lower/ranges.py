@@ -136,10 +136,14 @@ def _axis_masks(
     size: int, out: int, kernel: int, stride: int, before: int, dilation: int
 ) -> dict[tuple[bool, ...], int]:
     """Distinct sets of taps that fall on pixels along one axis -> the first such output index."""
-    at = np.arange(out)[:, None] * stride - before + np.arange(kernel) * dilation
+    # Only windows at the two ends can differ from one another; all between are whole.
+    ahead = min(out, -(-before // stride) + 1)
+    behind = max(ahead, (size + before - (kernel - 1) * dilation) // stride)
+    index = np.r_[0:ahead, min(behind, out) : out]
+    at = index[:, None] * stride - before + np.arange(kernel) * dilation
     rows, first = np.unique((at >= 0) & (at < size), axis=0, return_index=True)
     order = np.argsort(first)
-    return {tuple(bool(v) for v in rows[k]): int(first[k]) for k in order}
+    return {tuple(bool(v) for v in rows[k]): int(index[first[k]]) for k in order}
 
 
 def conv_masks(

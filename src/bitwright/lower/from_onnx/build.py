@@ -23,7 +23,7 @@ from bitwright.lower.from_onnx.levels import (
     find_thresholds,
     format_for,
 )
-from bitwright.lower.from_onnx.model import OnnxNode
+from bitwright.lower.from_onnx.model import MAX_FRAME, OnnxNode
 from bitwright.lower.from_onnx.rounds import requantized
 from bitwright.lower.from_onnx.values import Const, Floats, Value
 
@@ -119,7 +119,10 @@ class Importer:
             )
         except (GraphError, FormatError) as error:
             raise node.error(f"has no integer form: {error.message}", error.hint) from error
-        self.frames[edge] = self.builder.types[edge].shape
+        kind = self.builder.types[edge]
+        if kind.size > MAX_FRAME:
+            raise node.error(f"makes a frame of {kind.size} elements; at most {MAX_FRAME}")
+        self.frames[edge] = kind.shape
         self.made[edge] = Made(op, inputs, attrs or {}, params or {})
         return edge
 

@@ -24,6 +24,8 @@ Array = NDArray[Any]
 
 MAX_FILE = 1 << 31
 MAX_ELEMENTS = 1 << 27
+#: Largest frame that flows: an image of 4096 x 4096 with 4 channels.
+MAX_FRAME = 1 << 26
 MAX_RANK = 8
 MAX_NODES = 100_000
 _UNDEFINED, _STRING, _COMPLEX = 0, 8, (14, 15)
@@ -209,8 +211,8 @@ def _info(value: Any, role: str) -> TensorInfo:
         if fixed and not 0 < dim.dim_value <= MAX_ELEMENTS:
             raise ModelError(f"has a dimension of {dim.dim_value}", where=where)
         shape.append(int(dim.dim_value) if fixed else None)
-    if prod(d or 1 for d in shape) > MAX_ELEMENTS:
-        raise ModelError(f"shape {shape} has more than {MAX_ELEMENTS} elements", where=where)
+    if prod(d or 1 for d in shape) > MAX_FRAME:
+        raise ModelError(f"shape {shape} has more than {MAX_FRAME} elements", where=where)
     known = tensor.elem_type in TensorProto.DataType.values() and tensor.elem_type not in (
         _UNDEFINED,
         _STRING,
