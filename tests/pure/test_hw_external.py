@@ -19,6 +19,7 @@ from bitwright.hw import (
     RateGoal,
     analyse,
     blocks_of,
+    describe,
     folding_of,
     graph_resources,
     map_graph,
@@ -166,6 +167,19 @@ def test_search_says_what_the_memory_lacks() -> None:
         search_folding(digits_like(), RateGoal(1, 600), family="ecp5", outside=outside)
     with pytest.raises(RecipeError, match="'pool' cannot have weights outside"):
         search_folding(digits_like(), RateGoal(1, 600), family="ecp5", outside=Outside(("pool",)))
+
+
+def test_only_matrix_units_have_weights_outside() -> None:
+    folding = Folding({"pool": NodeFolding(mem_mode="external")})
+    with pytest.raises(RecipeError, match="a pool_max block cannot have its weights outside"):
+        map_graph(digits_like(), folding)
+
+
+def test_describe_says_what_is_read() -> None:
+    hardware = map_graph(mlp("uint2", "int3"), OUTSIDE)
+    rows = {row.layer: row.read_bytes for row in describe(hardware, "ecp5")}
+    assert rows["dense"] == 36 // 12 * 5 * 8  # 36 words of 24 bits, 12 of them in 5 of 64 bits
+    assert rows["dense_2"] is None
 
 
 @pytest.mark.parametrize(

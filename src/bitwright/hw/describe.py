@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from bitwright.figures import Resources
 from bitwright.formats import parse_format
-from bitwright.hw.blocks import Block, Flatten, MatVec, blocks_of
+from bitwright.hw.blocks import Block, Depthwise, Flatten, MatVec, blocks_of
 from bitwright.hw.cost import block_resources
 from bitwright.hw.dataflow import block_intervals
+from bitwright.hw.external import memory_plan
 from bitwright.hw.names import instance_names
 from bitwright.ir import Graph, TensorType
 
@@ -31,6 +32,7 @@ class LayerRow:
         depth: of a FIFO.
         cycles: interval of the block alone.
         predicted: resources by the model.
+        read_bytes: of external weights, for a frame.
     """
 
     layer: str
@@ -51,6 +53,7 @@ class LayerRow:
     depth: int | None
     cycles: int
     predicted: Resources
+    read_bytes: int | None = None
 
     def to_json(self) -> dict[str, object]:
         table = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -65,8 +68,10 @@ def describe(graph: Graph, family: str) -> list[LayerRow]:
     """
     cycles = block_intervals(graph)
     names = instance_names(graph)
+    plan = memory_plan(graph)
+    read = {} if plan is None else {r.node: r.bytes_per_frame for r in plan.regions}
     return [
-        _row(block, names[name], cycles[name], family)
+        replace(_row(block, names[name], cycles[name], family), read_bytes=read.get(name))
         for name, block in blocks_of(graph).items()
         if not isinstance(block, Flatten)
     ]
@@ -74,7 +79,7 @@ def describe(graph: Graph, family: str) -> list[LayerRow]:
 
 def _row(block: Block, instance: str, cycles: int, family: str) -> LayerRow:
     node = block.node
-    matrix = block if isinstance(block, MatVec) else None
+    matrix = block if isinstance(block, MatVec | Depthwise) else None
     kind = None if matrix is None else parse_format(node.string("weight_format"))
     return LayerRow(
         layer=node.name,

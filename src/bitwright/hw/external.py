@@ -24,6 +24,7 @@ import numpy as np
 from bitwright.errors import GraphError, MismatchError, RecipeError, TargetError
 from bitwright.hw.blocks import MatVec, blocks_of
 from bitwright.hw.blocks.matvec import EXTERNAL
+from bitwright.hw.folding import Folding
 from bitwright.hw.memory import Bits, packing, ram_style
 from bitwright.ir import Attr, Graph
 from bitwright.ir.graph import rebuild
@@ -32,6 +33,7 @@ BURST = 16  # memory words; 16 * 256 bytes is a page
 PORT = "m_axi_gmem0"
 BASE = "gmem0_base"
 IMAGE = "weights.bin"
+_MOST_BYTES = 1 << 31  # of an image: offsets are 32-bit parameters
 _EPSILON = 1e-9
 
 
@@ -263,6 +265,22 @@ def place_weights(hardware: Graph, memory: WeightMemory, family: str) -> Graph:
     return rebuild(hardware, tuple(nodes))
 
 
+def check_modes(hardware: Graph, folding: Folding) -> None:
+    """A folding may put weights outside only where there is a matrix unit.
+
+    Raises:
+        RecipeError: an entry of its own for another block says otherwise.
+    """
+    for node in hardware:
+        own = folding.nodes.get(node.name)
+        if own is not None and own.mem_mode == EXTERNAL and node.op != "matvec":
+            raise RecipeError(
+                f"a {node.op} block cannot have its weights outside",
+                where=f"folding, {node.name}",
+                hint="mem_mode external is for matrix units; leave it out here",
+            )
+
+
 def _check_demand(hardware: Graph, units: list[MatVec], memory: WeightMemory) -> None:
     wanted = {unit.name: demand_of(unit, memory.data_bits) for unit in units}
     total = sum(wanted.values())
@@ -284,6 +302,7 @@ def memory_plan(hardware: Graph) -> MemoryPlan | None:
 
     Raises:
         GraphError: a unit has not been placed by `place_weights`, or they differ in their port.
+        TargetError: there are too many weights for one port.
     """
     units = [b for b in blocks_of(hardware).values() if isinstance(b, MatVec) and b.external]
     if not units:
@@ -302,6 +321,12 @@ def memory_plan(hardware: Graph) -> MemoryPlan | None:
         region = _region(unit, offset, data_bits)
         regions.append(region)
         offset += ceil(region.bytes / grain) * grain
+    if offset >= min(_MOST_BYTES, 1 << address_bits):
+        raise TargetError(
+            f"{offset} bytes of weights are more than the port can address",
+            where=f"weight memory of {hardware.name}",
+            hint="keep some weights internal, use fewer bits or several devices",
+        )
     memory = WeightMemory(data_bits, address_bits, beats_per_cycle=share[0])
     return MemoryPlan(tuple(regions), memory)
 
@@ -388,6 +413,7 @@ __all__ = [
     "Outside",
     "Region",
     "WeightMemory",
+    "check_modes",
     "demand_of",
     "memory_image",
     "memory_plan",

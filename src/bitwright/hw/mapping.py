@@ -9,7 +9,7 @@ from math import gcd, lcm
 from bitwright.errors import RecipeError
 from bitwright.hw.blocks import Block, MatVec, Pad, Window, block_of, blocks_of, divisors
 from bitwright.hw.dataflow import DIRECT_BEATS
-from bitwright.hw.external import WeightMemory, place_weights
+from bitwright.hw.external import WeightMemory, check_modes, place_weights
 from bitwright.hw.fifos import insert_fifos, is_fifo_name
 from bitwright.hw.folding import Folding, NodeFolding, resolve_reuse
 from bitwright.hw.memory import FAMILIES
@@ -54,6 +54,7 @@ def map_graph(
     options = options or MapOptions()
     folding = folding or Folding()
     hardware = apply_folding(template(graph), folding, options)
+    check_modes(hardware, folding)
     hardware = place_weights(hardware, options.memory, options.family)
     hardware = convert_widths(hardware)
     return insert_fifos(hardware, folding, options.family) if options.fifos else hardware

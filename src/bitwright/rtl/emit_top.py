@@ -121,7 +121,7 @@ def make_top(graph: Graph, modules: frozenset[str]) -> Top:
     )
 
 
-_PORT_WORDS = ("ap_clk", "ap_rst_n", BASE, PORT, "gmem0_ar", "gmem0_r")
+_PORT_WORDS = ("ap_clk", "ap_rst_n", BASE, PORT, "gmem0_ar", "gmem0_r", "gmem0_arbiter")
 
 
 def _top_name(name: str, modules: frozenset[str]) -> str:

@@ -53,13 +53,19 @@ class PartsSimulator:
             GraphError: a file is missing or malformed.
             ToolError: Verilator or the compiler is missing, or rejects a part.
         """
-        table = _read(folder / "partition.json")
+        path = folder / "partition.json"
         parts = []
-        for entry in table["parts"]:
-            place = folder / str(entry["folder"])
-            design = _read(place / "design.json")
-            sides = [{p["name"]: p["tensor"] for p in design[k]} for k in ("inputs", "outputs")]
-            parts.append((Simulator.build(place, workdir=workdir), sides[0], sides[1]))
+        try:
+            places = [folder / str(entry["folder"]) for entry in _read(path)["parts"]]
+            designs = [_read(place / "design.json") for place in places]
+            sides = [
+                [{p["name"]: p["tensor"] for p in design[k]} for k in ("inputs", "outputs")]
+                for design in designs
+            ]
+        except (KeyError, TypeError) as error:
+            raise GraphError(f"malformed: {error!r}", where=str(path)) from error
+        for place, (inputs, outputs) in zip(places, sides, strict=True):
+            parts.append((Simulator.build(place, workdir=workdir), inputs, outputs))
         return PartsSimulator(tuple(parts))
 
     def run(
