@@ -260,7 +260,7 @@ class _Network:
         """The image and one or two branches of it, added or concatenated, and an activation."""
         start, channels = self.edge, self.kind.channels
         ends = [start] if self.flag() else []
-        while len(ends) < 2:  # noqa: PLR2004 (operands)
+        while len(ends) < 2:
             self.edge = start
             rows = channels if op == "add" else self.draw(st.integers(1, self.limits.channels))
             self.pointwise(rows)

@@ -53,8 +53,8 @@ def classifier(weight_high: int = 7, bits: int = 4) -> Graph:
     return b.finish(scores, b.add("top_k", (scores,), name="label"))
 
 
-@given(integer_graphs(GraphLimits(blocks=2)), st.booleans())
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(integer_graphs(GraphLimits.everything(blocks=2)), st.booleans())
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_networks_agree(
     tmp_path_factory: pytest.TempPathFactory, graph: Graph, opt: bool
 ) -> None:
