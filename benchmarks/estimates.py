@@ -398,12 +398,13 @@ def predicted(line: dict[str, float], terms: dict[str, float]) -> float:
 
 
 def fit_group(family: str, group: str, rows: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """Coefficients and errors of one kind of block."""
+    """Coefficients and errors of one kind of block, from the samples that were measured."""
     graph = samples([group])
-    terms = [block_terms(block_of(graph, node), family) for node in graph]
+    nodes = [node for node in graph if node.name in rows]
+    terms = [block_terms(block_of(graph, node), family) for node in nodes]
     result: dict[str, Any] = {}
     for kind in ("lut", "ff"):
-        values = [rows[node.name][kind] for node in graph]
+        values = [rows[node.name][kind] for node in nodes]
         line = fit_line(terms, values)
         errors = [
             abs(predicted(line, row) - value) / max(value, 20.0)
@@ -450,7 +451,7 @@ def main() -> None:
     run.add_argument("family", choices=FAMILIES)
     run.add_argument("--groups", default=",".join(GROUPS))
     again = verbs.add_parser("fit")
-    again.add_argument("families", nargs="*", default=FAMILIES, choices=[*FAMILIES, []])
+    again.add_argument("families", nargs="*", default=list(FAMILIES), help="ecp5, xc7, ...")
     given = parser.parse_args()
     if given.verb == "measure":
         measure(given.family, given.groups.split(","))

@@ -12,7 +12,7 @@ from bitwright.formats import parse_format
 from bitwright.hw import Folding, NodeFolding, blocks_of, template
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType
 
-LIMITS = GraphLimits(groups=False, image=8, channels=6)
+LIMITS = GraphLimits.everything(image=8, channels=6)
 
 
 def levels(shape: tuple[int, ...], name: str) -> TensorType:

@@ -15,6 +15,7 @@ from bitwright.hw.memory import add_all
 from bitwright.ir import Graph
 
 _TABLE = "cost.json"
+_MEASURED = "ecp5"  # the family that every kind of block is measured on
 
 
 @cache
@@ -49,11 +50,19 @@ def block_resources(block: Block, family: str) -> Resources:
     if family not in families:
         raise TargetError(f"no cost model for family {family!r}; known are {sorted(families)}")
     counted = block.memory_cost(family)
-    line = families[family]["blocks"].get(block.node.op, {"lut": {"memory": 1.0}, "ff": {}})
+    line = _line(families, family, block.node.op)
     terms = block_terms(block, family)
     lut, ff = (sum(line[k].get(n, 0.0) * v for n, v in terms.items()) for k in ("lut", "ff"))
     fitted = Resources(lut=lut, ff=ff, dsp=counted.dsp, bram=counted.bram)
     return fitted + block.more_cost(family)
+
+
+def _line(families: dict[str, Any], family: str, op: str) -> dict[str, Any]:
+    """Coefficients of a kind of block; those of ECP5 where a family has none measured."""
+    line: dict[str, Any] = families[family]["blocks"].get(op) or families[_MEASURED]["blocks"].get(
+        op, {"lut": {"memory": 1.0}, "ff": {}}
+    )
+    return line
 
 
 def graph_resources(graph: Graph, family: str) -> Resources:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import gcd
 
@@ -220,6 +220,9 @@ class _Machine:
         for number, edge in enumerate(block.node.inputs):
             made.in_[number] = self._queue_of[self._root(edge)]
         deep = (block.depth, block.LATENCY) if isinstance(block, Fifo) else (_REGISTER, 1)
+        if not isinstance(block, Window) and block.firing().produce[-1] >= block.firing().fires:
+            self._in_two_parts(name, block, made)
+            return
         for number, edge in enumerate(block.node.outputs):
             made.out[number] = self._queue(edge, *deep)
         if isinstance(block, Window):
@@ -230,6 +233,23 @@ class _Machine:
                 made.latency = 1  # the rest of it is the queue's delay
             self._table(made, step_table(block.firing()))
         self._add(name, made)
+
+    def _in_two_parts(self, name: str, block: Block, first: CBlock) -> None:
+        """A block that gives the rest of its results, one a cycle, while it takes the next frame:
+        what makes the first of them, and a shift register.
+        """
+        firing = block.firing()
+        count = len(firing.produce)
+        first.kind, first.outputs, first.latency = STEPS, 1, firing.latency - 1
+        first.out[0] = self._queue(f"{name} results")
+        self._table(first, step_table(replace(firing, produce=firing.produce[:1])))
+        self._add(name, first)
+        rest = CBlock(kind=STEPS, latency=1, inputs=1, outputs=1)
+        rest.in_[0] = first.out[0]
+        rest.out[0] = self._queue(block.node.output)
+        steps = np.arange(count, dtype=np.int64)
+        self._table(rest, step_table(Firing(count, steps[:1], steps, 1)))
+        self._add(f"{name} results", rest)
 
     @staticmethod
     def _window(made: CBlock, block: Window) -> None:
