@@ -13,7 +13,7 @@ import numpy as np
 
 from bitwright import __version__
 from bitwright.errors import MismatchError
-from bitwright.hw.blocks import Block, Fifo, Instance, MatVec
+from bitwright.hw.blocks import Block, Depthwise, Fifo, Instance, MatVec
 from bitwright.hw.dataflow import analyse
 from bitwright.hw.external import IMAGE, MemoryPlan, memory_image, port_json, words_in_image
 from bitwright.hw.memory import Memory, parse_memory
@@ -157,7 +157,7 @@ def check_memories(graph: Graph, folder: Path) -> None:
 
 
 def _check_weights(block: Block, instance: Instance, plan: MemoryPlan | None, folder: Path) -> None:
-    if not isinstance(block, MatVec):
+    if not isinstance(block, MatVec | Depthwise):
         return
     region = None if plan is None else plan.region(block.name)
     if region is None:
