@@ -197,7 +197,7 @@ class Unsupported(nn.Module):
     def forward(self, x):
         x = self.norm(self.conv(x))
         x = torch.softmax(x, 1)
-        return self.head(x.mean((2, 3)) * 2)
+        return self.head(x.mean((2, 3)) * x.mean((2, 3)))
 
 
 def test_all_problems_are_listed_with_line_reason_and_advice() -> None:
@@ -209,7 +209,7 @@ def test_all_problems_are_listed_with_line_reason_and_advice() -> None:
         ("conv (Conv2d)", 1, "use zero padding"),
         ("norm (LayerNorm)", 1, "use BatchNorm"),
         ("softmax", 2, "leave it to the loss"),
-        ("mul", 3, "fold the factor"),
+        ("mul", 3, "multiply by constants only"),
     ]:
         row = next(r for r in text.splitlines() if name in r)
         assert f"test_quant_convert.py:{first + line}" in row

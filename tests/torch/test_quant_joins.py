@@ -318,3 +318,67 @@ def test_results_that_forward_drops_do_not_matter() -> None:
         "conv",
         "threshold",
     }
+
+
+class Scaled(nn.Module):
+    """Normalisation by buffers, a layer scale, and plain numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.4, 0.5]).view(1, 2, 1, 1))
+        self.register_buffer("std", torch.tensor([0.2, 0.3]).view(2, 1, 1))
+        self.gamma = nn.Parameter(torch.tensor([0.5, -2.0, 0.1]).view(3, 1, 1))
+        self.a, self.b = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 3, 1)
+        self.c = nn.Conv2d(3, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.a((x - self.mean) / self.std))
+        y = self.gamma * self.b(x) + 0.25
+        y = torch.relu(1.0 - y * 0.5)
+        return self.c(x + (-y))
+
+
+def test_constants_are_folded() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(6, 2, 5, 4)
+    policy = Policy.uniform("int8", "uint8", "uint8")
+    model = apply(Scaled(), policy, "train", x)
+    assert "gamma" in dict(model.named_parameters())
+    model(x).sum().backward()
+    assert model.gamma.grad is not None
+    frozen = apply(model, policy, "freeze")
+    assert close(model, frozen, x) < 0.02
+    assert_equal_everywhere(frozen, x)
+
+
+def test_constants_that_differ_between_pixels_or_scale_the_scores_are_refused() -> None:
+    class Places(Scaled):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.c(torch.relu(self.a(x) * self.std.view(1, 1, 1, 2)))
+
+    class Scores(Scaled):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.c(self.a(x)) * 2
+
+    with pytest.raises(ModelError):
+        apply(Places(), Policy.uniform(), "freeze", torch.rand(2, 2, 4, 2))
+    with pytest.raises(ModelError, match="after the last layer"):
+        inspect_model(Scores(), Policy.uniform())
+
+
+@pytest.mark.parametrize("order", ["nap", "npn", "pn"])
+def test_a_maximum_between_negative_gains_is_the_trained_one(order: str) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(8, 2, 8, 8)
+    layers: list[nn.Module] = [nn.Conv2d(2, 4, 3, bias=False)]
+    for letter in order:
+        norm = nn.BatchNorm2d(4)
+        norm.weight.data.copy_(torch.tensor([1.0, -1.0, -0.5, 2.0]))
+        norm.bias.data.normal_()
+        layers.append({"n": norm, "p": nn.MaxPool2d(2), "a": nn.ReLU()}[letter])
+    net = nn.Sequential(*layers, nn.ReLU(), nn.Conv2d(4, 3, 1))
+    policy = Policy.uniform("int8", "uint8", "uint8")
+    model = apply(net.eval(), policy, "train", x)
+    frozen = apply(model, policy, "freeze")
+    assert close(model, frozen, x) < 0.02
+    assert_equal_everywhere(frozen, x)

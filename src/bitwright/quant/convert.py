@@ -14,10 +14,9 @@ from bitwright.quant.decisions import Operand, Plan
 from bitwright.quant.joins import Concatenate, QuantAdd
 from bitwright.quant.layers import QuantConv2d, QuantLinear
 from bitwright.quant.plan import make_plan
-from bitwright.quant.plan_activations import is_table
 from bitwright.quant.policy import Policy
 from bitwright.quant.quantizers import ActivationQuantizer, Phase, ScaleGroup, set_phase
-from bitwright.quant.sites import JOINS, LAYERS, PASSING, Kind
+from bitwright.quant.sites import PASSING, Kind
 
 _META = "bitwright"
 _SHAPE = "bitwright_shape"
@@ -123,7 +122,7 @@ def _convert(model: nn.Module, policy: Policy, example: Tensor | None) -> fx.Gra
     copied = copy.deepcopy(model)
     # The plan is made on the copy, so that its nodes name the modules that are replaced.
     plan = make_plan(copied, policy, example)
-    quantizers = _insert_quantizers(copied, plan, policy)
+    quantizers = _insert_quantizers(copied, plan)
     for group in plan.groups:
         ScaleGroup([quantizers[node] for node in group])
     _replace_layers(copied, plan, quantizers)
@@ -137,7 +136,7 @@ def _convert(model: nn.Module, policy: Policy, example: Tensor | None) -> fx.Gra
     return result
 
 
-def _insert_quantizers(root: nn.Module, plan: Plan, policy: Policy) -> Quantizers:
+def _insert_quantizers(root: nn.Module, plan: Plan) -> Quantizers:
     """One quantizer for each decision; returns them by the node whose output they quantize."""
     made: Quantizers = {}
     taken: set[str] = set()
@@ -147,7 +146,7 @@ def _insert_quantizers(root: nn.Module, plan: Plan, policy: Policy) -> Quantizer
         quantizer = made[node] = _quantizer(plan, node, operand)
         site = plan.sites[node]
         if site.kind is not Kind.ACTIVATION or site.function is not None:
-            _add_after(root, plan, policy, node, quantizer)
+            _add_after(root, plan, node, quantizer)
             continue
         target = _own_path(root, plan, node, taken)
         taken.add(target)
@@ -198,9 +197,7 @@ def _set(root: nn.Module, path: str, module: nn.Module) -> None:
     owner.add_module(name, module)
 
 
-def _add_after(
-    root: nn.Module, plan: Plan, policy: Policy, node: fx.Node, quantizer: ActivationQuantizer
-) -> None:
+def _add_after(root: nn.Module, plan: Plan, node: fx.Node, quantizer: ActivationQuantizer) -> None:
     """Quantize what a node gives to layers and joins; other activations keep the float value."""
     site = plan.sites[node]
     path = _fresh(root, f"{site.path.replace('.', '_')}_quantizer")
@@ -210,22 +207,18 @@ def _add_after(
     inserted.meta = {k: v for k, v in node.meta.items() if k == "stack_trace"}
     whole = site.kind is Kind.INPUT or site.function is not None
     for user in list(node.users):
-        if user is not inserted and (whole or _needs_levels(plan, policy, user)):
+        if user is not inserted and (whole or _needs_levels(plan, user)):
             user.replace_input_with(node, inserted)
 
 
-def _needs_levels(plan: Plan, policy: Policy, node: fx.Node) -> bool:
+def _needs_levels(plan: Plan, node: fx.Node) -> bool:
     """Whether a node, or one behind it, takes a quantized operand."""
+    if node in plan.readers:
+        return True
     site = plan.sites.get(node)
-    if site is None:
+    if site is None or site.kind not in PASSING:
         return False
-    if site.kind in PASSING:
-        only_passed_on = plan.source(node) in plan.activations and not any(
-            plan.sites[user].kind is Kind.OUTPUT for user in node.users if user in plan.sites
-        )
-        moves = site.kind in (Kind.FLATTEN, Kind.REARRANGE) and only_passed_on
-        return moves or any(_needs_levels(plan, policy, user) for user in node.users)
-    return site.kind in (*LAYERS, *JOINS) or is_table(plan, policy, node)
+    return any(_needs_levels(plan, user) for user in node.users)
 
 
 def _replace_layers(root: nn.Module, plan: Plan, quantizers: Quantizers) -> None:
@@ -273,8 +266,17 @@ def _replace_functions(root: nn.Module, plan: Plan, quantizers: Quantizers) -> N
             if hasattr(root.get_submodule(str(node.target)), "inplace"):
                 # A quantizer keeps its output for the backward pass.
                 root.get_submodule(str(node.target)).inplace = False
+        elif site.kind is Kind.SCALE and site.replacement is not None:
+            _replace_call(root, node, site.replacement, _scale_inputs(plan, node))
         elif site.replacement is not None:
             _replace_call(root, node, site.replacement, _now(node, 1))
+
+
+def _scale_inputs(plan: Plan, node: fx.Node) -> tuple[fx.Node, ...]:
+    """The tensor first, then the constant of the model, if there is one."""
+    tensors = _now(node, 2)
+    kinds = [plan.sites[t].kind if t in plan.sites else None for t in tensors]
+    return tuple(sorted(tensors, key=lambda t: kinds[tensors.index(t)] is Kind.CONSTANT))
 
 
 def _now(node: fx.Node, count: int) -> tuple[fx.Node, ...]:

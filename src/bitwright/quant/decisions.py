@@ -54,6 +54,7 @@ class Plan:
             activation in between).
         clips: the interval kept by each of those.
         groups: nodes of ``activations`` that share one scale.
+        readers: nodes that take quantized operands.
         joins: what becomes of sums, concatenations and averages; for `explain`.
     """
 
@@ -64,6 +65,7 @@ class Plan:
     activations: dict[fx.Node, Operand] = field(default_factory=dict)
     clips: dict[fx.Node, Clip | None] = field(default_factory=dict)
     groups: list[list[fx.Node]] = field(default_factory=list)
+    readers: set[fx.Node] = field(default_factory=set)
     joins: dict[fx.Node, Operand] = field(default_factory=dict)
 
     def source(self, node: fx.Node) -> fx.Node:

@@ -170,6 +170,8 @@ _BECOMES = {
     Kind.INPUT: "quantized input",
     Kind.OUTPUT: "scores",
     Kind.BATCH_NORM: "folded into the quantizer behind it",
+    Kind.SCALE: "folded into the quantizer behind it",
+    Kind.CONSTANT: "folded into the quantizer behind it",
     Kind.MAX_POOL: "max pool",
     Kind.FLATTEN: "flatten",
     Kind.DROPOUT: "nothing",

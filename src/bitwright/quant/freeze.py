@@ -8,6 +8,7 @@ graph and spent in the next activation: ``level = round((gain * acc + offset) / 
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 
 import numpy as np
@@ -33,7 +34,7 @@ from bitwright.quant.frozen_joins import (
     LookupActivation,
     ThresholdActivation,
 )
-from bitwright.quant.joins import Concatenate, GlobalAverage, QuantAdd, Rearrange
+from bitwright.quant.joins import Concatenate, GlobalAverage, QuantAdd, Rearrange, ScaleShift
 from bitwright.quant.layers import QuantConv2d, QuantLinear
 from bitwright.quant.policy import Policy, Role
 from bitwright.quant.quantizers import ActivationQuantizer
@@ -87,7 +88,7 @@ def _refuse_unfreezable(model: fx.GraphModule) -> None:
         place = f"{node.target if module is not None else node.name}"
         line = user_line(node)
         place += f" at {line}" if line else ""
-        if node.op in ("placeholder", "output"):
+        if node.op in ("placeholder", "output", "get_attr"):
             continue
         if isinstance(module, nn.Conv2d | nn.Linear):
             problems.append(f"{place}: its weight is kept float; give it a format in the policy")
@@ -108,11 +109,13 @@ def _step(walk: Walk, node: fx.Node) -> None:
         one = np.ones(1)
         shape = walk.shapes.get(node, ())
         walk.edges[node] = Edge(new, one, np.zeros(1), 0, 0, str(node.target), shape)
+    elif node.op == "get_attr":
+        walk.constants[node] = operator.attrgetter(str(node.target))(walk.model)
     elif node.op == "output":
         _finish(walk, walk.edges[node.args[0]])
     else:
         module = walk.model.get_submodule(str(node.target))
-        operands = [walk.edges[source] for source in node.args]
+        operands = [walk.edges[source] for source in node.args if source in walk.edges]
         if any(any(edge.border) for edge in operands) and type(module) not in _BORDERED:
             raise broken(str(node.target), "a border of zeros is in front of it", "pad elsewhere")
         walk.edges[node] = _STEPS[type(module)](walk, node, module, *operands)
@@ -257,6 +260,36 @@ def _batch_norm(
     return replace(edge, gain=edge.gain * factor, offset=(edge.offset - mean) * factor + shift)
 
 
+def _scale(walk: Walk, node: fx.Node, module: ScaleShift, edge: Edge) -> Edge:
+    """A constant factor or shift, gathered into gain and offset."""
+    constant: FloatArray | float | None = module.number
+    if constant is None and module.operation != "neg":
+        constant = _per_channel(walk.constants[node.args[1]], edge, str(node.target))
+    factor, shift = module.affine(constant)
+    offset = edge.offset * factor + np.asarray(shift, dtype=np.float64)
+    return replace(edge, gain=edge.gain * factor, offset=offset)
+
+
+def _per_channel(constant: Tensor, edge: Edge, path: str) -> FloatArray:
+    """A constant of the model as (C,) or (1,).
+
+    Raises:
+        ModelError: it differs between pixels.
+    """
+    sizes = list(constant.shape)
+    axes = max(len(edge.shape), 1)
+    if len(sizes) == axes + 1 and sizes[0] == 1:
+        sizes = sizes[1:]  # the batch axis
+    sizes = [1] * (axes - len(sizes)) + sizes
+    if len(sizes) != axes or any(size != 1 for size in sizes[1:]):
+        raise ModelError(
+            f"a constant of shape {tuple(constant.shape)} differs between pixels",
+            where=path,
+            hint="use one number, or one a channel: shape (1, C, 1, 1)",
+        )
+    return constant.detach().cpu().to(torch.float64).numpy().reshape(-1)
+
+
 def _flatten(walk: Walk, node: fx.Node, flatten: nn.Flatten, edge: Edge) -> Edge:
     if len(edge.shape) == 1:
         return edge
@@ -296,6 +329,7 @@ _STEPS = {
     nn.ConstantPad2d: freeze_joins.padded,
     QuantAdd: freeze_joins.add,
     Concatenate: freeze_joins.concat,
+    ScaleShift: _scale,
     **dict.fromkeys(elementwise.MODULES, _function),
 }
 #: What takes a border of zeros along.

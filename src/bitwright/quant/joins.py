@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +99,39 @@ class QuantAdd(nn.Module):
 
     def extra_repr(self) -> str:
         return "" if self.sign > 0 else "a - b"
+
+
+class ScaleShift(nn.Module):
+    """A tensor multiplied by, divided by, or added to a constant.
+
+    Args:
+        operation: mul, div, add, sub or neg.
+        number: the constant; None where it is a second argument, a tensor of the model.
+        swapped: the constant stands first: ``c - x``.
+    """
+
+    def __init__(self, operation: str, number: float | None, swapped: bool) -> None:
+        super().__init__()
+        self.operation, self.number, self.swapped = operation, number, swapped
+
+    def forward(self, x: Tensor, constant: Tensor | None = None) -> Tensor:
+        factor, shift = self.affine(self.number if constant is None else constant)
+        return x * factor + shift
+
+    def affine(self, constant: Any) -> tuple[Any, Any]:
+        """(factor, shift) with ``result = x * factor + shift``."""
+        if self.operation == "neg":
+            return -1.0, 0.0
+        if self.operation == "mul":
+            return constant, 0.0
+        if self.operation == "div":
+            return 1.0 / constant, 0.0
+        if self.operation == "add":
+            return 1.0, constant
+        return (-1.0, constant) if self.swapped else (1.0, -constant)
+
+    def extra_repr(self) -> str:
+        return self.operation if self.number is None else f"{self.operation} {self.number:g}"
 
 
 class Concatenate(nn.Module):

@@ -24,7 +24,7 @@ from bitwright.quant.plan_activations import (
 )
 from bitwright.quant.policy import Granularity, Layer, Policy, Role
 from bitwright.quant.shapes import example_shapes
-from bitwright.quant.sites import LAYERS, PASSING, Kind, Site, classify, refuse
+from bitwright.quant.sites import AFFINE, LAYERS, PASSING, Kind, Site, classify, refuse
 from bitwright.quant.trace import trace
 
 #: Roundings that a multiply-shift activation can have in hardware.
@@ -163,7 +163,7 @@ def _layers(plan: Plan) -> dict[fx.Node, Layer]:
 def _before_output(plan: Plan) -> set[fx.Node]:
     """The layers whose accumulators are the scores."""
     found, queue = set(), [plan.output]
-    through = (*PASSING, Kind.BATCH_NORM, Kind.ADD, Kind.AVG_POOL)
+    through = (*PASSING, *AFFINE, Kind.ADD, Kind.AVG_POOL)
     while queue:
         node = queue.pop()
         site = plan.sites[node]
@@ -215,6 +215,12 @@ def _check_last(plan: Plan) -> None:
     """Scores that are compared share one scale: per-tensor weights, no batch norm behind them."""
     node = plan.source(plan.output)
     site = plan.sites[node]
+    if site.kind is Kind.SCALE:
+        raise ModelError(
+            "the scores are scaled or shifted after the last layer",
+            where=site.place,
+            hint="leave that to the loss, or to whoever reads the scores",
+        )
     if site.kind is Kind.BATCH_NORM and _before_output(plan):
         raise ModelError(
             "batch norm after the last layer gives every score a scale of its own",

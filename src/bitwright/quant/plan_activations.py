@@ -20,7 +20,16 @@ from bitwright.formats import BipolarFormat, IntegerFormat
 from bitwright.quant.decisions import Operand, Plan, Problem
 from bitwright.quant.policy import Change, Layer, Policy, Resolved, Role, complete
 from bitwright.quant.sign_fit import fit
-from bitwright.quant.sites import JOINS, LAYERS, PASSING, Clip, Kind, Site, copy_tensor
+from bitwright.quant.sites import (
+    AFFINE,
+    JOINS,
+    LAYERS,
+    PASSING,
+    Clip,
+    Kind,
+    Site,
+    copy_tensor,
+)
 
 #: Bits of the quantizer in front of an activation that becomes a table, unless a rule for
 #: ``LAYER.input`` says otherwise.
@@ -43,11 +52,11 @@ def decide_activations(plan: Plan, policy: Policy) -> None:
             plan.activations[node] = Operand(layer, Role.ACTIVATION, fitted.spec, fitted.reason)
             plan.clips[node] = clip
     for node, site in plan.sites.items():
-        if site.kind in LAYERS or site.kind in JOINS or _loses_scale(plan, node):
+        table = is_table(plan, policy, node)
+        if table or site.kind in (*LAYERS, *JOINS) or _loses(plan, node):
+            plan.readers.add(node)
             for operand in site.operands:
-                _insert(plan, policy, node, operand)
-        elif is_table(plan, policy, node):
-            _insert(plan, policy, node, site.operands[0], table=True)
+                _insert(plan, policy, node, operand, table)
     _group(plan, common_concats(plan, policy))
     for node, site in plan.sites.items():
         if site.kind in JOINS:
@@ -69,6 +78,23 @@ def is_table(plan: Plan, policy: Policy, node: fx.Node) -> bool:
     return not function.monotone or bits > policy.threshold_bits
 
 
+def _loses(plan: Plan, node: fx.Node) -> bool:
+    """Whether something would be lost if a node did not read levels."""
+    return _loses_scale(plan, node) or _turns_maximum(plan, node)
+
+
+def _turns_maximum(plan: Plan, node: fx.Node) -> bool:
+    """Whether a maximum lies between two factors per channel, either of which may be negative."""
+    site = plan.sites[node]
+    if site.kind not in AFFINE:
+        return False
+    pooled, source = False, site.operands[0]
+    while plan.sites[source].kind in PASSING:
+        pooled = pooled or plan.sites[source].kind is Kind.MAX_POOL
+        source = plan.sites[source].operands[0]
+    return pooled and plan.sites[source].kind in AFFINE
+
+
 def _loses_scale(plan: Plan, node: fx.Node) -> bool:
     """Whether a node moves elements between channels that still have a scale or offset each."""
     site = plan.sites[node]
@@ -77,7 +103,7 @@ def _loses_scale(plan: Plan, node: fx.Node) -> bool:
     if not _leads_beyond(plan, node):
         return False
     source = plan.source(node)
-    if plan.sites[source].kind is Kind.BATCH_NORM:
+    if plan.sites[source].kind in AFFINE:
         return True
     if plan.sites[source].kind not in LAYERS:
         return False

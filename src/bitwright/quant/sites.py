@@ -21,7 +21,7 @@ from torch import fx, nn
 from bitwright.quant import site_checks as checks
 from bitwright.quant.elementwise import MODULES as ELEMENTWISE
 from bitwright.quant.elementwise import Elementwise, module_for, of_module
-from bitwright.quant.joins import GlobalAverage, Rearrange, rearrange
+from bitwright.quant.joins import GlobalAverage, Rearrange, ScaleShift, rearrange
 from bitwright.quant.site_checks import Complaint, argument, pair
 from bitwright.quant.trace import user_line
 
@@ -45,6 +45,8 @@ class Kind(StrEnum):
     ADD = "add"
     CAT = "cat"
     AVG_POOL = "avg_pool"
+    SCALE = "scale"
+    CONSTANT = "constant"
     COPY = "copy"
     SIZE = "size"
 
@@ -59,6 +61,8 @@ PASSING = (
     Kind.REARRANGE,
     Kind.PAD,
 )
+#: Kinds that multiply and add a constant, one for all or one a channel.
+AFFINE = (Kind.BATCH_NORM, Kind.SCALE)
 #: Kinds with a weight.
 LAYERS = (Kind.CONV, Kind.LINEAR)
 #: Kinds whose operands are quantized, each by its activation or by an inserted quantizer.
@@ -72,8 +76,8 @@ _ADVICE = {
     "instancenorm2d": "use BatchNorm, which folds into the thresholds",
     "convtranspose2d": "use nn.Upsample(scale_factor=2) and a Conv2d",
     "conv1d": "use Conv2d with a height of one",
-    "mul": "fold the factor into the next layer, or use BatchNorm",
-    "truediv": "fold the divisor into the next layer, or use BatchNorm",
+    "mul": "a product of two tensors has no few-bit form here; multiply by constants only",
+    "truediv": "divide by constants only",
     "conv2d": "use an nn.Conv2d layer, so that its weight has a quantizer of its own",
     "linear": "use an nn.Linear layer, so that its weight has a quantizer of its own",
     "batch_norm": "use an nn.BatchNorm2d or nn.BatchNorm1d layer",
@@ -203,6 +207,32 @@ _FUNCTIONS: dict[Any, Kind] = {
     F.pad: Kind.PAD,
     copy_tensor: Kind.COPY,
 }
+#: Functions and methods of a tensor and a constant.
+_SCALES: dict[Any, str] = {
+    operator.mul: "mul",
+    operator.imul: "mul",
+    torch.mul: "mul",
+    "mul": "mul",
+    "mul_": "mul",
+    operator.truediv: "div",
+    operator.itruediv: "div",
+    torch.div: "div",
+    "div": "div",
+    "div_": "div",
+    operator.neg: "neg",
+    torch.neg: "neg",
+    "neg": "neg",
+    operator.add: "add",
+    operator.iadd: "add",
+    torch.add: "add",
+    "add": "add",
+    "add_": "add",
+    operator.sub: "sub",
+    operator.isub: "sub",
+    torch.sub: "sub",
+    "sub": "sub",
+    "sub_": "sub",
+}
 _METHODS: dict[str, Kind] = {
     "relu": Kind.ACTIVATION,
     "relu_": Kind.ACTIVATION,
@@ -233,7 +263,7 @@ def classify(node: fx.Node, modules: dict[str, nn.Module]) -> Site:
         return _call(node, name, _FUNCTIONS.get(node.target))
     if node.op == "call_method":
         return _call(node, str(node.target), _METHODS.get(str(node.target)))
-    return refuse(node, node.name, "parameter", "a parameter used outside a layer", "use a layer")
+    return Site(node, Kind.CONSTANT, str(node.target), "constant")
 
 
 def refuse(node: fx.Node, path: str, kind: str, problem: str, advice: str) -> Site:
@@ -277,7 +307,31 @@ def _module_clip(module: nn.Module) -> Clip | None:
     return _RELU if isinstance(module, nn.ReLU) else None
 
 
+def _scale(node: fx.Node, name: str) -> Site | None:
+    """The site of a tensor scaled or shifted by a constant; None if it is something else."""
+    operation = _SCALES.get(node.target)
+    extra = {k for k in node.kwargs if k != "other"}
+    if operation is None or extra:
+        return None
+    given = [*node.args, *node.kwargs.values()]
+    tensors = [a for a in given if isinstance(a, fx.Node) and a.op != "get_attr"]
+    if len(tensors) != 1 or len(given) != (1 if operation == "neg" else 2):
+        return None
+    swapped = given[0] is not tensors[0]
+    if swapped and operation == "div":
+        return refuse(node, node.name, name, "it divides by a tensor", "divide by constants only")
+    constants = [a for a in given if a is not tensors[0]]
+    number = constants[0] if constants and not isinstance(constants[0], fx.Node) else None
+    if number is not None and not isinstance(number, int | float):
+        return None
+    replacement = ScaleShift(operation, number, swapped)
+    return Site(node, Kind.SCALE, node.name, name, tuple(tensors), replacement=replacement)
+
+
 def _call(node: fx.Node, name: str, kind: Kind | None) -> Site:
+    scaled = _scale(node, name)
+    if scaled is not None:
+        return scaled
     same = module_for(node.target, node.args[1:], dict(node.kwargs))
     if same is not None:
         function = of_module(same)

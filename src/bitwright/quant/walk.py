@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from bitwright.errors import ModelError
 from bitwright.formats.rounding import FloatArray
@@ -68,6 +68,7 @@ class Walk:
     graph: fx.Graph = field(default_factory=fx.Graph)
     root: nn.Module = field(default_factory=nn.Module)
     edges: dict[fx.Node, Edge] = field(default_factory=dict)
+    constants: dict[fx.Node, Tensor] = field(default_factory=dict)
 
     def emit(self, path: str, module: nn.Module, *arguments: fx.Node) -> fx.Node:
         """Add a module and a call of it."""
