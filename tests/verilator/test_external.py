@@ -69,12 +69,11 @@ class Design:
 @pytest.mark.parametrize(
     ("folding", "memory", "formats"),
     [
-        (choices(fc=(2, 4)), WeightMemory(), ("uint2", "int3n")),
         (choices(conv=(3, 2), fc=(4, 5), scores=(1, 3)), WeightMemory(128), ("uint2", "int3n")),
         (choices(conv=(2, 9), fc=(3, 9)), WeightMemory(64, 40), ("bipolar", "bipolar")),
         (choices(fc=(4, 15), scores=(1, 1)), WeightMemory(512, latency=200), ("int4", "int5")),
     ],
-    ids=["one", "three", "binary", "wide"],
+    ids=["three", "binary", "wide"],
 )
 def test_values_rate_and_traffic(
     folding: Folding, memory: WeightMemory, formats: tuple[str, str], tmp_path: Path
