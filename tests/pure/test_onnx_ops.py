@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.onnx_models import QONNX, File, run_file
 from tests.strategies import GraphLimits, integer_graphs
 
-from bitwright.errors import GraphError
+from bitwright.errors import GraphError, ModelError
 from bitwright.ir import Graph, random_feeds
 from bitwright.lower.export_qdq import export_qdq
 from bitwright.lower.export_qonnx import qonnx_model
@@ -249,6 +249,17 @@ def _qdq(net: File) -> None:
     net.raw("Conv", data, held, bias, pads=(1, 1, 1, 1))
 
 
+def _spelled_out(net: File) -> None:
+    """A quantizer in standard operators: divide, round, clip, multiply."""
+    conv(net, 3, 2, 1, 1)
+    _bn(net)
+    net.op("Div", net.const(0.5))
+    net.op("Round")
+    net.op("Clip", net.const(-4.0), net.const(3.0))
+    net.op("Mul", net.const(0.5))
+    conv(net, 2, 3, 3, 3, pads=(1, 1, 1, 1))
+
+
 CASES: dict[str, Build] = {
     "conv, asymmetric pads and strides": lambda n: conv(
         n, 3, 2, 3, 2, pads=(1, 0, 2, 1), strides=(2, 1)
@@ -314,6 +325,7 @@ CASES: dict[str, Build] = {
     "space to depth": lambda n: (n.op("SpaceToDepth", blocksize=2), conv(n, 3, 8, 1, 1)),
     "resize": _resize,
     "pad": _pad_conv,
+    "quantizer spelled out": _spelled_out,
     "qdq": _qdq,
 }  # fmt: skip
 
@@ -359,6 +371,25 @@ def test_a_quantizer_of_the_input_can_become_hardware() -> None:
     found = imported.graph.run({"x": imported.levels(pixels)})[edge]
     reals = (pixels / 256).astype(np.float32)
     assert np.array_equal(found, outside.graph.run({"x": outside.levels(reals)})[edge])
+
+
+def test_a_fixed_batch_is_one_sample() -> None:
+    def body(batch: int) -> bytes:
+        net = File(batch, 2, 3, 1)
+        net.quant(4, 0.25)
+        net.op("Reshape", net.const((batch, 6), np.int64))
+        net.op("MatMul", net.const(weights(6, 3)))
+        return net.model()
+
+    assert load(body(8)).graph == load(body(1)).graph
+
+
+def test_a_fraction_is_no_integer() -> None:
+    net = File(1, 6)
+    net.quant(4, 0.25)
+    net.op("Cast", to=6)
+    with pytest.raises(ModelError, match=r"Cast_1.*casts real numbers"):
+        load(net.model())
 
 
 def test_xnor_popcount() -> None:

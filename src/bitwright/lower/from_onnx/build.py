@@ -389,7 +389,9 @@ class Importer:
         if form is not None:
             return value, *form
         value = self.tabulated(value, node)
-        return value, value.unit, np.zeros(1)
+        form = value.affine()
+        assert form is not None  # tabulated leaves affine steps at most
+        return value, *form
 
     def tabulated(self, value: Value, node: OnnxNode) -> Value:
         """Steps such as Relu on quantized levels, where they give whole levels again: a table.

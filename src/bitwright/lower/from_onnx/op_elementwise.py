@@ -127,6 +127,14 @@ def _norm(low: Importer, node: OnnxNode) -> Value:
     return value.then("norm", *constants)
 
 
+def _is_whole(value: Value) -> bool:
+    """Whether only whole numbers can occur."""
+    form = value.affine()
+    if not value.edge or form is None:
+        return False
+    return not any((part % 1).any() for part in form)
+
+
 def _simple(low: Importer, node: OnnxNode) -> Value:
     value = low.data(node, 0)
     match node.op:
@@ -134,8 +142,7 @@ def _simple(low: Importer, node: OnnxNode) -> Value:
             return value
         case "Cast":
             kind = cast(node, np.zeros(1)).dtype
-            whole = np.issubdtype(kind, np.integer)
-            if whole and (value.affine() is None or not value.edge):
+            if np.issubdtype(kind, np.integer) and not _is_whole(value):
                 raise node.error("casts real numbers to integers", "use a quantizer")
             return value
         case "Neg":

@@ -260,8 +260,10 @@ def _resize(low: Importer, node: OnnxNode) -> Value:
     value, place = low.image(low.data(node, 0), node)
     value = low.settled(value, node)
     factor = _factor(low, node, value)
-    rule = node.string("coordinate_transformation_mode", "half_pixel")
-    rounding = node.string("nearest_mode", "round_prefer_floor")
+    # Up to operator set 10, Resize has no such attributes and two inputs.
+    first = len(node.inputs) == 2
+    rule = node.string("coordinate_transformation_mode", "asymmetric" if first else "half_pixel")
+    rounding = node.string("nearest_mode", "floor" if first else "round_prefer_floor")
     plain = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")}
     plain |= {("half_pixel", "round_prefer_ceil"), ("pytorch_half_pixel", "round_prefer_floor")}
     if node.op == "Resize" and (rule, rounding) not in plain:
@@ -273,7 +275,7 @@ def _resize(low: Importer, node: OnnxNode) -> Value:
 
 
 def _factor(low: Importer, node: OnnxNode, value: Value) -> tuple[int, int]:
-    places = (1,) if node.op == "Upsample" else (2, 3)
+    places = (1,) if node.op == "Upsample" or len(node.inputs) == 2 else (2, 3)
     factors: tuple[float, ...] = node.attrs.get("scales", ())
     for index in places:
         if node.has(index):

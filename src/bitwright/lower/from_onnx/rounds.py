@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,16 +24,33 @@ _LIMIT = 1 << 61
 _MAX_BITS = 16
 
 
-def _split(value: Value) -> tuple[Value, Step, tuple[Step, ...]] | None:
-    """What comes before the last rounding, the rounding, and the clips behind it."""
-    for place in reversed(range(len(value.steps))):
-        step = value.steps[place]
-        if step.op in (*_ROUNDINGS, "ceil"):
-            before = Value(value.edge, value.shape, value.order, value.unit, value.steps[:place])
-            return before, step, value.steps[place + 1 :]
-        if step.op != "clip":
-            return None
-    return None
+class _Parts(NamedTuple):
+    """Steps before the last rounding, up to it and the clips behind it, and the affine rest."""
+
+    before: Value
+    rounding: Step
+    whole: Value
+    clips: tuple[Step, ...]
+    rest: tuple[Step, ...]
+
+
+def _split(value: Value) -> _Parts | None:
+    places = [k for k, step in enumerate(value.steps) if step.op in (*_ROUNDINGS, "ceil")]
+    if not places:
+        return None
+    end = places[-1] + 1
+    while end < len(value.steps) and value.steps[end].op == "clip":
+        end += 1
+    rest = value.steps[end:]
+    if any(step.affine() is None for step in rest):
+        return None
+    return _Parts(
+        replace(value, steps=value.steps[: places[-1]]),
+        value.steps[places[-1]],
+        replace(value, steps=value.steps[:end]),
+        value.steps[places[-1] + 1 : end],
+        rest,
+    )
 
 
 def _dyadic(gain: Floats, offset: Floats, reach: int) -> int | None:
@@ -47,11 +65,14 @@ def _dyadic(gain: Floats, offset: Floats, reach: int) -> int | None:
 
 
 def requantized(low: Importer, value: Value, node: OnnxNode) -> Value | None:
-    """The value on an edge of whole numbers, if its steps end by rounding to them."""
+    """The value on an edge of whole numbers, if among its steps is a rounding to them.
+
+    What multiplies and adds behind it (a fake quantizer spelled out) stays as steps.
+    """
     parts = _split(value)
     if parts is None:
         return None
-    before, rounding, clips = parts
+    before, rounding, value, clips, rest = parts
     kind = low.kind(value)
     levels = np.array([kind.lo, kind.hi])[:, None]
     ends = value.reals(np.broadcast_to(levels, (2, value.rows)))
@@ -66,7 +87,8 @@ def requantized(low: Importer, value: Value, node: OnnxNode) -> Value | None:
     one = np.ones(1)
     if form is None or shift is None:
         clip = (np.zeros(1), np.full(1, float(lo)), np.full(1, float(hi)))
-        return low.quantize(value, Quantizer("quant", lo, hi, 1, one, (one, *clip)), node)
+        made = low.quantize(value, Quantizer("quant", lo, hi, 1, one, (one, *clip)), node)
+        return replace(made, steps=rest)
     try:
         name = format_for(lo, hi)
     except FormatError as error:
@@ -87,4 +109,4 @@ def requantized(low: Importer, value: Value, node: OnnxNode) -> Value | None:
     edge = low.cached(
         (*key, rounding.op), lambda: low.add("requant", (value.edge,), node, attrs, params)
     )
-    return Value(edge, value.shape, value.order, one)
+    return Value(edge, value.shape, value.order, one, rest)
