@@ -233,16 +233,21 @@ void bw_top_k(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end) 
   for (int64_t image = begin; image < end; image++) {
     const uint8_t *from = tile->arena + op->in.offset + image * op->in.pitch;
     uint8_t *to = tile->arena + op->out.offset + image * op->out.pitch;
-    int64_t last = 0, last_index = -1;
-    for (int k = 0; k < op->out.c; k++) {
-      int64_t best = 0, index = -1;
+    int64_t best = bw_load(from, op->in.kind, 0), index = 0;
+    for (int c = 1; c < op->in.c; c++) {
+      const int64_t x = bw_load(from, op->in.kind, c);
+      if (x > best) best = x, index = c;
+    }
+    bw_store(to, op->out.kind, 0, index - op->out.zero);
+    for (int k = 1; k < op->out.c; k++) {
+      const int64_t last = best, last_index = index;
+      index = -1;
       for (int c = 0; c < op->in.c; c++) {
         const int64_t x = bw_load(from, op->in.kind, c);
-        const int open = last_index < 0 || x < last || (x == last && c > last_index);
+        const int open = x < last || (x == last && c > last_index);
         if (open && (index < 0 || x > best)) best = x, index = c;
       }
       bw_store(to, op->out.kind, k, index - op->out.zero);
-      last = best, last_index = index;
     }
   }
 }
