@@ -59,12 +59,11 @@ def test_every_stream_fits_both_its_ends(case: tuple[Graph, Folding]) -> None:
     blocks = blocks_of(hardware)
     ports = {e: p for b in blocks.values() for e, p in zip(b.node.outputs, b.outputs, strict=True)}
     for node in hardware:
-        (edge,) = node.inputs
-        assert len(hardware.consumers(edge)) == 1
-        if edge in ports:
-            want = blocks[node.name].inputs[0]
-            assert (ports[edge].lanes, ports[edge].width) == (want.lanes, want.width)
-            assert isinstance(blocks[node.name], Flatten) or ports[edge].beats == want.beats
+        for edge, want in zip(node.inputs, blocks[node.name].inputs, strict=True):
+            assert len(hardware.consumers(edge)) == 1
+            if edge in ports:
+                assert (ports[edge].lanes, ports[edge].width) == (want.lanes, want.width)
+                assert isinstance(blocks[node.name], Flatten) or ports[edge].beats == want.beats
 
 
 @given(mapped_networks())
@@ -202,6 +201,68 @@ def test_several_readers_of_an_edge_get_forks_and_outputs_keep_their_names() -> 
     assert hardware.outputs == ("one", "two", "label")
     assert sum(node.op == "fork" for node in hardware) == 2
     assert_same(graph, hardware)
+
+
+def test_an_edge_read_twice_comes_in_two_streams_and_joins_convert_each_input() -> None:
+    net = Net((4, 4, 6), "uint4", "int4n")
+    start = net.edge
+    net.add(start, (1, 3))
+    doubled = net.edge
+    net.at(start).conv(4, 1).threshold().concat(doubled, start)
+    graph = net.finish(label=False)
+    folding = Folding({"add": NodeFolding(pe=3), "concat": NodeFolding(pe=2)})
+    hardware = map_graph(graph, folding)
+    verify(hardware)
+    assert_same(graph, hardware)
+    assert sum(node.op == "fork" for node in hardware) == 3  # x is read four times
+    assert {"concat_part0", "concat"} <= {n.name for n in hardware if n.op == "concat"}
+    assert "concat_in0_dwc0" in {node.name for node in hardware}
+    assert map_graph(graph, folding_of(hardware)) == hardware
+
+
+def test_a_depthwise_unit_and_its_window_have_the_same_lanes() -> None:
+    graph = Net((5, 5, 6), "uint4", "int4n").depthwise().threshold().finish(label=False)
+    for choice in ({"dw": NodeFolding(pe=3)}, {"dw_window": NodeFolding(simd=3)}):
+        hardware = map_graph(graph, Folding(choice))
+        assert block_of(hardware, hardware.node("dw")).lanes == (3, 3)
+        assert block_of(hardware, hardware.node("dw_window")).lanes == (3, 3)
+        assert_same(graph, hardware)
+    both = Folding({"dw": NodeFolding(pe=3), "dw_window": NodeFolding(simd=2)})
+    with pytest.raises(RecipeError, match="PE=3 differs from SIMD=2 of dw_window"):
+        map_graph(graph, both)
+    # As FINN's folding files say it for a VVAU.
+    hardware = map_graph(graph, parse_folding({"dw": {"PE": 2, "ram_style": "block"}}))
+    assert hardware.node("dw").integer("pe") == 2
+
+
+def test_grouped_convolutions_of_any_group_size() -> None:
+    for groups, rows in ((2, 4), (4, 8), (4, 4), (2, 2)):
+        net = Net((5, 4, 4), "uint4", "int4n").grouped(rows, 3, groups, padding=1)
+        graph = net.threshold().finish(label=False)
+        hardware = map_graph(graph)
+        ops = {node.op for node in hardware}
+        assert ("depthwise" in ops) == (groups == rows == 4)
+        assert_same(graph, hardware)
+
+
+def test_pools_of_the_whole_image_need_no_window() -> None:
+    graph = Net((4, 4, 6), "uint4", "int4n").average(4).flatten().dense(3, name="s").finish()
+    hardware = map_graph(graph)
+    assert "window" not in {node.op for node in hardware}
+    assert_same(graph, hardware)
+
+
+def test_fifo_memory_can_be_given_by_the_name_of_the_fifo() -> None:
+    folding = Folding({"dense_2": NodeFolding(depth=4096)})
+    graph = mlp("uint4", "int4n")
+    assert map_graph(graph, folding).node("dense_2_fifo").string("ram_style") == "block"
+    named = {**folding.nodes, "dense_2_fifo": NodeFolding(ram_style="distributed")}
+    hardware = map_graph(graph, Folding(named))
+    assert hardware.node("dense_2_fifo").string("ram_style") == "distributed"
+    with pytest.raises(RecipeError, match="dense_9_fifo"):
+        map_graph(graph, Folding({"dense_9_fifo": NodeFolding(ram_style="block")}))
+    with pytest.raises(RecipeError, match="depth has 2 entries for 1 inputs"):
+        map_graph(graph, Folding({"dense_2": NodeFolding(depth=(4, 4))}))
 
 
 def test_description_has_the_figures_of_every_block() -> None:
