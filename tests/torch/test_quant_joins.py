@@ -133,6 +133,15 @@ class Joined(nn.Module):
         return self.reader(torch.cat([torch.relu(self.a(x)), torch.relu(self.b(x))], 1))
 
 
+class Mean(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x.mean((2, 3)))
+
+
 def lowered(model: nn.Module, x: torch.Tensor, policy: Policy | None = None):
     frozen = apply(model.eval(), Policy.uniform() if policy is None else policy, "freeze", x)
     assert_equal_everywhere(frozen, x)
@@ -150,8 +159,9 @@ def lowered(model: nn.Module, x: torch.Tensor, policy: Policy | None = None):
         (nn.Sequential(nn.Flatten(), nn.Linear(96, 2)), 1),
         (nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(6, 4, 1, groups=2)), 1),
         (nn.Identity(), 1),
+        (Mean(), 1),
     ],
-    ids=["conv", "depthwise", "norm", "average", "scores", "dense", "grouped", "output"],
+    ids=["conv", "depthwise", "norm", "average", "scores", "dense", "grouped", "output", "mean"],
 )
 def test_a_concat_has_one_scale_only_where_a_product_reads_it(reader, scales) -> None:
     torch.manual_seed(0)

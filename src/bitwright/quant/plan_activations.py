@@ -18,6 +18,7 @@ from torch import fx
 
 from bitwright.formats import BipolarFormat, IntegerFormat
 from bitwright.quant.decisions import Operand, Plan, Problem
+from bitwright.quant.joins import GlobalAverage
 from bitwright.quant.policy import Change, Layer, Policy, Resolved, Role, complete
 from bitwright.quant.sign_fit import fit
 from bitwright.quant.sites import (
@@ -188,10 +189,15 @@ def _demands(plan: Plan, policy: Policy | None) -> Iterator[tuple[fx.Node, bool]
                 yield site.operands[0], False
         elif site.kind in (Kind.LINEAR, Kind.ADD):
             yield from ((operand, False) for operand in site.operands)
-        elif site.kind in (Kind.FLATTEN, Kind.REARRANGE, Kind.OUTPUT):
+        elif site.kind in (Kind.FLATTEN, Kind.REARRANGE, Kind.OUTPUT) or _flattens(site):
             yield site.operands[0], True
         elif site.function is not None and (policy is None or is_table(plan, policy, node)):
             yield site.operands[0], False
+
+
+def _flattens(site: Site) -> bool:
+    """Whether an average gives a vector: ``mean((2, 3))``."""
+    return isinstance(site.replacement, GlobalAverage) and not site.replacement.keep
 
 
 def _mark(plan: Plan, tensor: fx.Node, through: bool, found: set[fx.Node]) -> None:
