@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 GRAPH = "graph.bwg"
 REPORT = "import.json"
 RTL = "rtl"
+FOLDING = "final_hw_config.json"
 FORMATS = ("qonnx", "qdq", "artifact")
 _CHECK_FRAMES = 4
 _SIMULATED = 3
@@ -61,6 +63,7 @@ def import_file(
 
     Raises:
         DataError, ModelError: the file cannot be imported; nothing is written.
+        RunError: the folder holds something else.
         TargetError: it does not fit the target; the graph is kept.
     """
     from bitwright.lower import optimise
@@ -68,6 +71,7 @@ def import_file(
 
     if simulate and target is None:
         raise RecipeError("simulating needs RTL", where="--simulate", hint="name a --target")
+    _check_place(out)
     progress("importing", 0, 0)
     imported = load(
         path,
@@ -79,12 +83,24 @@ def import_file(
     graph = optimise(imported.graph, check=_CHECK_FRAMES)
     report = _report(path, imported, graph)
     out.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(out / RTL, ignore_errors=True)  # of an earlier import
+    (out / FOLDING).unlink(missing_ok=True)
     save_graph(graph, out / GRAPH)
     atomic_write(out / REPORT, json.dumps(report, indent=1) + "\n")
     if target is not None:
         report["hardware"] = _hardware(graph, out, target, simulate, progress)
         atomic_write(out / REPORT, json.dumps(report, indent=1) + "\n")
     return report
+
+
+def _check_place(out: Path) -> None:
+    """A folder of an earlier import is replaced, anything else is left alone."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not (out / REPORT).is_file():
+        raise RunError(
+            "is there already and was not made by `bitwright import`",
+            where=str(out),
+            hint="name another folder",
+        )
 
 
 def _report(path: Path, imported: Imported, graph: Graph) -> dict[str, Any]:
@@ -134,7 +150,7 @@ def _hardware(
     _require_equal(graph, graph.run(feeds), hardware.run(feeds), "the hardware graph")
     progress("writing the RTL", 0, 0)
     emit(hardware, out / RTL)
-    folding_of(hardware).save(out / "final_hw_config.json")
+    folding_of(hardware).save(out / FOLDING)
     mapped = describe_mapping(hardware, target, wanted.clock_mhz)
     facts: dict[str, Any] = {
         "target": name,

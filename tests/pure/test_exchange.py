@@ -95,6 +95,16 @@ def test_refusals(
     assert not list((tmp_path / "here").iterdir())
 
 
+def test_a_folder_of_someone_else_is_left_alone(tmp_path: Path, onnx_file: Path) -> None:
+    out = tmp_path / "out"
+    for _ in range(2):  # its own folder it replaces
+        assert cli.run(["import", str(onnx_file), "--out", str(out)]) == 0
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    assert cli.run(["import", str(onnx_file), "--out", str(tmp_path / "mine")]) == 8
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
 def test_a_bad_file_leaves_nothing(tmp_path: Path, onnx_file: Path) -> None:
     onnx_file.write_bytes(onnx_file.read_bytes()[:-40])
     assert cli.run(["import", str(onnx_file), "--out", str(tmp_path / "out")]) != 0

@@ -107,6 +107,15 @@ def _join(net: File, op: str = "Add", second: float = 0.25) -> None:
     net.raw(op, first, net.quant(4, second))
 
 
+def _sum(net: File) -> None:
+    start = net.net
+    parts = []
+    for scale in (0.5, 0.25, 1.0):
+        net.net = start
+        parts.append(net.quant(3, scale))
+    net.raw("Sum", *parts)
+
+
 def _concat(net: File) -> None:
     start = net.net
     parts = []
@@ -315,6 +324,7 @@ CASES: dict[str, Build] = {
     "mean": _mean,
     "add": _join,
     "subtract": lambda n: _join(n, "Sub", 0.5),
+    "sum of three": _sum,
     "concat": _concat,
     "concat into depthwise": _concat_depthwise,
     "concat, quantized again": _concat_quant_conv,

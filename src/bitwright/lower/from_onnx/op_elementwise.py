@@ -68,6 +68,14 @@ def _binary(low: Importer, node: OnnxNode) -> Value:
     return value.then("div", number)
 
 
+def _sum(low: Importer, node: OnnxNode) -> Value:
+    """The sum of several tensors, two at a time."""
+    total = low.data(node, 0)
+    for place in range(1, len(node.inputs)):
+        total = join(low, node, total, low.data(node, place), subtract=False)
+    return total
+
+
 def _bounds(low: Importer, node: OnnxNode) -> tuple[Value, Floats, Floats]:
     value = low.data(node, 0)
     if node.op == "Relu":
@@ -220,6 +228,7 @@ _PLAIN = {
 
 HANDLERS = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _binary),
+    "Sum": _sum,
     **dict.fromkeys(("Relu", "Clip"), _clip),
     **dict.fromkeys(("Min", "Max"), _min_max),
     "BatchNormalization": _norm,
