@@ -11,7 +11,7 @@ environment variable BITWRIGHT_DATA). The measure is the mean IoU between the bo
 integer network and those of the float network, over the contest images on which the float network's
 confidence exceeds 0.5. Calibration sees raccoon images only. Distillation has no labels; it goes on
 from its checkpoint when it was stopped, and leaves the packed network (levels of weights, scales)
-in ``--packed``, which ``freeze`` and ``ptq`` read. ``--write`` adds the figures to
+in ``--packed``, which ``freeze`` and ``ptq`` read if it is named. ``--write`` adds the figures to
 docs/results/skynet.json.
 
 Policy: every convolution's weights, one scale a channel, and every activation have ``--bits`` bits
@@ -268,6 +268,29 @@ def write(key: str, result: dict[str, Any], command: str) -> None:
     known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
     known[key] = {"command": command, **result}
     RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    RESULTS.with_suffix(".md").write_text(page(known))
+
+
+def page(known: dict[str, Any]) -> str:
+    """The figures as a table."""
+    lines = [
+        "# SkyNet in few bits",
+        "",
+        "Boxes of the frozen integer network against those of the float network, on the contest",
+        "images on which the float network's confidence exceeds 0.5. By `benchmarks/skynet.py`.",
+        "",
+        "| | mean IoU | smallest | images | trained on | command |",
+        "|---|---|---|---|---|---|",
+    ]
+    for key, row in sorted(known.items()):
+        if "mean_iou" not in row:
+            continue
+        trained_on = row.get("training_images", "not trained; calibrated on 24 raccoon images")
+        lines.append(
+            f"| {key} | {row['mean_iou']:.3f} | {min(row['iou']):.2f} | {row['images']} "
+            f"| {trained_on} | `{row['command']}` |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -291,6 +314,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     args = parser().parse_args()
+    if args.command == "distil" and args.packed is None:
+        print("name the file to write with --packed", file=sys.stderr)
+        return 2
     if args.data is None:
         print("name the data folder with --data or BITWRIGHT_DATA", file=sys.stderr)
         return 2
