@@ -10,8 +10,8 @@ from bitwright.formats import parse_format
 from bitwright.hw.blocks import Block, Depthwise, Flatten, MatVec, blocks_of
 from bitwright.hw.cost import block_resources
 from bitwright.hw.dataflow import block_intervals
-from bitwright.hw.external import memory_plan
 from bitwright.hw.names import instance_names
+from bitwright.hw.weight_image import memory_plan
 from bitwright.ir import Graph, TensorType
 
 
