@@ -52,6 +52,20 @@ def test_mnist_files_image_for_image(
     assert (result.found == labels).mean() == pytest.approx(accuracy, abs=1e-9)
 
 
+def test_pixels_as_input_give_the_same_classes(
+    zoo: Path, digits: tuple[np.ndarray, np.ndarray]
+) -> None:
+    """The input's quantizer as hardware: 8-bit pixels instead of levels made by the host."""
+    images = digits[0][:1000]
+    pixels = np.rint(images * 255).astype(np.int64)
+    plain = load(zoo / "TFC_2W2A.onnx")
+    whole = load(zoo / "TFC_2W2A.onnx", input_type="uint8", input_scale=1 / 255)
+    assert whole.graph.types["x"].wire_bits == 8 and whole.graph.nodes[0].op == "threshold"
+    expected = plain.graph.run({"x": plain.levels(images)})
+    found = whole.graph.run({"x": whole.levels(pixels)})
+    assert np.array_equal(expected["scores"], found["scores"])
+
+
 def test_keyword_spotting_on_its_input_grid(zoo: Path) -> None:
     """No data at hand: random images on the grid of the input's quantizer, and off it."""
     path = zoo / "kwsmlp_w3a3.onnx"
