@@ -305,3 +305,27 @@ def test_power_of_two_scales_reach_the_integers() -> None:
     frozen = apply(convnet_ready(x), policy, "freeze", x)
     assert float(np.log2(frozen.score_scale)).is_integer()
     assert_exact(frozen, x)
+
+
+@pytest.mark.parametrize("padding", [(1, 1), (2, 0, 1, 1)], ids=["even", "uneven"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_path_of_other_devices_is_the_same_convolution(padding, groups: int) -> None:
+    torch.manual_seed(8)
+    conv = IntegerConv2d(
+        torch.randint(-7, 8, (4, 4 // groups, 3, 2)).float(),
+        torch.randint(-50, 50, (4,)).float(),
+        parse_format("int4n"),
+        stride=(2, 1),
+        padding=padding,
+        dilation=(1, 2),
+        groups=groups,
+        input_interval=(0, 15),
+        source="conv",
+    )
+    x = torch.randint(0, 16, (3, 4, 7, 6)).float()
+    top, left, bottom, right = conv.border
+    padded = nn.functional.pad(x, (left, right, top, bottom))
+    expected = nn.functional.conv2d(padded, conv.weight, conv.bias, (2, 1), 0, (1, 2), groups)
+    assert torch.equal(conv(x), expected)
+    x, inner = (x, padding) if len(padding) == 2 else (padded, (0, 0))
+    assert torch.equal(conv._by_matmul(x, inner), expected)
