@@ -12,7 +12,8 @@ from bitwright.figures import Resources
 from bitwright.formats import parse_format
 from bitwright.hw import FillGoal, MapOptions, analyse, graph_resources, map_graph, search_folding
 from bitwright.hw.devices import partition
-from bitwright.hw.external import Outside, WeightMemory, memory_plan
+from bitwright.hw.external import Outside, WeightMemory
+from bitwright.hw.weight_image import memory_plan
 from bitwright.ir import INTEGER, GraphBuilder, TensorType, random_feeds
 
 CLOCK = 50e6

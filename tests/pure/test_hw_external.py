@@ -27,15 +27,8 @@ from bitwright.hw import (
     search_folding,
 )
 from bitwright.hw.blocks import MatVec
-from bitwright.hw.external import (
-    BURST,
-    Outside,
-    WeightMemory,
-    memory_image,
-    memory_plan,
-    packing,
-    words_in_image,
-)
+from bitwright.hw.external import BURST, Outside, WeightMemory, packing
+from bitwright.hw.weight_image import memory_image, memory_plan, words_in_image
 
 OUTSIDE = Folding({"dense": NodeFolding(pe=2, simd=4, mem_mode="external")})
 

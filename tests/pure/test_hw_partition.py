@@ -17,8 +17,9 @@ from bitwright.hw import FillGoal, Folding, RateGoal, graph_resources, map_graph
 from bitwright.hw.cuts import KINDS, LINK_LATENCY, CutPlan, fits, units_of
 from bitwright.hw.dataflow import block_intervals
 from bitwright.hw.devices import partition
-from bitwright.hw.external import Outside, memory_plan
+from bitwright.hw.external import Outside
 from bitwright.hw.partition import cut_graph
+from bitwright.hw.weight_image import memory_plan
 from bitwright.ir import Graph, random_feeds, verify
 
 

@@ -12,7 +12,8 @@ import pytest
 from tests.hw_networks import Net
 
 from bitwright.hw import Folding, MapOptions, NodeFolding, analyse, map_graph
-from bitwright.hw.external import WeightMemory, memory_plan
+from bitwright.hw.external import WeightMemory
+from bitwright.hw.weight_image import memory_plan
 from bitwright.ir import Graph, random_feeds
 from bitwright.rtl.emit import emit
 from bitwright.sim import (

@@ -15,8 +15,8 @@ from bitwright import __version__
 from bitwright.errors import MismatchError
 from bitwright.hw.blocks import Block, Depthwise, Fifo, Instance, MatVec
 from bitwright.hw.dataflow import analyse
-from bitwright.hw.external import IMAGE, MemoryPlan, memory_image, port_json, words_in_image
 from bitwright.hw.memory import Memory, parse_memory
+from bitwright.hw.weight_image import IMAGE, MemoryPlan, memory_image, port_json, words_in_image
 from bitwright.ir import Graph
 from bitwright.rtl import library_files
 from bitwright.rtl.emit_memory import MODULES

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bitwright.hw.blocks import Block
-from bitwright.hw.external import BASE, BURST, PORT, MemoryPlan, Region
+from bitwright.hw.external import BURST
 from bitwright.hw.memory import STYLE_CODES
+from bitwright.hw.weight_image import BASE, PORT, MemoryPlan, Region
 
 MODULES = frozenset({"axi_weights", "axi_arbiter"})
 

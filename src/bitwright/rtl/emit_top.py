@@ -9,8 +9,8 @@ from math import ceil
 
 from bitwright.hw.blocks import Block, Flatten, Instance, Port, blocks_of
 from bitwright.hw.describe import type_words
-from bitwright.hw.external import BASE, PORT, MemoryPlan, memory_plan
 from bitwright.hw.names import identifier, identifiers, instance_names
+from bitwright.hw.weight_image import BASE, PORT, MemoryPlan, memory_plan
 from bitwright.ir import Graph
 from bitwright.rtl.emit_memory import port_lines, reader_lines, weight_pins
 

@@ -17,11 +17,12 @@ from bitwright.hw.cost import graph_resources
 from bitwright.hw.dataflow import analyse
 from bitwright.hw.describe import LayerRow, describe
 from bitwright.hw.dialect import HARDWARE as HARDWARE_DIALECT
-from bitwright.hw.external import Outside, WeightMemory, memory_plan
+from bitwright.hw.external import Outside, WeightMemory
 from bitwright.hw.folding import Folding, load_folding
 from bitwright.hw.mapping import MapOptions, folding_of, map_graph
 from bitwright.hw.search import FillGoal, Goal, RateGoal, search_folding
 from bitwright.hw.template import template
+from bitwright.hw.weight_image import memory_plan
 from bitwright.ir import Graph, load_graph, random_feeds, save_graph
 from bitwright.recipe import HardwareSection
 from bitwright.rtl.emit import emit

@@ -198,7 +198,7 @@ class MapResult(Result):
         interval, latency: predicted cycles an image in the steady state; of a lone image.
         bottleneck: the block that sets the interval.
         weight_memory: bytes and bandwidth of external weights, of each unit and together
-            (`hw.external.MemoryPlan.bandwidth`); None if there are none.
+            (`hw.weight_image.MemoryPlan.bandwidth`); None if there are none.
     """
 
     target: str
