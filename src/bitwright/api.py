@@ -171,7 +171,7 @@ def diff_run(
 
 
 def inspect_model(
-    model: str,
+    model: str | Recipe,
     *,
     input_shape: tuple[int, int, int] | None = None,
     classes: int | None = None,

@@ -208,3 +208,23 @@ def test_a_run_that_has_no_rtl_yet(copied: Path, capsys: pytest.CaptureFixture[s
     assert cli.run(["diff", str(copied)]) == 8
     assert "the step map has not been done" in capsys.readouterr().err
     assert cli.run(["diff", str(copied), "--until", "graph"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("02-quantize/quantized.pt", 4),
+        ("03-lower/graph.bwg", 4),
+        ("04-map/hardware.bwg", 4),
+        ("04-map/rtl/design.json", 5),
+        ("04-map/rtl/tiny.sv", 5),
+    ],
+)
+def test_damaged_files(
+    copied: Path, capsys: pytest.CaptureFixture[str], name: str, code: int
+) -> None:
+    (copied / name).write_bytes(b"\x00\xff junk")
+    assert cli.run(["diff", str(copied)]) == code
+    told = capsys.readouterr().err
+    assert Path(name).name in told
+    assert "Traceback" not in told

@@ -12,9 +12,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from bitwright.api import inspect_model
 from bitwright.cli import entry as cli
 from bitwright.cli.inspecting import parse_shape
 from bitwright.errors import RecipeError
+from bitwright.recipe import load_recipe
 
 OWN = """
 import torch
@@ -166,6 +168,8 @@ def test_recipes_and_the_zoo(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = inspect(capsys, "digits")
     assert code == 0
     assert by_node(found)["conv1"]["blocks"] == ["pad", "window", "matvec"]
+    again = inspect_model(load_recipe("digits")).to_json()
+    assert json.loads(json.dumps(again)) == found
     assert cli.run(["inspect", "digits_cnn"]) == 2
     assert "--input-shape" in capsys.readouterr().err
     assert cli.run(["inspect", "no-such-recipe"]) == 2

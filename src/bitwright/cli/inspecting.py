@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bitwright.cli.options import Data, Json
+from bitwright.cli.options import Data, Json, resolve
 from bitwright.cli.output import Output
 from bitwright.errors import ModelError, RecipeError
 
@@ -47,8 +47,9 @@ def inspect(
     """Say what every node of a model becomes in hardware, or why not and what to change."""
     from bitwright.api import inspect_model
 
+    is_run = Path(model).is_dir() and ":" not in model
     found = inspect_model(
-        model,
+        resolve(model, None, data).recipe if is_run else model,
         input_shape=parse_shape(input_shape),
         classes=classes,
         weight=weight,

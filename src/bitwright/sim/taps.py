@@ -120,7 +120,7 @@ def _insert(folder: Path, taps: Sequence[Tap]) -> None:
     path = folder / "design.json"
     table = json.loads(path.read_text(encoding="utf-8"))
     source = folder / table["files"][0]
-    text = source.read_text(encoding="utf-8")
+    text = source.read_text(encoding="utf-8", errors="replace")
     lines = []
     for number, tap in enumerate(taps):
         found = re.search(rf"^\s*logic \[(\d+):0\] {re.escape(tap.prefix)}_data;", text, re.M)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.errors import RecipeError
+from bitwright.recipe import Recipe, load_recipe
 from bitwright.steps.inspect_results import Inspection
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ _CLASSES = 10  # of a classifier whose number of classes is not said
 
 
 def inspect(
-    name: str,
+    name: str | Recipe,
     *,
     input_shape: tuple[int, int, int] | None = None,
     classes: int | None = None,
@@ -28,7 +29,8 @@ def inspect(
     """Inspect an ONNX file, a torch model or a recipe.
 
     Args:
-        name: an ``.onnx`` file, ``package.module:factory``, a name of the zoo, or a recipe.
+        name: an ``.onnx`` file, ``package.module:factory``, a name of the zoo, or a recipe,
+            by name, file or value.
         input_shape: (H, W, C); needed for a torch model that no recipe gives data to.
         classes: of a classifier; a recipe's own data set says its own.
         weight, activation, input_format: formats for a torch model; a recipe has its own. For a
@@ -39,6 +41,8 @@ def inspect(
         RecipeError: there is no such thing, or a shape or format makes no sense.
         BitwrightError: a recipe's data set cannot be read.
     """
+    if not isinstance(name, str):
+        return _recipe(name)
     if name.lower().endswith(".onnx"):
         from bitwright.steps.inspect_onnx import inspect_onnx
 
@@ -46,7 +50,7 @@ def inspect(
     formats = {"weight": weight, "activation": activation, "input": input_format or "uint8"}
     if ":" in name or _is_zoo(name):
         return _model(name, input_shape, classes, formats)
-    return _recipe(name, data)
+    return _recipe(load_recipe(name, data_dir=data))
 
 
 def _is_zoo(name: str) -> bool:
@@ -73,13 +77,11 @@ def _model(
     return _inspect_built(name, name, classes, shape, policy, Path.cwd(), 0)
 
 
-def _recipe(name: str, data: Path | None) -> Inspection:
-    from bitwright.cli.options import resolve
+def _recipe(recipe: Recipe) -> Inspection:
     from bitwright.steps.workspace import Workspace
 
-    work = Workspace(resolve(name, None, data).recipe)
+    work = Workspace(recipe)
     channels, height, width = work.sample_shape
-    recipe = work.recipe
     classes = getattr(work.data, "num_classes", None)
     shape = (height, width, channels)
     return _inspect_built(
