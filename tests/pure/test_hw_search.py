@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import itertools
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.hw_networks import Net, digits_like, mlp
+from tests.hw_networks import Net, densenet, digits_like, mlp, skynet
 
 from bitwright.errors import TargetError
 from bitwright.figures import Resources
@@ -22,9 +23,10 @@ from bitwright.hw import (
     template,
 )
 from bitwright.hw.blocks import blocks_of
-from bitwright.hw.search import Problem, options_of
+from bitwright.hw.search import Problem, memory_styles, options_of
 from bitwright.hw.solver import FoldingModel, Link, Option
 from bitwright.ir import Graph
+from bitwright.ir.graph import rebuild
 
 CLOCK = 100e6
 
@@ -197,3 +199,51 @@ def test_the_search_leaves_ctrl_c_alone() -> None:
     assert signal.getsignal(signal.SIGINT) is before
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_every_budget_above_the_smallest_design_is_filled() -> None:
+    """Near the least that is needed FIFOs decide; the smallest design is then the answer."""
+    graph = densenet(size=4)
+    with pytest.raises(TargetError, match=r"LUTs: about (\d+) needed at least") as caught:
+        search_folding(graph, FillGoal(Resources(100, 1e6, 40, 30)), family="ecp5")
+    needed = float(caught.value.message.split("about ")[1].split(" ")[0])
+    speeds = []
+    for share in (1.01, 1.1, 1.4):
+        budget = Resources(lut=needed * share, ff=1e6, dsp=40, bram=30)
+        hardware = map_graph(graph, search_folding(graph, FillGoal(budget), family="ecp5"))
+        used = graph_resources(hardware, "ecp5")
+        assert used.lut <= budget.lut and used.bram <= budget.bram
+        speeds.append(analyse(hardware).interval)
+    assert speeds == sorted(speeds, reverse=True)
+
+
+def test_memories_change_over_where_one_kind_is_short() -> None:
+    graph = skynet(16, 32, 4, requant=True)
+    hardware = map_graph(graph, search_folding(graph, RateGoal(100, 1e7), family="ecp5"))
+    used = graph_resources(hardware, "ecp5")
+    assert used.bram > 6
+    limit = Resources(lut=used.lut + 4000, ff=1e6, dsp=40, bram=used.bram - 4)
+    styles = memory_styles(hardware, "ecp5", limit)
+    assert set(styles.values()) == {"distributed"}
+    assert all(hardware.node(name).string("ram_style") == "block" for name in styles)
+    # No more of them than needed.
+    nodes = [
+        replace(n, attrs={**n.attrs, "ram_style": styles[n.name]}) if n.name in styles else n
+        for n in hardware
+    ]
+    changed = graph_resources(rebuild(hardware, tuple(nodes)), "ecp5")
+    assert changed.bram <= limit.bram and changed.lut <= limit.lut
+    goal = RateGoal(100, 1e7, limit=limit)
+    found = map_graph(graph, search_folding(graph, goal, family="ecp5"))
+    used = graph_resources(found, "ecp5")
+    assert used.bram <= limit.bram and used.lut <= limit.lut
+
+
+def test_depthwise_units_and_windows_are_chosen_together() -> None:
+    graph = skynet(16, 24, 8)
+    hardware = map_graph(graph, search_folding(graph, RateGoal(1e4, 1e8), family="ecp5"))
+    for block in blocks_of(hardware).values():
+        if block.node.op == "depthwise":
+            producer = hardware.producer(block.node.inputs[0])
+            assert producer is not None and producer.op in ("window", "fifo")
+    assert analyse(hardware).interval <= 1e4

@@ -94,11 +94,27 @@ def search_folding(
         # that was seen counts.
         added = _less(used, problem.cost(chosen), 1)
         aside = Resources(**{k: max(getattr(aside, k), getattr(added, k)) for k in KINDS})
-    smallest = _as_folding(problem.smallest(limit, most_cycles))
-    folding, used = _mapped(graph, smallest, options, limit)
+    found = [
+        _mapped(graph, _as_folding(problem.smallest(measure, most_cycles)), options, limit)
+        for measure in _measures(limit)
+    ]
+    folding, used = min(found, key=lambda pair: _excess(pair[1], limit))
     if _fits(used, limit):
         return folding
     raise too_small(problem.hardware.name, limit, used)
+
+
+def _measures(limit: Resources) -> list[Resources | None]:
+    """By what to measure the smallest design: what is limited, about LUTs, above all LUTs, above
+    all block RAMs.
+    """
+    lut, bram = replace(limit, lut=limit.lut / 20), replace(limit, bram=limit.bram / 20)
+    return [limit, None, lut, bram]
+
+
+def _excess(used: Resources, limit: Resources) -> float:
+    """The largest share of a limit that is used."""
+    return max(getattr(used, k) / max(getattr(limit, k), 0.5) for k in KINDS if getattr(used, k))
 
 
 def _mapped(
