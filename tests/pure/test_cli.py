@@ -53,7 +53,17 @@ def test_help_loads_nothing_heavy() -> None:
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
     )
     assert done.returncode == 0, done.stderr
-    for verb in ("build", "train", "estimate", "doctor", "list", "init", "explain"):
+    for verb in (
+        "build",
+        "train",
+        "estimate",
+        "doctor",
+        "list",
+        "init",
+        "explain",
+        "inspect",
+        "diff",
+    ):
         assert verb in done.stdout
 
 
