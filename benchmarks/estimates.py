@@ -217,6 +217,9 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         depthwise(16, 9, 4, ("int8", "int8"), "block", "dsp"),
         depthwise(32, 9, 8, ("bipolar", "bipolar")),
         depthwise(48, 9, 2, ("int4", "ternary"), bias=True),
+        depthwise(128, 9, 1, ("uint4", "int4n")),
+        depthwise(256, 9, 1, ("uint4", "int4n")),
+        depthwise(128, 9, 4, ("uint4", "int4n")),
     ),
     "add": (
         add(("uint4", "uint4"), (1, 1), 1), add(("uint4", "uint4"), (3, 2), 4),
