@@ -49,7 +49,7 @@ class Net(nn.Module):
 
     def forward(self, x):
         x = torch.relu(self.norm(self.conv(x)))
-        return self.fc(torch.sigmoid(x).flatten(1))
+        return self.fc(torch.softmax(x, 1).flatten(1))
 """
 GOOD_MODEL = """\
 from torch import nn
@@ -99,7 +99,7 @@ def test_an_operation_that_cannot_be_converted(
         "norm (GroupNorm)",
         "net_with_norm.py:13",
         "use BatchNorm",
-        "sigmoid",
+        "softmax",
         "net_with_norm.py:14",
     )
     refused(capsys, ["build", recipe, "--run-dir", run_dir], ModelError.exit_code, *said)
