@@ -114,7 +114,7 @@ def _measures(limit: Resources) -> list[Resources | None]:
 
 def _excess(used: Resources, limit: Resources) -> float:
     """The largest share of a limit that is used."""
-    return max(getattr(used, k) / max(getattr(limit, k), 0.5) for k in KINDS if getattr(used, k))
+    return max(float(getattr(used, k)) / max(float(getattr(limit, k)), 0.5) for k in KINDS)
 
 
 def _mapped(
