@@ -11,10 +11,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tests.hw_networks import (
     LIMITS,
     Net,
+    densenet,
     digits_like,
     mapped_networks,
     mlp,
     random_folding,
+    resnet,
+    skynet,
 )
 
 from bitwright.figures import Resources
@@ -80,6 +83,30 @@ def test_random_network(
     tmp_path_factory: pytest.TempPathFactory, case: tuple[Graph, Folding]
 ) -> None:
     Design(*case, tmp_path_factory.mktemp("net")).check()
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=50,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(mapped_networks(LIMITS))
+def test_fifty_random_networks(
+    tmp_path_factory: pytest.TempPathFactory, case: tuple[Graph, Folding]
+) -> None:
+    Design(*case, tmp_path_factory.mktemp("net")).check()
+
+
+def _networks_with_joins() -> list[Graph]:
+    return [resnet(1, 8, 4), densenet(), skynet(16, 24, 8)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", _networks_with_joins(), ids=lambda graph: graph.name)
+def test_networks_with_joins(graph: Graph, tmp_path: Path) -> None:
+    folding = search_folding(graph, RateGoal(1e8 / 5000, 1e8), family="ecp5")
+    Design(graph, folding, tmp_path).check()
 
 
 def _cnn(activation: str, weight: str) -> Graph:
