@@ -49,7 +49,6 @@ from bitwright.hw.tokens import check_tokens
 from bitwright.ir import Graph
 from bitwright.rtl.emit import emit
 from bitwright.sim import Simulator, no_stalls, random_stalls
-from bitwright.sim.simulator import RunLimits
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -103,19 +102,15 @@ def quantized(
     return optimise(lower(frozen, tuple(x.shape[1:]), name=str(spec["name"])))
 
 
-def simulated(graph: Graph, folder: Path, frames: int, patience: int) -> dict[str, Any]:
-    """RTL against the integer graph on real images, with and without stalls; cycles.
-
-    Args:
-        patience: cycles without a transfer at an end that are no deadlock.
-    """
+def simulated(graph: Graph, folder: Path, frames: int) -> dict[str, Any]:
+    """RTL against the integer graph on real images, with and without stalls; cycles."""
     feeds = {"x": cifar_images(frames).astype(np.int64)}
     expected = graph.run(feeds)
     simulator = Simulator.build(folder)
     row: dict[str, Any] = {"frames": frames, "compared_values": 0, "differences": 0}
     for stalls in (no_stalls(), random_stalls(0.3, seed=1)):
         beats = simulator.pack({"s_axis_0": feeds["x"]})
-        result = simulator.run(beats, frames, stalls, limits=RunLimits(idle=patience))
+        result = simulator.run(beats, frames, stalls)
         for number, edge in enumerate(graph.outputs):
             wanted = expected[edge].ravel()
             got = result.levels[f"m_axis_{number}"].ravel()
@@ -156,7 +151,7 @@ def measure(name: str, frames: int, synthesis: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work, "rtl")
         emit(hardware, folder)
-        row["simulated"] = simulated(graph, folder, frames, 4 * flow.latency)
+        row["simulated"] = simulated(graph, folder, frames)
         print(name, row["simulated"], flush=True)
         if synthesis:
             target = next(t for t in list_targets() if t.family == FAMILY)

@@ -40,7 +40,7 @@ from bitwright.hw import (
 from bitwright.hw.cost import graph_resources
 from bitwright.ir import INTEGER, Graph, load_graph
 from bitwright.rtl.emit import emit
-from bitwright.sim import RunLimits, Simulator, no_stalls, random_stalls
+from bitwright.sim import Simulator, no_stalls, random_stalls
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "skynet_hardware.json"
 CLOCK = 100e6
@@ -95,8 +95,7 @@ def run_simulate(args: argparse.Namespace, target: Target) -> dict[str, Any]:
     for stalls in patterns:
         start = time.monotonic()
         beats = simulator.pack({"s_axis_0": levels})
-        limits = RunLimits(idle=200_000_000)
-        result = simulator.run(beats, len(levels), stalls, limits=limits)
+        result = simulator.run(beats, len(levels), stalls)
         for number, edge in enumerate(graph.outputs):
             wanted, got = expected[edge].ravel(), result.levels[f"m_axis_{number}"].ravel()
             row["values"] += int(wanted.size)

@@ -140,3 +140,50 @@ def test_compiled_simulators_are_kept_by_content(tmp_path: Path) -> None:
     assert Simulator.build(tmp_path / "a", workdir=work).program.stat().st_mtime_ns == stamp
     assert len(list(work.iterdir())) == 1
     assert first.program != kept.program
+
+
+def test_patience_grows_with_the_predicted_latency(tmp_path: Path) -> None:
+    """A network whose first frame takes longer than the usual limit is no deadlock."""
+    slow = 300_000
+    lines = [
+        "`default_nettype none",
+        "module slow (input logic ap_clk, input logic ap_rst_n, input logic [7:0] s_axis_0_tdata,",
+        "  input logic s_axis_0_tvalid, output logic s_axis_0_tready, input logic s_axis_0_tlast,",
+        "  output logic [7:0] m_axis_0_tdata, output logic m_axis_0_tvalid,",
+        "  input logic m_axis_0_tready, output logic m_axis_0_tlast);",
+        "  logic [31:0] count_q; logic [7:0] data_q; logic busy_q;",
+        "  always_ff @(posedge ap_clk) begin",
+        "    if (!ap_rst_n) begin count_q <= '0; busy_q <= 1'b0; end",
+        "    else if (!busy_q) begin",
+        "      if (s_axis_0_tvalid) begin data_q <= s_axis_0_tdata; busy_q <= 1'b1; end",
+        f"    end else if (count_q < {slow}) count_q <= count_q + 1;",
+        "    else if (m_axis_0_tready) begin busy_q <= 1'b0; count_q <= '0; end",
+        "  end",
+        "  assign s_axis_0_tready = !busy_q; assign m_axis_0_tdata = data_q;",
+        f"  assign m_axis_0_tvalid = busy_q && count_q == {slow}; assign m_axis_0_tlast = 1'b1;",
+        "endmodule",
+    ]
+    (tmp_path / "slow.sv").write_text("\n".join(lines) + "\n")
+    port = {"tensor": "x", "width": 8, "lane_bits": 8, "lanes": 1, "beats": 1}
+    port |= {"signed": False, "bipolar": False}
+    table = {
+        "top": "slow",
+        "clock": "ap_clk",
+        "reset": "ap_rst_n",
+        "files": ["slow.sv"],
+        "memories": [],
+        "inputs": [{"name": "s_axis_0", **port}],
+        "outputs": [{"name": "m_axis_0", **port}],
+        "fifos": [],
+    }
+    levels = {"s_axis_0": np.array([[7]])}
+    for predicted, works in ((slow, True), (0, False)):
+        text = json.dumps({**table, "predicted": {"interval": slow, "latency": predicted}})
+        (tmp_path / "design.json").write_text(text)
+        simulator = Simulator.build(tmp_path)
+        beats = simulator.pack(levels)
+        if works:
+            assert simulator.run(beats, 1).levels["m_axis_0"].ravel().tolist() == [7]
+        else:
+            with pytest.raises(MismatchError, match="nothing moves"):
+                simulator.run(beats, 1)

@@ -87,15 +87,18 @@ class RunLimits:
     """When to stop waiting.
 
     Attributes:
-        idle: cycles without any transfer that count as a deadlock.
+        idle: cycles without any transfer that count as a deadlock; None: `PATIENCE`, or four times
+            the predicted latency of a frame where that is more.
         drain: cycles to wait after the last beat, in which nothing more may come out.
     """
 
-    idle: int = 200_000
+    idle: int | None = None
     drain: int = 64
 
 
 _LIMITS = RunLimits()
+PATIENCE = 200_000
+_LATENCIES = 4  # stalls and slow memories take a multiple of what is predicted without them
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,7 @@ class Simulator:
                 "seed": pattern.seed,
                 "frames": frames,
                 "max_cycles": max_cycles or 0,
-                "idle_limit": limits.idle,
+                "idle_limit": limits.idle or max(PATIENCE, _LATENCIES * self.design.latency),
                 "drain": limits.drain,
                 "throttle": throttle or 0,
                 "reset_at": -1 if reset_at is None else reset_at,

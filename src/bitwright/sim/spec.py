@@ -43,6 +43,7 @@ class SimDesign:
         parameters: overrides of the top module's parameters.
         fifo_depths: instance -> depth, of the FIFOs whose high-water marks are wanted.
         memory_ports: AXI4 read ports, for weights from outside.
+        latency: cycles that a first frame takes, as predicted; 0 if nobody did.
     """
 
     folder: Path
@@ -55,6 +56,7 @@ class SimDesign:
     parameters: tuple[tuple[str, int | str], ...] = ()
     fifo_depths: tuple[tuple[str, int], ...] = ()
     memory_ports: tuple[MemoryPort, ...] = ()
+    latency: int = 0
 
 
 def load_sim_design(folder: Path) -> SimDesign:
@@ -102,6 +104,7 @@ def _parse(folder: Path, table: dict[str, Any]) -> SimDesign:
         parameters=tuple(table.get("parameters", {}).items()),
         fifo_depths=tuple((str(f["instance"]), int(f["depth"])) for f in table.get("fifos", [])),
         memory_ports=tuple(memory_port(entry) for entry in table.get("memory_ports", [])),
+        latency=int(table.get("predicted", {}).get("latency", 0)),
     )
 
 
