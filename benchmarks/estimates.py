@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fit the cost model of `bitwright.hw` to synthesis of our own modules, and say how well it fits.
 
-    python benchmarks/estimates.py measure ecp5 [--groups matvec,window]   synthesise samples of
-    every block python benchmarks/estimates.py fit                                      fit, write
-    hw/cost.json, print errors
+    python benchmarks/estimates.py measure ecp5 [--groups matvec,window]
+    python benchmarks/estimates.py fit
 
+`measure` synthesises samples of every block; `fit` writes hw/cost.json and prints the errors.
 Samples are single blocks between AXI ends, many in one design; what each instance takes is read
 from the flattened netlist. Measurements are kept in docs/results/estimates.json, so that fitting
 needs no Yosys; the coefficients are committed in src/bitwright/hw/cost.json with tool version,
@@ -281,6 +281,9 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         requant(16, 1, 20, 16, "dsp"),
         requant(16, 2, 14, 12, "dsp"),
         requant(4, 4, 16, 8, "dsp"),
+        requant(256, 1, 16, 11, "dsp"),
+        requant(1280, 1, 18, 11, "dsp"),
+        requant(128, 2, 16, 12, "dsp"),
     ),
     "window": (
         window((10, 10, 1), 3, 1, "uint4"),

@@ -127,7 +127,7 @@ def run_synthesise(args: argparse.Namespace, target: Target) -> dict[str, Any]:
 
 def run_place(args: argparse.Namespace, target: Target) -> dict[str, Any]:
     start = time.monotonic()
-    netlist = next((args.folder / "synthesis").glob("*.json"))
+    netlist = args.folder / "synthesis" / NETLIST
     options = PnrOptions(clock_mhz=args.clock_mhz)
     placed = place_and_route(netlist, target, args.folder / "placed", options, timeout=7200)
     return {
