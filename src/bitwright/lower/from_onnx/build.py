@@ -30,6 +30,14 @@ from bitwright.lower.from_onnx.values import Const, Floats, Value
 INPUT = "x"
 _QUANTIZE_FIRST = "put a quantizer (Quant, or QuantizeLinear and DequantizeLinear) in front of it"
 _WHOLE = 1e-9
+_VIEWS = frozenset("Reshape Flatten Transpose Squeeze Unsqueeze Identity Dropout Shape".split())
+#: What may read integers between a QuantizeLinear and its DequantizeLinear; other operators would
+#: work on reals instead. Those with a message of their own are here, too.
+_ON_CODES = _VIEWS | frozenset(
+    "Clip Relu QuantizeLinear DequantizeLinear SpaceToDepth DepthToSpace MaxPool".split()
+)
+#: What may read a softmax, which is left to the host.
+_ON_SOFTMAX = _VIEWS | frozenset("ArgMax TopK Softmax LogSoftmax".split())
 
 
 class Made(NamedTuple):
@@ -54,6 +62,7 @@ class Importer:
         ties, steps: of so many steps of activations, how many lie elsewhere in float32.
         labels: edges that hold indices of classes.
         rankable: whether the scores have an order that hardware can tell.
+        softened: ONNX tensors that are softmaxes in the file, and scores here.
     """
 
     builder: GraphBuilder
@@ -68,6 +77,7 @@ class Importer:
     steps: int = 0
     labels: set[str] = field(default_factory=set)
     rankable: bool = True
+    softened: set[str] = field(default_factory=set)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -78,6 +88,12 @@ class Importer:
         found = self.tensors[node.inputs[place]]
         if isinstance(found, Value) and found.border_any and node.op != "Conv":
             raise node.error("reads a Pad", "only a Conv can follow a Pad")
+        if isinstance(found, Value) and found.codes is not None and node.op not in _ON_CODES:
+            self.settled(found, node)
+        if node.inputs[place] in self.softened and node.op not in _ON_SOFTMAX:
+            raise node.error(
+                "works on a softmax", "only scores can have a softmax: the host computes it"
+            )
         return found
 
     def data(self, node: OnnxNode, place: int) -> Value:

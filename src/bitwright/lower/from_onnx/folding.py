@@ -200,9 +200,7 @@ _FOLD: dict[str, Callable[..., Array]] = {
 _MOVES: dict[str, Callable[..., Array]] = {
     "Reshape": lambda node, x, shape: x.reshape(target_shape(node, x.shape, shape)),
     "Transpose": lambda node, x: np.transpose(x, node.attrs.get("perm")),
-    "Flatten": lambda node, x: x.reshape(
-        prod(x.shape[: node.integer("axis", 1) % (x.ndim + 1)]), -1
-    ),
+    "Flatten": lambda node, x: x.reshape(prod(x.shape[: node.integer("axis", 1)]), -1),
     "Squeeze": lambda node, x, *axes: squeezed(node, x, _axes(node, [x, *axes], 1, ())),
     "Unsqueeze": lambda node, x, *axes: unsqueezed(node, x, _axes(node, [x, *axes], 1, ())),
     "Identity": lambda node, x: x,

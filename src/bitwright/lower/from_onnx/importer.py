@@ -301,6 +301,8 @@ def walk(low: Importer, node: OnnxNode, batch: int) -> None:
     if len(node.outputs) <= place or not node.outputs[place]:
         raise node.error("has no output that can be used")
     low.tensors[node.outputs[place]] = result
+    if node.op in ("Softmax", "LogSoftmax") or low.softened & set(node.inputs):
+        low.softened.add(node.outputs[place])
     made = list(low.made.items())[before:]
     if isinstance(result, Const):
         text = "constant"

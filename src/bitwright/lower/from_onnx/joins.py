@@ -123,7 +123,8 @@ def _multipliers(
     ratio = Fraction(first) / Fraction(second)
     near = ratio.limit_denominator(_MULTIPLIER)
     if near == 0 or abs(near.numerator) > _MULTIPLIER:
-        near = 1 / (1 / ratio).limit_denominator(_MULTIPLIER)
+        inverse = (1 / ratio).limit_denominator(_MULTIPLIER)
+        near = 1 / inverse if inverse else near
     error = abs(float(near / ratio) - 1)
     if error > _FLOAT32:
         low.notes.append(

@@ -195,9 +195,11 @@ def _gather(low: Importer, node: OnnxNode) -> Value:
         index[1] = index[0]  # level 0 does not occur
     if (index % 1).any():
         raise node.error("is indexed by fractions", "quantize the index first")
-    if index.max() < 0 or index.min() >= table.size:
+    if index.max() < -table.size or index.min() >= table.size:
         raise node.error(f"is indexed outside its {table.size} entries")
     # The interval of an edge is that of all channels: what one of them cannot reach is no index.
+    # Negative ones count from the end.
+    index = np.where((index < 0) & (index >= -table.size), index + table.size, index)
     found = table[np.clip(index, 0, table.size - 1).astype(np.int64)].T
     unit = np.ones(1)
     if (found % 1).any():

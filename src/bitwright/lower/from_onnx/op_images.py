@@ -110,6 +110,8 @@ def _average_pool(low: Importer, node: OnnxNode) -> Value:
     value, place = low.image(low.data(node, 0), node)
     height, width, _ = low.frame(value)
     kernel, stride, pads = window(node, (height, width), _kernel(node))
+    if node.ints("dilations", (1, 1)) != (1, 1):
+        raise node.error("is dilated", "use dilation 1")
     pads = _ceiled(node, (height, width), Pool(kernel, stride, pads, 0), may_pad=False)
     if any(pads) and not node.integer("count_include_pad", 0):
         raise node.error(
@@ -189,8 +191,7 @@ def _view(low: Importer, node: OnnxNode) -> Value:
             shape = np.ravel(low.const(node, 1).value).astype(np.int64)
             order = order.reshape(target_shape(node, order.shape, shape))
         case "Flatten":
-            axis = node.integer("axis", 1) % (rank + 1)
-            order = order.reshape(prod(order.shape[:axis]), -1)
+            order = order.reshape(prod(order.shape[: node.integer("axis", 1)]), -1)
         case "Transpose":
             perm = node.ints("perm", tuple(range(rank))[::-1])
             if sorted(perm) != list(range(rank)):

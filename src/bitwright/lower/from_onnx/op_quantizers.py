@@ -10,6 +10,7 @@ import numpy as np
 from bitwright.errors import FormatError
 from bitwright.formats import Rounding
 from bitwright.lower.from_onnx.build import Importer
+from bitwright.lower.from_onnx.folding import cast
 from bitwright.lower.from_onnx.levels import Quantizer
 from bitwright.lower.from_onnx.model import OnnxNode
 from bitwright.lower.from_onnx.op_elementwise import fitted
@@ -17,6 +18,7 @@ from bitwright.lower.from_onnx.values import Array, Codes, Const, Floats, Value
 
 _MAX_BITS = 16
 _TWO_RANGES = 5
+_UINT8 = 2
 
 
 def _bits(low: Importer, node: OnnxNode, place: int) -> int:
@@ -208,9 +210,11 @@ def _levels_of(scale: float, bias: float) -> tuple[float, int, int, float]:
 
 def _code_range(low: Importer, node: OnnxNode) -> tuple[int, int, float]:
     """Range of the codes and the zero point of a QuantizeLinear."""
-    if not node.has(2):
-        return 0, 255, 0.0
-    zero = low.const(node, 2).value
+    if node.has(2):
+        zero, number = low.const(node, 2).value, _number(low, node, 2, "the zero point")
+    else:  # since operator set 21 an attribute may give the type
+        kind = node.integer("output_dtype", 0) or _UINT8
+        zero, number = cast(replace(node, attrs={"to": kind}), np.zeros(())), 0.0
     name = str(zero.dtype)
     if name in ("int4", "uint4", "int2", "uint2"):
         bits = int(name[-1])
@@ -221,7 +225,7 @@ def _code_range(low: Importer, node: OnnxNode) -> tuple[int, int, float]:
         ends = (int(info.min), int(info.max))
     else:
         raise node.error(f"quantizes to {name}", "use int8, uint8, int4, uint4, int16 or uint16")
-    return *ends, _number(low, node, 2, "the zero point")
+    return *ends, number
 
 
 def _quantize_linear(low: Importer, node: OnnxNode) -> Value | Const:

@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bitwright.errors import ModelError
 from bitwright.ir import Attr, IntArray
 from bitwright.lower.from_onnx.build import Importer
 from bitwright.lower.from_onnx.joins import common_unit, rescaled
 from bitwright.lower.from_onnx.model import OnnxNode
-from bitwright.lower.from_onnx.values import Array, Const, Floats, Value
+from bitwright.lower.from_onnx.values import Array, Const, Floats, Step, Value
 
 _WHOLE = 1e-9
 _WIDE = 1 << 15
+_STRICT = frozenset("mul div add norm sigmoid tanh softplus softsign exp erf".split())
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +51,17 @@ def _splittable(value: Value) -> int:
     """How many steps at the end keep the order of the channels, treating all alike."""
     count = 0
     for step in reversed(value.steps):
-        if step.rows > 1 or not (step.direction() > 0).all():
+        if step.rows > 1 or not _strict(step):
             break
         count += 1
     return count
+
+
+def _strict(step: Step) -> bool:
+    """Whether larger inputs give larger outputs, never equal ones (as a clip does)."""
+    if step.op in ("leaky", "elu", "selu"):
+        return bool((step.constants[0] > 0).all())
+    return step.op in _STRICT and bool((step.direction() > 0).all())
 
 
 def ranked(low: Importer, value: Value, node: OnnxNode) -> Value:
@@ -74,6 +83,9 @@ def ranked(low: Importer, value: Value, node: OnnxNode) -> Value:
     suffix = value.steps[len(front) :]
     form = head.affine()
     if form is None:
+        head = _whole_levels(low, head, node)
+        form = head.affine()
+    if form is None:
         raise node.error(
             f"ranks classes after {front[-1].op}, whose order is not that of the levels",
             "put a quantizer behind it",
@@ -90,6 +102,14 @@ def ranked(low: Importer, value: Value, node: OnnxNode) -> Value:
     )
     head = rescaled(low, replace(head, steps=()), unit, gain, offset, node)
     return replace(head, steps=suffix)
+
+
+def _whole_levels(low: Importer, head: Value, node: OnnxNode) -> Value:
+    """The value as a table of its levels, where that is exact (a Relu without a bias)."""
+    try:
+        return low.tabulated(head, node)
+    except ModelError:
+        return head
 
 
 def _biased(
@@ -128,6 +148,11 @@ def _vector_of(low: Importer, value: Value, node: OnnxNode) -> Value:
     return value
 
 
+def _along_all(value: Value, axis: int) -> bool:
+    """Whether an axis has all the elements: (1, C), (1, C, 1, 1), (1, 1, 1, C)."""
+    return bool(value.shape) and value.shape[axis] == int(np.prod(value.shape))
+
+
 def top_k(low: Importer, node: OnnxNode, value: Value, k: int) -> Value:
     """Indices of the k largest elements of a vector."""
     value = ranked(low, _vector_of(low, value, node), node)
@@ -142,7 +167,7 @@ def top_k(low: Importer, node: OnnxNode, value: Value, k: int) -> Value:
 def _argmax(low: Importer, node: OnnxNode) -> Value:
     value = low.data(node, 0)
     axis = node.integer("axis", 0) % max(len(value.shape), 1)
-    if axis != 1 or node.integer("select_last_index", 0):
+    if not _along_all(value, axis) or node.integer("select_last_index", 0):
         raise node.error("ranks along another axis than the channels", "use axis=1")
     found = top_k(low, node, value, 1)
     shape = (1, 1) if node.integer("keepdims", 1) else (1,)
@@ -153,7 +178,7 @@ def _topk(low: Importer, node: OnnxNode) -> Value:
     value = low.data(node, 0)
     size = np.ravel(low.const(node, 1).value) if node.has(1) else [node.integer("k", 1)]
     axis = node.integer("axis", -1) % max(len(value.shape), 1)
-    if axis not in (1, len(value.shape) - 1) or not node.integer("largest", 1):
+    if not _along_all(value, axis) or not node.integer("largest", 1):
         raise node.error("ranks other than the largest channels", "use largest=1 along channels")
     if not 1 <= int(size[0]) <= value.shape[axis]:
         raise node.error(f"k = {int(size[0])} of {value.shape[axis]} channels")
@@ -181,6 +206,8 @@ def finish(low: Importer, names: tuple[str, ...]) -> tuple[Output, ...]:
         node = OnnxNode(name, "graph output", "", (), (name,))
         if isinstance(tensor, Const):
             raise node.error("does not depend on the network's input")
+        if tensor.border_any:
+            raise node.error("is a Pad", "only a Conv can follow a Pad")
         if tensor.edge in low.labels:
             found.append(Output(name, tensor.edge, True, tensor))
             continue
@@ -200,8 +227,6 @@ def finish(low: Importer, names: tuple[str, ...]) -> tuple[Output, ...]:
 
 def _scores(low: Importer, value: Value, node: OnnxNode) -> Value:
     """Ranked scores if they can be; else as they are, without a label."""
-    from bitwright.errors import ModelError
-
     try:
         return ranked(low, value, node)
     except ModelError as error:

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Legal files whose meaning is easily missed: read as ONNX means them, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from tests.onnx_models import File
+
+from bitwright.errors import ModelError
+from bitwright.lower.from_onnx import Imported, load
+
+
+def pair(net: File, scale: float = 0.25, zero: int | None = 0, **attrs: int) -> str:
+    """QuantizeLinear and DequantizeLinear of the newest tensor."""
+    more = [net.const(scale)] + ([] if zero is None else [net.const(zero, np.int8)])
+    net.op("QuantizeLinear", *more, **attrs)
+    return net.op("DequantizeLinear", *more)
+
+
+def scores(imported: Imported, images: np.ndarray) -> np.ndarray:
+    found = imported.graph.run({"x": imported.levels(images)})
+    return imported.outputs[0].reals(found[imported.outputs[0].edge])
+
+
+def _softmax_inside(net: File) -> None:
+    pair(net)
+    net.op("Softmax")
+    pair(net, 0.125)
+    net.op("MatMul", net.const(np.ones((4, 2))))
+
+
+def _on_codes(net: File) -> None:
+    operands = net.const(0.25), net.const(0, np.int8)
+    pair(net)
+    net.op("MatMul", net.const(np.ones((4, 4))))
+    net.op("QuantizeLinear", *operands)
+    net.op("Max", net.const(2, np.int8))
+    net.op("DequantizeLinear", *operands)
+
+
+def _dilated_average(net: File) -> None:
+    pair(net)
+    net.op("AveragePool", kernel_shape=(2, 2), dilations=(2, 2))
+
+
+def _pad_last(net: File) -> None:
+    pair(net)
+    net.op("Conv", net.const(np.ones((4, 4, 1, 1))))
+    net.op("Pad", net.const((0, 0, 1, 1, 0, 0, 1, 1), np.int64))
+
+
+def _largest_of_one(net: File) -> None:
+    pair(net)
+    net.op("Conv", net.const(np.ones((4, 4, 5, 5))))
+    net.op("ArgMax", axis=3)
+
+
+@pytest.mark.parametrize(
+    ("build", "image", "message"),
+    [
+        (_softmax_inside, False, "works on a softmax"),
+        (_on_codes, False, "stands between a QuantizeLinear and its DequantizeLinear"),
+        (_dilated_average, True, "is dilated"),
+        (_pad_last, True, "is a Pad"),
+        (_largest_of_one, True, "along another axis"),
+    ],
+)
+def test_refused(build: Callable[[File], None], image: bool, message: str) -> None:
+    net = File(*((1, 4, 5, 5) if image else (1, 4)), opset=21)
+    build(net)
+    with pytest.raises(ModelError, match=message):
+        load(net.model())
+
+
+def test_output_dtype_gives_the_type_of_codes() -> None:
+    net = File(1, 4, opset=21)
+    pair(net, 0.25, None, output_dtype=TensorProto.INT8)
+    net.op("MatMul", net.const(np.eye(4)))
+    images = np.array([[-1.0, -0.25, 0.5, 2.0]], np.float32)
+    assert np.array_equal(scores(load(net.model()), images), images)
+
+
+def test_flatten_counts_axes_from_the_end() -> None:
+    net = File(1, 4)
+    pair(net)
+    net.op("Flatten", axis=-1)
+    net.op("MatMul", net.const(np.eye(4)))
+    assert load(net.model()).graph.types["scores"].shape == (4,)
+
+
+def test_negative_indices_count_from_the_end() -> None:
+    net = File(1, 3)
+    net.quant(3, 1.0)
+    net.op("Cast", to=TensorProto.INT64)
+    table, index = net.const(np.arange(8.0) ** 2), net.net
+    net.net = table
+    net.op("Gather", index)
+    net.op("MatMul", net.const(np.eye(3)))
+    images = np.array([[-4.0, -1.0, 3.0]], np.float32)
+    assert np.array_equal(scores(load(net.model()), images), [[16.0, 49.0, 9.0]])
+
+
+@pytest.mark.parametrize("relu_first", [True, False])
+def test_of_scores_that_a_clip_makes_equal_the_first_wins(relu_first: bool) -> None:
+    net = File(1, 3)
+    pair(net)
+    net.op("MatMul", net.const(np.eye(3)))
+    net.op("Relu" if relu_first else "Clip", *([] if relu_first else [net.const(0)]))
+    net.op("ArgMax", axis=1)
+    imported = load(net.model())
+    found = imported.graph.run({"x": imported.levels(np.array([[-3.0, -1.0, -2.0]], np.float32))})
+    assert found[imported.outputs[0].edge].ravel().tolist() == [0]
+
+
+def test_scales_of_a_sum_far_apart() -> None:
+    net = File(1, 3, 2, 2)
+    start = pair(net)
+    conv = net.op("Conv", net.const(np.eye(3).reshape(3, 3, 1, 1)))
+    coarse = pair(net, 1.0)
+    net.net = conv
+    pair(net, 2.0**-14)
+    net.op("Add", coarse)
+    imported = load(net.model())
+    assert start and next(n for n in imported.graph if n.op == "add").ints("multipliers") in (
+        (1, 1 << 14),
+        (1 << 14, 1),
+    )
