@@ -188,6 +188,18 @@ def test_what_has_no_hardware_is_refused_with_the_reason(
     assert caught.value.hint
 
 
+def test_streams_of_a_fork_keep_clear_of_names_of_the_graph() -> None:
+    """Exporters number the nodes of one kind: Relu, Relu_1, Relu_2."""
+    b = GraphBuilder("net", INTEGER)
+    x = b.input("x", levels((2, 2, 3), "uint2"))
+    attrs: dict[str, Any] = {"multipliers": (1, 1), "scale": (1.0,)}
+    first = b.add("add", (x, x), name="add", attrs=attrs)
+    second = b.add("add", (first, first), name="add_1", attrs=attrs)
+    third = b.add("add", (second, first), name="add_0", attrs=attrs)
+    graph = b.finish(b.add("add", (third, third), name="add_fork", attrs=attrs))
+    assert_same(graph, map_graph(graph))
+
+
 def test_several_readers_of_an_edge_get_forks_and_outputs_keep_their_names() -> None:
     builder = GraphBuilder("net", INTEGER)
     edge = builder.input("x", levels((4,), "uint4"))

@@ -206,6 +206,14 @@ def test_identities_go() -> None:
     assert [n.name for n in remove_identities(graph)] == ["last"]
 
 
+def test_a_pool_of_single_pixels_with_a_border_stays() -> None:
+    b = GraphBuilder("net", INTEGER)
+    x = b.input("x", TensorType((3, 3, 2), parse_format("uint2"), (0.5,), 0, 3))
+    window = {"kernel": (1, 1), "stride": (1, 1), "padding": (1, 0, 1, 2)}
+    graph = b.finish(act(b, b.add("sum_pool", (x,), attrs=window), "last", [[1, 1, 2]]))
+    assert remove_identities(graph) is graph
+
+
 def test_what_only_looks_like_an_identity_stays() -> None:
     b = GraphBuilder("net", INTEGER)
     x = b.input("x", TensorType((4,), parse_format("uint2"), (0.25,), 0, 3))

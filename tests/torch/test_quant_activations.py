@@ -73,8 +73,9 @@ def test_prelu_may_have_a_slope_a_channel_but_none_below_zero() -> None:
         apply(net(prelu), Policy.uniform(), "freeze", torch.rand(6, *SHAPE))
 
 
-def test_a_leaky_relu_that_falls_becomes_a_table() -> None:
-    frozen, _ = frozen_of(net(nn.LeakyReLU(-0.3)), Policy.uniform())
+@pytest.mark.parametrize("activation", [nn.LeakyReLU(-0.3), nn.ELU(-0.5)], ids=["leaky", "elu"])
+def test_an_activation_that_falls_becomes_a_table(activation: nn.Module) -> None:
+    frozen, _ = frozen_of(net(activation), Policy.uniform())
     assert any(isinstance(m, LookupActivation) for m in frozen.modules())
 
 

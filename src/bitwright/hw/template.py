@@ -42,7 +42,16 @@ class _Streams:
     def __init__(self, graph: Graph, builder: GraphBuilder) -> None:
         self.graph, self.builder = graph, builder
         self._free: dict[str, list[str]] = {}
+        self._taken = {*graph.types, *(node.name for node in graph)}
         self.outputs: dict[str, str] = {}
+
+    def fresh(self, stem: str) -> str:
+        """A name that neither graph has: ``relu_1`` may be a node of the user's."""
+        name, count = stem, 1
+        while name in self._taken or self.builder.unique(name) != name:
+            count += 1
+            name = f"{stem}_{count}"
+        return name
 
     def define(self, edge: str, make: Callable[[str], str]) -> None:
         """Make the stream of an integer edge, and a tree of forks if it has several readers.
@@ -54,7 +63,7 @@ class _Streams:
         reads = sum(node.inputs.count(edge) for node in self.graph.consumers(edge))
         readers = reads + is_output
         is_input = edge in self.graph.inputs
-        stream = make(edge if readers < 2 or is_input else f"{edge}_all")
+        stream = make(edge if readers < 2 or is_input else self.fresh(f"{edge}_all"))
         if readers == 0:
             where = (self.graph.producer(edge) or self.graph.nodes[0]).name
             raise ModelError(f"nothing reads {edge!r}", where=where, hint="remove dead nodes first")
@@ -63,9 +72,9 @@ class _Streams:
         streams = []
         for index in range(readers - 1):
             last = index == readers - 2
-            first = edge if is_output and index == 0 else f"{edge}_{index}"
-            rest = f"{edge}_{index + 1}" if last else f"{edge}_rest{index}"
-            name = self.builder.unique(f"{edge}_fork")
+            first = edge if is_output and index == 0 else self.fresh(f"{edge}_{index}")
+            rest = self.fresh(f"{edge}_{index + 1}" if last else f"{edge}_rest{index}")
+            name = self.fresh(f"{edge}_fork")
             self.builder.add("fork", (stream,), name=name, outputs=(first, rest))
             streams.append(first)
             stream = rest
@@ -119,7 +128,7 @@ def _add_border(node: Node, streams: _Streams, stream: str, value: int, span: in
             hint="use an activation format with a zero in front of this layer, or no padding",
         )
     attrs: dict[str, Attr] = {"padding": padding, "value": value}
-    name = streams.builder.unique(f"{node.name}_pad")
+    name = streams.fresh(f"{node.name}_pad")
     return streams.builder.add("pad", (stream,), name=name, attrs=attrs, source=node.source)
 
 
@@ -155,7 +164,7 @@ def _add_window(node: Node, streams: _Streams, stream: str, shape: _Shape) -> st
     if prod(shape.kernel) == 1 and prod(shape.stride) == 1:
         return stream
     attrs = _window_attrs(streams, stream, shape)
-    name = streams.builder.unique(f"{node.name}_window")
+    name = streams.fresh(f"{node.name}_window")
     return streams.builder.add("window", (stream,), name=name, attrs=attrs, source=node.source)
 
 
@@ -303,7 +312,7 @@ def _map_concat(node: Node, streams: _Streams) -> None:
         )
     stream, *others, last = streams.take_all(node)
     for number, other in enumerate(others):
-        part = streams.builder.unique(f"{node.name}_part{number}")
+        part = streams.fresh(f"{node.name}_part{number}")
         inputs = (stream, other)
         stream = streams.builder.add("concat", inputs, name=part, source=node.source)
     streams.define(

@@ -245,7 +245,8 @@ def _is_identity(graph: Graph, node: Node, seen: ChannelRange) -> bool:
         found = node.params["thresholds"][np.newaxis] <= levels[:, np.newaxis, np.newaxis]
         return bool((base + step * found.sum(axis=2) == levels[:, np.newaxis]).all())
     if node.op in ("max_pool", "sum_pool"):
-        return node.ints("kernel") == (1, 1) and node.ints("stride") == (1, 1)
+        single = node.ints("kernel") == (1, 1) and node.ints("stride") == (1, 1)
+        return single and not any(node.ints("padding"))
     if node.op == "upsample":
         return node.ints("factor") == (1, 1)
     return node.op == "space_to_depth" and node.integer("block") == 1

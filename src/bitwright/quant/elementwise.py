@@ -97,7 +97,7 @@ def of_module(module: nn.Module) -> Elementwise | None:
     found = MODULES.get(type(module))
     if found is None:
         return None
-    slope = getattr(module, "negative_slope", 0.0)
+    slope = module.alpha if isinstance(module, nn.ELU) else getattr(module, "negative_slope", 0.0)
     return found if slope >= 0 else _BENT
 
 
