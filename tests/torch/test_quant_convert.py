@@ -396,3 +396,32 @@ def test_evaluation_without_gradients_is_the_same_function(name: str) -> None:
         values = model(x)
     assert torch.equal(x, batch())
     assert torch.allclose(values, model(x).detach(), atol=1e-6)
+
+
+class Changed(nn.Module):
+    """A tensor that is read after an operation has changed it in place."""
+
+    def __init__(self, change: str) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 1)
+        self.relu, self.change = nn.ReLU(inplace=True), change
+
+    def forward(self, x):
+        y = self.first(x)
+        if self.change == "module":
+            z = self.second(self.relu(y))
+        elif self.change == "function":
+            z = self.second(F.relu(y, True))
+        else:
+            y.relu_()
+            z = self.second(y)
+        return z + y
+
+
+@pytest.mark.parametrize("change", ["module", "function", "method"])
+def test_what_an_operation_changes_in_place_is_changed_for_all_that_follow(change: str) -> None:
+    torch.manual_seed(0)
+    model = Changed(change).eval()
+    converted = apply(model, POLICY, "calibrate", sample_shape=(3, 6, 6)).eval()
+    images = batch()[:, :, :6, :6]
+    assert torch.allclose(converted(images.clone()), model(images.clone()), atol=1e-5)

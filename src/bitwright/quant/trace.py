@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import re
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -46,7 +48,7 @@ def trace(model: nn.Module) -> fx.Graph:
     """
     tracer = _Tracer()
     try:
-        return tracer.trace(model)
+        graph = tracer.trace(model)
     # Whatever the user's forward raises while it runs on symbols is reported, with its line.
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
@@ -59,6 +61,34 @@ def trace(model: nn.Module) -> fx.Graph:
             hint="forward must be one fixed graph: no if or loop over tensor values, no print of "
             "them, no numpy; branch on plain Python values set in __init__ instead",
         ) from error
+    _follow_changes(graph, dict(model.named_modules()))
+    return graph
+
+
+def _follow_changes(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> None:
+    """Whoever reads a tensor after an operation in place reads that operation's result."""
+    place = {node: index for index, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        if not (node.args and isinstance(node.args[0], fx.Node) and _in_place(node, modules)):
+            continue
+        changed = node.args[0]
+        for user in list(changed.users):
+            if place[user] > place[node]:
+                user.replace_input_with(changed, node)
+
+
+def _in_place(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
+    if node.op == "call_module":
+        return getattr(modules[str(node.target)], "inplace", False) is True
+    if node.op == "call_method":
+        return str(node.target).endswith("_")
+    if node.op != "call_function":
+        return False
+    try:
+        given = inspect.signature(node.target).bind(*node.args, **node.kwargs).arguments
+    except (TypeError, ValueError):  # a builtin
+        return str(getattr(node.target, "__name__", "")).endswith("_")
+    return given.get("inplace", False) is True
 
 
 def user_line(node: fx.Node) -> str | None:
