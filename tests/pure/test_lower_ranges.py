@@ -246,3 +246,14 @@ def test_window_masks_are_those_of_every_position(
         expected.setdefault(tuple(bool(v) for v in (at >= 0) & (at < size)), index)
     found = _axis_masks(size, count, kernel, stride, before, dilation)
     assert list(found.items()) == list(expected.items())
+
+
+def test_a_difference_of_a_tensor_with_itself_has_partial_sums() -> None:
+    b = GraphBuilder("net", INTEGER)
+    x = b.input("x", TensorType((2, 2, 3), parse_format("uint2"), (0.5,), 0, 3))
+    attrs = {"multipliers": (1, -1), "scale": (0.5,)}
+    graph = b.finish(b.add("add", (x, x), name="zero", attrs=attrs))
+    claim = certify(graph).claim("zero")
+    assert (claim.lo, claim.hi) == (0, 0)
+    assert (claim.partial_lo, claim.partial_hi, claim.width) == (-3, 3, 3)
+    check(certify(graph), graph)

@@ -262,6 +262,9 @@ def _add_claim(graph: Graph, node: Node, operands: tuple[ChannelRange, ...]) -> 
     partial_hi = int(np.maximum(high, 0).sum(axis=0).max())
     first, second = node.ints("multipliers")
     both = node.inputs[0] == node.inputs[1]
+    if both:  # one tensor, but the hardware makes two products: either may stand alone
+        alone = [m * end for m in (first, second) for end in operands[0].hull]
+        partial_lo, partial_hi = min(partial_lo, *alone), max(partial_hi, *alone)
     factors = np.array([first + second] * 2 if both else [first, second])
     weight_bits = max(bits_for_interval(min(m, 0), max(m, 0)) for m in (first, second))
     input_bits = max(graph.types[edge].wire_bits for edge in node.inputs)
