@@ -9,16 +9,17 @@ from bitwright.quant import Policy, apply
 from bitwright.recipe import load_recipe
 
 
-class WithSigmoid(nn.Module):
-    """An activation that has no few-bit form."""
+class WithLayerNorm(nn.Module):
+    """A normalisation that has no few-bit form."""
 
     def __init__(self) -> None:
         super().__init__()
         self.features = nn.Conv2d(1, 4, 3)
+        self.norm = nn.LayerNorm((4, 6, 6))
         self.head = nn.Linear(144, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.features(images).sigmoid().flatten(1))
+        return self.head(self.norm(self.features(images)).flatten(1))
 
 
 def expect_error(title: str, action: object) -> None:
@@ -34,7 +35,7 @@ def expect_error(title: str, action: object) -> None:
 expect_error("a misspelt key", lambda: load_recipe("digits", ["train.float.epoch=3"]))
 expect_error("an impossible value", lambda: load_recipe("digits", ["hardware.fill=2"]))
 expect_error("an unknown format", lambda: load_recipe("digits", ["quant.weight=int17"]))
-expect_error("a layer without few bits", lambda: apply(WithSigmoid(), Policy.uniform(), "train"))
+expect_error("a layer without few bits", lambda: apply(WithLayerNorm(), Policy.uniform(), "train"))
 expect_error(
     "a budget that is too small",
     lambda: estimate_recipe(

@@ -141,6 +141,9 @@ def firing_machine(
                 taken.append(cycle)
             if step in makes:
                 made.append(cycle + firing.latency)
+        # Steps behind the last one wait for nothing: a shift register empties itself.
+        behind = [step - firing.fires + 1 for step in sorted(makes) if step >= firing.fires]
+        made += [cycle + later + firing.latency for later in behind]
     return taken, made
 
 
@@ -150,7 +153,8 @@ def test_periodic_firing_is_the_steady_state_of_the_machine(
 ) -> None:
     rng = np.random.default_rng(seed)
     for block in blocks_of(map_graph(*case)).values():
-        if isinstance(block, Window) or block.interval > 2000:
+        joins = len(block.inputs) > 1  # those are held to the simulation of beats
+        if joins or isinstance(block, Window) or block.interval > 2000:
             continue
         beats = block.inputs[0].beats
         period = max(block.interval, beats) + extra

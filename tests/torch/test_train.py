@@ -219,7 +219,8 @@ def test_progress_runs_from_start_to_end(few: DataSplits, tmp_path: Path, capsys
     fit(fresh(), few, CONFIG, run_dir=tmp_path, on_progress=seen.append)
     shares = [now.done for now in seen]
     assert shares == sorted(shares) and shares[-1] == 1.0
-    assert [now.last.epoch for now in seen if now.batch == now.batches][-1] == CONFIG.epochs
+    ends = [now.last.epoch for now in seen if now.batch == now.batches and now.last is not None]
+    assert ends[-1] == CONFIG.epochs
     assert capsys.readouterr().out == ""
 
 
