@@ -9,6 +9,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,6 +68,18 @@ def small() -> Graph:
     return b.finish(x, b.add("top_k", (x,), name="label"))
 
 
+@pytest.mark.parametrize(
+    ("op", "attrs"), [("space_to_depth", {"block": 2}), ("upsample", {"factor": (2, 3)})]
+)
+def test_rearrangements_replay(tmp_path: Path, op: str, attrs: dict[str, Any]) -> None:
+    b = GraphBuilder("moved", INTEGER)
+    x = b.input("x", TensorType((4, 6, 2), parse_format("int3"), (0.5,), -4, 3))
+    folder = tmp_path / "net"
+    export_artifact(b.finish(b.add(op, (x,), name="moved", attrs=attrs)), folder)
+    result = run(compiled(folder), folder)  # stops at undefined behaviour
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 @given(integer_graphs(EVERYTHING))
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_networks_replay(tmp_path_factory: pytest.TempPathFactory, graph: Graph) -> None:
@@ -121,6 +134,21 @@ def test_replays_see_a_changed_bit(tmp_path: Path, language: str, name: str) -> 
     (folder / name).write_bytes(body[:-1])
     result = run(*program, folder)
     assert result.returncode == 2 and "cannot replay" in result.stderr
+
+
+@pytest.mark.parametrize("language", ["python", "c"])
+def test_replays_see_a_change_that_no_frame_shows(tmp_path: Path, language: str) -> None:
+    folder, graph = tmp_path / "net", small()
+    feeds = {name: np.zeros((1, *graph.types[name].shape), np.int64) for name in graph.inputs}
+    export_artifact(graph, folder, feeds=feeds)  # nothing but zeros: weights do not matter
+    body = bytearray((folder / "params.bin").read_bytes())
+    body[2] ^= 1
+    (folder / "params.bin").write_bytes(body)
+    program: list[object] = [compiled(folder)]
+    if language == "python":
+        program = [sys.executable, folder / "replay.py"]
+    result = run(*program, folder)
+    assert result.returncode == 2 and "a checksum differs" in result.stderr
 
 
 def test_manifest_says_what_is_on_disk(tmp_path: Path) -> None:

@@ -154,11 +154,14 @@ static void rearrange(const bw_node *n, const int32_t *x, int32_t *y) {
   for (r = 0; r < out->height; r++)
     for (c = 0; c < out->width; c++)
       for (k = 0; k < out->channels; k++) {
-        int64_t from_r = r / n->a[0], from_c = c / n->a[1], channel = k;
+        int64_t from_r, from_c, channel = k;
         if (n->op == BW_SPACE_TO_DEPTH) {
           from_r = r * b + k / in->channels / b;
           from_c = c * b + k / in->channels % b;
           channel = k % in->channels;
+        } else {
+          from_r = r / n->a[0];
+          from_c = c / n->a[1];
         }
         *y++ = x[(from_r * in->width + from_c) * in->channels + channel];
       }
@@ -253,6 +256,17 @@ static int golden(FILE *file, const bw_tensor *t, int32_t frame, const char *lay
   return 0;
 }
 
+static uint32_t crc32(const uint8_t *bytes, int64_t count) {
+  uint32_t crc = 0xffffffffu;
+  int64_t k;
+  int bit;
+  for (k = 0; k < count; k++) {
+    crc ^= bytes[k];
+    for (bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+  }
+  return ~crc;
+}
+
 int main(int argc, char **argv) {
   const char *folder = argc > 1 ? argv[1] : ".";
   FILE *packed = open_in(folder, "params.bin"), *vectors = open_in(folder, "golden.bin");
@@ -272,6 +286,10 @@ int main(int argc, char **argv) {
     }
   }
   if (bad == 2) fprintf(stderr, "cannot replay: golden.bin is too short\n");
+  if (!bad && crc32(params, BW_PARAM_BYTES) != BW_PARAM_CRC32) {
+    fprintf(stderr, "cannot replay: params.bin: a checksum differs, though every value is equal\n");
+    return 2;
+  }
   if (!bad) printf("%d layers, %d frames: every value equal\n", BW_NODES, BW_FRAMES);
   return bad;
 }

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -144,8 +145,9 @@ def _write(graph: Graph, levels: Mapping[str, IntArray], folder: Path) -> dict[s
     files = {"params.bin": bytes(body), "golden.bin": bytes(vectors)}
     manifest = _manifest(graph, packed, golden, frames)
     manifest["bytes"] = {name: len(content) for name, content in files.items()}
+    manifest["crc32"] = {name: zlib.crc32(content) for name, content in files.items()}
     files["manifest.json"] = (json.dumps(manifest, indent=1) + "\n").encode()
-    files["network.h"] = network_h(graph, packed, golden, frames, len(body)).encode()
+    files["network.h"] = network_h(graph, packed, golden, frames, bytes(body)).encode()
     for name in SOURCES:
         files[name] = (Path(__file__).parent / name).read_bytes()
     for name, content in files.items():
