@@ -267,7 +267,13 @@ def load_recipe(
         if path.stat().st_size > _MAX_BYTES:
             raise RecipeError("is larger than 1 MiB; a recipe is a short text", where=str(path))
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise RecipeError(
+            "is no text, so no recipe",
+            where=str(path),
+            hint="name a YAML file; a network needs the ending .onnx",
+        ) from error
+    except OSError as error:
         raise RecipeError(f"cannot be read: {error}", where=str(path)) from error
     document = parse_document(text, str(path))
     for assignment in overrides:

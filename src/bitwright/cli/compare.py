@@ -37,7 +37,7 @@ def diff(
     until: Annotated[Until, typer.Option("--until", help="The last comparison.")] = Until.RTL,
     bound: Annotated[
         float,
-        typer.Option("--bound", help="Relative difference float/quantized that is named."),
+        typer.Option("--bound", min=0.0, help="Relative difference float/quantized that is named."),
     ] = 0.5,
     data: Data = None,
     json: Json = False,

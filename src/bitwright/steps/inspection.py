@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.errors import RecipeError
-from bitwright.recipe import Recipe, load_recipe
+from bitwright.recipe import Recipe, find_recipe, load_recipe
 from bitwright.steps.inspect_results import Inspection
 
 if TYPE_CHECKING:
@@ -50,6 +50,14 @@ def inspect(
     formats = {"weight": weight, "activation": activation, "input": input_format or "uint8"}
     if ":" in name or _is_zoo(name):
         return _model(name, input_shape, classes, formats)
+    try:
+        find_recipe(name)
+    except RecipeError as error:
+        raise RecipeError(
+            f"{name!r} is no .onnx file, model of the zoo, recipe or run directory",
+            hint="`bitwright list models` and `bitwright list recipes` say what there is; "
+            "a model of your own is package.module:factory",
+        ) from error
     return _recipe(load_recipe(name, data_dir=data))
 
 

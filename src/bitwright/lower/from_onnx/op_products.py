@@ -128,7 +128,7 @@ def window(
         raise node.error(f"impossible window: kernel {kernel}, strides {stride}, {dilation=}")
     pads = _pads(node, size, (kernel[0], kernel[1]))
     if len(pads) != 4 or min(pads) < 0 or max(pads) > 1 << 16:
-        raise node.error(f"pads {pads} must be four numbers >= 0")
+        raise node.error(f"pads {pads} must be four numbers, 0 to {1 << 16}")
     return (kernel[0], kernel[1]), (stride[0], stride[1]), (pads[0], pads[1], pads[2], pads[3])
 
 
