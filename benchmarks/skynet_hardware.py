@@ -5,7 +5,7 @@
     python benchmarks/skynet_hardware.py skynet fold --cycles 26700000
     python benchmarks/skynet_hardware.py skynet simulate
     python benchmarks/skynet_hardware.py skynet synthesise
-    python benchmarks/skynet_hardware.py skynet place
+    python benchmarks/skynet_hardware.py skynet place --clock-mhz 80
 
 The folder holds what `freeze` wrote (the integer graph and the levels of real frames); every stage
 adds its figures to ``docs/results/skynet_hardware.json`` under ``--key`` and writes the table anew.
@@ -26,7 +26,7 @@ import numpy as np
 
 from bitwright.build.nextpnr import PnrOptions, place_and_route
 from bitwright.build.target import Target, load_target
-from bitwright.build.yosys import synthesise
+from bitwright.build.yosys import NETLIST, synthesise
 from bitwright.figures import Resources
 from bitwright.hw import (
     MapOptions,
@@ -190,7 +190,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("what", choices=COMMANDS)
-    parser.add_argument("--key", default="whole")
+    parser.add_argument("--key", default="skynet-w4a4")
     parser.add_argument("--target", default="ecp5-85k")
     parser.add_argument("--cycles", type=float, default=4e6, help="fold: largest interval")
     parser.add_argument("--luts", type=float, help="fold: fewer than the device has")
