@@ -281,6 +281,7 @@ def write_networks(rows: list[dict[str, Any]]) -> None:
         f"ECP5, `{command}`. RTL in Verilator equals the integer graph on every output, with and "
         f"without stalls. Synthesis: {', '.join(tools) or '-'}. {json.dumps(machine())}\n\n"
         + network_table(rows)
+        + "".join(f"\n{row['network']}: {row['note']}.\n" for row in rows if row.get("note"))
     )
     (RESULTS / "networks.md").write_text(text)
 
