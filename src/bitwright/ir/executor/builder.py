@@ -72,7 +72,7 @@ class NativePlan:
 @dataclass
 class Builder:
     graph: Graph
-    library: Library
+    native: Library
     only: frozenset[Op] | None
     views: dict[str, View] = field(default_factory=dict)
     buffers: list[_Buffer] = field(default_factory=list)

@@ -116,11 +116,11 @@ def _emit_product(builder: Builder, node: Node, fused: set[str]) -> None:
     if _is_depthwise(product):
         op = _depthwise_op(builder, product, narrow)
     else:
-        packed = choose_kernel(product, builder.library, narrow, builder.only)
+        packed = choose_kernel(product, builder.native, narrow, builder.only)
         if packed is not None and gathers_patches(product):
             source = _emit_patches(builder, product, source)
             product = as_patches(product)
-            packed = choose_kernel(product, builder.library, narrow, builder.only)
+            packed = choose_kernel(product, builder.native, narrow, builder.only)
         op = _wide_op(builder, product) if packed is None else COp(op=packed.op)
     builder.kernels[node.name] = Op(op.op).name.lower()
     op.kh, op.kw = product.weight.shape[2:4]
@@ -154,7 +154,7 @@ def _padded_rows(builder: Builder, product: Product, packed: Packed | None) -> I
     channels = np.arange(product.result.channels)
     if packed is None:
         return channels
-    lanes = builder.library.lanes[packed.op]
+    lanes = builder.native.lanes[packed.op]
     return pad_rows(channels.reshape(product.groups, -1), packed.panels, lanes)
 
 
