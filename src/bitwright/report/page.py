@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import Any
+
+from markupsafe import Markup
 
 from bitwright.report.record import BlockRow, Report
 from bitwright.report.summary import number, show
@@ -12,17 +15,8 @@ from bitwright.report.svg import bars, heatmap, line_chart
 
 def render_page(report: Report) -> str:
     """The page as HTML text; every value is escaped."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["show"] = show
-    environment.filters["number"] = number
-    template = environment.from_string(
-        files("bitwright.report").joinpath("template.html").read_text(encoding="utf-8")
-    )
-    page: str = template.render(
+    page: str = render_template(
+        files("bitwright.report").joinpath("template.html").read_text(encoding="utf-8"),
         report=report,
         accuracy_plot=bars(
             "Accuracy at every stage",
@@ -44,6 +38,20 @@ def render_page(report: Report) -> str:
         usage=_usage(report),
         columns=_columns(report),
     )
+    return page
+
+
+def render_template(source: str, **values: Any) -> str:
+    """A page of the house: the template's ``style`` is the style sheet, values are escaped."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["show"] = show
+    environment.filters["number"] = number
+    style = files("bitwright.report").joinpath("style.css").read_text(encoding="utf-8")
+    page: str = environment.from_string(source).render(style=Markup(style), **values)
     return page
 
 

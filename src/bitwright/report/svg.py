@@ -21,14 +21,16 @@ def ticks(lo: float, hi: float, count: int = 5) -> list[float]:
     return [round(i * step, 10) for i in range(first, last + 1)]
 
 
-def _text(x: float, y: float, body: str, anchor: str = "middle", style: str = "") -> str:
+def text_at(x: float, y: float, body: str, anchor: str = "middle", style: str = "") -> str:
+    """A line of text; the baseline is at y."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="t {style}">'
         f"{escape(body)}</text>"
     )
 
 
-def _svg(width: float, height: float, title: str, parts: Sequence[str]) -> Markup:
+def drawing(width: float, height: float, title: str, parts: Sequence[str]) -> Markup:
+    """The SVG element around the parts."""
     body = "".join(parts)
     return Markup(
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(title)}" '
@@ -60,13 +62,13 @@ def line_chart(
         parts.append(
             f'<line x1="{left}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
         )
-        parts.append(_text(left - 6, y + 4, f"{tick:g}", "end"))
+        parts.append(text_at(left - 6, y + 4, f"{tick:g}", "end"))
     for tick in ticks(x_lo, x_hi, 6):
         if x_lo <= tick <= x_hi and float(tick).is_integer():
-            parts.append(_text(at(tick, y_lo)[0], height - bottom + 16, f"{tick:g}"))
-    parts.append(_text((left + width - right) / 2, height - 6, "epoch"))
-    parts.append(_text(4, 12, title, "start", "b"))
-    parts.append(_text(4, 26, y_label, "start"))
+            parts.append(text_at(at(tick, y_lo)[0], height - bottom + 16, f"{tick:g}"))
+    parts.append(text_at((left + width - right) / 2, height - 6, "epoch"))
+    parts.append(text_at(4, 12, title, "start", "b"))
+    parts.append(text_at(4, 26, y_label, "start"))
     for index, (name, ys) in enumerate(series.items()):
         colour = COLOURS[index % len(COLOURS)]
         points = " ".join("{:.1f},{:.1f}".format(*at(x, y)) for x, y in zip(xs, ys, strict=True))
@@ -82,8 +84,8 @@ def line_chart(
             f'<line x1="{legend_x:.0f}" x2="{legend_x + 16:.0f}" y1="10" y2="10" class="line" '
             f'style="stroke:{colour}"/>'
         )
-        parts.append(_text(legend_x + 20, 14, name, "start"))
-    return _svg(width, height, title, parts)
+        parts.append(text_at(legend_x + 20, 14, name, "start"))
+    return drawing(width, height, title, parts)
 
 
 def bars(title: str, rows: Sequence[tuple[str, float, str]], limit: float | None = None) -> Markup:
@@ -100,13 +102,13 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]], limit: float | None
     for index, (label, value, shown) in enumerate(rows):
         y = 6 + index * step
         length = max(1.0, bar_width * value / top)
-        parts.append(_text(label_width - 8, y + 14, label, "end"))
+        parts.append(text_at(label_width - 8, y + 14, label, "end"))
         parts.append(
             f'<rect x="{label_width}" y="{y + 2}" width="{bar_width}" height="16" class="rail"/>'
             f'<rect x="{label_width}" y="{y + 2}" width="{length:.1f}" height="16" class="bar"/>'
         )
-        parts.append(_text(label_width + bar_width + 8, y + 14, shown, "start", "b"))
-    return _svg(label_width + bar_width + 110, 12 + len(rows) * step, title, parts)
+        parts.append(text_at(label_width + bar_width + 8, y + 14, shown, "start", "b"))
+    return drawing(label_width + bar_width + 110, 12 + len(rows) * step, title, parts)
 
 
 def heatmap(title: str, labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> Markup:
@@ -116,12 +118,12 @@ def heatmap(title: str, labels: Sequence[str], matrix: Sequence[Sequence[int]]) 
     cell = 34.0 if len(labels) <= 12 else 18.0
     longest = max(len(label) for label in labels)
     left, top = 30.0 + 6.5 * min(longest, 16), 30.0
-    parts = [_text(left + cell * len(labels) / 2, 12, "predicted", style="b")]
+    parts = [text_at(left + cell * len(labels) / 2, 12, "predicted", style="b")]
     for row, (label, counts) in enumerate(zip(labels, matrix, strict=True)):
         total = sum(counts) or 1
         y = top + row * cell
-        parts.append(_text(left - 6, y + cell / 2 + 4, label[:16], "end"))
-        parts.append(_text(left + (row + 0.5) * cell, top - 5, label[:4]))
+        parts.append(text_at(left - 6, y + cell / 2 + 4, label[:16], "end"))
+        parts.append(text_at(left + (row + 0.5) * cell, top - 5, label[:4]))
         for column, count in enumerate(counts):
             style = "hit" if row == column else "miss"
             share = count / total
@@ -133,6 +135,6 @@ def heatmap(title: str, labels: Sequence[str], matrix: Sequence[Sequence[int]]) 
             )
             if count and cell > 20:
                 x = left + (column + 0.5) * cell
-                parts.append(_text(x, y + cell / 2 + 4, str(count), style="b"))
+                parts.append(text_at(x, y + cell / 2 + 4, str(count), style="b"))
     side = cell * len(labels)
-    return _svg(left + side + 6, top + side + 6, title, parts)
+    return drawing(left + side + 6, top + side + 6, title, parts)

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One table of results, written as Markdown, CSV, JSON and HTML from the same values.
+
+A value keeps all its digits in CSV and JSON; Markdown and HTML round for people. A measured value
+carries its standard error, which is always shown beside it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from bitwright.report.summary import number
+
+_DASH = "-"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measured number.
+
+    Attributes:
+        value: the number, in the column's unit.
+        error: its standard error in the same unit; None where there is none.
+    """
+
+    value: float
+    error: float | None = None
+
+    def to_json(self) -> dict[str, float | None]:
+        return {"value": self.value, "error": self.error}
+
+
+Value = str | int | float | bool | Measured | None
+
+
+class Kind(StrEnum):
+    """What a column holds, which says how a value is shown.
+
+    ``SHARE`` is a share of 1 shown in percent, ``POINTS`` a difference of shares shown in
+    percentage points with its sign (a loss is negative), ``RATE`` a factor shown as ``x4.02``.
+    """
+
+    TEXT = "text"
+    NUMBER = "number"
+    SHARE = "share"
+    POINTS = "points"
+    RATE = "rate"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        key: its name in rows, CSV and JSON.
+        title: its heading for people.
+        unit: shown in the heading; of the values as they are stored.
+        digits: after the point, for people; by default as many as the number needs.
+        about: what it means and where it comes from; listed below the table.
+    """
+
+    key: str
+    title: str
+    kind: Kind = Kind.TEXT
+    unit: str = ""
+    digits: int | None = None
+    about: str = ""
+
+    @property
+    def heading(self) -> str:
+        return f"{self.title} [{self.unit}]" if self.unit else self.title
+
+    @property
+    def is_text(self) -> bool:
+        return self.kind is Kind.TEXT
+
+    def show(self, value: Value) -> str:
+        """A value as people read it; a dash where there is none."""
+        if value is None:
+            return _DASH
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if isinstance(value, str):
+            return value
+        if isinstance(value, Measured):
+            return self._measured(value)
+        return self._number(float(value)) if math.isfinite(value) else str(value)
+
+    def _measured(self, measured: Measured) -> str:
+        text = self._number(measured.value)
+        if measured.error is None:
+            return text
+        if self.kind not in (Kind.SHARE, Kind.POINTS):
+            return f"{text} \u00b1 {self._number(measured.error)}"
+        digits = 2 if self.digits is None else self.digits
+        bare = text.removesuffix(" %")
+        tail = " %" if bare != text else ""
+        return f"{bare} \u00b1 {100 * measured.error:.{digits}f}{tail}"
+
+    def _number(self, value: float) -> str:
+        digits = 2 if self.digits is None else self.digits
+        if self.kind is Kind.SHARE:
+            return f"{100 * value:.{digits}f} %"
+        if self.kind is Kind.POINTS:
+            rounded = round(100 * value, digits) + 0.0  # never "-0.00"
+            return f"{rounded:+.{digits}f}" if rounded else f"{rounded:.{digits}f}"
+        if self.kind is Kind.RATE:
+            return f"\u00d7{value:.{digits}f}"
+        return number(value) if self.digits is None else f"{value:.{self.digits}f}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns.
+
+    Attributes:
+        rows: each a mapping from column keys to values; a missing key is an empty cell.
+        notes: sentences below the table.
+
+    Raises:
+        ValueError: two columns have one key, or a row has a key without a column.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Mapping[str, Value], ...]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        keys = [column.key for column in self.columns]
+        if len(set(keys)) != len(keys):
+            raise ValueError(f"{self.title}: two columns have one key: {keys}")
+        for row in self.rows:
+            extra = sorted(set(row) - set(keys))
+            if extra:
+                raise ValueError(f"{self.title}: a row has {extra}, the columns are {keys}")
+
+    @property
+    def legend(self) -> tuple[tuple[str, str], ...]:
+        """What the columns mean, for those that say it."""
+        return tuple((c.title, c.about) for c in self.columns if c.about)
+
+    def cells(self) -> list[list[str]]:
+        """Every cell as people read it."""
+        return [[c.show(row.get(c.key)) for c in self.columns] for row in self.rows]
+
+    def to_markdown(self) -> str:
+        """A Markdown table with its title, legend and notes."""
+        lines = [f"## {self.title}", ""] if self.title else []
+        lines.append("| " + " | ".join(_escaped(c.heading) for c in self.columns) + " |")
+        lines.append("|" + "|".join("---" if c.is_text else "---:" for c in self.columns) + "|")
+        lines += ["| " + " | ".join(map(_escaped, cells)) + " |" for cells in self.cells()]
+        if self.legend:
+            lines += ["", *(f"* {title}: {text}" for title, text in self.legend)]
+        if self.notes:
+            lines += ["", *self.notes]
+        return "\n".join(lines) + "\n"
+
+    def to_csv(self) -> str:
+        """Comma-separated values with all digits; a measured column has a ``KEY_error`` beside."""
+        measured = {
+            c.key
+            for c in self.columns
+            if any(isinstance(r.get(c.key), Measured) for r in self.rows)
+        }
+        head: list[str] = []
+        for column in self.columns:
+            head += [column.key, f"{column.key}_error"] if column.key in measured else [column.key]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(head)
+        for row in self.rows:
+            line: list[Any] = []
+            for column in self.columns:
+                value = row.get(column.key)
+                if column.key not in measured:
+                    line.append(_plain(value))
+                elif isinstance(value, Measured):
+                    line += [_plain(value.value), _plain(value.error)]
+                else:
+                    line += [_plain(value), ""]
+            writer.writerow(line)
+        return text.getvalue()
+
+    def to_json(self) -> dict[str, Any]:
+        """Columns with their units, and the rows; a measured value is ``{"value", "error"}``."""
+        columns = [
+            {"key": c.key, "title": c.title, "kind": str(c.kind), "unit": c.unit, "about": c.about}
+            for c in self.columns
+        ]
+        rows = [
+            {
+                key: value.to_json() if isinstance(value, Measured) else value
+                for key, value in row.items()
+            }
+            for row in self.rows
+        ]
+        return {
+            "title": self.title,
+            "columns": columns,
+            "rows": rows,
+            "notes": list(self.notes),
+        }
+
+
+def value_from_json(value: Any) -> Value:
+    """The inverse of what `Table.to_json` makes of one value."""
+    if isinstance(value, dict):
+        return Measured(float(value["value"]), value.get("error"))
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise ValueError(f"{value!r} is no value of a table")
+
+
+def _plain(value: Value) -> str | int | float:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return int(value)
+    return value.value if isinstance(value, Measured) else value
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

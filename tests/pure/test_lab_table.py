@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The laboratory's tables: the same values in Markdown, CSV, JSON and on the page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bitwright.lab import Column, Kind, Measured, Point, Scatter, Section, Table, write_report
+from bitwright.lab.table import value_from_json
+
+COLUMNS = (
+    Column("format", "format"),
+    Column("accuracy", "accuracy", Kind.SHARE, about="top-1"),
+    Column("loss", "loss", Kind.POINTS),
+    Column("size", "size", Kind.NUMBER, "bytes"),
+    Column("rate", "rate", Kind.RATE),
+)
+ROWS = (
+    {"format": "e4m3", "accuracy": Measured(0.98046, 0.00204), "loss": -0.00154, "size": 47736},
+    {"format": "a|b <i>", "accuracy": Measured(0.5), "loss": 0.000001, "rate": 4.0175},
+)
+TABLE = Table("Formats & more", COLUMNS, ROWS, ("10 % of the images.",))
+
+
+def test_markdown_rounds_for_people_and_escapes_bars() -> None:
+    text = TABLE.to_markdown()
+    assert "| e4m3 | 98.05 \u00b1 0.20 % | -0.15 | 47\u202f736 | - |" in text
+    assert "| a\\|b <i> | 50.00 % | 0.00 | - | \u00d74.02 |" in text
+    assert "|---|---:|---:|---:|---:|" in text
+    assert "* accuracy: top-1" in text
+
+
+def test_csv_and_json_keep_every_digit_and_come_back() -> None:
+    rows = list(csv.DictReader(io.StringIO(TABLE.to_csv())))
+    assert float(rows[0]["accuracy"]) == 0.98046
+    assert float(rows[0]["accuracy_error"]) == 0.00204
+    assert rows[1]["accuracy_error"] == "" and rows[1]["size"] == ""
+    assert rows[1]["format"] == "a|b <i>"
+    stored = json.loads(json.dumps(TABLE.to_json()))
+    back = [{k: value_from_json(v) for k, v in row.items()} for row in stored["rows"]]
+    assert back == [dict(row) for row in ROWS]
+
+
+def test_a_row_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="acuracy"):
+        Table("T", COLUMNS, ({"acuracy": 1.0},))
+    with pytest.raises(ValueError, match="two columns"):
+        Table("T", (COLUMNS[0], COLUMNS[0]), ())
+
+
+def test_the_report_is_four_whole_files(tmp_path: Path) -> None:
+    plot = Scatter(
+        "Accuracy",
+        "bits",
+        "percent",
+        (Point("e4m3", "minifloat", 8, 98.0, 0.2), Point("po2 <4>", "po2", 4, 30.0)),
+        floor=80.0,
+        baseline=("float", 98.2),
+    )
+    paths = write_report(
+        tmp_path,
+        "compare",
+        title="A < B",
+        lead="lead",
+        sections=[Section(TABLE, (plot,))],
+        facts={"command": "bitwright formats compare"},
+    )
+    assert {p.name for p in tmp_path.iterdir()} == {
+        f"compare.{e}" for e in ("md", "csv", "json", "html")
+    }
+    page = paths["html"].read_text()
+    assert "A &lt; B" in page and "A < B" not in page
+    assert "po2 &lt;4&gt; (30.0)" in page  # below the floor: its value is written beside it
+    assert not re.search(r"""(src|href)=["']http""", page)
+    assert json.loads(paths["json"].read_text())["tables"][0]["rows"][0]["size"] == 47736
+
+
+def test_several_tables_have_a_csv_each(tmp_path: Path) -> None:
+    sections = [Section(TABLE), Section(Table("Second one", COLUMNS, ROWS))]
+    paths = write_report(tmp_path, "m", title="T", lead="", sections=sections, facts={})
+    assert paths["csv-second-one"].name == "m-second-one.csv"
+
+
+@pytest.mark.parametrize("ys", [[5.0], [5.0, 5.0], [0.1, 99.0]])
+def test_plots_of_few_or_equal_points(ys: list[float]) -> None:
+    points = tuple(Point(str(i), "s", 8.0, y) for i, y in enumerate(ys))
+    for log_x in (False, True):
+        text = str(Scatter("t", "x", "y", points, log_x=log_x).to_svg())
+        assert "nan" not in text and "inf" not in text
+        assert text.count("<circle") == len(ys) + 1  # and one in the legend
+    assert str(Scatter("t", "x", "y", ()).to_svg()) == ""
+    below = Scatter("t", "x", "y", points, floor=1e3)
+    assert "nan" not in str(below.to_svg())
