@@ -1,40 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the C kernels once per machine with the system's C compiler, and load them.
 
-The library is cached by the hash of sources, flags, compiler version and CPU, built in a temporary
-file and renamed into place. Without a working compiler the executor runs on numpy; `native_status`
-says why.
+Without a working compiler the executor runs on numpy; `native_status` says why.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import platform
-import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 
 from bitwright.errors import ToolError
-from bitwright.files import cache_dir
 from bitwright.ir.executor.layout import PAD_ROWS, CFeed, COp, CPlan, Feature, Op
-from bitwright.tools import locate, output_of
+from bitwright.native import FLAG_SETS, Program, find_compiler
 
-SOURCES = (
-    *("run.c", "pool.c", "gemm.c", "depthwise.c", "dot.c", "bits.c", "lut.c", "epilogue.c"),
-    *("pointwise.c", "joins.c"),
+_PROGRAM = Program(
+    name="executor",
+    package="bitwright.ir.executor",
+    sources=(
+        *("run.c", "pool.c", "gemm.c", "depthwise.c", "dot.c", "bits.c", "lut.c", "epilogue.c"),
+        *("pointwise.c", "joins.c"),
+    ),
+    headers=("plan.h",),
+    hint="numpy is used instead; `bitwright doctor` says how to install a C compiler",
 )
-HEADER = "plan.h"
-_BASE_FLAGS = ("-std=gnu11", "-shared", "-fPIC", "-fno-strict-aliasing")
-# Tried in this order: some compilers do not know -march=native, some systems have no POSIX threads.
-FLAG_SETS = (
-    ("-O3", "-march=native", "-pthread"),
-    ("-O3", "-pthread"),
-    ("-O3", "-DBW_NO_THREADS"),
-)
-_TIMEOUT_S = 180
 
 
 @dataclass(frozen=True)
@@ -67,49 +57,9 @@ class NativeStatus:
     features: tuple[str, ...] = ()
 
 
-def find_compiler() -> str | None:
-    """Path of the system's C compiler, or None."""
-    tool = locate("cc")
-    return None if tool is None else tool.command[0]
-
-
-def _run(command: list[str]) -> str:
-    return output_of(
-        command,
-        name="executor",
-        timeout=_TIMEOUT_S,
-        hint="numpy is used instead; `bitwright doctor` says how to install a C compiler",
-    )
-
-
-def _cpu() -> str:
-    """What -march=native depends on."""
-    info = Path("/proc/cpuinfo")
-    names = ("model name", "flags", "Features", "CPU part", "cpu family", "model", "stepping")
-    lines = info.read_text(errors="replace").splitlines() if info.exists() else []
-    found = {line for line in lines if line.split(":")[0].strip() in names}
-    return "\n".join([platform.machine(), platform.processor(), *sorted(found)])
-
-
-def _sources() -> dict[str, bytes]:
-    folder = resources.files("bitwright.ir.executor") / "native"
-    return {name: (folder / name).read_bytes() for name in (HEADER, *SOURCES)}
-
-
-def _build(compiler: str, flags: tuple[str, ...], sources: dict[str, bytes], target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as name:
-        folder = Path(name)
-        for source, body in sources.items():
-            (folder / source).write_bytes(body)
-        built = folder / target.name
-        inputs = [str(folder / source) for source in SOURCES]
-        _run([compiler, *_BASE_FLAGS, *flags, *inputs, "-o", str(built)])
-        built.replace(target)
-
-
 def _load(path: Path) -> Library:
+    handle = _PROGRAM.open(path)
     try:
-        handle = ctypes.CDLL(str(path))
         handle.bw_run.argtypes = [
             ctypes.POINTER(CPlan),
             ctypes.POINTER(CFeed),
@@ -120,7 +70,7 @@ def _load(path: Path) -> Library:
         ]
         handle.bw_sizes.restype = ctypes.c_int64
         sizes = [handle.bw_sizes(i) for i in range(3)]
-    except (OSError, AttributeError) as error:
+    except AttributeError as error:
         raise ToolError(f"cannot load {path.name}: {error}", where="executor") from error
     if sizes != [ctypes.sizeof(COp), ctypes.sizeof(CPlan), PAD_ROWS]:
         raise ToolError(f"{path.name} has other structures: {sizes}", where="executor")
@@ -139,27 +89,7 @@ def build_library(compiler: str, flags: tuple[str, ...], folder: Path | None = N
     Raises:
         ToolError: the compiler failed or its result cannot be loaded.
     """
-    sources = _sources()
-    digest = hashlib.sha256()
-    for part in (*sources.values(), " ".join(flags).encode(), _cpu().encode()):
-        digest.update(hashlib.sha256(part).digest())
-    digest.update(_run([compiler, "--version"]).encode())
-    try:
-        folder = cache_dir("executor") if folder is None else folder
-        target = folder / f"bw-executor-{digest.hexdigest()[:24]}.so"
-        if target.exists():
-            try:
-                return _load(target)
-            except ToolError:  # a damaged cache entry is built again
-                target.unlink(missing_ok=True)
-        _build(compiler, flags, sources, target)
-    except OSError as error:
-        raise ToolError(
-            f"the cache folder is not usable: {error}",
-            where="executor",
-            hint="set BITWRIGHT_CACHE to a writable folder",
-        ) from error
-    return _load(target)
+    return _PROGRAM.build(compiler, flags, _load, folder)
 
 
 @lru_cache(maxsize=1)
