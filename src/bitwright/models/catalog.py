@@ -81,6 +81,12 @@ MODELS = (
         "plain:plain_cnn",
         {"widths": (16, 32, 32)},
     ),
+    ModelInfo(
+        "cifar_cnn",
+        "four 3 x 3 convolutions for 32 x 32 images",
+        "plain:plain_cnn",
+        {"widths": (32, 64, 128, 256)},
+    ),
     ModelInfo("cnv", f"VGG-like, 64-64-128-128-256-256-512-512 ({_FINN})", "plain:cnv"),
     ModelInfo("resnet20", f"ResNet-20 for 32 x 32 images ({_HE})", "resnet:resnet"),
     ModelInfo("resnet32", f"ResNet-32 for 32 x 32 images ({_HE})", "resnet:resnet", _RESNET32),
