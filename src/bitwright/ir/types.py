@@ -74,14 +74,23 @@ class TensorType:
         return self.format is not None and self.format.name == "bipolar"
 
     @property
+    def is_coded(self) -> bool:
+        """Streams carry codes of the format instead of the levels as numbers: bipolar, and every
+        format of unevenly spaced levels.
+        """
+        return self.format is not None and (self.is_bipolar or not self.format.uniform)
+
+    @property
     def is_signed(self) -> bool:
         """The wire is two's complement."""
-        return self.lo < 0 and not self.is_bipolar
+        return self.lo < 0 and not self.is_coded
 
     @property
     def wire_bits(self) -> int:
-        """Bits of one lane on a stream, derived from the interval."""
-        return 1 if self.is_bipolar else bits_for_interval(self.lo, self.hi)
+        """Bits of one lane on a stream: those of a code, else derived from the interval."""
+        if self.format is not None and self.is_coded:
+            return self.format.bits
+        return bits_for_interval(self.lo, self.hi)
 
     def __str__(self) -> str:
         name = "int" if self.format is None else self.format.name
