@@ -18,6 +18,9 @@ from bitwright.formats.rounding import FloatArray, Overflow, Rounding, round_to_
 
 IntArray = npt.NDArray[np.int64]
 
+_LEVEL_BITS = 62
+_GRID_BITS = 16
+
 
 class Format(ABC):
     """A number format: a frozen, hashable value that equals its canonical `name` both ways."""
@@ -75,9 +78,43 @@ class Format(ABC):
         """Nearest name in QONNX's type language."""
 
     @property
+    def uniform(self) -> bool:
+        """Whether the levels are exactly ``min_level, min_level + level_step, .. max_level``."""
+        return True
+
+    @property
+    def exact_levels(self) -> bool:
+        """Whether all levels fit 62 bits, so that integers can compute with them."""
+        return max(-self.min_level, self.max_level) < 1 << _LEVEL_BITS
+
+    @property
+    def block(self) -> int:
+        """How many neighbours along the input channels share a scale; 0 if that is no rule."""
+        return 0
+
+    @property
     def zero_is_representable(self) -> bool:
         """Whether some code has level 0 (so that zero padding and pruning are possible)."""
         return self.min_level <= 0 <= self.max_level and self.min_level % self.level_step == 0
+
+    def grid(self) -> IntArray:
+        """All levels at zero point 0, distinct and ascending.
+
+        Raises:
+            FormatError: the format has more than 16 bits, or levels that no integer holds.
+        """
+        if self.bits > _GRID_BITS or not self.exact_levels:
+            raise FormatError(
+                f"{self.name} has too many or too large levels to list",
+                hint=f"up to {_GRID_BITS} bits and levels below 2^{_LEVEL_BITS} can be listed",
+            )
+        return np.arange(self.min_level, self.max_level + 1, self.level_step, dtype=np.int64)
+
+    def contains(self, levels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Whether each integer is a level of this format (zero point 0)."""
+        array = np.asarray(levels, dtype=np.int64)
+        inside = (array >= self.min_level) & (array <= self.max_level)
+        return np.asarray(inside & ((array - self.min_level) % self.level_step == 0))
 
     @abstractmethod
     def codes(self, levels: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
@@ -145,6 +182,18 @@ class Format(ABC):
         """Reals of codes: ``(scale * lsb) * level``, float64."""
         unit = np.asarray(scale, dtype=np.float64) * self.lsb
         return np.asarray(unit * self.levels(codes, zero_point), dtype=np.float64)
+
+    def quantized(
+        self,
+        x: npt.ArrayLike,
+        scale: npt.ArrayLike = 1.0,
+        rounding: Rounding = Rounding.HALF_EVEN,
+        overflow: Overflow = Overflow.SAT,
+        rng: np.random.Generator | None = None,
+    ) -> FloatArray:
+        """Reals on the format's grid, float64: ``decode(encode(x))``; arguments as `encode`."""
+        codes = self.encode(x, scale, 0, rounding, overflow, rng)
+        return self.decode(codes, scale)
 
     def to_bits(self, codes: npt.ArrayLike) -> IntArray:
         """Wire patterns: each code as an unsigned number of `bits` bits (two's complement)."""

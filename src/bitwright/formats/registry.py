@@ -7,7 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bitwright.errors import FormatError
-from bitwright.formats import bipolar, fixed, integer, ternary
+from bitwright.formats import (
+    bipolar,
+    block,
+    codebook,
+    fixed,
+    integer,
+    minifloat,
+    power_of_two,
+    ternary,
+)
 from bitwright.formats.base import Format
 
 
@@ -38,6 +47,34 @@ _FAMILIES: tuple[FormatFamily, ...] = (
         "W bits, I of them (sign included) left of the binary point, W - I fractional",
         ("fixed<8,3>", "ufixed<8,0>"),
         fixed.parse,
+    ),
+    FormatFamily(
+        "minifloat",
+        "eEmM, eEmM<bias=N,flush,finite|nan|ieee>",
+        "sign, E exponent bits, M mantissa bits; OCP and IEEE formats by their plain name",
+        ("e4m3", "e5m2", "e2m1", "e4m3<finite,flush>", "e5m10"),
+        minifloat.parse,
+    ),
+    FormatFamily(
+        "power of two",
+        "po2_N, po2_N<zero,linear>",
+        "sign and N - 1 exponent bits, 2 to 6 bits: a product is a shift",
+        ("po2_4", "po2_4<zero>", "po2_6"),
+        power_of_two.parse,
+    ),
+    FormatFamily(
+        "codebook",
+        "cbK, cbK:FORMAT, cbK{TABLE}",
+        "indices into K centroids, which have a format of their own (int16n)",
+        ("cb16", "cb16:int8", "cb16:e4m3", "cb4{-7,-2,1,6}"),
+        codebook.parse,
+    ),
+    FormatFamily(
+        "block",
+        "mx<FORMAT,LENGTH>, mxfp8, mxfp6, mxfp4, mxint8",
+        "LENGTH neighbours share a power-of-two scale of 8 bits, as in OCP MX",
+        ("mxfp8", "mxfp6", "mxfp4", "mxint8"),
+        block.parse,
     ),
 )
 

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Block formats: elements of a small format that share a power-of-two scale, as in OCP MX.
+
+``mx<e4m3,32>``: along the input channels every 32 neighbours have one scale, an exponent of 8 bits
+(E8M0). The format itself is that of an element; whoever quantizes a tensor gives `encode` one scale
+an element, which is that of its block (`block_scales`).
+
+===============  ==========================  ===============
+short name       the same                    bits a value
+===============  ==========================  ===============
+``mxfp8``        ``mx<e4m3,32>``             8.25
+``mxfp8_e5m2``   ``mx<e5m2,32>``             8.25
+``mxfp6``        ``mx<e2m3,32>``             6.25
+``mxfp6_e3m2``   ``mx<e3m2,32>``             6.25
+``mxfp4``        ``mx<e2m1,32>``             4.25
+``mxint8``       ``mx<fixed<8,2>,32>``       8.25
+===============  ==========================  ===============
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import FormatError
+from bitwright.formats.base import Format, IntArray
+from bitwright.formats.rounding import FloatArray, Overflow, Rounding
+
+SCALE_BITS = 8
+MIN_EXPONENT, MAX_EXPONENT = -127, 127
+_MAX_BLOCK = 1024
+_SHORT = {
+    "mxfp8": ("e4m3", 32),
+    "mxfp8_e4m3": ("e4m3", 32),
+    "mxfp8_e5m2": ("e5m2", 32),
+    "mxfp6": ("e2m3", 32),
+    "mxfp6_e2m3": ("e2m3", 32),
+    "mxfp6_e3m2": ("e3m2", 32),
+    "mxfp4": ("e2m1", 32),
+    "mxint8": ("fixed<8,2>", 32),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat(Format):
+    """``element`` values of which ``length`` neighbours share a power-of-two scale."""
+
+    element: Format
+    length: int = 32
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.length <= _MAX_BLOCK:
+            raise FormatError(f"a block of {self.length} values", hint=f"2 to {_MAX_BLOCK}")
+        if self.element.block or not self.element.zero_is_representable:
+            raise FormatError(
+                f"{self.element.name} cannot be an element of a block", hint="e.g. e4m3, int8"
+            )
+
+    @property
+    def name(self) -> str:
+        return f"mx<{self.element.name},{self.length}>"
+
+    @property
+    def bits(self) -> int:
+        return self.element.bits
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits of a value with its share of the block's scale."""
+        return self.element.bits + SCALE_BITS / self.length
+
+    @property
+    def block(self) -> int:
+        return self.length
+
+    @property
+    def uniform(self) -> bool:
+        return self.element.uniform
+
+    @property
+    def signed(self) -> bool:
+        return self.element.signed
+
+    @property
+    def min_code(self) -> int:
+        return self.element.min_code
+
+    @property
+    def max_code(self) -> int:
+        return self.element.max_code
+
+    @property
+    def min_level(self) -> int:
+        return self.element.min_level
+
+    @property
+    def max_level(self) -> int:
+        return self.element.max_level
+
+    @property
+    def level_step(self) -> int:
+        return self.element.level_step
+
+    @property
+    def lsb(self) -> float:
+        return self.element.lsb
+
+    @property
+    def qonnx_name(self) -> str:
+        return self.element.qonnx_name
+
+    @property
+    def zero_is_representable(self) -> bool:
+        return self.element.zero_is_representable
+
+    @property
+    def top_exponent(self) -> int:
+        """Exponent of the largest element: 8 for e4m3, 2 for e2m1, 0 for mxint8's fixed<8,2>."""
+        largest = self.element.max_level * self.element.lsb
+        return int(np.frexp(largest)[1]) - 1
+
+    def codes(self, levels: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
+        return self.element.codes(levels, zero_point)
+
+    def levels(self, codes: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
+        return self.element.levels(codes, zero_point)
+
+    def decode(
+        self, codes: npt.ArrayLike, scale: npt.ArrayLike = 1.0, zero_point: npt.ArrayLike = 0
+    ) -> FloatArray:
+        return self.element.decode(codes, scale, zero_point)
+
+    def grid(self) -> IntArray:
+        return self.element.grid()
+
+    def contains(self, levels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        return self.element.contains(levels)
+
+    def check(self, overflow: Overflow) -> None:
+        self.element.check(overflow)
+
+    def quantize(
+        self,
+        ratio: FloatArray,
+        zero_point: IntArray,
+        rounding: Rounding,
+        overflow: Overflow,
+        rng: np.random.Generator | None,
+    ) -> IntArray:
+        return self.element.quantize(ratio, zero_point, rounding, overflow, rng)
+
+    def block_exponents(self, x: npt.ArrayLike, axis: int = -1) -> IntArray:
+        """The shared exponent of every block: ``floor(log2(largest)) - top_exponent``, clipped to
+        E8M0 (OCP MX specification 1.0, section 6.3); a block of zeros has the smallest.
+
+        Args:
+            x: finite reals; the last block along ``axis`` may be shorter.
+
+        Returns:
+            int64, the shape of ``x`` with ``ceil(n / length)`` along ``axis``.
+        """
+        values = np.moveaxis(np.abs(np.asarray(x, dtype=np.float64)), axis, -1)
+        if not np.isfinite(values).all():
+            raise FormatError("cannot encode NaN or infinity in blocks", where=self.name)
+        missing = -values.shape[-1] % self.length
+        padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)])
+        largest = padded.reshape(*padded.shape[:-1], -1, self.length).max(axis=-1)
+        exponent = np.frexp(largest)[1].astype(np.int64) - 1 - self.top_exponent
+        exponent = np.where(largest == 0, MIN_EXPONENT, exponent)
+        return np.moveaxis(np.clip(exponent, MIN_EXPONENT, MAX_EXPONENT), -1, axis)
+
+    def block_scales(self, x: npt.ArrayLike, axis: int = -1) -> FloatArray:
+        """One scale for every value, that of its block; for `encode` and `decode`."""
+        shape = np.asarray(x).shape
+        spread = np.repeat(self.block_exponents(x, axis), self.length, axis=axis)
+        return np.ldexp(1.0, np.take(spread, np.arange(shape[axis]), axis=axis))
+
+
+def parse(text: str) -> BlockFormat | None:
+    """`BlockFormat` of ``mx<e4m3,32>``, ``mxfp4`` and the other short names; None if it is none."""
+    from bitwright.formats.registry import parse_format
+
+    word = text.lower().replace(" ", "")
+    if word in _SHORT:
+        element, length = _SHORT[word]
+        return BlockFormat(parse_format(element), length)
+    match = re.fullmatch(r"mx<(.+),(\d{1,6})>", word)
+    return None if match is None else BlockFormat(parse_format(match[1]), int(match[2]))

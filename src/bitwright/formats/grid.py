@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What families with unevenly spaced levels share: codes are patterns, rounding is to a grid."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.errors import FormatError
+from bitwright.formats.base import Format, IntArray, checked_integers
+from bitwright.formats.rounding import FloatArray, Overflow, Rounding
+
+
+class GridFormat(Format):
+    """A format whose codes are the patterns ``0 .. 2^bits - 1`` and whose levels form a grid.
+
+    It has no zero point and always saturates: wrapping round has no meaning between unequal steps.
+    """
+
+    __slots__ = ()
+
+    @property
+    def uniform(self) -> bool:
+        return False
+
+    @property
+    def signed(self) -> bool:
+        return self.min_level < 0
+
+    @property
+    def min_code(self) -> int:
+        return 0
+
+    @property
+    def max_code(self) -> int:
+        return (1 << self.bits) - 1
+
+    @property
+    def level_step(self) -> int:
+        return 1
+
+    @property
+    def zero_is_representable(self) -> bool:
+        return bool(self.contains(0))
+
+    @abstractmethod
+    def canonical_codes(self, levels: FloatArray) -> IntArray:
+        """Codes of levels of this format, given as float64 (each is exact in it)."""
+
+    @abstractmethod
+    def float_levels(self, codes: IntArray) -> FloatArray:
+        """Levels of valid codes as float64, exact; NaN and infinities for special codes."""
+
+    def check(self, overflow: Overflow) -> None:
+        if overflow is Overflow.WRAP:
+            raise FormatError(f"{self.name} cannot wrap", hint="use sat")
+
+    def codes(self, levels: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
+        self._no_zero_point(zero_point)
+        array = np.asarray(levels)
+        if not np.array_equal(array.astype(np.int64), array):
+            raise FormatError(f"a {self.name} level must be an integer")
+        known = self.contains(array)
+        if not known.all():
+            raise FormatError(f"{array[~known].flat[0]} is no {self.name} level")
+        return self.canonical_codes(array.astype(np.float64))
+
+    def levels(self, codes: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
+        self._no_zero_point(zero_point)
+        if not self.exact_levels:
+            raise FormatError(f"the levels of {self.name} do not fit 62 bits", hint="use decode")
+        array = checked_integers(codes, self.min_code, self.max_code, f"{self.name} code")
+        found = self.float_levels(array)
+        if not np.isfinite(found).all():
+            raise FormatError(f"a {self.name} code for infinity or NaN has no level")
+        return found.astype(np.int64)
+
+    def decode(
+        self, codes: npt.ArrayLike, scale: npt.ArrayLike = 1.0, zero_point: npt.ArrayLike = 0
+    ) -> FloatArray:
+        """Reals of codes; those of special codes are infinities and NaN."""
+        self._no_zero_point(zero_point)
+        array = checked_integers(codes, self.min_code, self.max_code, f"{self.name} code")
+        unit = np.asarray(scale, dtype=np.float64) * self.lsb
+        return np.asarray(unit * self.float_levels(array), dtype=np.float64)
+
+    def grid(self) -> IntArray:
+        if self.bits > 16 or not self.exact_levels:
+            return super().grid()  # says why not
+        found = self.float_levels(np.arange(1 << self.bits, dtype=np.int64))
+        return np.unique(found[np.isfinite(found)].astype(np.int64))
+
+    def contains(self, levels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        return np.isin(np.asarray(levels, dtype=np.int64), self.grid())
+
+    def _no_zero_point(self, zero_point: npt.ArrayLike) -> None:
+        if np.any(np.asarray(zero_point) != 0):
+            raise FormatError(f"{self.name} has no zero point", hint="use zero point 0")
+
+
+def nearest_index(
+    ratio: FloatArray, grid: FloatArray, rounding: Rounding, rng: np.random.Generator | None
+) -> IntArray:
+    """Index of the grid value that each real is rounded to; beyond the ends, that of the end.
+
+    Ties of ``half_even`` go to the even index. Decisions are exact: a real is compared with the
+    midpoint through its double.
+
+    Args:
+        ratio: reals, any shape, no NaN.
+        grid: ascending distinct values; neighbours add up exactly in float64.
+        rng: for ``stochastic``; the upper neighbour is taken with probability of the distance.
+    """
+    clipped = np.clip(ratio, grid[0], grid[-1])
+    low = np.clip(np.searchsorted(grid, clipped, side="right") - 1, 0, max(len(grid) - 2, 0))
+    if len(grid) == 1:
+        return np.zeros(clipped.shape, dtype=np.int64)
+    below, above = grid[low], grid[low + 1]
+    if rounding is Rounding.STOCHASTIC:
+        if rng is None:
+            raise FormatError("stochastic rounding needs a random generator", hint="pass rng=")
+        up = rng.random(clipped.shape) < (clipped - below) / (above - below)
+    else:
+        up = _goes_up(clipped, below, above, low, rounding)
+    return np.asarray(low + up, dtype=np.int64)
+
+
+def _goes_up(
+    x: FloatArray, below: FloatArray, above: FloatArray, low: IntArray, rounding: Rounding
+) -> npt.NDArray[np.bool_]:
+    positive = above > 0
+    if rounding is Rounding.FLOOR or rounding is Rounding.CEIL:
+        up = np.full(x.shape, rounding is Rounding.CEIL)
+    elif rounding is Rounding.UP or rounding is Rounding.DOWN:
+        # Where an interval holds zero, the side is that of the value.
+        side = np.where((below < 0) & (above > 0), x > 0, positive)
+        up = side if rounding is Rounding.UP else ~side
+    else:
+        double, middle = 2 * x, below + above
+        ties = {
+            Rounding.HALF_EVEN: low % 2 == 1,
+            Rounding.HALF_AWAY: np.where((below < 0) & (above > 0), x >= 0, positive),
+            Rounding.HALF_ZERO: ~np.where((below < 0) & (above > 0), x >= 0, positive),
+            Rounding.HALF_UP: np.full(x.shape, True),
+            Rounding.HALF_DOWN: np.full(x.shape, False),
+        }[rounding]
+        return np.asarray((double > middle) | ((double == middle) & ties))
+    return np.asarray(np.where(x == below, False, np.where(x == above, True, up)))
