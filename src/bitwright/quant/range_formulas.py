@@ -67,15 +67,16 @@ def exponent_bits(maxima: Iterable[float], *, least: int = LEAST_EXPONENT_BITS) 
     return bits
 
 
-def exponent_window(il: int, bits: int) -> tuple[int, int]:
-    """``(exp_min, exp_max)`` of power-of-two weights: the 2^bits powers that end at ``il - 1``.
+def exponent_window(largest: float, bits: int) -> tuple[int, int]:
+    """``(exp_min, exp_max)`` of power-of-two weights: 2^bits powers, the last one as large as the
+    largest weight rounds to in the log domain, so that no power is left unused at the top.
 
-    ``il`` is `parameter_il`; the largest weight lies in (2^(il-2), 2^(il-1)], so every magnitude
-    rounds to 2^(il-1) at most.
+    Raises:
+        FormatError: no bits, or no largest magnitude.
     """
-    if bits < 1:
-        raise FormatError(f"a window of {bits} exponent bits", hint="expected 1 or more")
-    top = il - 1
+    if not 1 <= bits <= 8:
+        raise FormatError(f"a window of {bits} exponent bits", hint="expected 1 to 8")
+    top = round(math.log2(largest)) if _checked(largest) > 0 else 0
     return top - (1 << bits) + 1, top
 
 
