@@ -61,7 +61,9 @@ class BlockFormat(Format):
 
     @property
     def name(self) -> str:
-        return f"mx<{self.element.name},{self.length}>"
+        given = (self.element.name, self.length)
+        short = next((word for word, meant in _SHORT.items() if meant == given), None)
+        return short or f"mx<{given[0]},{given[1]}>"
 
     @property
     def bits(self) -> int:
