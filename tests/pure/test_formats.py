@@ -153,7 +153,7 @@ def test_every_listed_example_parses_to_itself() -> None:
         ("int1n", "narrow"),
         ("uint4n", "narrow"),
         ("fixed<40,3>", "1 to 16"),
-        ("e9m9", "unknown format"),
+        ("e9m9", "no float has"),
         ("", "unknown format"),
         ("fixed<8>", "unknown format"),
     ],
