@@ -4,13 +4,12 @@
 // (neuron fold 0) reads the input stream, one beat a cycle; the other passes replay it from a
 // buffer while in_ready_o is low. Exactly SF*NF cycles a vector, no bubble between vectors.
 // Groups: vector v is multiplied with matrix v mod Groups, each MH x MW (grouped convolution).
-// Beat (nf, SF-1) issued in cycle t gives output beat nf in cycle t + 5 + TreeLevels, where
-// TreeLevels = $clog2(SIMD) + $clog2(digits), digits = ceil(WeightWidth/2), or 1 for UseDsp or a
-// bipolar operand; for bipolar x bipolar $clog2(ceil(SIMD/2)). Output stalls stop the pipeline.
-// Weight word (g*NF + nf)*SF + sf: PE-major, [(p*SIMD + s)*WeightWidth +: WeightWidth], signed, or
-// one bit (1 = +1) if WeightBipolar (WeightWidth = 1). Bias word g*NF + nf: [p*BiasWidth +:
-// BiasWidth], signed. ActBipolar needs ActWidth = 1. Results modulo 2^AccWidth; overflow is
-// asserted in simulation.
+// Beat (nf, SF-1) issued in cycle t gives output beat nf in cycle t + 5 + More + TreeLevels; these
+// numbers, and what operands may be (integers, bits, floats, a codebook), are in `mac_array`.
+// Output stalls stop the pipeline.
+// Weight word (g*NF + nf)*SF + sf: PE-major, [(p*SIMD + s)*W +: W], W = IndexWidth if there is a
+// table, else WeightWidth; integers are signed. Bias word g*NF + nf: [p*BiasWidth +: BiasWidth],
+// signed. Results modulo 2^AccWidth; overflow is asserted in simulation.
 `default_nettype none
 module matvec #(
   parameter int Groups        = 1,
@@ -25,6 +24,12 @@ module matvec #(
   parameter bit ActSigned     = 1'b0,
   parameter bit WeightBipolar = 1'b0,
   parameter bit ActBipolar    = 1'b0,
+  parameter int WeightExp     = 0,
+  parameter int WeightLow     = 0,
+  parameter int ActExp        = 0,
+  parameter int ActLow        = 0,
+  parameter int IndexWidth    = 0,
+  parameter     TableFile     = "",
   parameter bit HasBias       = 1'b0,
   parameter int BiasWidth     = 16,
   parameter     WeightFile    = "",
@@ -43,7 +48,7 @@ module matvec #(
 );
   localparam int Words     = Groups * (MW / SIMD) * (MH / PE);
   localparam int AddrWidth = Words > 1 ? $clog2(Words) : 1;
-  localparam int Width     = PE * SIMD * WeightWidth;
+  localparam int Width     = PE * SIMD * (IndexWidth > 0 ? IndexWidth : WeightWidth);
 
   logic                 en, issue;
   logic [AddrWidth-1:0] addr;
@@ -56,8 +61,10 @@ module matvec #(
   matvec_core #(
     .Groups(Groups), .MW(MW), .MH(MH), .PE(PE), .SIMD(SIMD), .WeightWidth(WeightWidth),
     .ActWidth(ActWidth), .AccWidth(AccWidth), .AccSigned(AccSigned), .ActSigned(ActSigned),
-    .WeightBipolar(WeightBipolar), .ActBipolar(ActBipolar), .HasBias(HasBias),
-    .BiasWidth(BiasWidth), .BiasFile(BiasFile), .UseDsp(UseDsp)
+    .WeightBipolar(WeightBipolar), .ActBipolar(ActBipolar), .WeightExp(WeightExp),
+    .WeightLow(WeightLow), .ActExp(ActExp), .ActLow(ActLow), .IndexWidth(IndexWidth),
+    .TableFile(TableFile), .HasBias(HasBias), .BiasWidth(BiasWidth), .BiasFile(BiasFile),
+    .UseDsp(UseDsp)
   ) i_core (
     .clk_i, .rst_ni, .in_valid_i, .in_ready_o, .in_data_i, .out_valid_o, .out_ready_i, .out_data_o,
     .weight_valid_i(1'b1), .weight_i(weight), .en_o(en), .issue_o(issue), .addr_o(addr)

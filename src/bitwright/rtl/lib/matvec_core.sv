@@ -18,10 +18,17 @@ module matvec_core #(
   parameter bit ActSigned     = 1'b0,
   parameter bit WeightBipolar = 1'b0,
   parameter bit ActBipolar    = 1'b0,
+  parameter int WeightExp     = 0,
+  parameter int WeightLow     = 0,
+  parameter int ActExp        = 0,
+  parameter int ActLow        = 0,
+  parameter int IndexWidth    = 0,
+  parameter     TableFile     = "",
   parameter bit HasBias       = 1'b0,
   parameter int BiasWidth     = 16,
   parameter     BiasFile      = "",
   parameter bit UseDsp        = 1'b0,
+  localparam int Width     = PE * SIMD * (IndexWidth > 0 ? IndexWidth : WeightWidth),
   localparam int AddrWidth = Groups * (MW / SIMD) * (MH / PE) > 1 ?
                              $clog2(Groups * (MW / SIMD) * (MH / PE)) : 1
 ) (
@@ -33,18 +40,15 @@ module matvec_core #(
   output logic                     out_valid_o,
   input  logic                     out_ready_i,
   output logic [PE*AccWidth-1:0]   out_data_o,
-  input  logic                           weight_valid_i,
-  input  logic [PE*SIMD*WeightWidth-1:0] weight_i,
-  output logic                           en_o,
-  output logic                           issue_o,
-  output logic [AddrWidth-1:0]           addr_o
+  input  logic                     weight_valid_i,
+  input  logic [Width-1:0]         weight_i,
+  output logic                     en_o,
+  output logic                     issue_o,
+  output logic [AddrWidth-1:0]     addr_o
 );
   if (Groups < 1 || MW < 1 || MH < 1 || PE < 1 || SIMD < 1 || MW % SIMD != 0 ||
       MH % PE != 0) begin : gen_check
     $error("matvec: SIMD must divide MW and PE must divide MH");
-  end
-  if ((WeightBipolar && WeightWidth != 1) || (ActBipolar && ActWidth != 1)) begin : gen_check_bip
-    $error("matvec: a bipolar operand is one bit wide");
   end
 
   localparam int SF        = MW / SIMD;
@@ -52,14 +56,6 @@ module matvec_core #(
   localparam int SfWidth   = SF > 1 ? $clog2(SF) : 1;
   localparam int NfWidth   = NF > 1 ? $clog2(NF) : 1;
   localparam int Rows      = Groups * NF;  // words of bias
-  localparam int RowWidth  = Rows > 1 ? $clog2(Rows) : 1;
-  localparam bit Xnor      = WeightBipolar && ActBipolar;
-  localparam int Digits    = (UseDsp || WeightBipolar || ActBipolar) ? 1 : (WeightWidth + 1) / 2;
-  localparam int Terms     = Xnor ? (SIMD + 1) / 2 : SIMD;
-  localparam int Levels    = (Terms > 1 ? $clog2(Terms) : 0) + (Digits > 1 ? $clog2(Digits) : 0);
-  localparam int Depth     = 3 + Levels;  // stages from issue to the accumulator input
-  // The bias and, for XNOR, the constant -MW.
-  localparam int InitWidth = (BiasWidth > $clog2(MW + 1) + 1 ? BiasWidth : $clog2(MW + 1) + 1) + 1;
 
   // Issue: one (nf, sf) step a cycle.
   logic [SfWidth-1:0] sf_q;
@@ -88,26 +84,11 @@ module matvec_core #(
     end
   end
 
-  // Flags that travel with the data; bit 0 belongs to the stage after issue.
-  logic [Depth-1:0] valid_q, first_q, last_q;
-
-  always_ff @(posedge clk_i) begin : p_flags
-    if (!rst_ni) valid_q <= '0;
-    else if (en_o) valid_q <= {valid_q[Depth-2:0], issue_o};
-    if (en_o) begin
-      first_q <= {first_q[Depth-2:0], sf_q == '0};
-      last_q  <= {last_q[Depth-2:0], sf_last};
-    end
-  end
-
   // Activations: from the stream in the first pass, else from the replay buffer.
-  logic [SIMD*ActWidth-1:0] act1_q, act2_q, act1;
+  logic [SIMD*ActWidth-1:0] act1_q, act1;
 
   always_ff @(posedge clk_i) begin : p_act
-    if (en_o) begin
-      act1_q <= in_data_i;
-      act2_q <= act1;
-    end
+    if (en_o) act1_q <= in_data_i;
   end
 
   if (NF > 1) begin : gen_replay
@@ -127,67 +108,16 @@ module matvec_core #(
     assign act1 = act1_q;
   end
 
-  // A register behind the weight memory hides a block RAM's clock-to-output time.
-  logic [PE*SIMD*WeightWidth-1:0] weight2_q;
-
-  always_ff @(posedge clk_i) begin : p_weight
-    if (en_o) weight2_q <= weight_i;
-  end
-
-  // Initial accumulator value: bias word read two stages ahead of the accumulator.
-  localparam int Offset = Xnor ? -MW : 0;
-  logic [PE*InitWidth-1:0] init;
-  if (HasBias) begin : gen_bias
-    logic [RowWidth-1:0]     bias_addr_q;
-    logic [PE*BiasWidth-1:0] bias;
-    logic [PE*InitWidth-1:0] init_q;
-
-    always_ff @(posedge clk_i) begin : p_bias_addr
-      if (!rst_ni) bias_addr_q <= '0;
-      else if (en_o && valid_q[Depth-3] && last_q[Depth-3]) begin
-        bias_addr_q <= bias_addr_q == RowWidth'(Rows - 1) ? '0 : bias_addr_q + 1'b1;
-      end
-    end
-    mem_rom #(.Width(PE * BiasWidth), .Depth(Rows), .Style(2), .File(BiasFile)) i_bias (
-      .clk_i, .en_i(en_o), .addr_i(bias_addr_q), .data_o(bias)
-    );
-    for (genvar p = 0; p < PE; p++) begin : gen_init
-      always_ff @(posedge clk_i) begin : p_init
-        if (en_o) begin
-          init_q[p*InitWidth +: InitWidth] <=
-            InitWidth'($signed(bias[p*BiasWidth +: BiasWidth])) + InitWidth'(Offset);
-        end
-      end
-    end
-    assign init = init_q;
-  end else begin : gen_no_bias
-    assign init = {PE{InitWidth'(Offset)}};
-  end
-
-  logic [PE*AccWidth-1:0] acc;
-  logic                   acc_valid_q;
-  for (genvar p = 0; p < PE; p++) begin : gen_pe
-    matvec_lane #(
-      .SIMD(SIMD), .WeightWidth(WeightWidth), .ActWidth(ActWidth), .AccWidth(AccWidth),
-      .AccSigned(AccSigned), .ActSigned(ActSigned), .WeightBipolar(WeightBipolar),
-      .ActBipolar(ActBipolar), .UseDsp(UseDsp), .InitWidth(InitWidth)
-    ) i_lane (
-      .clk_i, .rst_ni, .en_i(en_o), .acts_i(act2_q),
-      .weights_i(weight2_q[p*SIMD*WeightWidth +: SIMD*WeightWidth]),
-      .valid_i(valid_q[Depth-1]), .first_i(first_q[Depth-1]), .last_i(last_q[Depth-1]),
-      .init_i(init[p*InitWidth +: InitWidth]), .acc_o(acc[p*AccWidth +: AccWidth])
-    );
-  end
-
-  always_ff @(posedge clk_i) begin : p_acc_valid
-    if (!rst_ni) acc_valid_q <= 1'b0;
-    else if (en_o) acc_valid_q <= valid_q[Depth-1] & last_q[Depth-1];
-  end
-
-  stream_skid #(.Width(PE * AccWidth)) i_skid (
-    .clk_i, .rst_ni,
-    .in_valid_i(acc_valid_q), .in_ready_o(en_o), .in_data_i(acc),
-    .out_valid_o, .out_ready_i, .out_data_o
+  mac_array #(
+    .PE(PE), .SIMD(SIMD), .Columns(MW), .WeightWidth(WeightWidth), .ActWidth(ActWidth),
+    .AccWidth(AccWidth), .AccSigned(AccSigned), .ActSigned(ActSigned),
+    .WeightBipolar(WeightBipolar), .ActBipolar(ActBipolar), .WeightExp(WeightExp),
+    .WeightLow(WeightLow), .ActExp(ActExp), .ActLow(ActLow), .IndexWidth(IndexWidth),
+    .TableFile(TableFile), .HasBias(HasBias), .BiasWidth(BiasWidth), .BiasRows(Rows),
+    .BiasFile(BiasFile), .UseDsp(UseDsp)
+  ) i_array (
+    .clk_i, .rst_ni, .step_i(issue_o), .first_i(sf_q == '0), .last_i(sf_last), .acts_i(act1),
+    .weights_i(weight_i), .en_o, .out_valid_o, .out_ready_i, .out_data_o
   );
 
 `ifndef SYNTHESIS

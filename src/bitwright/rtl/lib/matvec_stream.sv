@@ -17,11 +17,17 @@ module matvec_stream #(
   parameter bit ActSigned     = 1'b0,
   parameter bit WeightBipolar = 1'b0,
   parameter bit ActBipolar    = 1'b0,
+  parameter int WeightExp     = 0,
+  parameter int WeightLow     = 0,
+  parameter int ActExp        = 0,
+  parameter int ActLow        = 0,
+  parameter int IndexWidth    = 0,
+  parameter     TableFile     = "",
   parameter bit HasBias       = 1'b0,
   parameter int BiasWidth     = 16,
   parameter     BiasFile      = "",
   parameter bit UseDsp        = 1'b0,
-  localparam int Width = PE * SIMD * WeightWidth
+  localparam int Width = PE * SIMD * (IndexWidth > 0 ? IndexWidth : WeightWidth)
 ) (
   input  logic                     clk_i,
   input  logic                     rst_ni,
@@ -49,8 +55,10 @@ module matvec_stream #(
   matvec_core #(
     .Groups(Groups), .MW(MW), .MH(MH), .PE(PE), .SIMD(SIMD), .WeightWidth(WeightWidth),
     .ActWidth(ActWidth), .AccWidth(AccWidth), .AccSigned(AccSigned), .ActSigned(ActSigned),
-    .WeightBipolar(WeightBipolar), .ActBipolar(ActBipolar), .HasBias(HasBias),
-    .BiasWidth(BiasWidth), .BiasFile(BiasFile), .UseDsp(UseDsp)
+    .WeightBipolar(WeightBipolar), .ActBipolar(ActBipolar), .WeightExp(WeightExp),
+    .WeightLow(WeightLow), .ActExp(ActExp), .ActLow(ActLow), .IndexWidth(IndexWidth),
+    .TableFile(TableFile), .HasBias(HasBias), .BiasWidth(BiasWidth), .BiasFile(BiasFile),
+    .UseDsp(UseDsp)
   ) i_core (
     .clk_i, .rst_ni, .in_valid_i, .in_ready_o, .in_data_i, .out_valid_o, .out_ready_i, .out_data_o,
     .weight_valid_i, .weight_i(weight_q), .en_o(en), .issue_o(weight_ready_o), .addr_o(addr)

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// PE dot products side by side, the arithmetic of `matvec` and `depthwise`: operands in, sums out
+// on a stream. A step (step_i, while en_o is high) has SIMD activations, for all elements the same
+// (Shared) or for each its own, and SIMD weights an element; they come one stage after the step,
+// and are registered here. first_i and last_i of the step begin and end a sum of Columns products,
+// which is on the output 5 + More + TreeLevels cycles after the step of its end. Sums begin with
+// a word of bias, one after the other of BiasRows. Output stalls stop the pipeline (en_o).
+// An operand is an integer, one bit (Bipolar: 1 = +1, 0 = -1), or sign, exponent and mantissa
+// (Exp > 0, see float_split for Low). With IndexWidth > 0 weights are indices of that width into
+// the table of TableFile, whose entries are the weights.
+// TreeLevels = $clog2(SIMD) + $clog2(digits), digits = ceil(w/2), w bits of the factor: the weight,
+// or a float's magnitude; 1 for UseDsp or one bit; bipolar x bipolar $clog2(ceil(SIMD/2)).
+// More = 1 for a table, + 2 with a float, but 1 with a power of two or a one-bit operand.
+`default_nettype none
+module mac_array #(
+  parameter int PE            = 2,
+  parameter int SIMD          = 4,
+  parameter bit Shared        = 1'b1,
+  parameter int Columns       = 16,
+  parameter int WeightWidth   = 4,
+  parameter int ActWidth      = 4,
+  parameter int AccWidth      = 16,
+  parameter bit AccSigned     = 1'b1,
+  parameter bit ActSigned     = 1'b0,
+  parameter bit WeightBipolar = 1'b0,
+  parameter bit ActBipolar    = 1'b0,
+  parameter int WeightExp     = 0,
+  parameter int WeightLow     = 0,
+  parameter int ActExp        = 0,
+  parameter int ActLow        = 0,
+  parameter int IndexWidth    = 0,
+  parameter     TableFile     = "",
+  parameter bit HasBias       = 1'b0,
+  parameter int BiasWidth     = 16,
+  parameter int BiasRows      = 4,
+  parameter     BiasFile      = "",
+  parameter bit UseDsp        = 1'b0,
+  localparam int WordWidth = PE * SIMD * (IndexWidth > 0 ? IndexWidth : WeightWidth),
+  localparam int ActsWidth = (Shared ? 1 : PE) * SIMD * ActWidth
+) (
+  input  logic                   clk_i,
+  input  logic                   rst_ni,
+  input  logic                   step_i,
+  input  logic                   first_i,
+  input  logic                   last_i,
+  input  logic [ActsWidth-1:0]   acts_i,
+  input  logic [WordWidth-1:0]   weights_i,
+  output logic                   en_o,
+  output logic                   out_valid_o,
+  input  logic                   out_ready_i,
+  output logic [PE*AccWidth-1:0] out_data_o
+);
+  if ((WeightBipolar && WeightWidth != 1) || (ActBipolar && ActWidth != 1)) begin : gen_check_bip
+    $error("mac_array: a bipolar operand is one bit wide");
+  end
+  if (WeightExp < 0 || (WeightExp > 0 && WeightExp >= WeightWidth) || ActExp < 0 ||
+      (ActExp > 0 && ActExp >= ActWidth)) begin : gen_check_exp
+    $error("mac_array: an exponent must leave room for the sign");
+  end
+  if (IndexWidth < 0 || (IndexWidth > 0 && WeightBipolar)) begin : gen_check_table
+    $error("mac_array: a table needs a positive IndexWidth, and holds no bipolar weights");
+  end
+
+  localparam bit Xnor      = WeightBipolar && ActBipolar;
+  localparam bit Float     = WeightExp > 0 || ActExp > 0;
+  // The factor of a product with a float is one magnitude, as in mul_float.
+  localparam int ActMag    = ActWidth - ActExp;
+  localparam int WeightMag = WeightWidth - WeightExp;
+  localparam bit ActFactor = WeightExp == 0 || (ActExp > 0 && ActMag < WeightMag);
+  localparam bit OneBit    = ActFactor ? WeightBipolar : ActBipolar;
+  localparam int Factor    = OneBit ? 1 : ActFactor ? ActMag : WeightMag;
+  localparam int Digits    = UseDsp ? 1 : Float ? (Factor + 1) / 2 :
+                             (WeightBipolar || ActBipolar) ? 1 : (WeightWidth + 1) / 2;
+  localparam int Terms     = Xnor ? (SIMD + 1) / 2 : SIMD;
+  localparam int Levels    = (Terms > 1 ? $clog2(Terms) : 0) + (Digits > 1 ? $clog2(Digits) : 0);
+  localparam int More      = (IndexWidth > 0 ? 1 : 0) + (!Float ? 0 : Factor == 1 ? 1 : 2);
+  localparam int Depth     = 3 + More + Levels;  // stages from a step to the accumulator input
+  localparam int RowWidth  = BiasRows > 1 ? $clog2(BiasRows) : 1;
+  // The bias and, for bipolar times bipolar, the constant -Columns.
+  localparam int Constant  = $clog2(Columns + 1) + 1;
+  localparam int InitWidth = (BiasWidth > Constant ? BiasWidth : Constant) + 1;
+  localparam int LaneActs  = SIMD * ActWidth;
+  localparam int LaneWord  = WordWidth / PE;
+
+  // Flags that travel with the data; bit 0 belongs to the stage after the step.
+  logic [Depth-1:0]     valid_q, first_q, last_q;
+  logic [ActsWidth-1:0] acts_q;
+  logic [WordWidth-1:0] weights_q;
+
+  always_ff @(posedge clk_i) begin : p_flags
+    if (!rst_ni) valid_q <= '0;
+    else if (en_o) valid_q <= {valid_q[Depth-2:0], step_i};
+    if (en_o) begin
+      first_q <= {first_q[Depth-2:0], first_i};
+      last_q  <= {last_q[Depth-2:0], last_i};
+    end
+  end
+
+  // A register behind the weight memory hides a block RAM's clock-to-output time.
+  always_ff @(posedge clk_i) begin : p_operands
+    if (en_o) begin
+      acts_q    <= acts_i;
+      weights_q <= weights_i;
+    end
+  end
+
+  // Initial accumulator value: bias word read two stages ahead of the accumulator.
+  localparam int Offset = Xnor ? -Columns : 0;
+  logic [PE*InitWidth-1:0] init;
+  if (HasBias) begin : gen_bias
+    logic [RowWidth-1:0]     bias_addr_q;
+    logic [PE*BiasWidth-1:0] bias;
+    logic [PE*InitWidth-1:0] init_q;
+
+    always_ff @(posedge clk_i) begin : p_bias_addr
+      if (!rst_ni) bias_addr_q <= '0;
+      else if (en_o && valid_q[Depth-3] && last_q[Depth-3]) begin
+        bias_addr_q <= bias_addr_q == RowWidth'(BiasRows - 1) ? '0 : bias_addr_q + 1'b1;
+      end
+    end
+    mem_rom #(.Width(PE * BiasWidth), .Depth(BiasRows), .Style(2), .File(BiasFile)) i_bias (
+      .clk_i, .en_i(en_o), .addr_i(bias_addr_q), .data_o(bias)
+    );
+    for (genvar p = 0; p < PE; p++) begin : gen_init
+      always_ff @(posedge clk_i) begin : p_init
+        if (en_o) begin
+          init_q[p*InitWidth +: InitWidth] <=
+            InitWidth'($signed(bias[p*BiasWidth +: BiasWidth])) + InitWidth'(Offset);
+        end
+      end
+    end
+    assign init = init_q;
+  end else begin : gen_no_bias
+    assign init = {PE{InitWidth'(Offset)}};
+  end
+
+  logic [PE*AccWidth-1:0] acc;
+  logic                   acc_valid_q;
+  for (genvar p = 0; p < PE; p++) begin : gen_pe
+    matvec_lane #(
+      .SIMD(SIMD), .WeightWidth(WeightWidth), .ActWidth(ActWidth), .AccWidth(AccWidth),
+      .AccSigned(AccSigned), .ActSigned(ActSigned), .WeightBipolar(WeightBipolar),
+      .ActBipolar(ActBipolar), .WeightExp(WeightExp), .WeightLow(WeightLow), .ActExp(ActExp),
+      .ActLow(ActLow), .IndexWidth(IndexWidth), .TableFile(TableFile), .UseDsp(UseDsp),
+      .InitWidth(InitWidth)
+    ) i_lane (
+      .clk_i, .rst_ni, .en_i(en_o), .acts_i(acts_q[(Shared ? 0 : p)*LaneActs +: LaneActs]),
+      .weights_i(weights_q[p*LaneWord +: LaneWord]),
+      .valid_i(valid_q[Depth-1]), .first_i(first_q[Depth-1]), .last_i(last_q[Depth-1]),
+      .init_i(init[p*InitWidth +: InitWidth]), .acc_o(acc[p*AccWidth +: AccWidth])
+    );
+  end
+
+  always_ff @(posedge clk_i) begin : p_acc_valid
+    if (!rst_ni) acc_valid_q <= 1'b0;
+    else if (en_o) acc_valid_q <= valid_q[Depth-1] & last_q[Depth-1];
+  end
+
+  stream_skid #(.Width(PE * AccWidth)) i_skid (
+    .clk_i, .rst_ni,
+    .in_valid_i(acc_valid_q), .in_ready_o(en_o), .in_data_i(acc),
+    .out_valid_o, .out_ready_i, .out_data_o
+  );
+endmodule
+`default_nettype wire
