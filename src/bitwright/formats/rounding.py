@@ -118,7 +118,7 @@ def round_to_int(
     mode: Rounding = Rounding.HALF_EVEN,
     rng: np.random.Generator | None = None,
 ) -> FloatArray:
-    """Round to integers, kept as float64 so that no value is lost; exact for every finite double.
+    """Round to integers, kept as float64 so that no value is lost; exact for every double.
 
     Args:
         x: real numbers, any shape.
@@ -129,12 +129,13 @@ def round_to_int(
         FormatError: ``stochastic`` without ``rng``.
     """
     values = np.asarray(x, dtype=np.float64)
-    if mode is Rounding.STOCHASTIC:
-        if rng is None:
-            raise FormatError("stochastic rounding needs a random generator", hint="pass rng=")
+    if mode is Rounding.STOCHASTIC and rng is None:
+        raise FormatError("stochastic rounding needs a random generator", hint="pass rng=")
+    with np.errstate(invalid="ignore"):  # inf - inf is no fraction, and infinities stay as they are
+        if rng is None or mode is not Rounding.STOCHASTIC:
+            return np.asarray(_DETERMINISTIC[mode](values), dtype=np.float64)
         low = np.floor(values)
         return np.asarray(low + (rng.random(values.shape) < values - low), dtype=np.float64)
-    return np.asarray(_DETERMINISTIC[mode](values), dtype=np.float64)
 
 
 def _half_away(x: FloatArray) -> FloatArray:

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from bitwright.errors import FormatError
-from bitwright.formats import BipolarFormat, Format, Overflow, Rounding
+from bitwright.formats import (
+    BipolarFormat,
+    BlockFormat,
+    Format,
+    GridFormat,
+    Overflow,
+    Rounding,
+)
+from bitwright.quant.grid_torch import quantize_to_grid
 
 
 def round_to_int(
@@ -80,9 +88,20 @@ def quantize_ratio(
     """Levels (in the dtype of ``ratio``) of reals given in units of one level.
 
     The same as ``levels(encode(...))`` of the format: what comes out is the code less the zero
-    point, for bipolar -1 or +1.
+    point, for bipolar -1 or +1, for a block format those of its element. Unevenly spaced formats
+    compute in float64 whatever the dtype.
+
+    Raises:
+        FormatError: an overflow rule or a zero point that the format does not have, or wrapping
+            an infinity.
     """
+    if isinstance(number_format, BlockFormat):
+        number_format = number_format.element
     number_format.check(overflow)
+    if isinstance(number_format, GridFormat):
+        if zero_point != 0:
+            raise FormatError(f"{number_format.name} has no zero point", hint="use zero point 0")
+        return quantize_to_grid(ratio, number_format, rounding, noise, round_to_int)
     if isinstance(number_format, BipolarFormat):
         return _bipolar(ratio, rounding, noise)
     low, high = number_format.min_code, number_format.max_code
