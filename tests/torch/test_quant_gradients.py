@@ -13,14 +13,16 @@ from bitwright.quant import functions
 from bitwright.quant.functions import (
     LearnedWeight,
     QuantizeActivation,
+    Stairs,
     SignActivation,
     dot,
 )
-from bitwright.quant.policy import Change, Granularity, Role, ScaleRule, complete
+from bitwright.quant.policy import Change, Granularity, Role, ScaleRule
+from bitwright.quant.policy_defaults import complete
 from bitwright.quant.quantizers import ActivationQuantizer, Phase, WeightQuantizer
 from bitwright.quant.scales import observed_scale, weight_scale
 
-STAIRS = (0, 15, Rounding.HALF_EVEN)
+STAIRS = Stairs(0, 15, Rounding.HALF_EVEN)
 
 
 def lsq(x, unit, low, high):
@@ -74,7 +76,7 @@ def test_weight_gradients_per_channel_are_those_of_lsq() -> None:
     w = torch.randn(4, 3, 3, 3, requires_grad=True)
     scale = torch.tensor([0.1, 0.2, 0.3, 0.5], requires_grad=True)
     g = torch.randn_like(w)
-    out = LearnedWeight.apply(w, scale, scale.detach(), (-7, 7, Rounding.HALF_EVEN), 1.0)
+    out = LearnedWeight.apply(w, scale, scale.detach(), Stairs(-7, 7, Rounding.HALF_EVEN), 1.0)
     out.backward(g)
     w2, s2 = w.detach().clone().requires_grad_(), scale.detach().clone().requires_grad_()
     lsq(w2, s2.view(-1, 1, 1, 1), -7, 7).backward(g)

@@ -17,7 +17,7 @@ from bitwright.formats import (
     Rounding,
     TernaryFormat,
 )
-from bitwright.quant.functions import to_levels_
+from bitwright.quant.functions import Stairs, to_levels_
 from bitwright.quant.rounding_torch import encode_levels, round_to_int
 
 
@@ -74,7 +74,7 @@ def test_equal_to_numpy(number_format: Format) -> None:
 def test_the_training_staircase_is_the_same_rule(mode: Rounding) -> None:
     x = torch.from_numpy(points(IntegerFormat(4, True), 1.0))
     expected = encode_levels(x, IntegerFormat(4, True), rounding=mode)
-    assert torch.equal(to_levels_(x.clone(), (-8, 7, mode)), expected)
+    assert torch.equal(to_levels_(x.clone(), Stairs(-8, 7, mode)), expected)
 
 
 def test_stochastic_without_noise_uses_torch() -> None:

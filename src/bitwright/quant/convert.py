@@ -12,9 +12,9 @@ from torch import Tensor, fx, nn
 from bitwright.errors import ModelError, RecipeError
 from bitwright.quant.decisions import Operand, Plan
 from bitwright.quant.joins import Concatenate, QuantAdd
-from bitwright.quant.layers import QuantConv2d, QuantLinear
+from bitwright.quant.layers import CodebookGroup, QuantConv2d, QuantLinear
 from bitwright.quant.plan import make_plan
-from bitwright.quant.policy import Policy
+from bitwright.quant.policy import Policy, QuantSpec, Scope
 from bitwright.quant.quantizers import ActivationQuantizer, Phase, ScaleGroup, set_phase
 from bitwright.quant.sites import PASSING, Kind
 
@@ -126,6 +126,7 @@ def _convert(model: nn.Module, policy: Policy, example: Tensor | None) -> fx.Gra
     for group in plan.groups:
         ScaleGroup([quantizers[node] for node in group])
     _replace_layers(copied, plan, quantizers)
+    _share_codebooks(copied, plan, _codebook_groups(model))
     _replace_functions(copied, plan, quantizers)
     result = fx.GraphModule(copied, plan.graph, class_name=f"Quantized{type(model).__name__}")
     result.graph.eliminate_dead_code()
@@ -221,13 +222,36 @@ def _needs_levels(plan: Plan, node: fx.Node) -> bool:
     return any(_needs_levels(plan, user) for user in node.users)
 
 
+def _share_codebooks(root: nn.Module, plan: Plan, groups: dict[str, str]) -> None:
+    """Unite the layers whose policy has one table for a group or the network."""
+    found: dict[tuple[QuantSpec, str], list[QuantConv2d | QuantLinear]] = {}
+    for node, operand in plan.weights.items():
+        spec = operand.spec
+        if spec is None or spec.scope is Scope.LAYER:
+            continue
+        layer = root.get_submodule(str(node.target))
+        kind = "" if spec.scope is Scope.NETWORK else groups.get(operand.layer.path, "")
+        found.setdefault((spec, kind), []).append(layer)
+    for layers in found.values():
+        CodebookGroup(layers)
+
+
+def _codebook_groups(model: nn.Module) -> dict[str, str]:
+    """The group of each layer: plain ones, those that took up a batch norm, and former norms."""
+    from bitwright.quant.ptq.folding import Group, fold_groups
+
+    plain = (Group.CONV, Group.LINEAR)
+    return {path: "" if g in plain else g.value for path, g in fold_groups(model).items()}
+
+
 def _replace_layers(root: nn.Module, plan: Plan, quantizers: Quantizers) -> None:
     for node, operand in plan.weights.items():
         if operand.spec is None:
             continue
         layer = root.get_submodule(str(node.target))
         wrapper = QuantConv2d if isinstance(layer, nn.Conv2d) else QuantLinear
-        quantized = wrapper(layer, operand.spec)
+        bias = plan.biases.get(node)
+        quantized = wrapper(layer, operand.spec, None if bias is None else bias.spec)
         quantized.train(layer.training)
         _set(root, str(node.target), quantized)
         feeding = _feeding_quantizer(plan, plan.sites[node].operands[0], quantizers)
@@ -239,9 +263,11 @@ def _replace_layers(root: nn.Module, plan: Plan, quantizers: Quantizers) -> None
 def _feeding_quantizer(
     plan: Plan, operand: fx.Node, quantizers: Quantizers
 ) -> ActivationQuantizer | None:
-    """The quantizer on whose grid an operand is; None if a part of it is float."""
+    """The quantizer on whose grid an operand is; None if a part of it is on no integer grid."""
     found = [quantizers.get(leaf) for leaf in plan.leaves(operand)]
-    return None if None in found else found[0]
+    if any(quantizer is None or not quantizer.has_unit for quantizer in found):
+        return None
+    return found[0]
 
 
 def _replace_functions(root: nn.Module, plan: Plan, quantizers: Quantizers) -> None:

@@ -49,6 +49,7 @@ class Plan:
         sites: one a node, in execution order.
         modules: the model's modules by path.
         weights: decision for each conv and linear node.
+        biases: the same for their biases, where there is one.
         activations: decision for each node whose output is quantized (activations, the input, and
             other nodes that feed a layer, a sum, a concatenation or an average without an
             activation in between).
@@ -62,6 +63,7 @@ class Plan:
     sites: dict[fx.Node, Site]
     modules: dict[str, nn.Module]
     weights: dict[fx.Node, Operand] = field(default_factory=dict)
+    biases: dict[fx.Node, Operand] = field(default_factory=dict)
     activations: dict[fx.Node, Operand] = field(default_factory=dict)
     clips: dict[fx.Node, Clip | None] = field(default_factory=dict)
     groups: list[list[fx.Node]] = field(default_factory=list)

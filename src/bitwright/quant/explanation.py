@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from torch import Tensor, fx, nn
 
 from bitwright.errors import ModelError, RecipeError
+from bitwright.formats import MinifloatFormat
 from bitwright.quant.decisions import Operand, Plan, Problem
 from bitwright.quant.plan import check, decide, make_plan, site_problems, traced_plan
 from bitwright.quant.plan_activations import is_table
@@ -48,7 +49,8 @@ def explain(model: nn.Module, policy: Policy, example_input: Tensor | None = Non
             rows.append(_row(plan.weights[node]))
             layer = model.get_submodule(str(node.target))
             if getattr(layer, "bias", None) is not None:
-                rows.append(_bias_row(plan.weights[node], node is plan.source(plan.output)))
+                stays = node is plan.source(plan.output)
+                rows.append(_bias_row(plan.weights[node], plan.biases.get(node), stays))
         if node in plan.joins:
             rows.append(_row(plan.joins[node]))
         if node in plan.activations:
@@ -200,6 +202,8 @@ def _becomes(plan: Plan, policy: Policy, site: Site) -> str:
             return "float"
         if is_table(plan, policy, site.node):
             return "table"
+        if isinstance(operand.spec.format, MinifloatFormat):
+            return "multiply, shift and round to a float"
         few = operand.spec.format.bits <= policy.threshold_bits
         return "thresholds" if few else "multiply, shift and round"
     return _BECOMES.get(site.kind, "") if site.kind is not None else ""
@@ -223,7 +227,9 @@ def _row(operand: Operand) -> Row:
     )
 
 
-def _bias_row(weight: Operand, stays: bool) -> Row:
+def _bias_row(weight: Operand, bias: Operand | None, stays: bool) -> Row:
+    if weight.spec is not None and bias is not None and bias.spec is not None:
+        return _row(bias)
     if weight.spec is None:
         fate, reason = "float", "the weight is float"
     elif stays:

@@ -13,17 +13,30 @@ use the vectorised clamp, round and multiply in place instead. Gradients:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from bitwright.formats import Rounding
-from bitwright.quant.rounding_torch import round_to_int
+from bitwright.formats import Format, Rounding
+from bitwright.quant.rounding_torch import quantize_ratio, round_to_int
 
-#: (smallest level, largest level, rounding): what a staircase needs besides its unit.
-Stairs = tuple[int, int, Rounding]
+
+class Stairs(NamedTuple):
+    """What a staircase needs besides its unit.
+
+    Attributes:
+        low, high: smallest and largest level.
+        rounding: the rule between two levels.
+        grid: the format whose levels it has; None where they are all integers of the interval.
+    """
+
+    low: int
+    high: int
+    rounding: Rounding
+    grid: Format | None = None
+
 
 #: Elements a block: 1 MiB of float32.
 _BLOCK = 1 << 18
@@ -31,9 +44,11 @@ _BLOCK = 1 << 18
 
 def to_levels_(ratio: Tensor, stairs: Stairs) -> Tensor:
     """Clip and round ``ratio`` (reals in units of a level) in place."""
-    low, high, rounding = stairs
-    # The ends are integers, so clipping first and rounding then is the same as the reverse.
+    low, high, rounding, grid = stairs
+    # The ends are levels, so clipping first and rounding then is the same as the reverse.
     ratio.clamp_(low, high)
+    if grid is not None:
+        return ratio.copy_(quantize_ratio(ratio, grid, rounding=rounding))
     if rounding is Rounding.HALF_EVEN:
         return ratio.round_()
     return ratio.copy_(round_to_int(ratio, rounding))
@@ -101,7 +116,7 @@ class QuantizeActivation(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
         x = ctx.saved_tensors[0]
-        low, high = ctx.stairs[0] * ctx.unit, ctx.stairs[1] * ctx.unit
+        low, high = ctx.stairs.low * ctx.unit, ctx.stairs.high * ctx.unit
         if ctx.scale_shape is None:
             inside = torch.ops.aten.hardtanh_backward(grad, x, low, high)
             return inside, None, None, None, None
@@ -134,9 +149,9 @@ class SignActivation(Function):
 
 
 class SubstituteWeight(Function):
-    """The quantized weight forward, the gradient straight to the float weight backward.
+    """The quantized tensor forward, the gradient straight to the float one backward.
 
-    Args of ``apply``: weight; quantized; keep (bool mask of the weights that get a gradient; None:
+    Args of ``apply``: weight; quantized; keep (bool mask of the values that get a gradient; None:
     all of them, and then the gradient is not touched at all).
     """
 
@@ -177,7 +192,7 @@ class LearnedWeight(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         weight, unit, out = ctx.saved_tensors
-        low, high, _ = ctx.stairs
+        low, high = ctx.stairs.low, ctx.stairs.high
         wide = spread(unit, weight)
         passed = grad * ((weight >= low * wide) & (weight <= high * wide))
         slope = (grad * out - passed * weight).reshape(unit.numel(), -1).sum(dim=1)

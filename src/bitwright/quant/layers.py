@@ -16,17 +16,20 @@ from torch import Tensor, nn
 
 from bitwright.quant.policy import QuantSpec
 from bitwright.quant.quantizers import ActivationQuantizer, Phase, WeightQuantizer
+from bitwright.quant.weight_state import fit_codebook
 
 
 class _WeightCache:
-    """The last evaluation weight, valid while float weight and learned scale stand still."""
+    """The last evaluation weight, valid while the float weight and the quantizer's state stand
+    still.
+    """
 
     def __init__(self) -> None:
         self._key: tuple[Any, ...] | None = None
         self._value: Tensor | None = None
 
     def get(self, weight: Tensor, quantizer: WeightQuantizer) -> Tensor:
-        tensors = [weight, *quantizer.parameters()]
+        tensors = [weight, *quantizer.parameters(), *quantizer.buffers()]
         key = (quantizer.phase, *((t.data_ptr(), t._version, t.dtype) for t in tensors))
         if self._value is None or key != self._key:
             self._key, self._value = key, quantizer(weight)
@@ -44,16 +47,56 @@ def _quantized_weight(layer: QuantConv2d | QuantLinear) -> Tensor:
 
 
 def _bias(layer: QuantConv2d | QuantLinear) -> Tensor | None:
-    """The bias; on the accumulator's grid where it stays an integer after freezing."""
-    source = layer.input_quantizer
-    if layer.bias is None or source is None or layer.weight_quantizer.phase is Phase.CALIBRATE:
-        return layer.bias
-    if not source.ready:
-        return layer.bias
+    """The bias in its own format, if it has one, and on the accumulator's grid where it stays an
+    integer after freezing.
+    """
+    bias, source = layer.bias, layer.input_quantizer
+    if bias is None or layer.weight_quantizer.phase is Phase.CALIBRATE:
+        return bias
+    if layer.bias_quantizer is not None:
+        bias = layer.bias_quantizer(bias)
+    exact = layer.weight_quantizer.spec.format.exact_levels
+    if source is None or not source.ready or not exact:
+        return bias
     unit = layer.weight_quantizer.current_scale(layer.weight)
-    unit = unit * (layer.weight_quantizer.spec.format.lsb * source.unit)
-    rounded = torch.round(layer.bias.detach() / unit) * unit
-    return layer.bias + (rounded - layer.bias).detach()
+    unit = (unit * (layer.weight_quantizer.spec.format.lsb * source.unit)).to(bias.dtype)
+    rounded = torch.round(bias.detach() / unit) * unit
+    return bias + (rounded - bias).detach()
+
+
+def frozen_bias(layer: QuantConv2d | QuantLinear) -> Tensor | None:
+    """The bias in its own format, if it has one, in float64: as freezing takes it."""
+    if layer.bias is None:
+        return None
+    bias = layer.bias.detach().to(torch.float64)
+    if layer.bias_quantizer is None:
+        return bias
+    levels, unit = layer.bias_quantizer.levels(layer.bias)
+    return levels * unit
+
+
+def _bias_quantizer(bias: Tensor | None, spec: QuantSpec | None) -> WeightQuantizer | None:
+    return None if bias is None or spec is None else WeightQuantizer(spec, len(bias))
+
+
+class CodebookGroup:
+    """Layers whose weights share one table, fitted to all of them together.
+
+    Args:
+        layers: their quantizers must have the same specification.
+    """
+
+    def __init__(self, layers: list[QuantConv2d | QuantLinear]) -> None:
+        self.layers = layers
+        for layer in layers:
+            layer.weight_quantizer.__dict__["codebooks"] = self
+
+    def fit(self) -> None:
+        """Find the table for the layers' present weights."""
+        spec = self.layers[0].weight_quantizer.spec
+        codebook, scales = fit_codebook([layer.weight for layer in self.layers], spec)
+        for layer, scale in zip(self.layers, scales, strict=True):
+            layer.weight_quantizer.set_table(codebook, scale)
 
 
 class QuantConv2d(nn.Module):
@@ -62,15 +105,19 @@ class QuantConv2d(nn.Module):
     Args:
         conv: the float layer; its parameters are taken over, not copied.
         spec: how to quantize the weight.
+        bias_spec: how to quantize the bias; None leaves it as it is.
     """
 
-    def __init__(self, conv: nn.Conv2d, spec: QuantSpec) -> None:
+    def __init__(
+        self, conv: nn.Conv2d, spec: QuantSpec, bias_spec: QuantSpec | None = None
+    ) -> None:
         super().__init__()
         self.in_channels, self.out_channels = conv.in_channels, conv.out_channels
         self.kernel_size, self.stride = conv.kernel_size, conv.stride
         self.padding, self.dilation, self.groups = conv.padding, conv.dilation, conv.groups
         self.weight, self.bias = conv.weight, conv.bias
         self.weight_quantizer = WeightQuantizer(spec, conv.out_channels)
+        self.bias_quantizer = _bias_quantizer(conv.bias, bias_spec)
         self.cache = _WeightCache()
         self.__dict__["input_quantizer"] = None
 
@@ -95,11 +142,14 @@ class QuantConv2d(nn.Module):
 class QuantLinear(nn.Module):
     """`nn.Linear` with a quantized weight; arguments as for `QuantConv2d`."""
 
-    def __init__(self, linear: nn.Linear, spec: QuantSpec) -> None:
+    def __init__(
+        self, linear: nn.Linear, spec: QuantSpec, bias_spec: QuantSpec | None = None
+    ) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
         self.weight_quantizer = WeightQuantizer(spec, linear.out_features)
+        self.bias_quantizer = _bias_quantizer(linear.bias, bias_spec)
         self.cache = _WeightCache()
         self.__dict__["input_quantizer"] = None
 

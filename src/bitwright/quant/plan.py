@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+import torch
 from torch import Tensor, fx, nn
 
 from bitwright.errors import ModelError, RecipeError
-from bitwright.formats import Rounding
+from bitwright.formats import CodebookFormat, MinifloatFormat, Rounding
 from bitwright.quant.decisions import Operand, Plan, Problem
 from bitwright.quant.movement import Shapes, Simplified, simplify
 from bitwright.quant.plan_activations import (
@@ -22,7 +23,7 @@ from bitwright.quant.plan_activations import (
     never_negative,
     separate_inputs,
 )
-from bitwright.quant.policy import Granularity, Layer, Policy, Role
+from bitwright.quant.policy import Granularity, Layer, Policy, Role, Scope
 from bitwright.quant.shapes import example_shapes
 from bitwright.quant.sites import AFFINE, LAYERS, PASSING, Kind, Site, classify, refuse
 from bitwright.quant.trace import trace
@@ -60,8 +61,11 @@ def decide(plan: Plan, policy: Policy) -> list[Problem]:
     for node, layer in _layers(plan).items():
         resolved = policy.resolve(layer, Role.WEIGHT)
         plan.weights[node] = Operand(layer, Role.WEIGHT, resolved.spec, resolved.reason)
+        if getattr(plan.modules[layer.path], "bias", None) is not None:
+            found = policy.resolve(layer, Role.BIAS)
+            plan.biases[node] = Operand(layer, Role.BIAS, found.spec, found.reason)
     decide_activations(plan, policy)
-    return _grid_problems(plan) + group_problems(plan)
+    return _grid_problems(plan) + _weight_problems(plan) + group_problems(plan)
 
 
 def check(plan: Plan, policy: Policy) -> None:
@@ -174,6 +178,23 @@ def _before_output(plan: Plan) -> set[fx.Node]:
     return found
 
 
+def _weight_problems(plan: Plan) -> list[Problem]:
+    """Weights that no format can hold, and codebooks with more entries than there are weights."""
+    problems = []
+    for node, operand in plan.weights.items():
+        weight = plan.modules[operand.layer.path].weight.detach()
+        if not bool(torch.isfinite(weight).all()):
+            what = "its weight holds NaN or infinity"
+            problems.append(Problem(plan.sites[node], what, "train again, or load other weights"))
+        spec = operand.spec
+        if spec is None or not isinstance(spec.format, CodebookFormat):
+            continue
+        if spec.scope is Scope.LAYER and spec.format.size > weight.numel():
+            what = f"{spec.format} has more entries than the layer has weights, {weight.numel()}"
+            problems.append(Problem(plan.sites[node], what, "choose a smaller codebook for it"))
+    return problems
+
+
 def _grid_problems(plan: Plan) -> list[Problem]:
     """Zero padding of what cannot hold a zero, or where a zero is not neutral."""
     problems = []
@@ -251,7 +272,10 @@ def _is_image(plan: Plan, last: fx.Node) -> bool:
 def _check_shift(plan: Plan, policy: Policy) -> None:
     for operand in plan.activations.values():
         spec = operand.spec
-        if operand.role is Role.INPUT or spec is None or spec.format.bits <= policy.threshold_bits:
+        if operand.role is Role.INPUT or spec is None:
+            continue
+        floats = isinstance(spec.format, MinifloatFormat) and spec.format.exact_levels
+        if spec.format.bits <= policy.threshold_bits and not floats:
             continue
         if spec.rounding not in SHIFT_ROUNDINGS:
             names = ", ".join(mode.value for mode in SHIFT_ROUNDINGS)
@@ -265,7 +289,7 @@ def _check_shift(plan: Plan, policy: Policy) -> None:
 
 def _check_rules(plan: Plan, policy: Policy) -> None:
     """A rule about named layers that fits none of them is a mistake in the recipe."""
-    operands = [*plan.weights.values(), *plan.activations.values()]
+    operands = [*plan.weights.values(), *plan.biases.values(), *plan.activations.values()]
     for rule in policy.rules:
         if rule.selector.layers == "*" and rule.selector.type is None:
             continue

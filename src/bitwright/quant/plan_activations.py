@@ -19,7 +19,8 @@ from torch import fx
 from bitwright.formats import BipolarFormat, IntegerFormat
 from bitwright.quant.decisions import Operand, Plan, Problem
 from bitwright.quant.joins import GlobalAverage
-from bitwright.quant.policy import Change, Layer, Policy, Resolved, Role, complete
+from bitwright.quant.policy import Change, Layer, Policy, Resolved, Role
+from bitwright.quant.policy_defaults import complete
 from bitwright.quant.sign_fit import fit
 from bitwright.quant.sites import (
     AFFINE,

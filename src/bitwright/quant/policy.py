@@ -14,8 +14,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from bitwright.errors import FormatError, RecipeError
-from bitwright.formats import BipolarFormat, FixedFormat, Format, IntegerFormat, TernaryFormat
+from bitwright.formats import Format
 from bitwright.formats.rounding import Overflow, Rounding
 
 
@@ -33,10 +32,23 @@ class Role(StrEnum):
 
 
 class Granularity(StrEnum):
-    """How many scales a tensor has."""
+    """How many scales a tensor has; a block format has one a block, ``per_block``, by itself."""
 
     PER_TENSOR = "per_tensor"
     PER_CHANNEL = "per_channel"
+    PER_BLOCK = "per_block"
+
+
+class Scope(StrEnum):
+    """Which layers share the table of a codebook: none, those of a group, all of the network.
+
+    The groups are those of batch-norm folding: layers into which a batch norm was merged, batch
+    norms that became a diagonal 1x1 convolution, and all others.
+    """
+
+    LAYER = "layer"
+    GROUP = "group"
+    NETWORK = "network"
 
 
 class ScaleRule(StrEnum):
@@ -44,8 +56,10 @@ class ScaleRule(StrEnum):
 
     max: the largest magnitude; percentile: that percentile of the magnitudes; mse: the clipping
     that minimises the squared error; mean: the mean magnitude (XNOR-Net, TWN); learned: a parameter
-    trained with the network (LSQ); const: a given number. For activations the statistics are
-    exponential averages over training batches.
+    trained with the network (LSQ); const: a given number; entropy: the clipping whose histogram
+    loses the least information (the Kullback-Leibler divergence that TensorRT's calibration
+    minimises), for activations. For activations the statistics are exponential averages over
+    training batches.
     """
 
     MAX = "max"
@@ -54,6 +68,7 @@ class ScaleRule(StrEnum):
     MEAN = "mean"
     LEARNED = "learned"
     CONST = "const"
+    ENTROPY = "entropy"
 
 
 @dataclass(frozen=True)
@@ -62,13 +77,15 @@ class QuantSpec:
 
     Attributes:
         format: the number format.
-        granularity: one scale a tensor, or one an output channel.
+        granularity: one scale a tensor, an output channel, or a block.
         scale: the scale rule.
         power_of_two: the scale is rounded to a power of two.
         rounding, overflow: the rule at the grid and beyond its ends.
         percentile: for ``percentile``, in percent.
         momentum: weight of a new batch in the running statistics of an activation.
         value: for ``const``, the scale.
+        positive: levels below zero stay unused: a signed format behind a ReLU.
+        scope: of a codebook, which layers share its table.
     """
 
     format: Format
@@ -80,6 +97,13 @@ class QuantSpec:
     percentile: float = 99.9
     momentum: float = 0.1
     value: float = 1.0
+    positive: bool = False
+    scope: Scope = Scope.LAYER
+
+    @property
+    def lowest(self) -> int:
+        """The smallest level in use."""
+        return 0 if self.positive else self.format.min_level
 
     @property
     def scale_text(self) -> str:
@@ -89,7 +113,8 @@ class QuantSpec:
             text = f"percentile {self.percentile:g}"
         elif self.scale is ScaleRule.CONST:
             text = f"const {self.value:g}"
-        return f"{text}, power of two" if self.power_of_two else text
+        text = f"{text}, power of two" if self.power_of_two else text
+        return text if self.scope is Scope.LAYER else f"{text}, one table a {self.scope.value}"
 
 
 @dataclass(frozen=True)
@@ -141,6 +166,7 @@ class Change:
     momentum: float | None = None
     value: float | None = None
     narrow: bool | None = None
+    scope: Scope | None = None
 
     def over(self, earlier: Change) -> Change:
         """This change on top of an earlier one."""
@@ -187,9 +213,16 @@ class Policy:
         weight: str | Format | None = "int4",
         activation: str | Format | None = "uint4",
         input: str | Format | None = "uint8",
+        bias: str | Format | None = None,
     ) -> Policy:
-        """One format for all weights, one for all activations, one for the input (None: float)."""
-        return cls.from_dict({"weight": weight, "activation": activation, "input": input})
+        """One format for all weights, one for all activations, one for the input (None: float).
+
+        Args:
+            bias: None leaves the biases what they are without one: real numbers until freezing
+                makes them integers of the accumulator's scale.
+        """
+        given = {"weight": weight, "activation": activation, "input": input}
+        return cls.from_dict(given if bias is None else {**given, "bias": bias})
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str = "quant") -> Policy:
@@ -208,6 +241,8 @@ class Policy:
         Raises:
             RecipeError: the merged fields contradict each other.
         """
+        from bitwright.quant.policy_defaults import complete
+
         change, reasons, where = Change(), [], "policy"
         for rule in self.rules:
             if rule.role is role and rule.selector.matches(layer):
@@ -218,94 +253,3 @@ class Policy:
         if change.keep_float:
             return Resolved(None, f"kept float by {reasons[-1]}")
         return Resolved(complete(change, role, where), "; ".join(reasons))
-
-
-def complete(change: Change, role: Role, where: str) -> QuantSpec:
-    """A full specification from the given fields and the defaults of their format and role."""
-    if change.format is None:
-        raise RecipeError(f"no format for {role.value}", where=where)
-    number_format = _narrowed(change.format, change.narrow, role, where)
-    spec = QuantSpec(
-        format=number_format,
-        granularity=change.granularity or _default_granularity(role),
-        scale=change.scale or default_scale(number_format, role),
-        power_of_two=bool(change.power_of_two),
-        rounding=change.rounding or Rounding.HALF_EVEN,
-        overflow=change.overflow or Overflow.SAT,
-        percentile=99.9 if change.percentile is None else change.percentile,
-        momentum=0.1 if change.momentum is None else change.momentum,
-        value=1.0 if change.value is None else change.value,
-    )
-    _check(spec, role, where)
-    return spec
-
-
-def default_scale(number_format: Format, role: Role) -> ScaleRule:
-    """The scale rule where none is given.
-
-    Weights: max for integers (nothing is clipped, so the gradient passes whole), but learned where
-    the largest level is 1 (max would then round most weights to zero); mean for bipolar (XNOR-Net)
-    and ternary (TWN). Activations: learned (LSQ); the input: max over calibration. Fixed point
-    carries its own scale, so it is 1; so is that of bipolar activations.
-    """
-    if isinstance(number_format, FixedFormat):
-        return ScaleRule.CONST
-    if role is Role.WEIGHT:
-        if isinstance(number_format, BipolarFormat | TernaryFormat):
-            return ScaleRule.MEAN
-        return ScaleRule.MAX if number_format.max_level > 1 else ScaleRule.LEARNED
-    if isinstance(number_format, BipolarFormat):
-        return ScaleRule.CONST
-    return ScaleRule.MAX if role is Role.INPUT else ScaleRule.LEARNED
-
-
-def _default_granularity(role: Role) -> Granularity:
-    return Granularity.PER_CHANNEL if role is Role.WEIGHT else Granularity.PER_TENSOR
-
-
-def _narrowed(number_format: Format, narrow: bool | None, role: Role, where: str) -> Format:
-    """Signed integer weights are narrow unless the recipe says ``narrow: false``."""
-    if not isinstance(number_format, IntegerFormat) or not number_format.signed:
-        if narrow:
-            raise RecipeError(f"{number_format} has no narrow variant", where=f"{where}.narrow")
-        return number_format
-    wanted = (role is Role.WEIGHT or number_format.narrow) if narrow is None else narrow
-    return replace(number_format, narrow=wanted and number_format.bits > 1)
-
-
-def _check(spec: QuantSpec, role: Role, where: str) -> None:
-    if role is not Role.WEIGHT and spec.granularity is Granularity.PER_CHANNEL:
-        raise RecipeError(
-            f"{role.value} cannot have a scale per channel",
-            where=f"{where}.granularity",
-            hint="an exact accumulator needs one scale for the whole input: use per_tensor",
-        )
-    bipolar_or_ternary = isinstance(spec.format, BipolarFormat | TernaryFormat)
-    if spec.scale is ScaleRule.MEAN and not (role is Role.WEIGHT and bipolar_or_ternary):
-        raise RecipeError(
-            "scale 'mean' is for bipolar and ternary weights",
-            where=f"{where}.scale",
-            hint="use max, percentile, mse, learned or const",
-        )
-    if role is not Role.WEIGHT and isinstance(spec.format, BipolarFormat):
-        if spec.scale is not ScaleRule.CONST:
-            raise RecipeError(
-                f"a bipolar {role.value} is the sign alone and has a constant scale",
-                where=f"{where}.scale",
-                hint="leave scale out, or use const",
-            )
-    try:
-        spec.format.check(spec.overflow)
-    except FormatError as error:
-        raise RecipeError(str(error), where=f"{where}.overflow") from error
-    if spec.overflow is not Overflow.SAT and role in (Role.ACTIVATION, Role.INPUT):
-        raise RecipeError(
-            f"{role.value} can only saturate: {spec.overflow.value!r} has no threshold form",
-            where=f"{where}.overflow",
-            hint="use sat; for a symmetric range use a narrow format such as int4n",
-        )
-    if spec.rounding is Rounding.STOCHASTIC and role in (Role.ACTIVATION, Role.INPUT):
-        raise RecipeError(
-            f"stochastic rounding of {role.value} cannot be frozen into hardware",
-            where=f"{where}.rounding",
-        )

@@ -5,23 +5,29 @@
 
     quant:
       input: uint8                      # a format, or a mapping with the fields below
-      weight: int4
+      weight: int4                      # or e4m3, po2_4<zero>, cb16, mxfp4, dfp8, ...
+      bias: dfp16                       # left out: an integer of the accumulator's scale
       activation: {format: uint4, scale: percentile, percentile: 99.5}
       threshold_bits: 6
       rules:                            # later rules win, field by field
         - {layers: 'head', role: weight, format: int8, granularity: per_tensor}
         - {position: first, role: weight, format: int8}
         - {type: Linear, role: activation, keep_float: true}
+
+``dfpN`` is dynamic fixed point: two's complement of N bits, ``intN``, with one power-of-two scale a
+tensor (``power_of_two: true, granularity: per_tensor, narrow: false``).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from bitwright.errors import FormatError, RecipeError
 from bitwright.formats import Format, parse_format, parse_overflow, parse_rounding
+from bitwright.formats.integer import MAX_BITS
 from bitwright.quant.policy import (
     Change,
     Granularity,
@@ -29,11 +35,12 @@ from bitwright.quant.policy import (
     Role,
     Rule,
     ScaleRule,
+    Scope,
     Selector,
-    complete,
 )
+from bitwright.quant.policy_defaults import complete
 
-_BASE_ROLES = (Role.INPUT, Role.WEIGHT, Role.ACTIVATION)
+_BASE_ROLES = (Role.INPUT, Role.WEIGHT, Role.ACTIVATION, Role.BIAS)
 _LATER_ROLES = (Role.GRAD_OUTPUT, Role.GRAD_WEIGHT, Role.ACCUMULATOR, Role.OPTIMIZER_STATE)
 _POSITIONS = ("first", "last")
 _SELECTOR_FIELDS = ("layers", "type", "position", "role")
@@ -50,7 +57,9 @@ def policy_from_dict(data: Mapping[str, Any], where: str) -> Policy:
     _known(data, (*(role.value for role in _BASE_ROLES), "rules", "threshold_bits"), where)
     rules = []
     for role in _BASE_ROLES:
-        given = data.get(role.value, _DEFAULTS[role])
+        given = data.get(role.value, _DEFAULTS.get(role))
+        if role is Role.BIAS and given is None:
+            continue
         rules.append(_base_rule(role, given, f"{where}.{role.value}"))
     last = Change(granularity=Granularity.PER_TENSOR)
     rules.append(Rule(Selector(position="last"), Role.WEIGHT, last, "default for the last layer"))
@@ -74,7 +83,7 @@ def _base_rule(role: Role, given: Any, where: str) -> Rule:
     if given is None or given == "float":
         return Rule(Selector(), role, Change(keep_float=True, format=parse_format("int8")), where)
     fields = given if isinstance(given, Mapping) else {"format": given}
-    if "format" not in fields and not fields.get("keep_float"):
+    if "format" not in fields and not fields.get("keep_float") and role in _DEFAULTS:
         fields = {"format": _DEFAULTS[role], **fields}
     change = _change(fields, where)
     if not change.keep_float:
@@ -94,12 +103,6 @@ def _rule(entry: Any, where: str) -> Rule:
             f"role {role.value!r} belongs to low-precision training, which is not there yet",
             where=f"{where}.role",
         )
-    if role is Role.BIAS:
-        raise RecipeError(
-            "the bias is an integer at the accumulator's scale; it has no format of its own",
-            where=f"{where}.role",
-            hint="remove the rule",
-        )
     selector = Selector(
         layers=_text(entry.get("layers", "*"), f"{where}.layers"),
         type=None if entry.get("type") is None else _text(entry["type"], f"{where}.type"),
@@ -113,8 +116,31 @@ def _rule(entry: Any, where: str) -> Rule:
 
 def _change(fields: Mapping[str, Any], where: str) -> Change:
     _known(fields, tuple(_READERS), where)
+    fields = _dynamic_fixed_point(fields, where)
     read = {k: _READERS[k](v, f"{where}.{k}") for k, v in fields.items() if v is not None}
     return Change(**read)
+
+
+def _dynamic_fixed_point(fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """``dfpN`` written out."""
+    name = fields.get("format")
+    match = re.fullmatch(r"dfp(\d{1,3})", name.strip().lower()) if isinstance(name, str) else None
+    if match is None:
+        return fields
+    meant = {"power_of_two": True, "granularity": "per_tensor", "narrow": False}
+    for key, value in meant.items():
+        if fields.get(key, value) != value:
+            raise RecipeError(
+                f"{name} means {key}: {value}",
+                where=f"{where}.{key}",
+                hint=f"remove {key}, or write int{match[1]}",
+            )
+    bits = int(match[1])
+    if not 1 <= bits <= MAX_BITS:
+        raise RecipeError(
+            f"{name!r} has {bits} bits", where=f"{where}.format", hint=f"1 to {MAX_BITS} bits"
+        )
+    return {**fields, **meant, "format": f"int{bits}"}
 
 
 def _format(value: Any, where: str) -> Format:
@@ -197,4 +223,5 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "momentum": _number(0.0, 1.0),
     "value": _number(0.0, 1e30),
     "narrow": _flag,
+    "scope": lambda value, where: _choice(Scope, value, where),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizer modules: one for weights, one for activations and the input.
+"""The quantizer of activations and the input, and groups of them that share a scale.
 
 Their state (learned scales, running statistics) sits under keys of its own, so a float state dict
 loads into a quantized model: the quantizers then start anew, with the next batch.
@@ -8,178 +8,32 @@ loads into a quantized model: the quantizers then start anew, with the next batc
 from __future__ import annotations
 
 import math
-from enum import StrEnum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bitwright.errors import ModelError
-from bitwright.formats import BipolarFormat, Overflow, Rounding, TernaryFormat
+from bitwright.formats import BipolarFormat, BlockFormat
+from bitwright.quant.entropy import Histogram, entropy_scale
 from bitwright.quant.functions import (
-    LearnedWeight,
     QuantizeActivation,
     SignActivation,
     Stairs,
     SubstituteWeight,
     quantize_into,
-    spread,
-    to_levels_,
 )
-from bitwright.quant.policy import Granularity, QuantSpec, Role, ScaleRule
-from bitwright.quant.rounding_torch import encode_levels, quantize_ratio
-from bitwright.quant.scales import TERNARY_THRESHOLD, TINY, finish, observed_scale, weight_scale
-
-
-class Phase(StrEnum):
-    """What `apply` prepares a model for: observe, train with quantization, or exact integers."""
-
-    CALIBRATE = "calibrate"
-    TRAIN = "train"
-    FREEZE = "freeze"
-
-
-def _load_float_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Load hook: a state dict without any key of this quantizer is one of a float model.
-
-    Scales that were found for other weights are forgotten then (the next batch sets them); the
-    input's scale, which belongs to the data, and constants stay.
-    """
-    own = {prefix + key: value for key, value in module.state_dict().items()}
-    if any(key in state for key in own):
-        return
-    keep = isinstance(module, ActivationQuantizer) and (
-        module.constant or module.role is Role.INPUT
-    )
-    state.update(own if keep else {k: torch.zeros_like(v) for k, v in own.items()})
-
-
-class WeightQuantizer(nn.Module):
-    """Weight (O, ...) -> quantized weight of the same shape, with straight-through gradients.
-
-    Args:
-        spec: what to do; ``learned`` adds a parameter ``scale``, initialised from the first weight.
-        channels: output channels O.
-    """
-
-    def __init__(self, spec: QuantSpec, channels: int) -> None:
-        super().__init__()
-        self.spec = spec
-        self.phase = Phase.TRAIN
-        count = channels if spec.granularity is Granularity.PER_CHANNEL else 1
-        if spec.scale is ScaleRule.LEARNED:
-            self.scale = nn.Parameter(torch.zeros(count))  # 0: not initialised yet
-            self.register_load_state_dict_pre_hook(_load_float_state)
-
-    def forward(self, weight: Tensor) -> Tensor:
-        if self.phase is Phase.CALIBRATE:
-            return weight
-        if not (self.training or torch.is_grad_enabled()):
-            return self.frozen_weight(weight)
-        if self.spec.scale is ScaleRule.LEARNED:
-            return self._learned(weight)
-        scale = weight_scale(weight.detach(), self.spec)
-        quantized, keep = self._quantize(weight.detach(), scale)
-        return SubstituteWeight.apply(weight, quantized, keep)
-
-    @torch.no_grad()
-    def current_scale(self, weight: Tensor) -> Tensor:
-        """The scale for this weight, (1,) or (O,), as forward uses it."""
-        if self.spec.scale is not ScaleRule.LEARNED:
-            return weight_scale(weight.detach(), self.spec)
-        self._initialise(weight)
-        return finish(self.scale.detach(), self.spec)
-
-    @torch.no_grad()
-    def levels(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Exact integer levels (O, ...) and the unit of one level (1,) or (O,), both float64.
-
-        The definition for evaluation and freezing: the float32 scale taken to float64, and the
-        encode rule of the format there. Stochastic rounding becomes half to even.
-        """
-        unit = self.current_scale(weight).to(torch.float64) * self.spec.format.lsb
-        if self._is_twn:
-            return _twn_levels(weight.to(torch.float64), self.spec), unit
-        stochastic = self.spec.rounding is Rounding.STOCHASTIC
-        levels = encode_levels(
-            weight,
-            self.spec.format,
-            spread(unit / self.spec.format.lsb, weight),
-            rounding=Rounding.HALF_EVEN if stochastic else self.spec.rounding,
-            overflow=self.spec.overflow,
-        )
-        return levels, unit
-
-    @torch.no_grad()
-    def frozen_weight(self, weight: Tensor) -> Tensor:
-        """``unit * levels`` in the weight's dtype."""
-        levels, unit = self.levels(weight)
-        return (levels * spread(unit, weight)).to(weight.dtype)
-
-    @property
-    def _is_twn(self) -> bool:
-        """Ternary with Li and Liu's threshold, which is not half a level."""
-        return isinstance(self.spec.format, TernaryFormat) and self.spec.scale is ScaleRule.MEAN
-
-    @property
-    def _stairs(self) -> Stairs:
-        low, high = self.spec.format.min_level, self.spec.format.max_level
-        if self.spec.overflow is Overflow.SAT_SYM and low < 0:
-            low = -high
-        return low, high, self.spec.rounding
-
-    def _quantize(self, weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Quantized weight and the mask of the gradient (None: it passes everywhere)."""
-        spec = self.spec
-        unit = spread(scale * spec.format.lsb, weight)
-        if isinstance(spec.format, BipolarFormat):
-            sign = quantize_ratio(weight / unit, spec.format, rounding=spec.rounding)
-            # BinaryConnect clips weights to [-1, 1]; stopping the gradient there does the same.
-            return sign.mul_(unit), weight.abs() <= 1
-        if self._is_twn:
-            return _twn_levels(weight, spec).mul_(unit), None
-        if spec.overflow is Overflow.WRAP:
-            levels = quantize_ratio(weight / unit, spec.format, 0, spec.rounding, spec.overflow)
-            return levels.mul_(unit), None
-        ratio = weight / unit
-        keep = None
-        if spec.scale is not ScaleRule.MAX:
-            low, high, _ = self._stairs
-            keep = (ratio >= low) & (ratio <= high)
-        return to_levels_(ratio, self._stairs).mul_(unit), keep
-
-    def _learned(self, weight: Tensor) -> Tensor:
-        self._initialise(weight)
-        unit = finish(self.scale.detach(), self.spec) * self.spec.format.lsb
-        high = max(self._stairs[1], 1)
-        share = weight.numel() / self.scale.numel()
-        factor = self.spec.format.lsb / math.sqrt(share * high)
-        if isinstance(self.spec.format, BipolarFormat):
-            sign = SubstituteWeight.apply(
-                weight,
-                quantize_ratio(weight.detach(), self.spec.format),
-                weight.detach().abs() <= 1,
-            )
-            return sign * spread(self.scale.abs() * self.spec.format.lsb, weight)
-        return LearnedWeight.apply(weight, self.scale, unit, self._stairs, factor)
-
-    @torch.no_grad()
-    def _initialise(self, weight: Tensor) -> None:
-        if not bool(self.scale.any()):
-            self.scale.copy_(weight_scale(weight.detach(), self.spec))
-
-    def extra_repr(self) -> str:
-        return f"{self.spec.format}, {self.spec.granularity}, {self.spec.scale_text}"
-
-
-def _twn_levels(weight: Tensor, spec: QuantSpec) -> Tensor:
-    """sign(w) where |w| exceeds 0.7 x its mean, else 0 (Li and Liu 2016, eq. 3 and 6)."""
-    magnitude = weight.abs()
-    if spec.granularity is Granularity.PER_CHANNEL:
-        mean = magnitude.mean(dim=tuple(range(1, weight.dim())), keepdim=True)
-    else:
-        mean = magnitude.mean()
-    return torch.sign(weight) * (magnitude > TERNARY_THRESHOLD * mean)
+from bitwright.quant.policy import QuantSpec, Role, ScaleRule
+from bitwright.quant.rounding_torch import quantize_ratio
+from bitwright.quant.scales import (
+    TINY,
+    block_exponents,
+    finish,
+    gradient_factor,
+    largest_level,
+    observed_scale,
+)
+from bitwright.quant.weights import Phase, WeightQuantizer
 
 
 class ScaleGroup:
@@ -205,10 +59,26 @@ class ScaleGroup:
         self.owner.scale.copy_(largest / self.owner.spec.format.lsb)
 
 
+def _load_float_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Load hook: a state dict without any key of this quantizer is one of a float model.
+
+    Scales that were found for other weights are forgotten then (the next batch sets them); the
+    input's scale, which belongs to the data, and constants stay.
+    """
+    own = {prefix + key: value for key, value in module.state_dict().items()}
+    if any(key in state for key in own):
+        return
+    keep = isinstance(module, ActivationQuantizer) and (
+        module.constant or module.role is Role.INPUT
+    )
+    state.update(own if keep else {k: torch.zeros_like(v) for k, v in own.items()})
+
+
 class ActivationQuantizer(nn.Module):
     """Activation -> quantized activation; takes the place of a ReLU, hard tanh or nothing.
 
-    Its unsigned formats clamp at zero, so a ReLU needs no pass of its own. The scale is a parameter
+    Formats without a sign, and specifications that are ``positive``, clamp at zero, so a ReLU needs
+    no pass of its own. The scale is a parameter
     (``learned``) or a running statistic; before the first batch it is 0, and the first batch seen
     in training or calibration sets it.
 
@@ -241,6 +111,7 @@ class ActivationQuantizer(nn.Module):
         else:
             self.register_buffer("scale", start)
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+        self._histogram = Histogram()
         self._ready: bool | None = None
         self.__dict__["group"] = None
         #: Of the input: shape of one sample of the last batch.
@@ -263,7 +134,12 @@ class ActivationQuantizer(nn.Module):
     @property
     def peak(self) -> int:
         """The largest magnitude of a level."""
-        return max(-self.spec.format.min_level, self.spec.format.max_level)
+        return max(-self.spec.lowest, self.spec.format.max_level)
+
+    @property
+    def has_unit(self) -> bool:
+        """Whether all values are integer multiples of one unit: not of blocks or wide floats."""
+        return self.spec.format.exact_levels and not self.spec.format.block
 
     @property
     def ready(self) -> bool:
@@ -271,7 +147,8 @@ class ActivationQuantizer(nn.Module):
         if self._ready is None:
             owner = self.owner
             seen = self.group is None or bool(self.seen.any())
-            self._ready = owner.constant or (seen and bool(owner.scale.detach().any()))
+            fixed = owner.constant or self.spec.format.block > 0
+            self._ready = fixed or (seen and bool(owner.scale.detach().any()))
         return self._ready
 
     @property
@@ -299,7 +176,11 @@ class ActivationQuantizer(nn.Module):
         if not self.ready or (self.training and self._follows_batches):
             self._observe(x.detach().clamp(*self.clip))
         number_format = self.spec.format
-        stairs = (number_format.min_level, number_format.max_level, self.spec.rounding)
+        if isinstance(number_format, BlockFormat):
+            return SubstituteWeight.apply(x, self._blocks(x, number_format), None)
+        if not number_format.exact_levels:
+            return SubstituteWeight.apply(x, self._wide(x), None)
+        stairs = self.stairs
         if not torch.is_grad_enabled():
             return self._evaluate(x, stairs)
         if isinstance(number_format, BipolarFormat):
@@ -308,7 +189,7 @@ class ActivationQuantizer(nn.Module):
         if owner.spec.scale is not ScaleRule.LEARNED:
             return QuantizeActivation.apply(x, None, self.unit, stairs, 0.0)
         features = max(1, x.numel() // max(1, x.shape[0]))
-        factor = owner.spec.format.lsb / math.sqrt(features * max(1, number_format.max_level))
+        factor = gradient_factor(number_format, owner.spec.format.lsb, features)
         return QuantizeActivation.apply(x, owner.scale, self.unit, stairs, factor)
 
     def _evaluate(self, x: Tensor, stairs: Stairs) -> Tensor:
@@ -321,6 +202,39 @@ class ActivationQuantizer(nn.Module):
         return quantize_into(out, x, unit, stairs)
 
     @property
+    def stairs(self) -> Stairs:
+        """The levels in use. A constant scale does not shrink to the range that the replaced
+        activation keeps, so the upper end of that range is a level then.
+        """
+        number_format = self.spec.format
+        high = number_format.max_level
+        uneven = not number_format.uniform
+        if uneven and self.constant and math.isfinite(self.clip[1]):
+            ratio = torch.tensor([self.clip[1] / self.unit], dtype=torch.float64)
+            high = int(quantize_ratio(ratio, number_format))
+        grid = number_format if uneven else None
+        return Stairs(self.spec.lowest, high, self.spec.rounding, grid)
+
+    @torch.no_grad()
+    def _blocks(self, x: Tensor, number_format: BlockFormat) -> Tensor:
+        """Blocks of channels, each with the power of two of its largest value."""
+        values = x.to(torch.float64)
+        if self.spec.lowest == 0:
+            values = values.clamp(min=0)
+        scale = torch.exp2(block_exponents(values, number_format)) * number_format.lsb
+        levels = quantize_ratio(values / scale, number_format.element, rounding=self.spec.rounding)
+        return (levels * scale).to(x.dtype)
+
+    @torch.no_grad()
+    def _wide(self, x: Tensor) -> Tensor:
+        """Floats whose levels float32 does not hold."""
+        values = x.to(torch.float64)
+        if self.spec.lowest == 0:
+            values = values.clamp(min=0)
+        levels = quantize_ratio(values / self.unit, self.spec.format, rounding=self.spec.rounding)
+        return (levels * self.unit).to(x.dtype)
+
+    @property
     def _follows_batches(self) -> bool:
         return self.owner.spec.scale in (ScaleRule.MAX, ScaleRule.PERCENTILE, ScaleRule.MSE)
 
@@ -331,12 +245,19 @@ class ActivationQuantizer(nn.Module):
         While calibrating: the largest (``max``) or the mean of the batches' scales; while training
         an exponential average. The input's maximum only grows: its range is a fact of the data.
         """
-        if self.owner.constant:
+        if self.owner.constant or self.spec.format.block:
             return
         kept = self.scale if self.group is None else self.seen
-        seen = observed_scale(x, self.spec).to(kept.dtype)
+        if not self.ready:
+            self._histogram = Histogram()
+        by_entropy = self.spec.scale is ScaleRule.ENTROPY
+        if by_entropy:
+            self._histogram.add(x if self.spec.lowest < 0 else x.clamp(min=0))
+            seen = entropy_scale(self._histogram, self.spec).to(kept)
+        else:
+            seen = observed_scale(x, self.spec).to(kept.dtype)
         # A batch of zeros says nothing about the range; an unready quantizer then spans 0 .. 1.
-        nothing = 1.0 / (max(1, self.spec.format.max_level) * self.spec.format.lsb)
+        nothing = 1.0 / (largest_level(self.spec.format) * self.spec.format.lsb)
         seen = torch.where(seen > TINY, seen, kept if self.ready else seen + nothing)
         grows = self.spec.scale is ScaleRule.MAX and (
             self.role is Role.INPUT or self.phase is Phase.CALIBRATE
@@ -344,6 +265,8 @@ class ActivationQuantizer(nn.Module):
         if not self.ready:
             self._refuse_negative_input(x)
             kept.copy_(seen)
+        elif by_entropy:
+            kept.copy_(seen)  # of all batches so far
         elif grows:
             kept.copy_(torch.maximum(kept, seen))
         else:

@@ -11,7 +11,16 @@ import math
 import torch
 from torch import Tensor
 
-from bitwright.formats import BipolarFormat, Format, TernaryFormat
+from bitwright.formats import (
+    BipolarFormat,
+    BlockFormat,
+    CodebookFormat,
+    Format,
+    MinifloatFormat,
+    PowerOfTwoFormat,
+    TernaryFormat,
+)
+from bitwright.formats.block import MAX_EXPONENT, MIN_EXPONENT
 from bitwright.quant.policy import Granularity, QuantSpec, ScaleRule
 from bitwright.quant.rounding_torch import quantize_ratio
 
@@ -26,15 +35,43 @@ _MSE_SMALLEST = 0.05
 
 
 def largest_level(number_format: Format) -> int:
-    """The level that the largest magnitude is mapped to: the positive end of the range."""
-    return max(number_format.max_level, 1)
+    """The level that the largest magnitude is mapped to: the positive end of the range.
+
+    Of an uneven format, which may be lopsided, the end farther from zero.
+    """
+    if number_format.uniform:
+        return max(number_format.max_level, 1)
+    return max(-number_format.min_level, number_format.max_level, 1)
+
+
+def top_step(number_format: Format) -> int:
+    """Distance between the two largest levels: the coarsest step of the format."""
+    if number_format.uniform:
+        return number_format.level_step
+    if isinstance(number_format, MinifloatFormat):
+        return 1 << max(0, number_format.max_level.bit_length() - 1 - number_format.mantissa)
+    last = [int(level) for level in number_format.grid()[-2:]]
+    return max(1, last[-1] - last[0])
+
+
+def gradient_factor(number_format: Format, lsb: float, values: int) -> float:
+    """LSQ's gradient scale, times d unit / d scale: ``lsb / sqrt(values * largest level)``.
+
+    For uneven levels the step that the rule speaks of is the coarsest one, so that a step changes
+    the scale by the same share.
+    """
+    step = top_step(number_format)
+    highest = max(1, number_format.max_level // step)
+    if number_format.uniform:
+        return lsb / math.sqrt(values * max(1, number_format.max_level))
+    return 1.0 / (lsb * step**2 * math.sqrt(values * highest))
 
 
 def rows(x: Tensor, granularity: Granularity) -> Tensor:
     """``x`` as (channels, values a channel); one row if there is one scale."""
-    if granularity is Granularity.PER_TENSOR:
-        return x.reshape(1, -1)
-    return x.reshape(x.shape[0], -1)
+    if granularity is Granularity.PER_CHANNEL:
+        return x.reshape(x.shape[0], -1)
+    return x.reshape(1, -1)
 
 
 @torch.no_grad()
@@ -78,7 +115,7 @@ def observed_scale(x: Tensor, spec: QuantSpec) -> Tensor:
     """
     if isinstance(spec.format, BipolarFormat) or spec.scale is ScaleRule.CONST:
         return x.new_full((1,), spec.value)
-    values = x if spec.format.min_level < 0 else x.clamp(min=0)
+    values = x if spec.lowest < 0 else x.clamp(min=0)
     if spec.scale is ScaleRule.MAX:
         return (torch.maximum(values.amax(), -values.amin()) / _reach(spec)).reshape(1)
     table = sample(values).abs() if spec.scale is ScaleRule.PERCENTILE else sample(values)
@@ -124,13 +161,15 @@ def mse_scale(table: Tensor, spec: QuantSpec) -> Tensor:
 def finish(scale: Tensor, spec: QuantSpec) -> Tensor:
     """The scale as it is used: positive, and a power of two where asked.
 
-    ``max`` rounds up (nothing is clipped); every other rule to the nearest exponent.
+    ``max`` rounds up (nothing is clipped); every other rule, and windows of powers, to the nearest
+    exponent.
     """
     positive = scale.abs().clamp(min=TINY)
     if not spec.power_of_two:
         return positive
     exponent = torch.log2(positive)
-    if spec.scale is ScaleRule.MAX:
+    # The largest of a window of powers is rounded to it in the logarithm, as every other value is.
+    if spec.scale is ScaleRule.MAX and not isinstance(spec.format, PowerOfTwoFormat):
         # log2 of an exact power may come out a hair above its integer.
         return torch.exp2(torch.ceil(exponent - 1e-5))
     return torch.exp2(torch.round(exponent))
@@ -138,3 +177,26 @@ def finish(scale: Tensor, spec: QuantSpec) -> Tensor:
 
 def _reach(spec: QuantSpec) -> float:
     return largest_level(spec.format) * spec.format.lsb
+
+
+@torch.no_grad()
+def block_exponents(x: Tensor, number_format: BlockFormat, axis: int = 1) -> Tensor:
+    """`BlockFormat.block_exponents` in torch, spread to the shape of ``x``: float64 integers.
+
+    Args:
+        x: finite; the last block along ``axis`` may be shorter.
+    """
+    values = x.detach().to(torch.float64).abs().movedim(axis, -1)
+    count = values.shape[-1]
+    padded = torch.nn.functional.pad(values, (0, -count % number_format.length))
+    largest = padded.unflatten(-1, (-1, number_format.length)).amax(dim=-1)
+    exponent = torch.frexp(largest).exponent.to(torch.float64) - 1 - number_format.top_exponent
+    exponent = torch.where(largest == 0, float(MIN_EXPONENT), exponent)
+    exponent = exponent.clamp(MIN_EXPONENT, MAX_EXPONENT)
+    spread = exponent.repeat_interleave(number_format.length, dim=-1)[..., :count]
+    return spread.movedim(-1, axis)
+
+
+def is_unfitted(number_format: Format) -> bool:
+    """Whether a format is a codebook whose table is still to be found."""
+    return isinstance(number_format, CodebookFormat) and not number_format.is_fitted

@@ -31,6 +31,10 @@ def fit(resolved: Resolved, clip: Clip | None, name: str) -> Resolved:
     if spec is None or isinstance(spec.format, BipolarFormat):
         return resolved
     positive = clip is not None and clip.low >= 0
+    if positive and spec.format.signed and _without_negative(spec.format) == spec.format:
+        # No unsigned variant: the levels below zero stay unused.
+        why = f"{name} never goes below zero; {reason}"
+        return Resolved(replace(spec, positive=True), why)
     fitted = _without_negative(spec.format) if positive else _with_negative(spec.format)
     if fitted == spec.format:
         return resolved

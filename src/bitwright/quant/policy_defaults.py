@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the fields that rules give to a whole `QuantSpec`: defaults by format, and contradictions.
+
+No torch here, as in `policy`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from bitwright.errors import FormatError, RecipeError
+from bitwright.formats import (
+    BipolarFormat,
+    CodebookFormat,
+    FixedFormat,
+    Format,
+    IntegerFormat,
+    PowerOfTwoFormat,
+    TernaryFormat,
+)
+from bitwright.formats.rounding import Overflow, Rounding
+from bitwright.quant.policy import Change, Granularity, QuantSpec, Role, ScaleRule, Scope
+
+_ACTIVATIONS = (Role.ACTIVATION, Role.INPUT)
+
+
+def complete(change: Change, role: Role, where: str) -> QuantSpec:
+    """A full specification from the given fields and the defaults of their format and role.
+
+    Raises:
+        RecipeError: the fields contradict each other.
+    """
+    if change.format is None:
+        raise RecipeError(f"no format for {role.value}", where=where)
+    number_format = _narrowed(change.format, change.narrow, role, where)
+    scale = change.scale or default_scale(number_format, role)
+    # The window of a power-of-two format is its scale; block scales are exponents.
+    exponents = isinstance(number_format, PowerOfTwoFormat) or number_format.block > 0
+    if exponents and change.power_of_two is False:
+        raise RecipeError(
+            f"the scale of {number_format} is a power of two",
+            where=f"{where}.power_of_two",
+            hint="leave it out",
+        )
+    spec = QuantSpec(
+        format=number_format,
+        granularity=_granularity(number_format, change.granularity, role, where),
+        scale=scale,
+        power_of_two=bool(change.power_of_two) or exponents,
+        rounding=change.rounding or Rounding.HALF_EVEN,
+        overflow=change.overflow or Overflow.SAT,
+        percentile=99.9 if change.percentile is None else change.percentile,
+        momentum=0.1 if change.momentum is None else change.momentum,
+        value=1.0 if change.value is None else change.value,
+        scope=change.scope or Scope.LAYER,
+    )
+    _check(spec, role, where)
+    return spec
+
+
+def default_scale(number_format: Format, role: Role) -> ScaleRule:
+    """The scale rule where none is given.
+
+    Weights: max for integers (nothing is clipped, so the gradient passes whole), but learned where
+    the largest level is 1 (max would then round most weights to zero); mean for bipolar (XNOR-Net)
+    and ternary (TWN). Activations: learned (LSQ); the input: max over calibration. Fixed point and
+    floats as wide as float32's exponent carry their own scale, so it is 1; so is that of bipolar
+    activations. Exponent windows, blocks and biases follow the largest magnitude.
+    """
+    if isinstance(number_format, FixedFormat) or not number_format.exact_levels:
+        return ScaleRule.CONST
+    if isinstance(number_format, PowerOfTwoFormat) or number_format.block:
+        return ScaleRule.MAX
+    if role in (Role.WEIGHT, Role.BIAS):
+        if isinstance(number_format, BipolarFormat | TernaryFormat):
+            return ScaleRule.MEAN
+        return ScaleRule.MAX if number_format.max_level > 1 else ScaleRule.LEARNED
+    if isinstance(number_format, BipolarFormat):
+        return ScaleRule.CONST
+    return ScaleRule.MAX if role is Role.INPUT else ScaleRule.LEARNED
+
+
+def _granularity(
+    number_format: Format, given: Granularity | None, role: Role, where: str
+) -> Granularity:
+    if number_format.block:
+        if given is Granularity.PER_CHANNEL:
+            raise RecipeError(
+                f"{number_format} has a scale a block, which holds no channel together",
+                where=f"{where}.granularity",
+                hint="leave granularity out",
+            )
+        return Granularity.PER_BLOCK
+    if given is Granularity.PER_BLOCK:
+        raise RecipeError(
+            f"{number_format} is no block format",
+            where=f"{where}.granularity",
+            hint=f"name the block in the format: mx<{number_format},32>",
+        )
+    if given is not None:
+        return given
+    # One window or table a layer is what its users know; a rule can ask for one a channel.
+    whole = isinstance(number_format, PowerOfTwoFormat | CodebookFormat)
+    return Granularity.PER_CHANNEL if role is Role.WEIGHT and not whole else Granularity.PER_TENSOR
+
+
+def _narrowed(number_format: Format, narrow: bool | None, role: Role, where: str) -> Format:
+    """Signed integer weights are narrow unless the recipe says ``narrow: false``."""
+    if not isinstance(number_format, IntegerFormat) or not number_format.signed:
+        if narrow:
+            raise RecipeError(f"{number_format} has no narrow variant", where=f"{where}.narrow")
+        return number_format
+    wanted = (role is Role.WEIGHT or number_format.narrow) if narrow is None else narrow
+    return replace(number_format, narrow=wanted and number_format.bits > 1)
+
+
+def _check(spec: QuantSpec, role: Role, where: str) -> None:
+    if role is not Role.WEIGHT and spec.granularity is Granularity.PER_CHANNEL:
+        raise RecipeError(
+            f"{role.value} cannot have a scale per channel",
+            where=f"{where}.granularity",
+            hint="an exact accumulator needs one scale for the whole input: use per_tensor",
+        )
+    _check_scale(spec, role, where)
+    _check_family(spec, role, where)
+    try:
+        spec.format.check(spec.overflow)
+    except FormatError as error:
+        raise RecipeError(str(error), where=f"{where}.overflow") from error
+    if spec.overflow is not Overflow.SAT and role in _ACTIVATIONS:
+        raise RecipeError(
+            f"{role.value} can only saturate: {spec.overflow.value!r} has no threshold form",
+            where=f"{where}.overflow",
+            hint="use sat; for a symmetric range use a narrow format such as int4n",
+        )
+    if spec.rounding is Rounding.STOCHASTIC and role in _ACTIVATIONS:
+        raise RecipeError(
+            f"stochastic rounding of {role.value} cannot be frozen into hardware",
+            where=f"{where}.rounding",
+        )
+
+
+def _check_scale(spec: QuantSpec, role: Role, where: str) -> None:
+    """Scale rules that the role or the format cannot have."""
+
+    def refuse(what: str, hint: str) -> None:
+        raise RecipeError(what, where=f"{where}.scale", hint=hint)
+
+    bipolar_or_ternary = isinstance(spec.format, BipolarFormat | TernaryFormat)
+    if spec.scale is ScaleRule.MEAN and not (role is Role.WEIGHT and bipolar_or_ternary):
+        refuse(
+            "scale 'mean' is for bipolar and ternary weights",
+            "use max, percentile, mse, learned or const",
+        )
+    if role is not Role.WEIGHT and isinstance(spec.format, BipolarFormat):
+        if spec.scale is not ScaleRule.CONST:
+            refuse(
+                f"a bipolar {role.value} is the sign alone and has a constant scale",
+                "leave scale out, or use const",
+            )
+    if spec.scale is ScaleRule.ENTROPY and role not in _ACTIVATIONS:
+        refuse(
+            f"scale 'entropy' needs a distribution over many inputs, which a {role.value} has not",
+            "use max, percentile or mse",
+        )
+    for family, allowed in _allowed_scales(spec, role):
+        if spec.scale not in allowed:
+            names = ", ".join(rule.value for rule in allowed)
+            refuse(f"{family} cannot have scale {spec.scale.value!r}", f"one of {names}")
+    if isinstance(spec.format, PowerOfTwoFormat) and spec.scale is ScaleRule.CONST:
+        if not math.log2(spec.value).is_integer():
+            refuse(
+                f"{spec.value:g} is no power of two, and the scale of {spec.format} is 2^exp_min",
+                "for instance value: 0.0078125",
+            )
+
+
+def _allowed_scales(spec: QuantSpec, role: Role) -> list[tuple[str, tuple[ScaleRule, ...]]]:
+    """Who restricts the scale rule, and to what."""
+    rule = ScaleRule
+    found: list[tuple[str, tuple[ScaleRule, ...]]] = []
+    if role is Role.BIAS:
+        # A bias is one number a channel: nothing of it may be clipped.
+        found.append(("a bias", (rule.MAX, rule.CONST)))
+    if not spec.format.exact_levels:
+        found.append((f"{spec.format}, which covers the range of float32,", (rule.CONST,)))
+    if isinstance(spec.format, PowerOfTwoFormat):
+        window = (rule.MAX, rule.MSE, rule.PERCENTILE, rule.CONST)
+        found.append((f"the exponent window of {spec.format}", window))
+    if spec.format.block:
+        found.append((f"the blocks of {spec.format}", (rule.MAX,)))
+    if isinstance(spec.format, CodebookFormat) and not spec.format.is_fitted:
+        found.append((f"the table of {spec.format}", (rule.MAX, rule.CONST)))
+    return found
+
+
+def _check_family(spec: QuantSpec, role: Role, where: str) -> None:
+    codebook = isinstance(spec.format, CodebookFormat) and not spec.format.is_fitted
+    if codebook and role is not Role.WEIGHT:
+        raise RecipeError(
+            f"{spec.format} is fitted to weights; a {role.value} has none to fit",
+            where=f"{where}.format",
+            hint="give the table of the codebook, as in cb4{-7,-2,1,6}, or use another format",
+        )
+    if spec.format.block and role is Role.BIAS:
+        raise RecipeError(
+            "a bias has no input channels to make blocks of",
+            where=f"{where}.format",
+            hint=f"use the element's format: {getattr(spec.format, 'element', '')}",
+        )
+    if spec.scope is not Scope.LAYER and not codebook:
+        raise RecipeError(
+            f"scope {spec.scope.value!r} is for the table of a codebook, not for {spec.format}",
+            where=f"{where}.scope",
+            hint="remove it, or use a codebook such as cb16",
+        )
+    if codebook and spec.scope is not Scope.LAYER:
+        if spec.granularity is Granularity.PER_CHANNEL:
+            raise RecipeError(
+                "layers that share a table share its scale",
+                where=f"{where}.granularity",
+                hint="use per_tensor, or scope: layer",
+            )

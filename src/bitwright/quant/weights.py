@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quantizer of weights and biases, for every format.
+
+Its state sits under keys of its own, so a float state dict loads into a quantized model: learned
+scales, tables and pinned levels that were found for other weights are then forgotten.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitwright.errors import ModelError
+from bitwright.formats import (
+    BipolarFormat,
+    BlockFormat,
+    CodebookFormat,
+    Format,
+    Overflow,
+    Rounding,
+    TernaryFormat,
+)
+from bitwright.quant.functions import LearnedWeight, Stairs, SubstituteWeight, spread, to_levels_
+from bitwright.quant.policy import Granularity, QuantSpec, ScaleRule
+from bitwright.quant.rounding_torch import encode_levels, quantize_ratio
+from bitwright.quant.scales import (
+    TERNARY_THRESHOLD,
+    block_exponents,
+    finish,
+    gradient_factor,
+    is_unfitted,
+    weight_scale,
+)
+from bitwright.quant.weight_state import (
+    OPTIONAL,
+    check_pin,
+    fit_codebook,
+    make_room,
+    smallest_integer,
+)
+
+
+class Phase(StrEnum):
+    """What `apply` prepares a model for: observe, train with quantization, or exact integers."""
+
+    CALIBRATE = "calibrate"
+    TRAIN = "train"
+    FREEZE = "freeze"
+
+
+def _load_float_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Load hook: a state dict without the learned scale is one of a float model; the scale that was
+    found for other weights is forgotten.
+    """
+    if prefix + "scale" not in state:
+        state[prefix + "scale"] = torch.zeros_like(module.scale)
+
+
+class WeightQuantizer(nn.Module):
+    """Weight (O, ...) -> quantized weight of the same shape, with straight-through gradients.
+
+    Args:
+        spec: what to do; ``learned`` adds a parameter ``scale``, initialised from the first weight.
+        channels: output channels O.
+
+    Attributes:
+        codebooks: for a table that several layers share, who fits it; else None.
+    """
+
+    table: Tensor | None
+    table_scale: Tensor | None
+    pinned_levels: Tensor | None
+    pinned_unit: Tensor | None
+
+    def __init__(self, spec: QuantSpec, channels: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.phase = Phase.TRAIN
+        self.channels = channels
+        count = channels if spec.granularity is Granularity.PER_CHANNEL else 1
+        for name in OPTIONAL:
+            self.register_buffer(name, None)
+        self.register_load_state_dict_pre_hook(make_room)
+        self.__dict__["codebooks"] = None
+        if spec.scale is ScaleRule.LEARNED:
+            self.scale = nn.Parameter(torch.zeros(count))  # 0: not initialised yet
+            self.register_load_state_dict_pre_hook(_load_float_state)
+
+    @property
+    def format(self) -> Format:
+        """The format of the levels: that of the specification, a codebook with its table.
+
+        A codebook has no table before it has seen a weight.
+        """
+        chosen = self.spec.format
+        if self.table is None or not isinstance(chosen, CodebookFormat):
+            return chosen
+        levels = tuple(int(level) for level in self.table.tolist())
+        return CodebookFormat(chosen.size, chosen.centroid, levels)
+
+    def forward(self, weight: Tensor) -> Tensor:
+        if self.phase is Phase.CALIBRATE:
+            return weight
+        if not (self.training or torch.is_grad_enabled()):
+            return self.frozen_weight(weight)
+        if self.pinned_levels is not None:
+            return SubstituteWeight.apply(weight, self.frozen_weight(weight), None)
+        if self.spec.scale is ScaleRule.LEARNED:
+            return self._learned(weight)
+        quantized, keep = self._quantize(weight.detach())
+        return SubstituteWeight.apply(weight, quantized, keep)
+
+    def pin(self, levels: Tensor, unit: Tensor | float) -> None:
+        """Give exactly these levels from now on, whatever the float weight.
+
+        Until `unpin`, or until the float weight is loaded anew. Pinned levels belong to the state
+        dict.
+
+        Args:
+            levels: of the weight's shape, levels of `format` (of a block format: shifted by their
+                block's exponent).
+            unit: real value of one level, one number or one an output channel.
+
+        Raises:
+            ModelError: not levels of this format, or a unit that is not positive and finite.
+        """
+        wide = torch.as_tensor(unit, dtype=torch.float64).detach().reshape(-1).clone()
+        given = levels.detach()
+        check_pin(given, wide, self.format, (1, self.channels))
+        exact = self.format.exact_levels
+        self.pinned_levels = smallest_integer(given) if exact else given.to(torch.float64).clone()
+        self.pinned_unit = wide.to(given.device)
+
+    def unpin(self) -> None:
+        """Follow the float weight again."""
+        self.pinned_levels = self.pinned_unit = None
+
+    @property
+    def pinned(self) -> bool:
+        """Whether `pin` has fixed the levels."""
+        return self.pinned_levels is not None
+
+    def fit(self, weight: Tensor) -> None:
+        """Find the table of a codebook anew, for this weight (layers that share it: for all)."""
+        if self.codebooks is not None:
+            self.codebooks.fit()
+            return
+        self.set_table(*_single(fit_codebook([weight], self.spec)))
+
+    def set_table(self, codebook: CodebookFormat, scale: Tensor) -> None:
+        """Use this table from now on; ``scale`` (1,) or (O,) is that of the format."""
+        if codebook.table is None:
+            raise ModelError(f"{codebook} has no table", hint="fit it first")
+        device = None if self.table is None else self.table.device
+        table = torch.tensor([float(level) for level in codebook.table], dtype=torch.float64)
+        self.table, self.table_scale = table.to(device), scale.to(torch.float64).to(device)
+
+    @torch.no_grad()
+    def current_scale(self, weight: Tensor) -> Tensor:
+        """The scale for this weight, (1,) or (O,), as forward uses it."""
+        if self.pinned_unit is not None:
+            return self.pinned_unit / self.spec.format.lsb
+        if is_unfitted(self.spec.format):
+            if self.table_scale is None:
+                self.fit(weight)
+            scale: Tensor = self.table_scale  # type: ignore[assignment] - fit has set it
+            return scale.to(weight.device)
+        if isinstance(self.spec.format, BlockFormat):
+            return torch.exp2(self._exponents(weight).min()).reshape(1)
+        if self.spec.scale is not ScaleRule.LEARNED:
+            return weight_scale(weight.detach(), self.spec)
+        self._initialise(weight)
+        return finish(self.scale.detach(), self.spec)
+
+    @torch.no_grad()
+    def levels(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Exact integer levels (O, ...) and the unit of one level (1,) or (O,), both float64.
+
+        The definition for evaluation and freezing: the float32 scale taken to float64, and the
+        encode rule of the format there. Stochastic rounding becomes half to even. Levels of a block
+        format are shifted by their block's exponent above the smallest, so that the tensor has one
+        unit.
+
+        Raises:
+            ModelError: levels of another shape are pinned.
+        """
+        if self.pinned_levels is not None and self.pinned_unit is not None:
+            if self.pinned_levels.shape != weight.shape:
+                raise ModelError(
+                    f"levels of shape {tuple(self.pinned_levels.shape)} are pinned to a weight of "
+                    f"shape {tuple(weight.shape)}"
+                )
+            return self.pinned_levels.to(torch.float64), self.pinned_unit.to(torch.float64)
+        stochastic = self.spec.rounding is Rounding.STOCHASTIC
+        rounding = Rounding.HALF_EVEN if stochastic else self.spec.rounding
+        if isinstance(self.spec.format, BlockFormat):
+            return self._blocks(weight, self.spec.format, rounding)
+        unit = self.current_scale(weight).to(torch.float64) * self.spec.format.lsb
+        if self._is_twn:
+            return _twn_levels(weight.to(torch.float64), self.spec), unit
+        levels = encode_levels(
+            weight,
+            self.format,
+            spread(unit / self.spec.format.lsb, weight),
+            rounding=rounding,
+            overflow=self.spec.overflow,
+        )
+        return levels, unit
+
+    @torch.no_grad()
+    def frozen_weight(self, weight: Tensor) -> Tensor:
+        """``unit * levels`` in the weight's dtype."""
+        levels, unit = self.levels(weight)
+        return (levels * spread(unit, weight)).to(weight.dtype)
+
+    @property
+    def _is_twn(self) -> bool:
+        """Ternary with Li and Liu's threshold, which is not half a level."""
+        return isinstance(self.spec.format, TernaryFormat) and self.spec.scale is ScaleRule.MEAN
+
+    @property
+    def _stairs(self) -> Stairs:
+        number_format = self.format
+        low, high = number_format.min_level, number_format.max_level
+        if self.spec.overflow is Overflow.SAT_SYM and low < 0:
+            low = -high
+        return Stairs(
+            low, high, self.spec.rounding, None if number_format.uniform else number_format
+        )
+
+    def _exponents(self, weight: Tensor) -> Tensor:
+        """Of every weight's block; blocks of zeros have that of the smallest other."""
+        number_format = self.spec.format
+        if not isinstance(number_format, BlockFormat):
+            raise ModelError(f"{number_format} has no blocks")
+        found = block_exponents(weight, number_format)
+        unused = block_exponents(torch.zeros_like(weight), number_format)
+        used = found[found > unused]
+        return found if used.numel() == 0 else found.clamp(min=float(used.min()))
+
+    def _blocks(
+        self, weight: Tensor, number_format: BlockFormat, rounding: Rounding
+    ) -> tuple[Tensor, Tensor]:
+        exponent = self._exponents(weight)
+        lowest = exponent.min()
+        ratio = weight.to(torch.float64) / (torch.exp2(exponent) * number_format.lsb)
+        levels = quantize_ratio(ratio, number_format.element, 0, rounding, self.spec.overflow)
+        unit = torch.exp2(lowest).reshape(1) * number_format.lsb
+        return levels * torch.exp2(exponent - lowest), unit
+
+    def _quantize(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Quantized weight and the mask of the gradient (None: it passes everywhere)."""
+        spec = self.spec
+        if isinstance(spec.format, BlockFormat):
+            levels, unit = self._blocks(weight, spec.format, spec.rounding)
+            return levels.mul_(unit).to(weight.dtype), None
+        scale = self.current_scale(weight)
+        if not spec.format.exact_levels:
+            # Levels beyond float32's range; as no scale clips them, the gradient passes everywhere.
+            wide = spread(scale.to(torch.float64) * spec.format.lsb, weight)
+            levels = quantize_ratio(weight.to(torch.float64) / wide, self.format, 0, spec.rounding)
+            return levels.mul_(wide).to(weight.dtype), None
+        unit = spread((scale * spec.format.lsb).to(weight.dtype), weight)
+        if isinstance(spec.format, BipolarFormat):
+            sign = quantize_ratio(weight / unit, spec.format, rounding=spec.rounding)
+            # BinaryConnect clips weights to [-1, 1]; stopping the gradient there does the same.
+            return sign.mul_(unit), weight.abs() <= 1
+        if self._is_twn:
+            return _twn_levels(weight, spec).mul_(unit), None
+        if spec.overflow is Overflow.WRAP:
+            levels = quantize_ratio(weight / unit, spec.format, 0, spec.rounding, spec.overflow)
+            return levels.mul_(unit), None
+        ratio, stairs = weight / unit, self._stairs
+        keep = None
+        if spec.scale is not ScaleRule.MAX:
+            keep = (ratio >= stairs.low) & (ratio <= stairs.high)
+        return to_levels_(ratio, stairs).mul_(unit), keep
+
+    def _learned(self, weight: Tensor) -> Tensor:
+        self._initialise(weight)
+        number_format = self.spec.format
+        unit = finish(self.scale.detach(), self.spec) * number_format.lsb
+        share = weight.numel() // self.scale.numel()
+        if isinstance(number_format, BipolarFormat):
+            sign = SubstituteWeight.apply(
+                weight,
+                quantize_ratio(weight.detach(), number_format),
+                weight.detach().abs() <= 1,
+            )
+            return sign * spread(self.scale.abs() * number_format.lsb, weight)
+        factor = gradient_factor(number_format, number_format.lsb, share)
+        return LearnedWeight.apply(weight, self.scale, unit, self._stairs, factor)
+
+    @torch.no_grad()
+    def _initialise(self, weight: Tensor) -> None:
+        if not bool(self.scale.any()):
+            self.scale.copy_(weight_scale(weight.detach(), self.spec))
+
+    def extra_repr(self) -> str:
+        pinned = ", pinned" if self.pinned else ""
+        return f"{self.spec.format}, {self.spec.granularity}, {self.spec.scale_text}{pinned}"
+
+
+def _single(found: tuple[CodebookFormat, list[Tensor]]) -> tuple[CodebookFormat, Tensor]:
+    codebook, (scale,) = found
+    return codebook, scale
+
+
+def _twn_levels(weight: Tensor, spec: QuantSpec) -> Tensor:
+    """sign(w) where |w| exceeds 0.7 x its mean, else 0 (Li and Liu 2016, eq. 3 and 6)."""
+    magnitude = weight.abs()
+    if spec.granularity is Granularity.PER_CHANNEL:
+        mean = magnitude.mean(dim=tuple(range(1, weight.dim())), keepdim=True)
+    else:
+        mean = magnitude.mean()
+    return torch.sign(weight) * (magnitude > TERNARY_THRESHOLD * mean)
