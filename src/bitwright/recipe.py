@@ -237,11 +237,24 @@ def find_recipe(name: str | Path) -> Path:
         return inside
     known = [entry.stem for entry in sorted(RECIPES.glob("*.yaml"))]
     close = difflib.get_close_matches(str(name), known, n=1)
+    if len(path.parts) > 1:
+        raise RecipeError(
+            f"there is no recipe or run directory {str(name)!r}",
+            hint=_near(path) or "`bitwright build RECIPE` makes a run directory",
+        )
     raise RecipeError(
         f"no recipe {str(name)!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
         hint=f"name a YAML file, or one of: {', '.join(known)}; "
         "`bitwright init` writes one for your own model",
     )
+
+
+def _near(path: Path) -> str:
+    """What lies where a mistyped path points."""
+    if not path.parent.is_dir():
+        return f"{str(path.parent)!r} does not exist either"
+    there = sorted(entry.name for entry in path.parent.iterdir())[:8]
+    return f"{str(path.parent)!r} holds {', '.join(there)}" if there else ""
 
 
 def load_recipe(

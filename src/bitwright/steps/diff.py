@@ -165,7 +165,11 @@ def _array(work: Workspace, file: Path) -> Any:
     try:
         array = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"is no .npy file: {error}", where=str(file)) from error
+        # numpy's own words advise to load pickles, which is not safe.
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "no .npy file"
+        raise DataError(
+            f"cannot be read: {why}", where=str(file), hint="write it with numpy.save"
+        ) from error
     wanted = work.sample_shape
     moved = (*wanted[1:], wanted[0])
     shape = getattr(array, "shape", None)

@@ -68,8 +68,8 @@ def summary_rows(
 ) -> tuple[SummaryRow, ...]:
     """The table that `build` ends with and the report begins with."""
     rows = [*_accuracy(found), *_cycles(found), *_device(found), *_speed(found)]
-    energy_figure = None if energy is None else energy.total
-    rows.append(SummaryRow(label="energy an image", figure=energy_figure, note="estimate"))
+    if energy is not None:
+        rows.append(SummaryRow(label="energy an image", figure=energy.total, note="estimate"))
     rows += [
         SummaryRow(
             label=f"CPU, {entry.engine}, batch {entry.batch}",

@@ -101,5 +101,8 @@ class TrainConfig(BaseModel):
     @model_validator(mode="after")
     def _warmup_fits(self) -> TrainConfig:
         if self.epochs and self.warmup > self.epochs:
-            raise ValueError(f"warmup ({self.warmup}) is longer than the run ({self.epochs})")
+            raise ValueError(
+                f"warmup ({self.warmup:g} epochs) is longer than the run ({self.epochs}): "
+                "shorten warmup along with epochs"
+            )
         return self

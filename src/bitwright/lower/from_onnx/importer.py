@@ -331,7 +331,9 @@ def _result(low: Importer, node: OnnxNode, batch: int) -> Value | Const:
     if handler is None:
         raise node.error(
             "operator has no integer form",
-            ADVICE.get(node.op, "`docs/passes.md` lists the operators that are supported"),
+            ADVICE.get(
+                node.op, "docs/passes.md of Bitwright's documentation lists what is supported"
+            ),
         )
     try:
         if batch > 1:

@@ -84,7 +84,9 @@ def _judge(low: Importer, node: OnnxNode, batch: int, unknown: dict[str, str]) -
     if cause and (node.op in HANDLERS or node.op == "Constant"):
         return Verdict(node.name, node.op, behind=cause)
     if cause:
-        advice = ADVICE.get(node.op, "`docs/passes.md` lists what is supported")
+        advice = ADVICE.get(
+            node.op, "docs/passes.md of Bitwright's documentation lists what is supported"
+        )
         return Verdict(node.name, node.op, problem="operator has no integer form", advice=advice)
     try:
         walk(low, node, batch)
