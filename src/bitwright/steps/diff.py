@@ -166,9 +166,11 @@ def _array(work: Workspace, file: Path) -> Any:
         array = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         # numpy's own words advise to load pickles, which is not safe.
-        why = error.strerror if isinstance(error, OSError) and error.strerror else "no .npy file"
+        cause = getattr(error, "strerror", None)
         raise DataError(
-            f"cannot be read: {why}", where=str(file), hint="write it with numpy.save"
+            "is no .npy file" + (f": {cause}" if cause else ""),
+            where=str(file),
+            hint="write it with numpy.save",
         ) from error
     wanted = work.sample_shape
     moved = (*wanted[1:], wanted[0])
