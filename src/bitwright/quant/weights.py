@@ -169,7 +169,7 @@ class WeightQuantizer(nn.Module):
             scale: Tensor = self.table_scale  # type: ignore[assignment] - fit has set it
             return scale.to(weight.device)
         if isinstance(self.spec.format, BlockFormat):
-            return torch.exp2(self._exponents(weight).min()).reshape(1)
+            return torch.exp2(self.block_exponents(weight).min()).reshape(1)
         if self.spec.scale is not ScaleRule.LEARNED:
             return weight_scale(weight.detach(), self.spec)
         self._initialise(weight)
@@ -231,8 +231,8 @@ class WeightQuantizer(nn.Module):
             low, high, self.spec.rounding, None if number_format.uniform else number_format
         )
 
-    def _exponents(self, weight: Tensor) -> Tensor:
-        """Of every weight's block; blocks of zeros have that of the smallest other."""
+    def block_exponents(self, weight: Tensor) -> Tensor:
+        """Of a block format: the exponent of every weight's block, float64; blocks of zeros have that of the smallest other."""
         number_format = self.spec.format
         if not isinstance(number_format, BlockFormat):
             raise ModelError(f"{number_format} has no blocks")
@@ -244,7 +244,7 @@ class WeightQuantizer(nn.Module):
     def _blocks(
         self, weight: Tensor, number_format: BlockFormat, rounding: Rounding
     ) -> tuple[Tensor, Tensor]:
-        exponent = self._exponents(weight)
+        exponent = self.block_exponents(weight)
         lowest = exponent.min()
         ratio = weight.to(torch.float64) / (torch.exp2(exponent) * number_format.lsb)
         levels = quantize_ratio(ratio, number_format.element, 0, rounding, self.spec.overflow)
