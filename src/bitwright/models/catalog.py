@@ -54,6 +54,7 @@ _ZHANG = "Zhang et al. 2020"
 _RESNET32 = {"blocks": (5, 5, 5)}
 _R18 = {"blocks": (2, 2, 2, 2), "widths": (64, 128, 256, 512)}
 _DENSENET = "densenet:densenet"
+_FACES = "face_densenet:face_densenet"
 _DENSENET_BLOCKS = {
     21: (1, 2, 3, 2),
     37: (2, 4, 6, 4),
@@ -113,6 +114,20 @@ MODELS = (
             {"blocks": blocks, "transition_activation": False},
         )
         for depth, blocks in _DENSENET_BLOCKS.items()
+    ),
+    ModelInfo(
+        "face_densenet",
+        f"any DenseNet that embeds faces; options: blocks, growth, embedding ({_HUANG})",
+        _FACES,
+    ),
+    ModelInfo(
+        "face_densenet10", "DenseNet 1.0: 80 x 80 faces to 128 values, 381 888 parameters", _FACES
+    ),
+    ModelInfo(
+        "face_densenet20",
+        "DenseNet 2.0: 80 x 80 faces to 128 values, 1 479 104 parameters",
+        _FACES,
+        {"blocks": (6, 12), "final_width": 256},
     ),
     ModelInfo("skynet", f"SkyNet, a detector; H and W multiples of 8 ({_ZHANG})", "skynet:skynet"),
 )

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Face verification: thresholds, folds, standard errors, comparisons."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from bitwright.data.face_protocols import synthetic_protocol
+from bitwright.data.pairs import PairRows
+from bitwright.errors import DataError, RecipeError
+from bitwright.train.verification import (
+    Sweep,
+    Verification,
+    choose_threshold,
+    compare_paired,
+    mean_and_error,
+    verification_accuracy,
+    verify_embeddings,
+)
+
+
+def rows(count: int) -> PairRows:
+    index = np.arange(count)
+    return PairRows(index, index + count, index % 2 == 0, np.zeros(count, np.int64))
+
+
+def test_figures_by_hand():
+    """Accuracies 0.9 and 1.0 of two folds: mean 0.95, deviation 0.0707, error 0.05."""
+    assert mean_and_error((0.9, 1.0)) == pytest.approx((0.95, 0.05))
+    folds = np.random.default_rng(0).random(10)
+    mean, error = mean_and_error(tuple(folds))
+    assert (mean, error) == pytest.approx((folds.mean(), stats.sem(folds)))
+    assert math.isnan(mean_and_error((0.5,))[1])
+
+
+def test_threshold_of_the_middle_and_of_the_start():
+    distances = np.array([0.1, 0.2, 0.6, 0.7])
+    matched = np.array([True, True, False, False])
+    assert choose_threshold(distances, matched, Sweep()) == pytest.approx((0.4, 1.0))
+    first = choose_threshold(distances, matched, Sweep(on_ties="first"))
+    assert first == pytest.approx((0.21, 1.0))
+
+
+def test_finer_step_finds_what_the_coarse_one_misses():
+    distances, matched = np.array([0.501, 0.509]), np.array([True, False])
+    assert choose_threshold(distances, matched, Sweep(step=0.1))[1] == 0.5
+    assert choose_threshold(distances, matched, Sweep(step=0.001))[1] == 1.0
+
+
+def test_sweep_of_any_scale():
+    protocol = synthetic_protocol()
+    flat = protocol.faces.data.reals().reshape(len(protocol.faces), -1).astype(np.float64)
+    small = verify_embeddings(flat * 1e-3, protocol, Sweep(hi=None))
+    large = verify_embeddings(flat * 1e3, protocol, Sweep(hi=None))
+    assert small.folds == large.folds
+    assert large.threshold == pytest.approx(1e6 * small.threshold)
+    assert verify_embeddings(np.zeros_like(flat), protocol, Sweep(hi=None)).accuracy == 0.5
+
+
+@pytest.mark.parametrize("settings", [{"hi": 0.0}, {"step": 0.0}, {"lo": -1.0}, {"fixed": -0.1}])
+def test_impossible_sweeps(settings: dict[str, float]):
+    with pytest.raises(RecipeError, match="verification"):
+        Sweep(**settings)  # type: ignore[arg-type]
+
+
+def test_easy_faces_are_told_apart_and_noise_makes_it_harder():
+    def mean_colours(images: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.adaptive_avg_pool2d(images, 2).flatten(1)
+
+    found = [
+        verification_accuracy(mean_colours, synthetic_protocol(noise=noise))
+        for noise in (0.1, 2.0)
+    ]
+    assert found[0].accuracy == 1.0
+    assert found[0].right.all()
+    assert 0.5 < found[1].accuracy < 1.0
+    assert len(found[1].folds) == 10
+    assert found[1].accuracy == pytest.approx(found[1].right.mean())
+    assert found[0].degradation(found[1]) == "not present"
+    lost = 100 * (1 - found[1].accuracy)
+    assert found[1].degradation(found[0]) == f"{lost:.2f}"
+    assert found[1].row() == f"{100 * found[1].accuracy:.2f} +/- {100 * found[1].stderr:.2f}"
+
+
+def test_given_threshold_is_used_as_it_is():
+    protocol = synthetic_protocol()
+    found = verification_accuracy(lambda x: x.flatten(1), protocol, Sweep(fixed=0.0))
+    assert (found.threshold, found.accuracy) == (0.0, 0.5)
+    assert math.isnan(found.view1)
+
+
+def test_module_keeps_its_mode():
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert not self.training
+            return x.flatten(1)
+
+    net = Net().train()
+    verification_accuracy(net, synthetic_protocol(people=4, each=2, size=8))
+    assert net.training
+
+
+def test_bad_embeddings():
+    protocol = synthetic_protocol(people=4, each=2, size=8)
+    with pytest.raises(DataError, match="finite"):
+        verification_accuracy(lambda x: x.flatten(1) * math.nan, protocol)
+    with pytest.raises(DataError, match=r"must be \(8, D\)"):
+        verification_accuracy(lambda x: x.sum((1, 2, 3)), protocol)
+    with pytest.raises(DataError, match="3 embeddings for 8 faces"):
+        verify_embeddings(np.zeros((3, 2)), protocol)
+
+
+def result(right: list[bool]) -> Verification:
+    return Verification(0.0, 0.0, 0.0, (), 0.0, np.array(right))
+
+
+def test_mcnemar_is_the_exact_binomial_test():
+    reference = result([True] * 10 + [False] * 4)
+    variant = result([True] * 3 + [False] * 7 + [True] * 2 + [False] * 2)
+    test = compare_paired(variant, reference)
+    assert (test.worse, test.better) == (7, 2)
+    assert test.p_value == pytest.approx(stats.binomtest(2, 9).pvalue)
+    assert compare_paired(reference, reference).p_value == 1.0
+    with pytest.raises(DataError, match="14 pairs against 2"):
+        compare_paired(variant, result([True, False]))
