@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Post-training quantization: folding, ranges, calibration, and methods that need no labels."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bitwright.quant.ptq.bias_correction import BiasCorrection
+    from bitwright.quant.ptq.calibration import calibrate
+    from bitwright.quant.ptq.clipping import ClipSearch, Recalibrate
+    from bitwright.quant.ptq.codebooks import RefitCodebooks
+    from bitwright.quant.ptq.equalization import absorb_high_biases, equalize
+    from bitwright.quant.ptq.feedback import Gptq
+    from bitwright.quant.ptq.folding import Group, fold_batch_norms, fold_groups, folding_of
+    from bitwright.quant.ptq.laboratory import PtqReport, post_training_quantize
+    from bitwright.quant.ptq.methods import Absorb, Calibrate, Equalize, Fold
+    from bitwright.quant.ptq.ranges import RangeReport, measure_ranges
+    from bitwright.quant.ptq.rounding_search import AdaRound
+
+_LAZY = {
+    "Absorb": "methods",
+    "AdaRound": "rounding_search",
+    "BiasCorrection": "bias_correction",
+    "Calibrate": "methods",
+    "ClipSearch": "clipping",
+    "Equalize": "methods",
+    "Fold": "methods",
+    "Gptq": "feedback",
+    "Group": "folding",
+    "PtqReport": "laboratory",
+    "RangeReport": "ranges",
+    "Recalibrate": "clipping",
+    "RefitCodebooks": "codebooks",
+    "absorb_high_biases": "equalization",
+    "calibrate": "calibration",
+    "equalize": "equalization",
+    "fold_batch_norms": "folding",
+    "fold_groups": "folding",
+    "folding_of": "folding",
+    "measure_ranges": "ranges",
+    "post_training_quantize": "laboratory",
+}
+
+__all__ = [
+    "Absorb",
+    "AdaRound",
+    "BiasCorrection",
+    "Calibrate",
+    "ClipSearch",
+    "Equalize",
+    "Fold",
+    "Gptq",
+    "Group",
+    "PtqReport",
+    "RangeReport",
+    "Recalibrate",
+    "RefitCodebooks",
+    "absorb_high_biases",
+    "calibrate",
+    "equalize",
+    "fold_batch_norms",
+    "fold_groups",
+    "folding_of",
+    "measure_ranges",
+    "post_training_quantize",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
