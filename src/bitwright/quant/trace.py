@@ -16,6 +16,7 @@ import torch
 from torch import fx, nn
 
 from bitwright.errors import ModelError
+from bitwright.quant.joins import rearrange
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in \S+\n\s+(?P<text>[^\n]*)')
 _TORCH = str(Path(torch.__file__).parent)
@@ -26,7 +27,8 @@ class _Tracer(fx.Tracer):
     """Leaves are the layers of ``torch.nn``; everything else is traced into."""
 
     def __init__(self) -> None:
-        super().__init__()
+        # A graph that was made simple before (`movement`) holds this function.
+        super().__init__(autowrap_functions=(rearrange,))
         self.record_stack_traces = True
 
     def to_bool(self, obj: fx.Proxy) -> bool:

@@ -30,7 +30,9 @@ from bitwright.quant.ptq.stepper import LayerView
 
 Nearest = Callable[[Tensor, Tensor], Tensor]
 _BLOCK = 64
-_RETRIES = 6
+_FLOOR = 1e-4
+#: Added to the diagonal, as shares of its mean, until the Hessian has an inverse.
+_RETRIES = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
 class ColumnOrder(StrEnum):
@@ -128,8 +130,13 @@ def _matched(weight: Tensor, found: Moments, damping: float, share: float) -> Te
 
 
 def _strength(hessian: Tensor, damping: float) -> Tensor:
-    mean = hessian.diagonal(dim1=1, dim2=2).mean(dim=1).clamp(min=1e-12)
-    return (damping * mean)[:, None, None]
+    """(G, 1, 1): the damping's share of each group's mean power, and a little of the layer's.
+
+    The latter stands for inputs that are always zero.
+    """
+    mean = hessian.diagonal(dim1=1, dim2=2).mean(dim=1)
+    overall = mean.mean().clamp(min=1e-12)
+    return (damping * mean.clamp(min=0) + _FLOOR * overall)[:, None, None]
 
 
 def _damped(hessian: Tensor, damping: float) -> Tensor:
@@ -187,12 +194,14 @@ def error_feedback(
 def _inverse_root(hessian: Tensor) -> Tensor:
     """Upper triangular U with ``U^T U`` the inverse of the Hessian."""
     eye = torch.eye(hessian.shape[1], dtype=hessian.dtype)
-    extra = hessian.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None] * eye * 1e-6
-    for attempt in range(_RETRIES):
-        lower, failed = torch.linalg.cholesky_ex(hessian + extra * (10**attempt - 1))
+    unit = hessian.diagonal(dim1=1, dim2=2).mean() * eye
+    for more in _RETRIES:
+        lower, failed = torch.linalg.cholesky_ex(hessian + more * unit)
         if not bool(failed.any()):
             inverse = torch.cholesky_inverse(lower)
             upper, failed = torch.linalg.cholesky_ex(inverse, upper=True)
             if not bool(failed.any()):
                 return upper
-    raise ModelError("the inputs' second moments are singular", where="gptq", hint="raise damping")
+    raise ModelError(
+        "the inputs' second moments are singular", where="gptq", hint="raise damping"
+    )

@@ -19,6 +19,8 @@ from bitwright.quant.ptq.stepper import LayerView, QuantLayer
 
 #: Columns of the input that are looked at; more would not change the moments.
 COLUMNS = 1 << 17
+#: Relative error of moments that were summed in float32.
+_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,16 @@ class Moments:
     reference: Tensor
 
     def centered(self) -> Moments:
-        """The moments about the means: for layers whose bias takes up what the means do."""
+        """The moments about the means: for layers whose bias takes up what the means do.
+
+        Inputs that hardly vary leave nothing but rounding errors, which a little of the power in
+        front of the subtraction covers.
+        """
+        power = self.hessian.diagonal(dim1=1, dim2=2).mean() * _ROUNDING
+        floor = power * torch.eye(self.hessian.shape[1], dtype=torch.float64)
         hessian = self.hessian - self.mean[:, :, None] * self.mean[:, None, :]
         cross = self.cross - self.reference[:, :, None] * self.mean[:, None, :]
-        return Moments(hessian, cross, self.mean, self.reference)
+        return Moments(hessian + floor, cross + floor, self.mean, self.reference)
 
 
 def as_matrix(layer: QuantLayer, weight: Tensor) -> Tensor:
