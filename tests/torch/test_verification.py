@@ -73,8 +73,7 @@ def test_easy_faces_are_told_apart_and_noise_makes_it_harder():
         return torch.nn.functional.adaptive_avg_pool2d(images, 2).flatten(1)
 
     found = [
-        verification_accuracy(mean_colours, synthetic_protocol(noise=noise))
-        for noise in (0.1, 2.0)
+        verification_accuracy(mean_colours, synthetic_protocol(noise=noise)) for noise in (0.1, 2.0)
     ]
     assert found[0].accuracy == 1.0
     assert found[0].right.all()

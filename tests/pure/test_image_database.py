@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The key-value database of images: lists, parts, batches, and broken files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bitwright.data.faces import FacePreprocessing
+from bitwright.data.image_database import (
+    TEST,
+    TRAIN,
+    ImageDatabase,
+    Stored,
+    build_database,
+    parse_list,
+    write_database,
+)
+from bitwright.errors import DataError
+
+HOW = FacePreprocessing(size=8, align=False)
+
+
+def pictures(root: Path, count: int = 7) -> str:
+    from PIL import Image
+
+    lines = []
+    for number in range(count):
+        name = f"my faces/{number}.png"
+        (root / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((16, 16, 3), 10 * number, np.uint8)).save(root / name)
+        lines.append(f"{name} {number % 3}")
+    return "\n".join(lines)
+
+
+def stored(key: str, value: int, side: int = 4) -> Stored:
+    return Stored(key, np.full((side, side, 3), value, np.uint8), value)
+
+
+def test_lists_become_parts_that_are_read_in_batches(tmp_path: Path):
+    entries = parse_list(pictures(tmp_path))
+    path = tmp_path / "faces.db"
+    assert build_database(path, {TRAIN: entries[:5], TEST: entries[5:]}, tmp_path, HOW) == 7
+    with ImageDatabase(path) as base:
+        assert base.parts() == {TEST: 2, TRAIN: 5}
+        batches = list(base.batches(TRAIN, 2))
+        assert [images.shape for images, _ in batches] == [(2, 8, 8, 3)] * 2 + [(1, 8, 8, 3)]
+        assert np.concatenate([labels for _, labels in batches]).tolist() == [0, 1, 2, 0, 1]
+        found = base.get(TEST, "my faces/6.png")
+        assert (found.label, found.image.min(), found.image.max()) == (0, 60, 60)
+        with pytest.raises(DataError, match="no image 'my faces/6.png' in TRAIN"):
+            base.get(TRAIN, "my faces/6.png")
+        with pytest.raises(DataError, match="parts: TEST, TRAIN"):
+            base.images("VALID")
+        with pytest.raises(DataError, match="batch of 0"):
+            next(base.batches(TRAIN, 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n\n", "names no picture"),
+        ("a.png\n", "list:1: expected PATH LABEL"),
+        ("a.png 1\nb.png -2\n", "list:2"),
+        ("a.png 1\na.png 2\n", "named twice"),
+    ],
+)
+def test_bad_lists(text: str, message: str):
+    with pytest.raises(DataError, match=message):
+        parse_list(text)
+
+
+def test_nothing_is_half_written(tmp_path: Path):
+    entries = parse_list(pictures(tmp_path))
+    path = tmp_path / "faces.db"
+    path.write_bytes(b"the old one")
+    (tmp_path / "my faces" / "3.png").write_bytes(b"broken")
+    with pytest.raises(DataError, match=r"3\.png: cannot be decoded"):
+        build_database(path, {TRAIN: entries}, tmp_path, HOW)
+    (tmp_path / "my faces" / "3.png").unlink()
+    with pytest.raises(DataError, match=r"1 pictures are missing: my faces/3\.png"):
+        build_database(path, {TRAIN: entries}, tmp_path, HOW)
+    with pytest.raises(DataError, match="twice"):
+        write_database(path, [(TRAIN, stored("a", 1)), (TRAIN, stored("a", 2))])
+    with pytest.raises(DataError, match="no images"):
+        write_database(path, [])
+    assert path.read_bytes() == b"the old one"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["faces.db", "my faces"]
+    with pytest.raises(DataError, match="cannot be written"):
+        write_database(tmp_path / "none" / "faces.db", [(TRAIN, stored("a", 1))])
+
+
+def test_broken_files(tmp_path: Path):
+    path = tmp_path / "faces.db"
+    write_database(path, [(TRAIN, stored(f"{n:03}", n)) for n in range(200)])
+    whole = path.read_bytes()
+    for content in (b"", b"no database at all", whole[: len(whole) // 2]):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="no whole image database"):
+            ImageDatabase(path)
+    with pytest.raises(DataError, match="no such database"):
+        ImageDatabase(tmp_path / "other.db")
+
+
+def test_images_of_two_shapes_are_no_batch(tmp_path: Path):
+    path = tmp_path / "faces.db"
+    write_database(path, [(TRAIN, stored("a", 1)), (TRAIN, stored("b", 2, side=5))])
+    with ImageDatabase(path) as base, pytest.raises(DataError, match="no batch"):
+        list(base.batches(TRAIN, 2))
