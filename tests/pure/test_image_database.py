@@ -50,7 +50,7 @@ def test_lists_become_parts_that_are_read_in_batches(tmp_path: Path):
         assert np.concatenate([labels for _, labels in batches]).tolist() == [0, 1, 2, 0, 1]
         found = base.get(TEST, "my faces/6.png")
         assert (found.label, found.image.min(), found.image.max()) == (0, 60, 60)
-        with pytest.raises(DataError, match="no image 'my faces/6.png' in TRAIN"):
+        with pytest.raises(DataError, match=r"no image 'my faces/6\.png' in TRAIN"):
             base.get(TRAIN, "my faces/6.png")
         with pytest.raises(DataError, match="parts: TEST, TRAIN"):
             base.images("VALID")

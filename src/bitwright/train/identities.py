@@ -8,6 +8,7 @@ taken away again; the network itself is never changed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -101,9 +102,8 @@ def extract_features(extractor: nn.Module, faces: FaceSet) -> FeatureSet:
     extractor.eval()
     try:
         with torch.no_grad():
-            parts = [
-                extractor(batch) for batch in torch.from_numpy(faces.data.reals()).split(_BATCH)
-            ]
+            images = torch.from_numpy(faces.data.reals())
+            parts = [extractor(batch) for batch in images.split(_BATCH)]
     finally:
         extractor.train(was_training)
     features = torch.cat(parts)
@@ -142,12 +142,13 @@ def train_identities(
             optimizer.step()
             schedule.step()
     _fold_norm(model[0], mean, spread)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def _perceptron(widths: tuple[int, ...]) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -161,7 +162,9 @@ def _fold_norm(first: nn.Module, mean: Tensor, spread: Tensor) -> None:
 
 def append_identities(extractor: nn.Module, classifier: nn.Module) -> IdentityNetwork:
     """Both in one network; its attribute ``extractor`` is the network as it was."""
-    return IdentityNetwork(extractor, classifier).eval()
+    network = IdentityNetwork(extractor, classifier)
+    network.eval()
+    return network
 
 
 def remove_identities(model: nn.Module) -> nn.Module:
