@@ -107,7 +107,7 @@ def read_caffemodel(path: Path) -> Any:
 
 def prototxt_of(net: Any, facts: dict[str, str]) -> str:
     """The text of a network without its numbers, with facts as comments at the head."""
-    from google.protobuf import text_format  # type: ignore[import-untyped]
+    from google.protobuf import text_format
 
     bare = net_class()()
     bare.CopyFrom(net)

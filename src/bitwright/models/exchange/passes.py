@@ -111,16 +111,17 @@ def _takes(network: Network, layers: Mapping[str, Layer], pad: Layer, reader: La
     if not isinstance(reader.op, Pool) or reader.op.mode != "max" or reader.op.padding != (0, 0):
         return False
     fits = all(2 * a <= k for a, k in zip(amount, reader.op.kernel, strict=True))
-    return fits and _never_negative(layers, pad.inputs[0])
+    return fits and never_negative(layers, pad.inputs[0])
 
 
-def _never_negative(layers: Mapping[str, Layer], name: str) -> bool:
+def never_negative(layers: Mapping[str, Layer], name: str) -> bool:
+    """Whether no output of a layer can be below zero, whatever the image."""
     layer = layers[name]
     match layer.op:
         case Activation(function, slope):
             return function in _NEVER_NEGATIVE and slope == 0
         case Pool() | Concat():
-            return all(_never_negative(layers, other) for other in layer.inputs)
+            return all(never_negative(layers, other) for other in layer.inputs)
     return False
 
 

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arrays and the configuration in Keras' files.
+
+Three layouts are understood: HDF5 of Keras 2 and 3 with ``layer_names`` and ``weight_names``
+(weights alone or the whole model with its ``model_config``), Keras 3's ``.weights.h5`` (numbered
+variables in groups that are named after the class), and the ``.keras`` archive of both.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bitwright.errors import DataError
+from bitwright.models.exchange.hdf5 import numbers, opened, text
+from bitwright.models.exchange.network import FloatArray, require_finite
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_ZIP = b"PK\x03\x04"
+_MOST_CONFIG = 16 << 20
+_ROLES = (
+    "depthwise_kernel", "kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance",
+)  # fmt: skip
+_NORM = ("gamma", "beta", "moving_mean", "moving_variance")
+
+
+@dataclass(frozen=True, eq=False)
+class KerasLayer:
+    """One layer with weights, as the file has it; ``kind`` is conv, dense, norm or empty."""
+
+    name: str
+    arrays: Mapping[str, FloatArray]
+
+    @property
+    def kind(self) -> str:
+        if "moving_mean" in self.arrays:
+            return "norm"
+        kernel = self.arrays.get("kernel", self.arrays.get("depthwise_kernel"))
+        return {4: "conv", 2: "dense"}.get(getattr(kernel, "ndim", 0), "")
+
+
+@dataclass(frozen=True, eq=False)
+class KerasFile:
+    """What a file holds.
+
+    Attributes:
+        layers: those with weights, in the file's order.
+        config: ``model_config``; None where the file has weights only.
+    """
+
+    path: Path
+    layers: tuple[KerasLayer, ...]
+    config: Mapping[str, Any] | None = None
+    by_name: Mapping[str, KerasLayer] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {layer.name: layer for layer in self.layers})
+
+
+def read_keras(path: Path) -> KerasFile:
+    """Read a Keras file of any layout.
+
+    Raises:
+        DataError: the file is missing, damaged, cut short, of another kind, or holds numbers that
+            are not finite.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    if start.startswith(_ZIP):
+        found = _archive(path)
+    elif start == _HDF5:
+        found = _hdf5(path, path, None)
+    else:
+        raise DataError(
+            "is neither HDF5 nor a .keras archive",
+            where=str(path),
+            hint="save the model in Keras with model.save('NAME.h5') or save_weights",
+        )
+    for layer in found.layers:
+        for role, values in layer.arrays.items():
+            name = "variance" if role == "moving_variance" else role
+            require_finite(layer.name, name, values, str(path))
+    return found
+
+
+def _archive(path: Path) -> KerasFile:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            info = archive.getinfo("config.json")
+            if info.file_size > _MOST_CONFIG:
+                raise DataError("config.json is larger than 16 MiB", where=str(path))
+            config = _json(archive.read(info), str(path))
+            weights = archive.read("model.weights.h5")
+    except (zipfile.BadZipFile, KeyError, OSError, RuntimeError, EOFError) as error:
+        raise DataError(
+            f"is no whole .keras archive: {error}", where=str(path), hint="copy it again"
+        ) from error
+    return _hdf5(path, weights, config)
+
+
+def _json(content: str | bytes, where: str) -> Mapping[str, Any]:
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"has a configuration that is no JSON: {error}", where=where) from error
+    if not isinstance(config, dict):
+        raise DataError("has a configuration that is no object", where=where)
+    return config
+
+
+def _hdf5(path: Path, content: Path | bytes, config: Mapping[str, Any] | None) -> KerasFile:
+    with opened(content, str(path)) as file:
+        if config is None and "model_config" in file.attrs:
+            config = _json(text(file.attrs["model_config"]), str(path))
+        group = file["model_weights"] if "model_weights" in file else file
+        if "layer_names" in group.attrs:
+            layers = _named(group, str(path))
+        elif any(name in file for name in ("layers", "_layer_checkpoint_dependencies")):
+            layers = _numbered(file, str(path))
+        else:
+            raise DataError(
+                "is an HDF5 file, but none of Keras: it has neither layer_names nor layers",
+                where=str(path),
+                hint="save the model in Keras with model.save('NAME.h5') or save_weights",
+            )
+    if not layers:
+        raise DataError("holds no weights", where=str(path))
+    return KerasFile(path, tuple(layers), config)
+
+
+def _named(group: Any, where: str) -> list[KerasLayer]:
+    """Keras 2 and the HDF5 files of Keras 3: every layer lists the names of its weights."""
+    layers = []
+    for layer_name in map(text, group.attrs["layer_names"]):
+        if layer_name not in group:
+            raise DataError(f"lists the layer {layer_name!r} and does not hold it", where=where)
+        place = group[layer_name]
+        arrays: dict[str, FloatArray] = {}
+        for name in map(text, place.attrs["weight_names"]):
+            if name not in place:
+                raise DataError(f"lists the weight {name!r} and does not hold it", where=where)
+            role = _role(name)
+            if role is None or role in arrays:
+                raise DataError(
+                    f"layer {layer_name!r} has a weight {name!r}",
+                    where=where,
+                    hint="understood are convolutions, dense layers and batch norms; a model "
+                    "inside a model has to be taken apart first",
+                )
+            arrays[role] = numbers(place[name], where)
+        if arrays:
+            layers.append(KerasLayer(layer_name, arrays))
+    return layers
+
+
+def _role(name: str) -> str | None:
+    """``conv1/kernel:0`` is a kernel."""
+    last = name.rpartition("/")[2].partition(":")[0]
+    return last if last in _ROLES else None
+
+
+def _numbered(file: Any, where: str) -> list[KerasLayer]:
+    """Keras 3: ``layers/conv2d_1/vars/0``; the attribute ``name`` is the layer's own name."""
+    group = file["layers"] if "layers" in file else file["_layer_checkpoint_dependencies"]
+    layers = []
+    for key in sorted(group, key=_natural):
+        if "vars" not in group[key]:
+            raise DataError(f"{key!r} holds no vars", where=where)
+        place = group[key]["vars"]
+        if "layers" in group[key] and len(group[key]["layers"]):
+            raise DataError(f"{key!r} holds a model inside the model", where=where)
+        values = [numbers(place[number], where) for number in sorted(place, key=int)]
+        if values:
+            name = text(place.attrs["name"]) if "name" in place.attrs else key
+            layers.append(KerasLayer(name, _roles(key, values, where)))
+    return layers
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """conv2d, conv2d_1, ..., conv2d_10: in this order."""
+    match = re.fullmatch(r"(.*?)(?:_(\d+))?", name)
+    assert match is not None
+    return match[1], int(match[2] or 0)
+
+
+def _roles(key: str, values: list[FloatArray], where: str) -> dict[str, FloatArray]:
+    if _natural(key)[0] == "batch_normalization":
+        if len(values) == len(_NORM):
+            return dict(zip(_NORM, values, strict=True))
+        if len(values) == 2:
+            return dict(zip(_NORM[2:], values, strict=True))
+    elif len(values) in (1, 2) and values[0].ndim in (2, 4):
+        return dict(zip(("kernel", "bias"), values, strict=False))
+    shapes = [v.shape for v in values]
+    raise DataError(
+        f"{key!r} holds variables of shapes {shapes}",
+        where=where,
+        hint="understood are convolutions, dense layers and batch norms",
+    )
