@@ -13,6 +13,7 @@ from bitwright.hw import Folding, NodeFolding, blocks_of, template
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType
 
 LIMITS = GraphLimits.everything(image=8, channels=6)
+FORMAT_LIMITS = GraphLimits.everything(image=6, channels=4, formats=True)
 
 
 def levels(shape: tuple[int, ...], name: str) -> TensorType:
@@ -36,7 +37,14 @@ class Net:
         kind = parse_format(self.weight)
         if kind.name == "bipolar":
             return self.rng.integers(0, 2, shape) * 2 - 1
+        if not kind.uniform:
+            return self.rng.choice(kind.grid(), shape)
         return self.rng.integers(kind.min_level, kind.max_level + 1, shape)
+
+    def using(self, weight: str | None = None, activation: str | None = None) -> Net:
+        """Other formats from here on."""
+        self.weight, self.activation = weight or self.weight, activation or self.activation
+        return self
 
     def _layer(self, op: str, name: str, params: dict[str, np.ndarray], **attrs: object) -> Net:
         attrs |= {"weight_format": self.weight, "weight_scale": (0.5,)}
@@ -126,6 +134,41 @@ class Net:
         self.edge = self.builder.add("requant", edge, name=name, attrs=attrs, params=params)
         return self
 
+    def requant_float(self) -> Net:
+        """The activation by one multiplication a channel, rounded to a minifloat."""
+        tensor, kind = self.builder.types[self.edge], parse_format(self.activation)
+        reach = 12 + max(-tensor.lo, tensor.hi).bit_length() - kind.max_level.bit_length()
+        reach = max(reach, 0)
+        attrs = {
+            "shift": max(0, reach - 3),
+            "significant": kind.mantissa + 1,
+            "smallest": 0 if kind.denormals else (1 << kind.mantissa) + 1,
+            "lo": kind.min_level,
+            "hi": kind.max_level,
+            "format": kind.name,
+            "scale": (0.5,),
+        }
+        params = {
+            "multiplier": self.rng.integers(1 << 11, 1 << 12, tensor.channels),
+            "offset": self.rng.integers(-(1 << reach), 1 << reach, tensor.channels),
+        }
+        name = self.builder.unique("act")
+        edge = (self.edge,)
+        self.edge = self.builder.add("requant_float", edge, name=name, attrs=attrs, params=params)
+        return self
+
+    def shifted(self) -> Net:
+        """Dynamic fixed point: the sum, moved by a power of two, is the activation."""
+        tensor, kind = self.builder.types[self.edge], parse_format(self.activation)
+        shift = max(0, max(-tensor.lo, tensor.hi).bit_length() - kind.bits)
+        attrs = {"shift": shift, "lo": kind.min_level, "hi": kind.max_level, "scale": (0.5,)}
+        attrs |= {"format": self.activation}
+        params = {"multiplier": np.ones(1, dtype=np.int64), "offset": np.zeros(1, dtype=np.int64)}
+        name = self.builder.unique("act")
+        edge = (self.edge,)
+        self.edge = self.builder.add("requant", edge, name=name, attrs=attrs, params=params)
+        return self
+
     def act(self, *, requant: bool) -> Net:
         return self.requant() if requant else self.threshold()
 
@@ -204,6 +247,37 @@ def skynet(
     net.at(late).concat(around)
     bundle(96).conv(10, 1)
     return net.finish(label=False)
+
+
+CODEBOOK = "cb16{-31,-25,-18,-13,-9,-6,-3,-1,0,2,4,7,12,19,26,30}"
+HYBRID = "cb16:e4m3{-3840,-960,-448,-52,-9,-1,0,1,3,13,60,72,104,480,1024,3584}"
+
+
+def shifts_and_tables(seed: int = 0) -> Graph:
+    """Powers of two and codebooks as weights, integers as activations, also channel by channel."""
+    net = Net((6, 5, 2), "uint4", "po2_4", seed, "tables")
+    net.conv(4, 3, 1).requant().using("po2_6<zero>").depthwise().requant()
+    net.using(CODEBOOK).conv(6, 1).threshold().pool()
+    net.using(HYBRID).depthwise(3, 1).requant().using("cb4:po2_4{-64,-1,2,32}").flatten()
+    return net.dense(5, bias=True, name="scores").finish()
+
+
+def floats(seed: int = 0) -> Graph:
+    """Minifloats as weights and activations, with everything that streams of them may meet."""
+    net = Net((6, 4, 2), "e4m3", "e4m3", seed, "floats")
+    net.conv(4, 3, 1).requant_float().pool().using("e2m1", "e4m3<finite,flush>")
+    net.depthwise(3, 1).requant_float().using("int4n", "e3m2").conv(6, 1).requant_float()
+    net.plain("upsample", factor=(2, 1)).plain("space_to_depth", block=2)
+    net.using("bipolar", "e5m2").conv(4, 1).requant_float().using("po2_4").flatten()
+    return net.dense(5, bias=True, name="scores").finish()
+
+
+def mixed(seed: int = 0) -> Graph:
+    """Minifloats against integers: weights of e4m3 and in blocks, dynamic fixed point."""
+    net = Net((5, 5, 3), "int8", "e4m3", seed, "mixed")
+    net.conv(4, 3, 1).requant().using("mx<e2m1,32>").conv(6, 3).requant()
+    net.using("int8").grouped(6, 1, 2).shifted().using("e5m2", "bipolar").conv(4, 1).threshold()
+    return net.using("e3m2").flatten().dense(5, name="scores").finish()
 
 
 def mlp(activation: str, weight: str, seed: int = 0) -> Graph:

@@ -30,9 +30,25 @@ WEIGHT_FORMATS = (
     "ternary",
     "bipolar",
 )
-
+#: Weights that travel as codes, and minifloats for activations: drawn where limits say `formats`.
+CODED_WEIGHTS = (
+    "po2_4",
+    "po2_3<zero>",
+    "po2_6<zero>",
+    "cb16{-31,-25,-18,-13,-9,-6,-3,-1,0,2,4,7,12,19,26,30}",
+    "cb5:e4m3{-3840,-9,0,1,52}",
+    "cb3:po2_4{-8,1,64}",
+    "e4m3",
+    "e4m3<finite,flush>",
+    "e2m1",
+    "e3m0",
+    "e5m2",
+    "mx<e2m1,32>",
+)
+FLOAT_ACTIVATIONS = ("e2m1", "e3m2", "e4m3", "e4m3<finite,flush>", "e5m2", "e3m0")
 
 _LARGEST_TABLE = 512
+_MOST_BITS = 56  # of an accumulator: what stands behind multiplies it once more
 
 
 @dataclass(frozen=True)
@@ -45,7 +61,7 @@ class GraphLimits:
         blocks: largest number of conv / pool blocks before the dense layers.
         wide_pools: also draw max pools in front of the activation, on accumulators.
         add, concat: branches that meet; sum_pool, space_to_depth, upsample, lookup: these
-            operations; top_k: more than one class. Off unless asked for.
+    X unless asked for.
     """
 
     image: int = 7
@@ -65,6 +81,7 @@ class GraphLimits:
     upsample: bool = False
     lookup: bool = False
     top_k: bool = False
+    formats: bool = False
 
     @staticmethod
     def everything(**limits: Any) -> GraphLimits:
@@ -78,6 +95,8 @@ def draw_levels(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> 
     kind = parse_format(name)
     if name == "bipolar":
         return rng.integers(0, 2, shape) * 2 - 1
+    if not kind.uniform:
+        return rng.choice(kind.grid(), shape)
     return rng.integers(kind.min_level, kind.max_level + 1, shape)
 
 
@@ -91,7 +110,8 @@ class _Network:
         self.builder = GraphBuilder("random", INTEGER)
         size = st.integers(1, limits.image)
         shape = (draw(size), draw(size), draw(st.integers(1, limits.channels)))
-        name = draw(st.sampled_from(ACTIVATION_FORMATS), label="input")
+        floats = FLOAT_ACTIVATIONS if limits.formats else ()
+        name = draw(st.sampled_from((*ACTIVATION_FORMATS, *floats)), label="input")
         kind = parse_format(name)
         self.edge = self.builder.input(
             "x", TensorType(shape, kind, (0.25,), kind.min_level, kind.max_level)
@@ -101,6 +121,11 @@ class _Network:
     def kind(self) -> TensorType:
         return self.builder.types[self.edge]
 
+    @property
+    def numbers(self) -> bool:
+        """Whether the levels are evenly spaced, so that every operation takes them."""
+        return self.kind.format is None or self.kind.format.uniform
+
     def flag(self, allowed: bool = True) -> bool:
         return bool(allowed) and self.draw(st.booleans())
 
@@ -109,7 +134,10 @@ class _Network:
         return self.draw(number), self.draw(number)
 
     def weights(self, shape: tuple[int, ...]) -> tuple[str, dict[str, np.ndarray]]:
-        name = self.draw(st.sampled_from(WEIGHT_FORMATS), label="weights")
+        names = [*WEIGHT_FORMATS, *(CODED_WEIGHTS if self.limits.formats else ())]
+        reach = max(-self.kind.lo, self.kind.hi) * shape[-1] * 9 * 40
+        fitting = [n for n in names if parse_format(n).max_level * reach < 1 << _MOST_BITS]
+        name = self.draw(st.sampled_from(fitting), label="weights")
         params = {"weight": draw_levels(self.rng, name, shape)}
         if self.flag():
             params["bias"] = self.rng.integers(-20, 21, shape[0])
@@ -117,7 +145,7 @@ class _Network:
 
     def conv(self) -> None:
         height, width, channels = self.kind.shape
-        padded = not self.kind.is_bipolar
+        padded = self.kind.format is None or bool(self.kind.format.contains(0).all())
         padding = (*self.pair(0, 2 * padded), *self.pair(0, 2 * padded))
         room = (height + padding[0] + padding[2], width + padding[1] + padding[3])
         kernel = tuple(self.draw(st.integers(1, min(3, r))) for r in room)
@@ -207,8 +235,36 @@ class _Network:
                 "scale": (0.5,),
             },
             params={
-                "multiplier": self.rng.integers(-40, 41, rows),
+                "multiplier": self.rng.integers(-40, 41, rows) if self.flag() else np.array([16]),
                 "offset": self.rng.integers(-(8 << shift), (8 << shift) + 1, rows),
+            },
+            source="requant",
+        )
+
+    def requant_float(self) -> None:
+        """A requantization to a minifloat that uses most of its range."""
+        kind = parse_format(self.draw(st.sampled_from(FLOAT_ACTIVATIONS), label="activation"))
+        rows = 1 if self.flag() else self.kind.channels
+        reach = (max(-self.kind.lo, self.kind.hi) * 40).bit_length() - kind.max_level.bit_length()
+        shift = max(0, reach - self.draw(st.integers(0, 8)))
+        low = 0 if self.flag() else kind.min_level
+        significant = kind.mantissa + 1
+        self.edge = self.builder.add(
+            "requant_float",
+            (self.edge,),
+            attrs={
+                "shift": shift,
+                "significant": significant,
+                "smallest": 0 if kind.denormals else (1 << kind.mantissa) + 1,
+                "rounding": self.draw(st.sampled_from(("half_even", "half_up", "floor"))),
+                "lo": low,
+                "hi": kind.max_level,
+                "format": kind.name,
+                "scale": (0.5,),
+            },
+            params={
+                "multiplier": self.rng.integers(-40, 41, rows) if self.flag() else np.array([4]),
+                "offset": self.rng.integers(-(3 << shift), (3 << shift) + 1, rows),
             },
             source="requant",
         )
@@ -225,7 +281,10 @@ class _Network:
             source="lookup",
         )
 
-    def activation(self) -> None:
+    def activation(self, floats: bool = True) -> None:
+        if self.flag(floats and self.limits.formats and not self.kind.is_coded):
+            self.requant_float()
+            return
         narrow = self.kind.hi - self.kind.lo < _LARGEST_TABLE
         if self.flag(self.limits.lookup and narrow):
             self.lookup()
@@ -254,7 +313,7 @@ class _Network:
         self.edge = self.builder.add(
             "conv", (self.edge,), attrs=attrs, params=params, source="branch"
         )
-        self.activation()
+        self.activation(floats=False)
 
     def join(self, op: str) -> None:
         """The image and one or two branches of it, added or concatenated, and an activation."""
@@ -291,9 +350,9 @@ class _Network:
         if self.flag():
             self.pool()
         for op in ("add", "concat"):
-            if self.flag(getattr(self.limits, op)):
+            if self.flag(getattr(self.limits, op) and self.numbers):
                 self.join(op)
-        if self.flag(self.limits.sum_pool):
+        if self.flag(self.limits.sum_pool and self.numbers):
             self.sum_pool()
         if self.limits.space_to_depth or self.limits.upsample:
             self.rearrange()

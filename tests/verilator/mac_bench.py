@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bitwright.errors import FormatError
 from bitwright.formats import Format, parse_format
 from bitwright.hw.operands import Product, stream_operand, weight_operand
 from bitwright.ir import TensorType
@@ -80,7 +81,7 @@ def _levels(kind: Format, words: np.ndarray, width: int) -> tuple[np.ndarray, np
         if not known[code] and not kind.uniform:
             try:  # codes that are not canonical, such as -0
                 levels[code], known[code] = int(kind.levels(code)), True
-            except Exception:  # noqa: BLE001, S110 - NaN, infinity, beyond the table
+            except FormatError:  # NaN, infinity, beyond the table
                 pass
     return levels[words], known[words]
 

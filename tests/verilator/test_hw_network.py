@@ -3,20 +3,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from tests.hw_networks import (
+    FORMAT_LIMITS,
     LIMITS,
     Net,
     densenet,
     digits_like,
+    floats,
     mapped_networks,
+    mixed,
     mlp,
     random_folding,
     resnet,
+    shifts_and_tables,
     skynet,
 )
 
@@ -83,6 +88,37 @@ def test_random_network(
     tmp_path_factory: pytest.TempPathFactory, case: tuple[Graph, Folding]
 ) -> None:
     Design(*case, tmp_path_factory.mktemp("net")).check()
+
+
+@settings(
+    max_examples=3,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(mapped_networks(FORMAT_LIMITS))
+def test_random_network_of_any_formats(
+    tmp_path_factory: pytest.TempPathFactory, case: tuple[Graph, Folding]
+) -> None:
+    Design(*case, tmp_path_factory.mktemp("net")).check()
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=50,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(mapped_networks(FORMAT_LIMITS))
+def test_fifty_random_networks_of_any_formats(
+    tmp_path_factory: pytest.TempPathFactory, case: tuple[Graph, Folding]
+) -> None:
+    Design(*case, tmp_path_factory.mktemp("net")).check()
+
+
+@pytest.mark.parametrize("network", [shifts_and_tables, floats, mixed])
+def test_codes_in_memories_and_on_streams(network: Callable[[], Graph], tmp_path: Path) -> None:
+    graph = network()
+    Design(graph, random_folding(graph, np.random.default_rng(8)), tmp_path).check()
 
 
 @pytest.mark.slow

@@ -15,7 +15,8 @@ _NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 class Port(BaseModel):
     """One AXI-Stream port of the top module.
 
-    ``width`` is the width of tdata in bits, ``beats`` the number of transfers in a frame.
+    ``width`` is the width of tdata in bits, ``beats`` the number of transfers in a frame, ``codes``
+    the format whose codes the lanes carry, if they carry no numbers.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -28,6 +29,7 @@ class Port(BaseModel):
     beats: int = Field(gt=0)
     signed: bool = False
     bipolar: bool = False
+    codes: str | None = None
 
 
 class MemoryPort(BaseModel):

@@ -19,6 +19,7 @@ from pathlib import Path
 from bitwright.build.design import Design, Port, load_design
 from bitwright.build.target import Board
 from bitwright.errors import TargetError
+from bitwright.formats import parse_format
 
 _SHELL = Path(__file__).parent / "shell"
 _LIBRARY = Path(__file__).parent.parent / "rtl" / "lib"
@@ -310,12 +311,15 @@ def frame_bytes(port: Port, levels: Sequence[int]) -> bytes:
         levels: ``beats * lanes`` integers in stream order.
     """
     mask = (1 << port.lane_bits) - 1
+    kind = None if port.codes is None else parse_format(port.codes)
     out = bytearray()
     for beat in range(port.beats):
         word = 0
         for lane in range(port.lanes):
             level = int(levels[beat * port.lanes + lane])
             code = (level + 1) // 2 if port.bipolar else level
+            if kind is not None:
+                code = int(kind.to_bits(kind.codes(level)))
             word |= (code & mask) << (lane * port.lane_bits)
         out += word.to_bytes(port.width // 8, "little")
     return bytes(out)
@@ -324,6 +328,7 @@ def frame_bytes(port: Port, levels: Sequence[int]) -> bytes:
 def frame_levels(port: Port, data: bytes) -> list[int]:
     """The levels of one frame of an output, from the bytes of the serial line."""
     size, half = port.width // 8, 1 << (port.lane_bits - 1)
+    kind = None if port.codes is None else parse_format(port.codes)
     levels = []
     for beat in range(port.beats):
         word = int.from_bytes(data[beat * size : (beat + 1) * size], "little")
@@ -331,6 +336,8 @@ def frame_levels(port: Port, data: bytes) -> list[int]:
             code = (word >> (lane * port.lane_bits)) & ((1 << port.lane_bits) - 1)
             if port.bipolar:
                 code = 2 * code - 1
+            elif kind is not None:
+                code = int(kind.levels(kind.from_bits(code)))
             elif port.signed and code >= half:
                 code -= 2 * half
             levels.append(code)

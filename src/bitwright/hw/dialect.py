@@ -14,7 +14,6 @@ from math import prod
 import numpy as np
 
 from bitwright.errors import GraphError
-from bitwright.formats import parse_format
 from bitwright.hw import rules
 from bitwright.ir import (
     INTEGER,
@@ -60,7 +59,9 @@ def _infer_pad(node: Node, types: Types) -> Types:
     top, left, bottom, right = node.ints("padding")
     _divides(node, "simd", channels, "channels")
     value = node.integer("value")
-    _need(not tensor.is_bipolar or value in (-1, 1), f"{value} is not a bipolar level")
+    if tensor.is_coded and tensor.format is not None:
+        known = bool(tensor.format.contains(value).all())
+        _need(known, f"{value} is not a {tensor.format.name} level")
     shape = (height + top + bottom, width + left + right, channels)
     lo, hi = min(tensor.lo, value), max(tensor.hi, value)
     return (TensorType(shape, tensor.format, tensor.scale, lo, hi),)
@@ -124,12 +125,7 @@ def _infer_matvec(node: Node, types: Types) -> Types:
     _need(node.string("res_type") in MULT_STYLES, f"res_type must be one of {MULT_STYLES}")
     _need(node.string("mem_mode") in MEM_MODES, f"mem_mode must be one of {MEM_MODES}")
     _need(bias is None or bias.shape == (rows,), f"bias must have shape ({rows},)")
-    weight_format = parse_format(node.string("weight_format"))
-    _need(
-        weight_format.min_level <= int(weight.min())
-        and int(weight.max()) <= weight_format.max_level,
-        f"weights [{weight.min()}, {weight.max()}] exceed {weight_format.name}",
-    )
+    rules.check_weight_format(node, weight)
     scale = _scale_product(tensor, node.floats("weight_scale"), groups, rows)
     lo, hi = dot_interval(weight, tensor.lo, tensor.hi, bias)
     return (TensorType((*tensor.shape[:-1], rows), None, scale, lo, hi),)
@@ -316,6 +312,12 @@ _OPS = (
     _folded(
         INTEGER.ops["requant"],
         "multiply, add, shift, round, clip, PE channels a cycle",
+        ram_style=_RAM,
+        res_type=_MULT,
+    ),
+    _folded(
+        INTEGER.ops["requant_float"],
+        "multiply, add, shift, round once to a minifloat, clip, PE channels a cycle",
         ram_style=_RAM,
         res_type=_MULT,
     ),

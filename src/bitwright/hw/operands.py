@@ -20,7 +20,7 @@ from bitwright.formats.block import BlockFormat
 from bitwright.formats.codebook import CodebookFormat
 from bitwright.formats.minifloat import MinifloatFormat
 from bitwright.formats.power_of_two import PowerOfTwoFormat
-from bitwright.hw.memory import Memory, pack_lanes
+from bitwright.hw.memory import Memory, dsp_count, pack_lanes, rom_luts
 from bitwright.ir import IntArray, TensorType, bits_for_interval
 
 DENORMAL, ZERO, POWER = 0, 1, 2  # parameter Low of `float_split`
@@ -120,6 +120,10 @@ class Operand:
         layout = f"{name}: word i is the weight of index i, {self.width} bits, {kind}"
         return pack_lanes(full, self.width, layout)
 
+    def memories(self, name: str) -> dict[str, Memory]:
+        """Memory images beside those of the weights, by parameter."""
+        return {"TableFile": self.table_memory(name)} if self.index else {}
+
     def describe(self) -> str:
         """In words, for the header of a memory image."""
         if self.bipolar:
@@ -194,9 +198,20 @@ def stream_operand(tensor: TensorType, where: str) -> Operand:
     """
     if tensor.is_bipolar:
         return Operand(1, signed=False, bipolar=True)
-    if not tensor.is_coded or tensor.format is None:
+    if tensor.code_format is None:
         return Operand(tensor.wire_bits, tensor.is_signed)
-    return float_operand(tensor.format, where)
+    return float_operand(tensor.code_format, where)
+
+
+def wire_words(tensor: TensorType, levels: IntArray) -> IntArray:
+    """The patterns, unsigned, that a stream carries for levels.
+
+    Raises:
+        FormatError: a level is none of the stream's format.
+    """
+    if tensor.format is not None and tensor.is_coded:
+        return tensor.format.to_bits(tensor.format.codes(levels))
+    return np.asarray(levels & ((1 << tensor.wire_bits) - 1))
 
 
 @dataclass(frozen=True)
@@ -275,6 +290,32 @@ class Product:
             return self.operand_bits + 1
         return self.operand_bits + (self.weight.width if self.dsp else 2)
 
+    @property
+    def cells(self) -> int:
+        """Bits of adders of one multiplication in LUTs; the signs' adder, too, with a float."""
+        if self.xnor:
+            return 1
+        if self.is_float:
+            plain = self.dsp or self.factor == 1
+            return self.operand_bits + (0 if plain else self.factor * (self.operand_bits + 1))
+        if self.one_bit:
+            return self.operand_bits + 1
+        return 0 if self.dsp else self.weight.width * (self.operand_bits + 1)
+
+    @property
+    def shifter(self) -> int:
+        """Bits of the multiplexers, of two inputs each, that move a product to its place."""
+        return self.term_bits * (self.act.reach + self.weight.reach).bit_length()
+
+    def dsp_count(self, family: str) -> float:
+        """Hardware multipliers of one product."""
+        return dsp_count(family, self.operand_bits, self.factor) if self.dsp else 0.0
+
+    def table_luts(self, family: str) -> float:
+        """LUTs of one copy of a codebook's table."""
+        weight = self.weight
+        return rom_luts(family, 1 << weight.index, weight.width) if weight.index else 0.0
+
     def parameters(self) -> Mapping[str, int | str]:
         """Parameters of `matvec` and `depthwise` that say what the operands are."""
         act, weight = self.act, self.weight
@@ -294,4 +335,14 @@ class Product:
         return own
 
 
-__all__ = ["Operand", "Product", "float_operand", "stream_operand", "weight_operand"]
+__all__ = [
+    "DENORMAL",
+    "POWER",
+    "ZERO",
+    "Operand",
+    "Product",
+    "float_operand",
+    "stream_operand",
+    "weight_operand",
+    "wire_words",
+]

@@ -29,13 +29,9 @@ def check_styles(node: Node) -> None:
 def check_weight_format(node: Node, weight: IntArray) -> None:
     """Raises GraphError unless every weight is a level of the node's weight format."""
     kind = parse_format(node.string("weight_format"))
-    low, high = int(weight.min()), int(weight.max())
-    need(
-        kind.min_level <= low and high <= kind.max_level,
-        f"weights [{low}, {high}] exceed {kind.name}",
-    )
-    bipolar = kind.name == "bipolar"
-    need(not bipolar or bool((weight != 0).all()), "a bipolar weight cannot be 0")
+    known = kind.contains(weight)
+    stray = "" if known.all() else f"{weight[~known].flat[0]} "
+    need(bool(known.all()), f"weight {stray}is no level of {kind.name}")
 
 
 def _depthwise_sizes(node: Node) -> tuple[int, int]:

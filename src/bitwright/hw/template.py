@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from bitwright.errors import ModelError
+from bitwright.formats import parse_format
 from bitwright.hw.blocks.requant import MAX_OUT_BITS, ROUNDINGS
 from bitwright.hw.blocks.threshold import MAX_BITS
 from bitwright.hw.dialect import HARDWARE
+from bitwright.hw.operands import stream_operand, weight_operand
 from bitwright.ir import Attr, Graph, GraphBuilder, IntArray, Node
 
 
@@ -32,8 +34,34 @@ def template(graph: Graph) -> Graph:
                 where=node.source or node.name,
                 hint=f"operations with hardware are {', '.join(sorted(_MAPPERS))}",
             )
+        _check_codes(node, graph)
         _MAPPERS[node.op](node, streams)
     return builder.finish(*(streams.outputs[edge] for edge in graph.outputs))
+
+
+# What moves values without computing with them, compares them, or multiplies them.
+_TAKES_CODES = frozenset({"conv", "dense", "max_pool", "space_to_depth", "upsample", "flatten"})
+
+
+def _check_codes(node: Node, graph: Graph) -> None:
+    """Streams of unevenly spaced levels carry codes, which few blocks can read.
+
+    Raises:
+        ModelError: this one cannot.
+    """
+    where = node.source or node.name
+    for edge in node.inputs:
+        kind = graph.types[edge]
+        if kind.code_format is None:
+            continue
+        if node.op not in _TAKES_CODES:
+            raise ModelError(
+                f"{node.op} of {kind.code_format.name} numbers has no hardware",
+                where=where,
+                hint=f"only {', '.join(sorted(_TAKES_CODES))} take them; use an integer format "
+                "for the activation in front",
+            )
+        stream_operand(kind, where)
 
 
 class _Streams:
@@ -121,9 +149,10 @@ def _add_border(node: Node, streams: _Streams, stream: str, value: int, span: in
             where=node.source or node.name,
             hint=f"use a padding below {span}",
         )
-    if streams.builder.types[stream].is_bipolar and value not in (-1, 1):
+    kind = streams.builder.types[stream].format
+    if kind is not None and not bool(kind.contains(value).all()):
         raise ModelError(
-            "a bipolar image has no level 0 to pad with",
+            f"an image of format {kind.name} has no level {value} to pad with",
             where=node.source or node.name,
             hint="use an activation format with a zero in front of this layer, or no padding",
         )
@@ -172,6 +201,7 @@ def _map_conv(node: Node, streams: _Streams) -> None:
     """A window and a matrix unit; one unit a channel where each output channel reads one input
     channel of its own.
     """
+    _check_weights(node)
     weight, groups = node.params["weight"], node.integer("groups")
     rows, kernel_h, kernel_w, columns = weight.shape
     depthwise = groups > 1 and columns == 1 and rows == groups
@@ -212,7 +242,14 @@ def _add_matvec(
     )
 
 
+def _check_weights(node: Node) -> None:
+    """Raises ModelError unless there is a multiplier for the node's weights."""
+    kind = parse_format(node.string("weight_format"))
+    weight_operand(kind, node.params["weight"], node.source or node.name)
+
+
 def _map_dense(node: Node, streams: _Streams) -> None:
+    _check_weights(node)
     stream = streams.take(node)
     streams.define(node.output, lambda name: _add_matvec(node, streams, stream, name, node.params))
 
@@ -223,14 +260,14 @@ def _map_activation(node: Node, streams: _Streams) -> None:
     Raises:
         ModelError: it is not.
     """
-    tensor = streams.graph.types[node.inputs[0]]
     output = streams.graph.types[node.output]
     where = node.source or node.name
-    if tensor.is_bipolar:
+    _check_activation(node, streams)
+    if output.code_format is not None:
         raise ModelError(
-            f"{node.op} of a bipolar tensor has no hardware",
+            f"{node.op} to {node.string('format')} has no hardware",
             where=where,
-            hint="remove this activation: its input has two values only",
+            hint="requant_float makes minifloats, lookup any format",
         )
     if node.op == "threshold":
         count = int(node.params["thresholds"].shape[1])
@@ -253,6 +290,34 @@ def _map_activation(node: Node, streams: _Streams) -> None:
             hint=f"at most {MAX_OUT_BITS} bits; rounding {', '.join(ROUNDINGS)}",
         )
     _map_same(node, streams)
+
+
+def _map_requant_float(node: Node, streams: _Streams) -> None:
+    """A requantization to a minifloat.
+
+    Raises:
+        ModelError: its rounding or its limits have no hardware.
+    """
+    where = node.source or node.name
+    lo, hi = node.integer("lo"), node.integer("hi")
+    if node.string("rounding") not in ROUNDINGS or not lo <= 0 <= hi:
+        raise ModelError(
+            f"no hardware requantizes to {node.string('format')} within {lo} .. {hi} by "
+            f"{node.string('rounding')}",
+            where=where,
+            hint=f"limits on both sides of 0; rounding {', '.join(ROUNDINGS)}",
+        )
+    _check_activation(node, streams)
+    _map_same(node, streams)
+
+
+def _check_activation(node: Node, streams: _Streams) -> None:
+    if streams.graph.types[node.inputs[0]].is_bipolar:
+        raise ModelError(
+            f"{node.op} of a bipolar tensor has no hardware",
+            where=node.source or node.name,
+            hint="remove this activation: its input has two values only",
+        )
 
 
 def _map_same(node: Node, streams: _Streams) -> None:
@@ -341,6 +406,7 @@ _MAPPERS: dict[str, Callable[[Node, _Streams], None]] = {
     "dense": _map_dense,
     "threshold": _map_activation,
     "requant": _map_activation,
+    "requant_float": _map_requant_float,
     "lookup": _map_same,
     "max_pool": _map_max_pool,
     "sum_pool": _map_sum_pool,

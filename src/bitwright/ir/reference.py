@@ -16,7 +16,8 @@ def check_levels(name: str, tensor_type: TensorType, levels: IntArray) -> IntArr
     """Levels as int64 ``(N, *shape)``, checked against the type.
 
     Raises:
-        GraphError: wrong shape, not integers, outside the interval, or 0 in a bipolar tensor.
+        GraphError: wrong shape, not integers, outside the interval, or no level of the format (0 in
+            a bipolar tensor, a number between two minifloats).
     """
     array = np.asarray(levels)
     if not np.issubdtype(array.dtype, np.integer):
@@ -35,6 +36,12 @@ def check_levels(name: str, tensor_type: TensorType, levels: IntArray) -> IntArr
         )
     if tensor_type.is_bipolar and not bool((array != 0).all()):
         raise GraphError("a bipolar tensor holds -1 and +1 only, got 0", where=name)
+    if tensor_type.code_format is not None:
+        known = tensor_type.code_format.contains(array)
+        if not known.all():
+            raise GraphError(
+                f"{array[~known].flat[0]} is no level of {tensor_type.code_format.name}", where=name
+            )
     return array
 
 
@@ -63,6 +70,10 @@ def random_feeds(graph: Graph, count: int, rng: np.random.Generator) -> dict[str
         kind = graph.types[edge]
         if kind.is_bipolar:
             feeds[edge] = rng.integers(0, 2, (count, *kind.shape)) * 2 - 1
+        elif kind.code_format is not None:
+            grid = kind.code_format.grid()
+            inside = grid[(grid >= kind.lo) & (grid <= kind.hi)]
+            feeds[edge] = rng.choice(inside, (count, *kind.shape))
         else:
             feeds[edge] = rng.integers(kind.lo, kind.hi + 1, (count, *kind.shape))
     return feeds

@@ -78,7 +78,12 @@ class TensorType:
         """Streams carry codes of the format instead of the levels as numbers: bipolar, and every
         format of unevenly spaced levels.
         """
-        return self.format is not None and (self.is_bipolar or not self.format.uniform)
+        return self.is_bipolar or self.code_format is not None
+
+    @property
+    def code_format(self) -> Format | None:
+        """The format of a stream's codes; None where it carries numbers or single bits."""
+        return None if self.format is None or self.format.uniform else self.format
 
     @property
     def is_signed(self) -> bool:
@@ -88,9 +93,9 @@ class TensorType:
     @property
     def wire_bits(self) -> int:
         """Bits of one lane on a stream: those of a code, else derived from the interval."""
-        if self.format is not None and self.is_coded:
-            return self.format.bits
-        return bits_for_interval(self.lo, self.hi)
+        if self.code_format is not None:
+            return self.code_format.bits
+        return 1 if self.is_bipolar else bits_for_interval(self.lo, self.hi)
 
     def __str__(self) -> str:
         name = "int" if self.format is None else self.format.name

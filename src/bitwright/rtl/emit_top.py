@@ -31,6 +31,7 @@ class TopPort:
     def to_json(self) -> dict[str, object]:
         """The entry of design.json."""
         kind = self.port.type
+        codes = {} if kind.code_format is None else {"codes": kind.code_format.name}
         return {
             "name": self.name,
             "tensor": self.edge,
@@ -40,6 +41,7 @@ class TopPort:
             "beats": self.port.beats,
             "signed": kind.is_signed,
             "bipolar": kind.is_bipolar,
+            **codes,
         }
 
 

@@ -3,8 +3,8 @@
 
 A frame's elements (NHWC order, channel fastest) are cut into beats of ``lanes`` elements; lane 0
 lies in the least significant bits; each lane has ``lane_bits`` bits: two's complement if signed,
-else unsigned, or one bit (1 = +1, 0 = -1) if bipolar. A beat is stored little endian in
-``ceil(width / 8)`` bytes, padding bits zero.
+else unsigned, or one bit (1 = +1, 0 = -1) if bipolar, or the code of a format. A beat is stored
+little endian in ``ceil(width / 8)`` bytes, padding bits zero.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.errors import GraphError
+from bitwright.formats import Format
 
 Levels = NDArray[np.int64]
 Beats = NDArray[np.uint8]
@@ -33,6 +34,7 @@ class StreamSpec:
         width: bits of the data signal, at least ``lanes * lane_bits``.
         signed: elements are two's complement.
         bipolar: elements are -1 and +1, on one bit.
+        codes: elements are codes of this format, as wide as a lane; None: numbers.
     """
 
     lanes: int
@@ -41,6 +43,7 @@ class StreamSpec:
     width: int
     signed: bool = False
     bipolar: bool = False
+    codes: Format | None = None
 
     def __post_init__(self) -> None:
         if min(self.lanes, self.lane_bits, self.beats) < 1 or self.lane_bits > 63:
@@ -49,6 +52,8 @@ class StreamSpec:
             raise GraphError(f"{self.lanes} lanes of {self.lane_bits} bits do not fit: {self}")
         if self.bipolar and self.lane_bits != 1:
             raise GraphError(f"a bipolar lane has one bit: {self}")
+        if self.codes is not None and self.codes.bits != self.lane_bits:
+            raise GraphError(f"a code of {self.codes.name} has {self.codes.bits} bits: {self}")
 
     @property
     def beat_bytes(self) -> int:
@@ -63,6 +68,8 @@ class StreamSpec:
         """Smallest and largest level of a lane."""
         if self.bipolar:
             return -1, 1
+        if self.codes is not None:
+            return self.codes.min_level, self.codes.max_level
         if self.signed:
             return -(1 << (self.lane_bits - 1)), (1 << (self.lane_bits - 1)) - 1
         return 0, (1 << self.lane_bits) - 1
@@ -73,6 +80,7 @@ def pack(spec: StreamSpec, levels: Levels) -> Beats:
 
     Raises:
         GraphError: a frame has the wrong number of elements, or a level does not fit a lane.
+        FormatError: a level is none of the lanes' format.
     """
     frames = levels.shape[0]
     if levels.size != frames * spec.frame_elements:
@@ -82,6 +90,8 @@ def pack(spec: StreamSpec, levels: Levels) -> Beats:
     flat = np.ascontiguousarray(levels, dtype=np.int64).reshape(-1, spec.lanes)
     _check_levels(spec, flat)
     codes = (flat + 1) >> 1 if spec.bipolar else flat
+    if spec.codes is not None:
+        codes = spec.codes.to_bits(spec.codes.codes(flat))
     out = np.zeros((flat.shape[0], spec.beat_bytes), dtype=np.uint8)
     if spec.lane_bits % 8 == 0 or spec.lanes == 1:
         _pack_bytes(spec, codes, out)
@@ -108,6 +118,7 @@ def unpack(spec: StreamSpec, beats: Beats) -> Levels:
 
     Raises:
         GraphError: the array is not a whole number of frames.
+        FormatError: a lane holds a code that is no number.
     """
     if beats.ndim != 2 or beats.shape[1] != spec.beat_bytes or beats.shape[0] % spec.beats:
         raise GraphError(
@@ -124,6 +135,8 @@ def unpack(spec: StreamSpec, beats: Beats) -> Levels:
     codes = wide.view("<i8").reshape(-1, spec.lanes).astype(np.int64)
     if spec.bipolar:
         codes = 2 * codes - 1
+    elif spec.codes is not None:
+        codes = spec.codes.levels(spec.codes.from_bits(codes))
     elif spec.signed:
         codes -= (codes >> (spec.lane_bits - 1)) << spec.lane_bits
     return codes.reshape(beats.shape[0] // spec.beats, spec.frame_elements)

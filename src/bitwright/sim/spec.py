@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.errors import GraphError
+from bitwright.formats import parse_format
 from bitwright.sim.beats import StreamSpec
 from bitwright.sim.memory import MemoryPort, memory_port
 
@@ -121,6 +122,7 @@ def _port(entry: dict[str, Any]) -> Port:
             width=int(entry["width"]),
             signed=bool(entry.get("signed", False)),
             bipolar=bool(entry.get("bipolar", False)),
+            codes=parse_format(str(entry["codes"])) if entry.get("codes") else None,
         ),
         data=str(signals["data"]),
         valid=str(signals["valid"]),

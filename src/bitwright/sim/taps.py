@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -157,9 +157,7 @@ def _read(folder: Path, number: int, tap: Tap) -> Tapped:
 
 def _any_frame(spec: StreamSpec, beats: int) -> StreamSpec:
     """The same layout with as many beats a frame as there are."""
-    return StreamSpec(
-        spec.lanes, spec.lane_bits, max(1, beats), spec.width, spec.signed, spec.bipolar
-    )
+    return replace(spec, beats=max(1, beats))
 
 
 def _beats(text: bytes, spec: StreamSpec) -> NDArray[np.uint8]:

@@ -86,6 +86,7 @@ def _tap(top: Top, edge: str, port: Port) -> Tap:
         width=port.width,
         signed=kind.is_signed,
         bipolar=kind.is_bipolar,
+        codes=kind.code_format,
     )
     return Tap(edge, top.streams[edge], spec)
 

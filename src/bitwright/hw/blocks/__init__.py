@@ -11,7 +11,7 @@ from bitwright.hw.blocks.matvec import MatVec
 from bitwright.hw.blocks.pad import Pad
 from bitwright.hw.blocks.plumbing import Dwc, Fifo, Flatten, Fork
 from bitwright.hw.blocks.pool import PoolMax, PoolSum
-from bitwright.hw.blocks.requant import Requant
+from bitwright.hw.blocks.requant import Requant, RequantFloat
 from bitwright.hw.blocks.threshold import Threshold
 from bitwright.hw.blocks.top_k import TopK
 from bitwright.hw.blocks.upsample import Upsample
@@ -25,6 +25,7 @@ BLOCKS: dict[str, type[Block]] = {
     "depthwise": Depthwise,
     "threshold": Threshold,
     "requant": Requant,
+    "requant_float": RequantFloat,
     "pool_max": PoolMax,
     "pool_sum": PoolSum,
     "lookup": Lookup,
@@ -72,6 +73,7 @@ __all__ = [
     "PoolSum",
     "Port",
     "Requant",
+    "RequantFloat",
     "Threshold",
     "Times",
     "TopK",

@@ -5,25 +5,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
 from typing import final
 
 import numpy as np
 
 from bitwright.errors import GraphError
 from bitwright.figures import Resources
-from bitwright.formats import parse_format
 from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, pe_foldings
+from bitwright.hw.blocks.matvec import node_weights
 from bitwright.hw.memory import (
     STYLE_CODES,
     Memory,
-    dsp_count,
     pack_lanes,
     rom_luts,
     rom_resources,
     rom_style,
     unpack_lanes,
 )
+from bitwright.hw.operands import Product, stream_operand
 from bitwright.ir import IntArray, Node, bits_for_interval
 
 
@@ -65,36 +64,29 @@ class Depthwise(Block):
         return self.fold * self.window
 
     @cached_property
-    def weight_bipolar(self) -> bool:
-        return parse_format(self.node.string("weight_format")).name == "bipolar"
+    def product(self) -> Product:
+        """The products of a lane."""
+        act = stream_operand(self.input_type, self.node.source or self.name)
+        plain = Product(act, node_weights(self.node))
+        wanted = self.string("res_type") == "dsp" and not plain.one_bit
+        return Product(act, plain.weight, dsp=wanted)
 
-    def _signed_bits(self, name: str) -> int:
-        value = self.node.params[name]
-        return bits_for_interval(min(-1, int(value.min())), int(value.max()))
-
-    @cached_property
+    @property
     def weight_bits(self) -> int:
-        """Bits of one weight in the memory: those the actual weights need, two's complement."""
-        return 1 if self.weight_bipolar else self._signed_bits("weight")
+        """Bits of one weight in the memory: of its code, or those the actual numbers need."""
+        return self.product.weight.word
 
     @cached_property
     def bias_bits(self) -> int:
-        return self._signed_bits("bias") if "bias" in self.node.params else 1
-
-    @property
-    def one_bit(self) -> bool:
-        """One operand is bipolar: there is nothing to multiply."""
-        return self.weight_bipolar or self.input_type.is_bipolar
+        if "bias" not in self.node.params:
+            return 1
+        value = self.node.params["bias"]
+        return bits_for_interval(min(-1, int(value.min())), int(value.max()))
 
     @property
     def use_dsp(self) -> bool:
         """Whether the products are written as multiplications for the DSP blocks."""
-        return self.string("res_type") == "dsp" and not self.one_bit
-
-    @property
-    def digits(self) -> int:
-        """Partial products of one multiplication: two weight bits each, unless it is one piece."""
-        return 1 if self.use_dsp or self.one_bit else ceil(self.weight_bits / 2)
+        return self.product.dsp
 
     @property
     def macs(self) -> int:
@@ -102,7 +94,7 @@ class Depthwise(Block):
         return self.input_type.size
 
     def foldings(self) -> tuple[Fold, ...]:
-        kinds = ("lut",) if self.one_bit else ("lut", "dsp")
+        kinds = ("lut",) if self.product.one_bit else ("lut", "dsp")
         return tuple(
             Fold(
                 (*fold.attrs, ("ram_style", style), ("res_type", kind)),
@@ -116,7 +108,7 @@ class Depthwise(Block):
 
     def firing(self) -> Firing:
         steps = np.arange(self.inputs[0].beats, dtype=np.int64)
-        latency = 5 + (self.digits - 1).bit_length()
+        latency = 5 + self.product.latency
         return Firing(len(steps), steps, steps[self.window - 1 :: self.window], latency)
 
     def weight_memory(self) -> Memory:
@@ -124,17 +116,15 @@ class Depthwise(Block):
         words = self.weight.reshape(self.fold, self.pe, self.window).transpose(0, 2, 1)
         layout = (
             f"{self.name}: word fold*{self.window} + k, lane p is weight k of channel fold*PE + p, "
-            f"PE={self.pe}, {self.weight_bits} bits, "
-            + ("1 = +1, 0 = -1" if self.weight_bipolar else "two's complement")
+            f"PE={self.pe}, {self.weight_bits} bits, {self.product.weight.describe()}"
         )
-        codes = (words + 1) // 2 if self.weight_bipolar else words
-        return pack_lanes(codes.reshape(self.depth, self.pe), self.weight_bits, layout)
+        lanes = self.product.weight.words(words.reshape(self.depth, self.pe))
+        return pack_lanes(lanes, self.weight_bits, layout)
 
     def unpack_weight(self, memory: Memory) -> IntArray:
         """The ``(C, window)`` weights that a memory holds: inverse of `weight_memory`."""
-        lanes = unpack_lanes(memory, self.pe, signed=not self.weight_bipolar)
-        if self.weight_bipolar:
-            lanes = 2 * lanes - 1
+        weight = self.product.weight
+        lanes = weight.levels(unpack_lanes(memory, self.pe, signed=weight.words_signed))
         words = lanes.reshape(self.fold, self.window, self.pe)
         return words.transpose(0, 2, 1).reshape(self.weight.shape)
 
@@ -162,21 +152,22 @@ class Depthwise(Block):
         style = self.string("ram_style")
         cost = rom_resources(family, self.depth, self.pe * self.weight_bits, style)
         if self.use_dsp:
-            act = self.input_type.wire_bits + (not self.input_type.is_signed)
-            cost += Resources(dsp=self.pe * dsp_count(family, act, self.weight_bits))
+            cost += Resources(dsp=self.pe * self.product.dsp_count(family))
         return cost
 
     def features(self, family: str) -> dict[str, float]:
-        act = self.input_type.wire_bits + (not self.input_type.is_signed)
-        product = 0 if self.use_dsp else self.weight_bits * (act + 1)
-        width = act + (self.weight_bits if self.use_dsp else 2)
+        product = self.product
+        trees = 1 if product.is_float else product.digits
         bias = 0.0
         if "bias" in self.node.params:
             bias = rom_luts(family, self.fold, self.pe * self.bias_bits)
         return {
-            "product": self.pe * product,
-            "partial": self.pe * (self.digits - 1) * (width + 2 * self.digits),
+            "product": self.pe * product.cells,
+            "partial": self.pe * (trees - 1) * (product.term_bits + 2 * product.digits),
             "acc": self.pe * self.output_type.wire_bits,
+            "shift": self.pe * product.shifter,
+            "term": self.pe * product.term_bits if product.is_float else 0,
+            "table": self.pe * product.table_luts(family),
             "stream": self.inputs[0].width,
             "bias": bias,
             "counter": self.window.bit_length() + self.depth.bit_length(),
@@ -188,19 +179,15 @@ class Depthwise(Block):
             "Channels": self.output_type.channels,
             "PE": self.pe,
             "Window": self.window,
-            "WeightWidth": self.weight_bits,
-            "ActWidth": self.input_type.wire_bits,
+            **self.product.parameters(),
             "AccWidth": self.output_type.wire_bits,
             "AccSigned": int(self.output_type.is_signed),
-            "ActSigned": int(self.input_type.is_signed),
-            "WeightBipolar": int(self.weight_bipolar),
-            "ActBipolar": int(self.input_type.is_bipolar),
             "HasBias": int(has_bias),
             "BiasWidth": self.bias_bits,
             "UseDsp": int(self.use_dsp),
             "RomStyle": STYLE_CODES[self.string("ram_style")],
         }
-        memories = {"WeightFile": self.weight_memory()}
+        memories = {"WeightFile": self.weight_memory(), **self.product.weight.memories(self.name)}
         if has_bias:
             memories["BiasFile"] = self.bias_memory()
         return Instance("depthwise", parameters, memories)

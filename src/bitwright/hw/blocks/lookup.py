@@ -19,6 +19,7 @@ from bitwright.hw.memory import (
     pack_lanes,
     rom_luts,
 )
+from bitwright.hw.operands import wire_words
 from bitwright.ir import IntArray, Node
 
 
@@ -74,7 +75,7 @@ class Lookup(Block):
             level = np.where(code >> (bits - 1), code - (1 << bits), code) if kind.lo < 0 else code
         level = np.clip(level, kind.lo, kind.hi)
         out = self.node.params["table"][:, level - kind.lo]
-        return np.asarray((out + 1) // 2 if self.output_type.is_bipolar else out)
+        return wire_words(self.output_type, out)
 
     def table_memory(self) -> Memory:
         """Word code, or fold*2^bits + code; lane p holds the table of channel fold*PE + p."""

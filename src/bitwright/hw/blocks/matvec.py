@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import ceil
 from typing import final
 
 import numpy as np
@@ -17,7 +16,6 @@ from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, divisors
 from bitwright.hw.memory import (
     STYLE_CODES,
     Memory,
-    dsp_count,
     pack_lanes,
     packing,
     ram_resources,
@@ -26,6 +24,7 @@ from bitwright.hw.memory import (
     rom_style,
     unpack_lanes,
 )
+from bitwright.hw.operands import Operand, Product, stream_operand, weight_operand
 from bitwright.ir import IntArray, Node, bits_for_interval
 
 EXTERNAL = "external"
@@ -39,6 +38,17 @@ def _signed_bits(node: Node, name: str) -> int:
     """Bits in two's complement of every value of a parameter; a search asks for it very often."""
     value = node.params[name]
     return bits_for_interval(min(-1, int(value.min())), int(value.max()))
+
+
+@lru_cache(maxsize=64)
+def node_weights(node: Node) -> Operand:
+    """How the weights of a `matvec` or `depthwise` node are kept.
+
+    Raises:
+        ModelError: their format has no hardware.
+    """
+    kind = parse_format(node.string("weight_format"))
+    return weight_operand(kind, node.params["weight"], node.source or node.name)
 
 
 @final
@@ -93,13 +103,17 @@ class MatVec(Block):
         return self.groups * self.folds[0] * self.folds[1]
 
     @cached_property
-    def weight_bipolar(self) -> bool:
-        return parse_format(self.node.string("weight_format")).name == "bipolar"
+    def product(self) -> Product:
+        """The products of a processing element."""
+        act = stream_operand(self.input_type, self.node.source or self.name)
+        plain = Product(act, node_weights(self.node))
+        wanted = self.string("res_type") == "dsp" and not plain.one_bit
+        return Product(act, plain.weight, dsp=wanted)
 
-    @cached_property
+    @property
     def weight_bits(self) -> int:
-        """Bits of one weight in the memory: those the actual weights need, two's complement."""
-        return 1 if self.weight_bipolar else _signed_bits(self.node, "weight")
+        """Bits of one weight in the memory: of its code, or those the actual numbers need."""
+        return self.product.weight.word
 
     @property
     def word_bits(self) -> int:
@@ -114,30 +128,16 @@ class MatVec(Block):
     @property
     def use_dsp(self) -> bool:
         """Whether the products are written as multiplications for the DSP blocks."""
-        return self.string("res_type") == "dsp" and not self.one_bit
-
-    @property
-    def one_bit(self) -> bool:
-        """One operand is bipolar: there is nothing to multiply."""
-        return self.weight_bipolar or self.input_type.is_bipolar
-
-    @property
-    def xnor(self) -> bool:
-        return self.weight_bipolar and self.input_type.is_bipolar
+        return self.product.dsp
 
     @property
     def terms(self) -> int:
         """Leaves of one adder tree; a processing element has one tree per weight digit."""
-        return (self.simd + 1) // 2 if self.xnor else self.simd
-
-    @property
-    def digits(self) -> int:
-        """Partial products of one multiplication: two weight bits each, unless it is one piece."""
-        return 1 if self.use_dsp or self.one_bit else ceil(self.weight_bits / 2)
+        return (self.simd + 1) // 2 if self.product.xnor else self.simd
 
     def foldings(self) -> tuple[Fold, ...]:
         rows, columns = self.matrix
-        kinds = ("lut",) if self.one_bit else ("lut", "dsp")
+        kinds = ("lut",) if self.product.one_bit else ("lut", "dsp")
         styles = ("auto",) if self.external else ("distributed", "block")
         where = (("mem_mode", EXTERNAL),) if self.external else ()
         return tuple(
@@ -162,7 +162,7 @@ class MatVec(Block):
         vector = np.arange(self.vectors, dtype=np.int64)[:, None] * per_vector
         consume = vector + np.arange(synapse, dtype=np.int64)
         produce = vector + (np.arange(neuron, dtype=np.int64) + 1) * synapse - 1
-        latency = 5 + (self.terms - 1).bit_length() + (self.digits - 1).bit_length()
+        latency = 5 + (self.terms - 1).bit_length() + self.product.latency
         return Firing(self.vectors * per_vector, consume.ravel(), produce.ravel(), latency)
 
     @property
@@ -181,19 +181,15 @@ class MatVec(Block):
         layout = (
             f"{self.name}: word {group}, SF={synapse}, NF={neuron}; lane p*SIMD + s, "
             f"PE={self.pe}, SIMD={self.simd}, {self.weight_bits} bits a weight, "
-            + ("1 = +1, 0 = -1" if self.weight_bipolar else "two's complement")
+            + self.product.weight.describe()
         )
-        if self.weight_bipolar:
-            return pack_lanes((lanes + 1) // 2, 1, layout)
-        return pack_lanes(lanes, self.weight_bits, layout)
+        return pack_lanes(self.product.weight.words(lanes), self.weight_bits, layout)
 
     def unpack_weight(self, memory: Memory) -> IntArray:
         """The ``(groups * MH, MW)`` weights that a memory holds: inverse of `weight_memory`."""
-        synapse = self.folds[1]
-        lanes = unpack_lanes(memory, self.pe * self.simd, signed=not self.weight_bipolar)
-        if self.weight_bipolar:
-            lanes = 2 * lanes - 1
-        words = lanes.reshape(-1, synapse, self.pe, self.simd).transpose(0, 2, 1, 3)
+        synapse, weight = self.folds[1], self.product.weight
+        lanes = unpack_lanes(memory, self.pe * self.simd, signed=weight.words_signed)
+        words = weight.levels(lanes).reshape(-1, synapse, self.pe, self.simd).transpose(0, 2, 1, 3)
         return words.reshape(self.weight.shape)
 
     @cached_property
@@ -228,9 +224,7 @@ class MatVec(Block):
         if self.folds[0] > 1:
             cost += ram_resources(family, self.folds[1], self.inputs[0].width, "auto")
         if self.use_dsp:
-            products = self.pe * self.simd
-            act = self.input_type.wire_bits + (not self.input_type.is_signed)
-            cost += Resources(dsp=products * dsp_count(family, act, self.weight_bits))
+            cost += Resources(dsp=self.pe * self.simd * self.product.dsp_count(family))
         return cost
 
     @property
@@ -254,32 +248,24 @@ class MatVec(Block):
 
     def features(self, family: str) -> dict[str, float]:
         """Bits of products, of adders and of registers, per processing element times PE."""
-        act = self.input_type.wire_bits + (not self.input_type.is_signed)
-        factor = self.weight_bits
-        acc = self.output_type.wire_bits
-        terms = self.terms
-        if self.xnor:
-            product, term = self.simd, 3
-        elif self.one_bit:
-            wide = factor if self.input_type.is_bipolar else act
-            product, term = self.simd * (wide + 1), wide + 1
-        elif self.use_dsp:
-            product, term = 0, act + factor
-        else:
-            product, term = self.simd * factor * (act + 1), act + 2
-        adders, count, width = 0, terms, term
+        product = self.product
+        adders, count, width = 0, self.terms, product.term_bits
+        trees = 1 if product.is_float else product.digits
         while count > 1:
-            adders += self.digits * (count // 2) * (width + 1)
+            adders += trees * (count // 2) * (width + 1)
             count, width = (count + 1) // 2, width + 1
-        partial = (self.digits - 1) * (width + 2 * self.digits)
+        partial = (trees - 1) * (width + 2 * product.digits)
         bias = 0.0
         if "bias" in self.node.params:
             bias = rom_luts(family, self.groups * self.folds[0], self.pe * self.bias_bits)
         return {
-            "product": self.pe * product,
+            "product": self.pe * self.simd * product.cells,
             "partial": self.pe * partial,
             "adder": self.pe * adders,
-            "acc": self.pe * acc,
+            "acc": self.pe * self.output_type.wire_bits,
+            "shift": self.pe * self.simd * product.shifter,
+            "term": self.pe * self.simd * product.term_bits if product.is_float else 0,
+            "table": self.pe * self.simd * product.table_luts(family),
             "stream": self.inputs[0].width * (2 if self.folds[0] > 1 else 1),
             "bias": bias,
             "counter": sum(n.bit_length() for n in (*self.folds, self.depth)),
@@ -294,18 +280,16 @@ class MatVec(Block):
             "MH": rows,
             "PE": self.pe,
             "SIMD": self.simd,
-            "WeightWidth": self.weight_bits,
-            "ActWidth": self.input_type.wire_bits,
+            **self.product.parameters(),
             "AccWidth": self.output_type.wire_bits,
             "AccSigned": int(self.output_type.is_signed),
-            "ActSigned": int(self.input_type.is_signed),
-            "WeightBipolar": int(self.weight_bipolar),
-            "ActBipolar": int(self.input_type.is_bipolar),
             "HasBias": int(has_bias),
             "BiasWidth": self.bias_bits,
             "UseDsp": int(self.use_dsp),
         }
-        memories = {"BiasFile": self.bias_memory()} if has_bias else {}
+        memories = self.product.weight.memories(self.name)
+        if has_bias:
+            memories["BiasFile"] = self.bias_memory()
         if self.external:
             return Instance("matvec_stream", parameters, memories)
         parameters["RomStyle"] = STYLE_CODES[self.string("ram_style")]

@@ -9,6 +9,7 @@ from typing import final
 import numpy as np
 
 from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, divisors
+from bitwright.hw.operands import wire_words
 
 
 @final
@@ -38,10 +39,8 @@ class Pad(Block):
 
     def pad_code(self) -> int:
         """Wire pattern of one beat of the border."""
-        value, bits = self.node.integer("value"), self.output_type.wire_bits
-        if self.output_type.is_bipolar:
-            value = (value + 1) // 2
-        lane = value & ((1 << bits) - 1)
+        bits = self.output_type.wire_bits
+        lane = int(wire_words(self.output_type, np.array(self.node.integer("value"))))
         return sum(lane << (i * bits) for i in range(self.lanes[0]))
 
     def features(self, family: str) -> dict[str, float]:

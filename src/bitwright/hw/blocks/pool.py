@@ -78,6 +78,8 @@ class PoolMax(_Pool):
     def instance(self) -> Instance:
         kind = self.input_type
         types = {"ElemWidth": kind.wire_bits, "ElemSigned": int(kind.is_signed)}
+        if kind.code_format is not None:
+            types["ElemCode"] = 1
         return self._instance("pool_max", types)
 
 

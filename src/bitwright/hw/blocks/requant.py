@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`requant`: multiply, add, shift, round, clip."""
+"""`requant` and `requant_float`: multiply, add, shift, round, clip; to integers and to floats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import final
 
 import numpy as np
 
+from bitwright.errors import GraphError
 from bitwright.figures import Resources
+from bitwright.formats import MinifloatFormat
 from bitwright.hw.blocks.base import (
     Block,
     Firing,
@@ -28,16 +30,18 @@ from bitwright.hw.memory import (
     pack_lanes,
     rom_luts,
 )
+from bitwright.hw.operands import DENORMAL, ZERO
 from bitwright.ir import Node, bits_for_interval
 
 ROUNDINGS = {"half_even": 0, "half_up": 2, "floor": 3}
 MAX_OUT_BITS = 30
 
 
-@final
 @dataclass(frozen=True)
-class Requant(Block):
-    """`clip(round_shift(x * m + o, shift), lo, hi)`; module `requant`."""
+class _Requant(Block):
+    """Module `requant`; a multiplier that is the same power of two for all channels is wires."""
+
+    LATENCY = 7
 
     @property
     def pe(self) -> int:
@@ -58,9 +62,17 @@ class Requant(Block):
         """Beats after which the tables repeat."""
         return self.rows // self.pe
 
+    @cached_property
+    def power(self) -> int:
+        """k, if every channel's multiplier is 2^k; else -1."""
+        values = self.node.params["multiplier"]
+        first = int(values[0])
+        same = first > 0 and first & (first - 1) == 0 and bool((values == first).all())
+        return first.bit_length() - 1 if same else -1
+
     @property
     def use_dsp(self) -> bool:
-        return self.string("res_type") == "dsp"
+        return self.string("res_type") == "dsp" and self.power < 0
 
     @property
     def in_luts(self) -> bool:
@@ -69,17 +81,18 @@ class Requant(Block):
     @property
     def terms(self) -> int:
         """Partial products of one multiplication."""
-        return 1 if self.use_dsp else ceil(self.multiplier_bits / 2)
+        return 1 if self.use_dsp or self.power >= 0 else ceil(self.multiplier_bits / 2)
 
     def foldings(self) -> tuple[Fold, ...]:
+        kinds = ("lut",) if self.power >= 0 else ("lut", "dsp")
         return tuple(
             Fold((*fold.attrs, ("res_type", kind)), fold.lanes_in, fold.lanes_out)
             for fold in pe_foldings(self.input_type.channels)
-            for kind in ("lut", "dsp")
+            for kind in kinds
         )
 
     def firing(self) -> Firing:
-        return one_to_one(self.inputs[0].beats, 7 + (self.terms - 1).bit_length())
+        return one_to_one(self.inputs[0].beats, self.LATENCY + (self.terms - 1).bit_length())
 
     def _signed_bits(self, name: str) -> int:
         value = self.node.params[name]
@@ -87,7 +100,8 @@ class Requant(Block):
 
     @cached_property
     def multiplier_bits(self) -> int:
-        return self._signed_bits("multiplier")
+        """Bits of a multiplier in the memory; none of a power of two."""
+        return 0 if self.power >= 0 else self._signed_bits("multiplier")
 
     @cached_property
     def offset_bits(self) -> int:
@@ -103,7 +117,7 @@ class Requant(Block):
         return pack_lanes(value.reshape(self.fold, self.pe), width, layout)
 
     def rom_cost(self, family: str, *, in_luts: bool) -> Resources:
-        widths = (self.pe * self.multiplier_bits, self.pe * self.offset_bits)
+        widths = [self.pe * bits for bits in (self.multiplier_bits, self.offset_bits) if bits]
         if in_luts:
             return Resources(lut=sum(rom_luts(family, self.fold, width) for width in widths))
         return Resources(bram=sum(bram_count(family, self.fold, width) for width in widths))
@@ -122,7 +136,7 @@ class Requant(Block):
 
     def features(self, family: str) -> dict[str, float]:
         x_bits = self.input_type.wire_bits + (not self.input_type.is_signed)
-        product = x_bits + self.multiplier_bits
+        product = self.product_bits
         wide = max(product, self.offset_bits, self.node.integer("shift")) + 2
         return {
             "product": 0 if self.use_dsp else self.pe * self.multiplier_bits * (x_bits + 1),
@@ -132,26 +146,73 @@ class Requant(Block):
             "out": self.outputs[0].width,
         }
 
+    @property
+    def product_bits(self) -> int:
+        x_bits = self.input_type.wire_bits + (not self.input_type.is_signed)
+        return x_bits + (self.power if self.power >= 0 else self.multiplier_bits)
+
+    def _instance(self, result: dict[str, int | str]) -> Instance:
+        parameters: dict[str, int | str] = {
+            "Channels": self.rows,
+            "PE": self.pe,
+            "InWidth": self.input_type.wire_bits,
+            "InSigned": int(self.input_type.is_signed),
+            "MulWidth": max(1, self.multiplier_bits),
+            "OffsetWidth": self.offset_bits,
+            "Shift": self.node.integer("shift"),
+            "OutWidth": self.output_type.wire_bits,
+            **result,
+            "Rounding": ROUNDINGS[self.node.string("rounding")],
+            "UseDsp": int(self.use_dsp),
+            "RomStyle": 2 if self.in_luts else 1,
+        }
+        memories = {"OffsetFile": self.memory("offset", self.offset_bits)}
+        if self.power >= 0:
+            parameters["Power"] = self.power
+        else:
+            memories["MulFile"] = self.memory("multiplier", self.multiplier_bits)
+        return Instance("requant", parameters, memories)
+
+
+@final
+@dataclass(frozen=True)
+class Requant(_Requant):
+    """`clip(round_shift(x * m + o, shift), lo, hi)`."""
+
     def instance(self) -> Instance:
-        return Instance(
-            "requant",
+        return self._instance({"OutLo": self.node.integer("lo"), "OutHi": self.node.integer("hi")})
+
+
+@final
+@dataclass(frozen=True)
+class RequantFloat(_Requant):
+    """`x * m + o`, rounded once to the code of a minifloat, within lo .. hi."""
+
+    LATENCY = 10
+
+    @property
+    def kind(self) -> MinifloatFormat:
+        kind = self.output_type.format
+        if not isinstance(kind, MinifloatFormat):
+            name = None if kind is None else kind.name
+            raise GraphError(f"{name} is no minifloat", where=self.name)
+        return kind
+
+    def features(self, family: str) -> dict[str, float]:
+        own = _Requant.features(self, family)
+        wide = max(self.product_bits, self.offset_bits, self.node.integer("shift")) + 2
+        # The barrel shifter that brings the leading one to the top.
+        return {**own, "shift": self.pe * wide * wide.bit_length()}
+
+    def instance(self) -> Instance:
+        kind = self.kind
+        magnitudes = (1 << (kind.bits - 1)) - 1
+        low, high = (int(kind.codes(self.node.integer(name))) & magnitudes for name in ("lo", "hi"))
+        return self._instance(
             {
-                "Channels": self.rows,
-                "PE": self.pe,
-                "InWidth": self.input_type.wire_bits,
-                "InSigned": int(self.input_type.is_signed),
-                "MulWidth": self.multiplier_bits,
-                "OffsetWidth": self.offset_bits,
-                "Shift": self.node.integer("shift"),
-                "OutWidth": self.output_type.wire_bits,
-                "OutLo": self.node.integer("lo"),
-                "OutHi": self.node.integer("hi"),
-                "Rounding": ROUNDINGS[self.node.string("rounding")],
-                "UseDsp": int(self.use_dsp),
-                "RomStyle": 2 if self.in_luts else 1,
-            },
-            {
-                "MulFile": self.memory("multiplier", self.multiplier_bits),
-                "OffsetFile": self.memory("offset", self.offset_bits),
-            },
+                "OutLo": -low,
+                "OutHi": high,
+                "OutMant": kind.mantissa,
+                "OutLow": DENORMAL if kind.denormals else ZERO,
+            }
         )

@@ -2,7 +2,8 @@
 // Maximum over Window pixels of Fold beats each (the order stream_window gives: pixel, then
 // fold), element by element over PE elements of ElemWidth bits. One input beat a cycle:
 // Window*Fold cycles for each output pixel of Fold beats; the beat that completes an output is
-// accepted 3 cycles before it appears. Bipolar elements are 1-bit unsigned.
+// accepted 3 cycles before it appears. Bipolar elements are 1-bit unsigned; elements that are codes
+// of sign and magnitude (ElemCode) compare as these.
 `default_nettype none
 module pool_max #(
   parameter int Window     = 4,
@@ -10,6 +11,7 @@ module pool_max #(
   parameter int PE         = 1,
   parameter int ElemWidth  = 4,
   parameter bit ElemSigned = 1'b0,
+  parameter bit ElemCode   = 1'b0,
   parameter int RamStyle   = 0
 ) (
   input  logic                    clk_i,
@@ -23,6 +25,9 @@ module pool_max #(
 );
   if (Window < 1 || Fold < 1 || PE < 1 || ElemWidth < 1) begin : gen_check
     $error("pool_max: sizes must be at least 1");
+  end
+  if (ElemCode && ElemWidth < 2) begin : gen_check_code
+    $error("pool_max: a code has a sign and a magnitude");
   end
 
   localparam int DataWidth   = PE * ElemWidth;
@@ -71,7 +76,13 @@ module pool_max #(
 
     assign now = data1_q[p*ElemWidth +: ElemWidth];
     assign old = best_old[p*ElemWidth +: ElemWidth];
-    if (ElemSigned) begin : gen_signed
+    if (ElemCode) begin : gen_code
+      // A negative code is the smaller the larger its magnitude: turned round, codes ascend.
+      logic [ElemWidth-1:0] now_key, old_key;
+      assign now_key = {~now[ElemWidth-1], now[ElemWidth-2:0] ^ {ElemWidth-1{now[ElemWidth-1]}}};
+      assign old_key = {~old[ElemWidth-1], old[ElemWidth-2:0] ^ {ElemWidth-1{old[ElemWidth-1]}}};
+      assign wins = now_key > old_key;
+    end else if (ElemSigned) begin : gen_signed
       assign wins = $signed(now) > $signed(old);
     end else begin : gen_unsigned
       assign wins = now > old;

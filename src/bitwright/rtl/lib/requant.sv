@@ -3,7 +3,10 @@
 // per channel from ROMs. PE channels a beat, Channels/PE beats a pixel, one beat a cycle.
 // Channels = PE also serves values shared by all channels.
 // Rounding: 0 half_even, 1 half_away, 2 half_up, 3 floor, 4 ceil.
-// Latency 7 + $clog2(digits), digits = 1 for UseDsp, else ceil(MulWidth/2).
+// Power >= 0: m is 2^Power for all channels, so that there is no multiplier and no MulFile.
+// OutMant >= 0: the result is a float's code, see round_float for OutMant, OutLow, OutLo, OutHi.
+// Latency 7 + $clog2(digits), + 3 for a float; digits = 1 for UseDsp and Power >= 0, else
+// ceil(MulWidth/2).
 // MulFile: line fold, lane p at [p*MulWidth +: MulWidth]; OffsetFile alike with OffsetWidth.
 `default_nettype none
 module requant #(
@@ -18,6 +21,9 @@ module requant #(
   parameter int OutLo       = -128,
   parameter int OutHi       = 127,
   parameter int Rounding    = 0,
+  parameter int Power       = -1,
+  parameter int OutMant     = -1,
+  parameter int OutLow      = 0,
   parameter     MulFile     = "",
   parameter     OffsetFile  = "",
   parameter bit UseDsp      = 1'b0,
@@ -45,9 +51,9 @@ module requant #(
 
   localparam int Fold      = Channels / PE;
   localparam int FoldWidth = Fold > 1 ? $clog2(Fold) : 1;
-  localparam int Digits    = UseDsp ? 1 : (MulWidth + 1) / 2;
+  localparam int Digits    = UseDsp || Power >= 0 ? 1 : (MulWidth + 1) / 2;
   localparam int Levels    = Digits > 1 ? $clog2(Digits) : 0;
-  localparam int Depth     = 7 + Levels - 1;  // stages before the output register
+  localparam int Depth     = (OutMant >= 0 ? 10 : 7) + Levels - 1;  // stages before the output register
 
   logic             en;
   logic [Depth-1:0] valid_q;
@@ -76,9 +82,15 @@ module requant #(
     end
   end
 
-  mem_rom #(.Width(PE * MulWidth), .Depth(Fold), .Style(RomStyle), .File(MulFile)) i_mul (
-    .clk_i, .en_i(en), .addr_i(mul_fold_q), .data_o(mul1)
-  );
+  if (Power < 0) begin : gen_factor
+    mem_rom #(.Width(PE * MulWidth), .Depth(Fold), .Style(RomStyle), .File(MulFile)) i_mul (
+      .clk_i, .en_i(en), .addr_i(mul_fold_q), .data_o(mul1)
+    );
+  end else begin : gen_power
+    assign mul1 = '0;
+    logic no_factor;
+    assign no_factor = ^mul_fold_q;
+  end
   mem_rom #(.Width(PE * OffsetWidth), .Depth(Fold), .Style(RomStyle), .File(OffsetFile)) i_off (
     .clk_i, .en_i(en), .addr_i(offset_fold_q), .data_o(offset1)
   );
@@ -101,7 +113,7 @@ module requant #(
     requant_lane #(
       .InWidth(InWidth), .InSigned(InSigned), .MulWidth(MulWidth), .OffsetWidth(OffsetWidth),
       .Shift(Shift), .OutWidth(OutWidth), .OutLo(OutLo), .OutHi(OutHi), .Rounding(Rounding),
-      .UseDsp(UseDsp)
+      .Power(Power), .OutMant(OutMant), .OutLow(OutLow), .UseDsp(UseDsp)
     ) i_lane (
       .clk_i, .en_i(en), .x_i(x2_q[p*InWidth +: InWidth]),
       .mul_i(mul2_q[p*MulWidth +: MulWidth]),

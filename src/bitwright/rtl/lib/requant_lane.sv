@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One channel of requant: multiply, add, round, clip. x_i and mul_i enter in cycle t; offset_i is
 // taken in cycle t + 1 + Levels; code_o (a register behind a multiplexer) shows the result in
-// cycle t + 4 + Levels, Levels = $clog2(digits). See requant for the parameters.
+// cycle t + 4 + Levels, Levels = $clog2(digits); 3 cycles later for a float (OutMant >= 0). See
+// requant for the parameters.
 `default_nettype none
 module requant_lane #(
   parameter int InWidth     = 16,
@@ -13,6 +14,9 @@ module requant_lane #(
   parameter int OutLo       = -128,
   parameter int OutHi       = 127,
   parameter int Rounding    = 0,
+  parameter int Power       = -1,
+  parameter int OutMant     = -1,
+  parameter int OutLow      = 0,
   parameter bit UseDsp      = 1'b0
 ) (
   input  logic                   clk_i,
@@ -23,16 +27,15 @@ module requant_lane #(
   output logic [OutWidth-1:0]    code_o
 );
   localparam int XWidth    = InSigned ? InWidth : InWidth + 1;
-  localparam int Digits    = UseDsp ? 1 : (MulWidth + 1) / 2;
-  localparam int TermWidth = UseDsp ? XWidth + MulWidth : XWidth + 2;
+  localparam int Digits    = UseDsp || Power >= 0 ? 1 : (MulWidth + 1) / 2;
+  localparam int TermWidth = Power >= 0 ? XWidth + Power : UseDsp ? XWidth + MulWidth : XWidth + 2;
   localparam int WideWidth = TermWidth + 2 * (Digits - 1);
   localparam int TreeWidth = WideWidth + (Digits > 1 ? $clog2(Digits) : 0);
-  localparam int Product   = XWidth + MulWidth;  // bits that the tree's sum really needs
+  // Bits that the tree's sum really needs.
+  localparam int Product   = Power >= 0 ? TermWidth : XWidth + MulWidth;
   localparam int MaxWidth  = Product > OffsetWidth ? Product : OffsetWidth;
   // One bit for the offset, one for the rounding constant.
   localparam int Width     = (MaxWidth > Shift ? MaxWidth : Shift) + 2;
-  localparam int Integer   = Width - Shift > OutWidth ? Width - Shift : OutWidth;
-  localparam int CmpWidth  = Integer + 2;
 
   logic [XWidth-1:0]           x_ext;
   logic [Digits*TermWidth-1:0] terms;
@@ -45,9 +48,17 @@ module requant_lane #(
     assign x_ext = {1'b0, x_i};
   end
 
-  mul_terms #(.ActWidth(XWidth), .WeightWidth(MulWidth), .UseDsp(UseDsp)) i_mul (
-    .clk_i, .en_i, .act_i(x_ext), .weight_i(mul_i), .terms_o(terms)
-  );
+  if (Power >= 0) begin : gen_move
+    always_ff @(posedge clk_i) begin : p_move
+      if (en_i) terms <= TermWidth'($signed(x_ext)) << Power;
+    end
+    logic no_factor;
+    assign no_factor = ^mul_i;
+  end else begin : gen_multiply
+    mul_terms #(.ActWidth(XWidth), .WeightWidth(MulWidth), .UseDsp(UseDsp)) i_mul (
+      .clk_i, .en_i, .act_i(x_ext), .weight_i(mul_i), .terms_o(terms)
+    );
+  end
   for (genvar d = 0; d < Digits; d++) begin : gen_digit
     assign wide[d*WideWidth +: WideWidth] =
       WideWidth'($signed(terms[d*TermWidth +: TermWidth])) << (2 * d);
@@ -56,44 +67,29 @@ module requant_lane #(
     .clk_i, .en_i, .terms_i(wide), .sum_o(tree)
   );
 
-  // Rounding adds a constant and at most one bit of the sum, then drops the low Shift bits.
-  logic signed [Width-1:0]    sum_q, bias, rounded_q;
-  logic signed [CmpWidth-1:0] shifted;
-  logic                       tie_bit;
+  logic signed [Width-1:0] sum_q;
 
-  if (Shift == 0 || Rounding == 3) begin : gen_floor
-    assign bias    = '0;
-    assign tie_bit = 1'b0;
-  end else if (Rounding == 4) begin : gen_ceil
-    assign bias    = (Width'(1) <<< Shift) - Width'(1);
-    assign tie_bit = 1'b0;
-  end else if (Rounding == 2) begin : gen_half_up
-    assign bias    = Width'(1) <<< (Shift - 1);
-    assign tie_bit = 1'b0;
-  end else begin : gen_tie
-    assign bias = (Width'(1) <<< (Shift - 1)) - Width'(1);
-    if (Rounding == 1) begin : gen_away
-      assign tie_bit = ~sum_q[Width-1];
-    end else begin : gen_even
-      assign tie_bit = sum_q[Shift];
-    end
+  always_ff @(posedge clk_i) begin : p_sum
+    if (en_i) sum_q <= Width'($signed(tree)) + Width'($signed(offset_i));
   end
 
-  assign shifted = CmpWidth'($signed(rounded_q[Width-1:Shift]));
+  if (OutMant >= 0) begin : gen_float
+    round_float #(
+      .InWidth(Width), .Shift(Shift), .Mant(OutMant), .Low(OutLow), .OutWidth(OutWidth),
+      .OutLo(OutLo), .OutHi(OutHi), .Rounding(Rounding)
+    ) i_round (
+      .clk_i, .en_i, .x_i(sum_q), .code_o
+    );
+  end else begin : gen_integer
+    round_clip #(
+      .Width(Width), .Shift(Shift), .OutWidth(OutWidth), .OutLo(OutLo), .OutHi(OutHi),
+      .Rounding(Rounding)
+    ) i_round (
+      .clk_i, .en_i, .x_i(sum_q), .code_o
+    );
+  end
 
   logic unused;
-  assign unused = &{1'b0, rounded_q, tree};
-
-  logic over, under;
-  assign over  = shifted > CmpWidth'(OutHi);
-  assign under = shifted < CmpWidth'(OutLo);
-
-  always_ff @(posedge clk_i) begin : p_pipe
-    if (en_i) begin
-      sum_q     <= Width'($signed(tree)) + Width'($signed(offset_i));
-      rounded_q <= sum_q + bias + Width'({1'b0, tie_bit});
-      code_o    <= over ? OutWidth'(OutHi) : under ? OutWidth'(OutLo) : OutWidth'(shifted);
-    end
-  end
+  assign unused = ^tree;
 endmodule
 `default_nettype wire
