@@ -23,10 +23,11 @@ from bitwright.quant.frozen import (
     QuantizeInput,
     ShiftActivation,
 )
+from bitwright.quant.frozen_float import FloatActivation
 from bitwright.quant.frozen_joins import LookupActivation, ThresholdActivation
 from bitwright.quant.layers import QuantConv2d, QuantLinear
 from bitwright.quant.plan import make_plan
-from bitwright.quant.policy import Granularity, Policy, QuantSpec, Role, ScaleRule
+from bitwright.quant.policy import Granularity, Policy, QuantSpec, Role, ScaleRule, Scope
 from bitwright.quant.quantizers import ActivationQuantizer
 from bitwright.quant.shapes import example_shapes, model_shapes
 from bitwright.quant.sites import AFFINE
@@ -41,7 +42,13 @@ NORM_FLOAT, NORM_FOLDED = 4, 2
 _HALF = 0.5
 _Shapes = dict[fx.Node, tuple[int, ...]]
 _PRODUCTS = (QuantConv2d, QuantLinear, IntegerConv2d, IntegerLinear, nn.Conv2d, nn.Linear)
-_ACTIVATIONS = (AffineActivation, ShiftActivation, ThresholdActivation, LookupActivation)
+_ACTIVATIONS = (
+    AffineActivation,
+    ShiftActivation,
+    FloatActivation,
+    ThresholdActivation,
+    LookupActivation,
+)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
@@ -61,6 +68,8 @@ class Facts:
             (weights only).
         read_count, made_count: values that it reads and makes for one image (weights only).
         bias: values of its bias that stay numbers of their own (weights only).
+        bias_format: None: integers of 32 bits at the accumulator's scale.
+        spec: how it is quantized; None for float, or where a frozen model has forgotten it.
     """
 
     path: str
@@ -76,6 +85,8 @@ class Facts:
     read_count: int = 0
     made_count: int = 0
     bias: int = 0
+    bias_format: Format | None = None
+    spec: QuantSpec | None = None
 
     @property
     def count(self) -> int:
@@ -89,6 +100,12 @@ class Facts:
     @property
     def bits(self) -> int:
         return FLOAT_BITS if self.format is None else self.format.bits
+
+    @property
+    def width(self) -> int:
+        """Bits of what arithmetic meets: of a codebook the centroid, not the index."""
+        centroid = getattr(self.format, "centroid", None)
+        return self.bits if centroid is None else int(centroid.bits)
 
     @property
     def is_weight(self) -> bool:
@@ -105,6 +122,7 @@ def facts_of(model: nn.Module, policy: Policy, sample_shape: tuple[int, ...]) ->
     example = torch.zeros((1, *sample_shape))
     plan = make_plan(model, policy, example)
     shapes = example_shapes(model, plan.graph, example)
+    followers = {node for group in plan.groups for node in group[1:]}  # one scale a group
     found = []
     for node in plan.graph.nodes:
         if node in plan.weights:
@@ -118,7 +136,8 @@ def facts_of(model: nn.Module, policy: Policy, sample_shape: tuple[int, ...]) ->
                     operand.role,
                     None if operand.spec is None else operand.spec.format,
                     shapes[node][1:],
-                    scales=0 if operand.spec is None else scale_bits(operand.spec),
+                    scales=_feature_scales(operand.spec, node in followers),
+                    spec=operand.spec,
                 )
             )
     return found
@@ -134,6 +153,8 @@ def _planned_weight(plan: Plan, node: fx.Node, shapes: _Shapes) -> Facts:
     taken_up = bool(node.users) and all(plan.sites[u].kind in AFFINE for u in node.users)
     keys = {n: f"{o.layer.path}.{o.role.value}" for n, o in plan.activations.items()}
     spec = operand.spec
+    bias_operand = plan.biases.get(node)
+    bias_spec = None if bias_operand is None else bias_operand.spec
     return Facts(
         operand.layer.path,
         operand.layer.type,
@@ -148,6 +169,8 @@ def _planned_weight(plan: Plan, node: fx.Node, shapes: _Shapes) -> Facts:
         read_count=math.prod(shapes[source][1:]),
         made_count=made,
         bias=0 if bias is None or taken_up else bias.numel(),
+        bias_format=None if bias_spec is None else bias_spec.format,
+        spec=spec,
     )
 
 
@@ -172,13 +195,16 @@ def _features_before(node: fx.Node, keys: dict[fx.Node, str]) -> tuple[str, ...]
 
 def _table(path: str, spec: QuantSpec) -> str:
     """The name of the table of a weight."""
-    scope = getattr(spec, "scope", None)
-    return "network" if scope is not None and scope.value == "network" else path
+    return "network" if spec.scope is Scope.NETWORK else path
 
 
 def _weight_scales(spec: QuantSpec, channels: int) -> int:
     per_channel = spec.granularity is Granularity.PER_CHANNEL
     return scale_bits(spec) * (channels if per_channel else 1)
+
+
+def _feature_scales(spec: QuantSpec | None, follows: bool) -> int:
+    return 0 if spec is None or follows else scale_bits(spec)
 
 
 def scale_bits(spec: QuantSpec) -> int:
@@ -196,8 +222,8 @@ def bit_operations(facts: list[Facts]) -> int:
     The measure of UNIQ (Baskin et al. 2018) without the accumulator's additions, as in HAWQ-V3 (Yao
     et al. 2021). A layer that reads a concatenation counts the widest part.
     """
-    widths = {fact.key: fact.bits for fact in facts}
-    return sum(fact.macs * fact.bits * _widest(fact.reads, widths) for fact in facts)
+    widths = {fact.key: fact.width for fact in facts}
+    return sum(fact.macs * fact.width * _widest(fact.reads, widths) for fact in facts)
 
 
 def _widest(keys: tuple[str, ...], widths: dict[str, int]) -> int:
@@ -259,13 +285,21 @@ def size_of(facts: list[Facts], model: nn.Module) -> SizeReport:
         if not fact.is_weight:
             continue
         if fact.bias:
-            entries.append(Stored(fact.path, "bias", "int32", fact.bias, BIAS_BITS))
+            entries.append(_stored_bias(fact))
         read[0] += fact.read_count
         read[1] += fact.read_count * _widest(fact.reads, widths)
         made[0] += fact.made_count
         made[1] += fact.made_count * _widest(fact.makes, widths)
     entries += _affine(model, floating=all(fact.format is None for fact in facts))
     return SizeReport(tuple(entries), _float_parameters(model), tuple(read), tuple(made))  # type: ignore[arg-type]
+
+
+def _stored_bias(fact: Facts) -> Stored:
+    own = fact.bias_format
+    name, bits = ("int32", BIAS_BITS) if own is None else (own.name, own.bits)
+    if fact.format is None:
+        name, bits = "float32", FLOAT_BITS
+    return Stored(fact.path, "bias", name, fact.bias, bits)
 
 
 def _affine(model: nn.Module, *, floating: bool) -> Iterator[Stored]:
@@ -330,8 +364,15 @@ def _graph_feature(node: fx.Node, module: nn.Module, shape: tuple[int, ...]) -> 
         scales = SCALE_BITS
     holder = module.spec if isinstance(module, ActivationQuantizer) else module
     number_format: Format = holder.format  # type: ignore[assignment]
+    spec = module.spec if isinstance(module, ActivationQuantizer) else None
     return Facts(
-        str(node.target), type(module).__name__, _role(module), number_format, shape, scales
+        str(node.target),
+        type(module).__name__,
+        _role(module),
+        number_format,
+        shape,
+        scales,
+        spec=spec,
     )
 
 
@@ -339,7 +380,8 @@ def _graph_weight(
     node: fx.Node, module: nn.Module, keys: dict[fx.Node, str], shapes: _Shapes
 ) -> Facts:
     weight: torch.Tensor = module.weight  # type: ignore[assignment]
-    scales, number_format, table = 0, None, ""
+    scales, number_format, table, spec = 0, None, "", None
+    bias_quantizer = getattr(module, "bias_quantizer", None)
     if isinstance(module, QuantConv2d | QuantLinear):
         spec = module.weight_quantizer.spec
         number_format, scales = spec.format, _weight_scales(spec, weight.shape[0])
@@ -363,6 +405,8 @@ def _graph_weight(
         read_count=math.prod(shapes.get(source, (0,))),
         made_count=made,
         bias=0 if bias is None or _taken_up(node) else bias.numel(),
+        bias_format=None if bias_quantizer is None else bias_quantizer.spec.format,
+        spec=spec,
     )
 
 

@@ -42,12 +42,14 @@ class Top1:
         dataset: the images; a validation split, so that the test images stay unseen.
         iterations: batches at most; None: all images.
         batch_size: images a batch.
+        of_scores: that the network gives scores of classes.
     """
 
     dataset: Dataset
     iterations: int | None = None
     batch_size: int = BATCH
     name: str = "top-1 accuracy"
+    of_scores: bool = True
     _kept: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +72,7 @@ class Top1:
 
 @dataclass
 class EmbeddingAgreement:
-    """How near a network's vectors stay to the float ones: ``1 - ||y - y0|| / ||y0||``, not below 0.
+    """How near a network's vectors stay to the float ones: ``1 - ||y - y0|| / ||y0||``, at least 0.
 
     Norms are over all images together. It needs no labels and tells more than an accuracy does.
 

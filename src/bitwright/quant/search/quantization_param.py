@@ -121,7 +121,9 @@ class QuantizationParam:
         for name, value in data.items():
             if name not in known:
                 raise DataError(
-                    f"unknown field {name!r}", where=where, hint=f"fields: {', '.join(known_list())}"
+                    f"unknown field {name!r}",
+                    where=where,
+                    hint=f"fields: {', '.join(known_list())}",
                 )
             if name == "precision":
                 given[name] = _word(Precision, value, f"{where}.{name}")

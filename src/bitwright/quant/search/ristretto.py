@@ -128,10 +128,7 @@ class Outcome:
             ]
         lines += [f"chosen: {_words(self.chosen)}", f"accuracy: {self.accuracy:.4f}"]
         if not self.within_margin:
-            lines.append(
-                "the groups pass alone, but together they lie beyond the margin; the search "
-                "does not go back"
-            )
+            lines.append("beyond the margin: this search does not go back")
         return "\n".join(lines)
 
 

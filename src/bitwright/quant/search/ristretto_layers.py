@@ -23,6 +23,7 @@ from bitwright.quant.search.behaviour import Behaviour
 from bitwright.quant.search.quantization_param import Precision, QuantizationParam, RoundingScheme
 
 BIAS_BITS = 32
+MENDED = Behaviour()
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class LayerRule:
     """
 
     param: QuantizationParam
-    behaviour: Behaviour = Behaviour()
+    behaviour: Behaviour = MENDED
     inputs: bool = True
     weights: bool = True
     outputs: bool = True
@@ -176,9 +177,7 @@ class _RistrettoLayer(nn.Module):
         if param.precision is Precision.INTEGER_POWER_OF_2_WEIGHTS:
             window = (param.exp_min, param.exp_max)
             zero = not self.rule.behaviour.no_zero
-            return power_of_two(
-                weight, window, self._rounding, zero=zero, generator=self.generator
-            )
+            return power_of_two(weight, window, self._rounding, zero=zero, generator=self.generator)
         bits, fl = param.bw_params, param.fl_params
         return fixed_point(weight, bits, fl, self._rounding, self.generator)
 

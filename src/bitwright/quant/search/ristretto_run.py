@@ -105,7 +105,7 @@ class RistrettoResult:
         )
 
 
-def search_ristretto(
+def search_ristretto(  # noqa: PLR0913 - the options of the public tool
     model: nn.Module,
     metric: Metric,
     samples: Samples,
