@@ -18,6 +18,8 @@ _MOST_TEXT = 16 << 20
 _MOST_BINARY = (1 << 31) - 1  # protobuf's own limit
 #: Numbers in one blob; a broken file may claim any size.
 _MOST_NUMBERS = 1 << 29
+#: Key of a layer's notes under which Ristretto's parameters stand.
+QUANTIZATION = "quantization"
 _BARE = re.compile(r"^# bitwright: (?P<key>\w+) = (?P<value>\S+)$", re.MULTILINE)
 
 

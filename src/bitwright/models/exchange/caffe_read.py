@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.errors import DataError, ModelError
-from bitwright.models.exchange.caffe_files import blob_array, read_caffemodel, read_prototxt
+from bitwright.models.exchange.caffe_files import (
+    QUANTIZATION,
+    blob_array,
+    read_caffemodel,
+    read_prototxt,
+)
 from bitwright.models.exchange.caffe_layers import (
     BLOBLESS,
     READERS,
@@ -16,6 +21,7 @@ from bitwright.models.exchange.caffe_layers import (
     Pending,
     decimal,
 )
+from bitwright.models.exchange.caffe_write import net_of
 from bitwright.models.exchange.network import (
     FloatArray,
     Input,
@@ -27,7 +33,6 @@ from bitwright.models.exchange.network import (
     shape_of,
 )
 from bitwright.models.exchange.passes import merge_pads, merge_scales, prune
-from bitwright.models.exchange.ristretto import QuantizationParam
 
 _DATA = ("Input", "Data", "ImageData", "MemoryData", "HDF5Data", "DummyData", "WindowData")
 _TEST = 1
@@ -50,7 +55,7 @@ def load_caffe(
 
     ``BatchNorm`` with the ``Scale`` behind it becomes one batch norm, with its moving average's
     factor divided out. Layers of Ristretto keep their ``quantization_param`` in
-    ``layer.notes["quantization"]``.
+    ``layer.notes["quantization"]``, as a mapping of the fields that are set.
 
     Args:
         input_shape: (H, W, C) of an image, needed where the input is a database.
@@ -98,6 +103,19 @@ def network_of_net(
     last = reader.layers[-1].name
     whole = Network(net.name or "network", tuple(reader.layers), last, convention)
     return merge_pads(merge_scales(prune(whole, output)))
+
+
+def arrays_for(network: Network, caffemodel: Path) -> Network:
+    """The network with the numbers of a caffemodel, matched by the names of layers.
+
+    Raises:
+        DataError: the file is damaged, or of another network.
+        ModelError: the network has layers without counterpart in Caffe.
+    """
+    numbers = _numbers(read_caffemodel(caffemodel), str(caffemodel))
+    net = net_of(network)
+    found = network_of_net(net, numbers, {}, output=None, source=str(caffemodel))
+    return network.with_arrays({layer.name: layer.arrays for layer in found.layers})
 
 
 def _numbers(net: Any, source: str) -> dict[str, list[FloatArray]]:
@@ -280,10 +298,11 @@ class _Reader:
 def _notes(message: Any) -> dict[str, Any]:
     if not message.HasField("quantization_param"):
         return {}
-    try:
-        return {"quantization": QuantizationParam.from_message(message.quantization_param)}
-    except DataError as error:
-        raise DataError(error.message, where=f"layer {message.name}, {error.where}") from error
+    found = {
+        field.name: field.enum_type.values_by_number[value].name if field.enum_type else value
+        for field, value in message.quantization_param.ListFields()
+    }
+    return {QUANTIZATION: found}
 
 
 def _data_shape(message: Any) -> Size:

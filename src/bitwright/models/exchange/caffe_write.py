@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bitwright.errors import ModelError
-from bitwright.models.exchange.caffe_files import fill_blob, write_caffe
+from bitwright.models.exchange.caffe_files import QUANTIZATION, fill_blob, write_caffe
 from bitwright.models.exchange.caffe_schema import net_class
 from bitwright.models.exchange.network import (
     Activation,
@@ -32,9 +32,9 @@ from bitwright.models.exchange.network import (
     Size,
 )
 from bitwright.models.exchange.passes import merge_pads
-from bitwright.models.exchange.ristretto import QuantizationParam
 
-QUANTIZATION = "quantization"
+#: Fields of ``quantization_param`` by name: numbers, and words of enumerations.
+Quantization = Mapping[str, int | str]
 _ACTIVATIONS = {"sigmoid": "Sigmoid", "tanh": "TanH", "softmax": "Softmax"}
 
 
@@ -43,7 +43,7 @@ def save_caffe(
     prototxt: Path,
     caffemodel: Path | None = None,
     *,
-    quantization: Mapping[str, QuantizationParam] | None = None,
+    quantization: Mapping[str, Quantization] | None = None,
 ) -> tuple[Path, Path]:
     """Write a network as Caffe's architecture and numbers.
 
@@ -54,7 +54,7 @@ def save_caffe(
 
     Args:
         caffemodel: by default beside the prototxt, with its ending.
-        quantization: Ristretto's parameters by layer; those layers get Ristretto's types.
+        quantization: ``quantization_param`` by layer; those layers get Ristretto's types.
 
     Returns:
         Both paths.
@@ -70,7 +70,7 @@ def save_caffe(
     return prototxt, target
 
 
-def net_of(network: Network, *, quantization: Mapping[str, QuantizationParam] | None = None) -> Any:
+def net_of(network: Network, *, quantization: Mapping[str, Quantization] | None = None) -> Any:
     """The ``NetParameter`` with its blobs; see `save_caffe`."""
     network = merge_pads(network)
     wanted = {layer.name: layer.notes[QUANTIZATION] for layer in network.layers
@@ -92,7 +92,7 @@ def _is_product(network: Network, name: str) -> bool:
 class _Writer:
     """Fills one message; ``top`` maps each layer to the blob that carries its output."""
 
-    def __init__(self, network: Network, quantization: Mapping[str, QuantizationParam]) -> None:
+    def __init__(self, network: Network, quantization: Mapping[str, Quantization]) -> None:
         self.network, self.quantization = network, quantization
         self.net = net_class()(name=network.name)
         self.top: dict[str, str] = {}
@@ -158,7 +158,13 @@ class _Writer:
         found = self.quantization.get(layer.name)
         message = self._new(layer.name, plain if found is None else reduced, bottoms)
         if found is not None:
-            found.fill(message.quantization_param)
+            try:
+                for name, value in found.items():
+                    setattr(message.quantization_param, name, value)
+            except (AttributeError, TypeError, ValueError) as error:
+                raise ModelError(
+                    f"no quantization_param: {error}", where=f"layer {layer.name}"
+                ) from error
         return message
 
     def _conv(self, layer: Layer, op: Conv, bottoms: tuple[str, ...]) -> None:
