@@ -73,12 +73,12 @@ def grid_of(number_format: Format) -> Tensor:
     return torch.tensor([float(level) for level in number_format.table], dtype=torch.float64)
 
 
-def _binade(x: Tensor) -> Tensor:
+def binade(x: Tensor) -> Tensor:
     """floor(log2 |x|) of normal numbers, int64; -1023 for zero and denormals."""
     return ((x.view(torch.int64) >> _MANTISSA_BITS) & 0x7FF) - _BIAS
 
 
-def _power_of_two(exponent: Tensor) -> Tensor:
+def power_of_two(exponent: Tensor) -> Tensor:
     """2^exponent for exponents of normal numbers; exact, unlike `torch.ldexp` through float32."""
     return ((exponent + _BIAS) << _MANTISSA_BITS).view(torch.float64)
 
@@ -92,7 +92,7 @@ def _minifloat(
 ) -> Tensor:
     top = float(number_format.max_level)
     x = ratio.clamp(-top, top)
-    quantum = _power_of_two((_binade(x) - number_format.mantissa).clamp_(min=0))
+    quantum = power_of_two((binade(x) - number_format.mantissa).clamp_(min=0))
     level = (round_to_int(x / quantum, rounding, noise) * quantum).clamp_(-top, top)
     if not number_format.denormals:
         level.masked_fill_(level.abs() <= 1 << number_format.mantissa, 0.0)
@@ -118,8 +118,8 @@ def _logarithmic(
         up = (mantissa > 0.5) & ((ratio > 0) == (rounding is Rounding.CEIL))
     else:
         up = mantissa >= LOG_MIDDLE
-    power = (_binade(magnitude) + up).clamp_(0, number_format.powers - 1)
-    level = _power_of_two(power)
+    power = (binade(magnitude) + up).clamp_(0, number_format.powers - 1)
+    level = power_of_two(power)
     if number_format.zero:
         if rounding is Rounding.STOCHASTIC:
             assert noise is not None
