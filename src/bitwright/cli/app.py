@@ -11,6 +11,7 @@ import typer
 
 from bitwright import __version__
 from bitwright.cli import compare, exchange, inspecting, show
+from bitwright.cli import search as searching
 from bitwright.cli.options import Assign, Data, Json, RecipeArgument, RunDir, TargetName, resolve
 from bitwright.cli.output import Output
 
@@ -138,6 +139,8 @@ app.command()(inspecting.inspect)
 app.command()(compare.diff)
 app.command("import")(exchange.import_)
 app.command()(exchange.export)
+app.command()(searching.search)
+app.add_typer(searching.ristretto)
 
 
 @app.command()
