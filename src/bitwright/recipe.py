@@ -362,6 +362,16 @@ def _with_absolute_paths(recipe: Recipe) -> Recipe:
         if not place.is_file():
             raise RecipeError(f"no file {place}", where="hardware.folding_config_file")
         updates["hardware"] = recipe.hardware.model_copy(update={"folding_config_file": place})
+    if recipe.model.files:
+        fields = {
+            "weights": recipe.model.weights and _absolute(recipe.model.weights, recipe.base_dir)
+        }
+        if recipe.model.is_file:
+            fields["name"] = str(_absolute(Path(recipe.model.name), recipe.base_dir))
+        updates["model"] = recipe.model.model_copy(update=fields)
+        for path in updates["model"].files:
+            if not path.is_file():
+                raise RecipeError(f"no file {path}", where="model")
     return recipe.model_copy(update=updates) if updates else recipe
 
 

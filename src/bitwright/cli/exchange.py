@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bitwright.cli.options import Json
 from bitwright.cli.output import Output
+from bitwright.errors import RecipeError
 
 
 class Format(StrEnum):
@@ -19,6 +20,9 @@ class Format(StrEnum):
     QONNX = "qonnx"
     QDQ = "qdq"
     ARTIFACT = "artifact"
+    CAFFE = "caffe"
+    KERAS = "keras"
+    SAFETENSORS = "safetensors"
 
 
 class Layout(StrEnum):
@@ -28,9 +32,17 @@ class Layout(StrEnum):
     NHWC = "NHWC"
 
 
-def import_(
-    file: Annotated[Path, typer.Argument(help="A QONNX, QCDQ or QDQ file.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the graph and the report.")],
+def import_(  # noqa: PLR0913, PLR0917 - one option each
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A QONNX, QCDQ or QDQ file; or a float model: .prototxt (Caffe), .h5 or .keras, "
+            ".safetensors."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for the graph or the model, and the report.")
+    ],
     input_type: Annotated[
         str | None,
         typer.Option(help="The input holds integers of this format, such as uint8 pixels."),
@@ -45,12 +57,49 @@ def import_(
     simulate: Annotated[
         int, typer.Option(min=0, help="Compare the RTL with the graph on random frames.")
     ] = 0,
+    weights: Annotated[
+        Path | None, typer.Option(help="Float models: the .caffemodel of a .prototxt.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Float models: the zoo's name or module:function of these weights."),
+    ] = None,
+    classes: Annotated[
+        int | None, typer.Option(min=1, help="With --model: how many classes it has.")
+    ] = None,
+    input_shape: Annotated[
+        str | None,
+        typer.Option(help="Float models: H,W,C of an image, if the file leaves it open."),
+    ] = None,
+    output_layer: Annotated[
+        str | None, typer.Option("--output", help="Float models: the layer to end at.")
+    ] = None,
+    ignore_extra: Annotated[
+        bool,
+        typer.Option("--ignore-extra", help="Caffe: layers that only the caffemodel has are fine."),
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Import a quantized ONNX file: the integer graph, and what became of every node."""
+    """Import a quantized ONNX file as an integer graph, or a float model of Caffe or Keras."""
     from bitwright.exchange import import_file
+    from bitwright.exchange_models import is_float_model
 
     output = Output(json)
+    if is_float_model(file):
+        from bitwright.exchange_models import facts_of, import_model
+
+        report = import_model(
+            file,
+            out,
+            weights=weights,
+            model=model,
+            classes=classes,
+            input_shape=parse_shape(input_shape),
+            output=output_layer,
+            ignore_extra=ignore_extra,
+        )
+        _show_float(output, file, out, report, facts_of(report))
+        return
     with output.progress() as progress:
         report = import_file(
             file,
@@ -75,20 +124,67 @@ def import_(
     output.say(f"wrote {out}; next: bitwright export {out} --format artifact --out FOLDER")
 
 
+def parse_shape(text: str | None) -> tuple[int, int, int] | None:
+    """``H,W,C`` as three numbers."""
+    if text is None:
+        return None
+    try:
+        height, width, channels = (int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        raise RecipeError(
+            f"{text!r} is no shape", where="--input-shape", hint="three numbers: H,W,C"
+        ) from None
+    if min(height, width, channels) < 1:
+        raise RecipeError(f"{text!r} has a side below 1", where="--input-shape")
+    return height, width, channels
+
+
+def _show_float(output: Output, file: Path, out: Path, report: dict[str, Any], facts: str) -> None:
+    if output.json_wanted:
+        output.value(report)
+        return
+    columns = ("layer", "operation", "from", "output", "parameters")
+    keys = ("name", "op", "from", "output", "parameters")
+    if report["layers"]:
+        output.table(file.name, columns, [tuple(row[k] for k in keys) for row in report["layers"]])
+    output.say(facts)
+    output.say(f"wrote {out}; next: bitwright formats compare {out} --data NAME")
+
+
 def export(
     source: Annotated[
-        Path, typer.Argument(help="A run directory, a folder that `import` made, or a graph file.")
+        Path,
+        typer.Argument(
+            help="A run directory, a folder that `import` made, a graph file or a model file."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", help="The file to write; for artifact a folder.")],
     format_: Annotated[
-        Format, typer.Option("--format", help="QONNX, QDQ ONNX, or the integer artefact.")
+        Format,
+        typer.Option(
+            "--format",
+            help="The integer graph as QONNX, QDQ ONNX or artefact; or the float model as Caffe, "
+            "Keras or safetensors.",
+        ),
     ] = Format.QONNX,
     json: Json = False,
 ) -> None:
-    """Write the integer graph for other tools, after running the result with equal integers."""
+    """Write the integer graph, or the float model, for other tools; the result is run again."""
     from bitwright.exchange import export as export_graph
+    from bitwright.exchange_models import FLOAT_FORMATS, export_model
 
     output = Output(json)
+    if format_.value in FLOAT_FORMATS:
+        written = export_model(source, format_.value, out)
+        if json:
+            output.value(written)
+            return
+        sizes = ", ".join(f"{name} {size} bytes" for name, size in written["bytes"].items())
+        output.say(
+            f"wrote {out} ({sizes}); {written['parameters']} parameters; read back, its outputs "
+            f"differ by {written['largest_difference']:g}"
+        )
+        return
     result = export_graph(source, format_.value, out)
     if json:
         output.value(result)

@@ -5,28 +5,52 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+#: Endings of files that hold a whole model.
+MODEL_FILES = (".prototxt", ".h5", ".hdf5", ".keras", ".safetensors")
 
 
 class ModelSpec(BaseModel):
     """Which model to build.
 
     Attributes:
-        name: one of ``list_models()``, or ``package.module:factory`` for the user's own.
-        options: keyword arguments for the factory, such as ``widths: [64, 64]``.
+        name: one of ``list_models()``, ``package.module:factory`` for the user's own, or a file
+            of another framework (`MODEL_FILES`).
+        options: keyword arguments for the factory, such as ``widths: [64, 64]``; for a file
+            ``output`` and ``ignore_extra``.
+        weights: a file of trained weights (``.safetensors``, ``.pt``, ``.h5``, ``.caffemodel``, ..)
+            to start from; beside a ``.prototxt`` its ``.caffemodel`` is the default.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     options: dict[str, Any] = Field(default_factory=dict)
+    weights: Path | None = None
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the name is that of a file of another framework."""
+        return self.name.lower().endswith(MODEL_FILES)
 
     @property
     def is_own(self) -> bool:
         """Whether the name points at the user's own code."""
-        return ":" in self.name
+        return ":" in self.name and not self.is_file
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that the model is read from."""
+        if not self.is_file:
+            return () if self.weights is None else (self.weights,)
+        path = Path(self.name)
+        beside = path.with_suffix(".caffemodel") if path.suffix.lower() == ".prototxt" else None
+        weights = self.weights or beside
+        return (path,) if weights is None else (path, weights)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,19 +29,23 @@ def build_model(
     """Build a model with fresh weights, the same for the same seed, and try it on one image.
 
     Args:
-        spec: a name of ``list_models()``, ``package.module:factory``, a ``ModelSpec`` or a mapping
-            of its fields. A user's factory is a function or ``nn.Module`` class; it gets the
-            options, and ``num_classes`` and ``input_shape`` if it has arguments of these names.
+        spec: a name of ``list_models()``, ``package.module:factory``, a file of another framework,
+            a ``ModelSpec`` or a mapping of its fields. A user's factory is a function or
+            ``nn.Module`` class; it gets the options, and ``num_classes`` and ``input_shape`` if it
+            has arguments of these names.
         num_classes: length of the score vector; None for a model that gives something else, as a
             detector does: then any one tensor for a batch will do.
         input_shape: (H, W, C) of an image; the model itself is fed (N, C, H, W).
         seed: of torch's generator while the model is built; its state is restored afterwards.
 
     Raises:
+        DataError: a file of weights is missing, damaged, or of another network.
         RecipeError: the name or an option is unknown, or a classifier gets no number of classes.
         ModelError: the user's code fails, is no ``nn.Module``, or gives scores of another shape.
     """
     wanted = _as_spec(spec)
+    if wanted.is_file:
+        return _from_file(wanted, num_classes, input_shape)
     factory, options = _own(wanted) if wanted.is_own else _ours(wanted)
     arguments = _arguments(factory, options, num_classes, input_shape, wanted)
     with torch.random.fork_rng(devices=[]):
@@ -53,7 +58,43 @@ def build_model(
             hint="the factory must return the model",
         )
     _try(model, num_classes, input_shape, wanted.name)
+    if wanted.weights is not None:
+        from bitwright.models.exchange.files import load_weights
+
+        load_weights(model, wanted.weights, input_shape)
     return model
+
+
+def _from_file(
+    spec: ModelSpec, num_classes: int | None, input_shape: tuple[int, int, int]
+) -> nn.Module:
+    """A model that another framework wrote, with its weights, in training mode as any other."""
+    from bitwright.models.exchange.files import load_model
+
+    unknown = sorted(set(spec.options) - {"output", "ignore_extra"})
+    if unknown:
+        raise RecipeError(
+            f"a model from a file has no option {unknown[0]!r}",
+            where="model.options",
+            hint="its options: output, ignore_extra",
+        )
+
+    def build(named: ModelSpec, shape: tuple[int, int, int]) -> nn.Module:
+        if named.files:
+            raise ModelError("names another file", where=spec.name)
+        return build_model(named, num_classes, shape)
+
+    output = spec.options.get("output")
+    loaded = load_model(
+        Path(spec.name),
+        weights=spec.weights,
+        input_shape=input_shape,
+        output=None if output is None else str(output),
+        ignore_extra=bool(spec.options.get("ignore_extra", False)),
+        build=build,
+    )
+    _try(loaded.model, num_classes, input_shape, spec.name)
+    return loaded.model.train()
 
 
 def _as_spec(spec: str | ModelSpec | Mapping[str, Any]) -> ModelSpec:

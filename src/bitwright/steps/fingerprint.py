@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from bitwright.data import Dataset, DataSplits
+from bitwright.files import sha256_file
 from bitwright.models import ModelSpec
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -39,14 +40,16 @@ def code_version(*parts: str) -> str:
 
 
 def model_version(spec: ModelSpec, folders: Iterable[Path]) -> str:
-    """Hash of the source of a user's own model and of the modules beside it that it imports.
+    """Hash of the source of a user's own model and of the modules beside it that it imports, and
+    of the files that a model or its weights are read from.
 
     Args:
         spec: for a model of the zoo this is empty, as `code_version` covers it.
         folders: where the user's modules lie: the recipe's folder first.
     """
+    read = "".join(sha256_file(path) for path in spec.files if path.is_file())
     if not spec.is_own:
-        return ""
+        return read[:64] if len(read) <= 64 else hashlib.sha256(read.encode()).hexdigest()
     roots = [folder.resolve() for folder in folders]
     digest = hashlib.sha256()
     seen: set[str] = set()
@@ -62,6 +65,7 @@ def model_version(spec: ModelSpec, folders: Iterable[Path]) -> str:
             continue
         digest.update(name.encode() + b"\0" + _meaning(path))
         queue.extend(_imports(path, name, path.name == "__init__.py"))
+    digest.update(read.encode())
     return digest.hexdigest()[:32]
 
 

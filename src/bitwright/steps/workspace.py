@@ -87,7 +87,10 @@ class Workspace:
             "name": self.recipe.name,
             "seed": self.recipe.seed,
             "data": [fields["data"] | {"path": None}, data_version(splits)],
-            "model": [fields["model"], model_version(self.recipe.model, self.module_folders)],
+            "model": [
+                fields["model"] | {"weights": None},
+                model_version(self.recipe.model, self.module_folders),
+            ],
             "train.float": fields["train"]["float"],
             "train.quantized": fields["train"]["quantized"],
             "quant": fields["quant"],

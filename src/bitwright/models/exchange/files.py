@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.errors import DataError, ModelError, RecipeError
-from bitwright.models.catalog import ModelSpec
+from bitwright.models.catalog import MODEL_FILES, ModelSpec
 from bitwright.models.exchange import caffe_read, caffe_write, keras_read, keras_write
 from bitwright.models.exchange.from_torch import network_of
 from bitwright.models.exchange.network import (
@@ -46,8 +46,6 @@ from bitwright.models.exchange.to_torch import module_of
 
 Shape = tuple[int, int, int]
 KERAS = (".h5", ".hdf5", ".keras")
-#: Endings that `load_model` reads.
-MODELS = (".prototxt", *KERAS, ".safetensors")
 #: Endings that `load_weights` reads.
 WEIGHTS = (".caffemodel", *KERAS, ".safetensors", ".pt", ".pth")
 #: What `save_model` writes, with the ending of each.
@@ -75,11 +73,6 @@ class LoadedModel:
     convention: InputConvention
     network: Network | None = None
     spec: ModelSpec | None = None
-
-
-def is_model_file(name: str) -> bool:
-    """Whether a model's name is that of a file."""
-    return name.lower().endswith(MODELS)
 
 
 def load_model(
@@ -117,7 +110,7 @@ def load_model(
         return _from_tensors(path, input_shape, build)
     else:
         raise RecipeError(
-            f"{path.name} is no model", where=str(path), hint=f"endings: {', '.join(MODELS)}"
+            f"{path.name} is no model", where=str(path), hint=f"endings: {', '.join(MODEL_FILES)}"
         )
     return _loaded(network, input_shape)
 
