@@ -13,8 +13,8 @@ from bitwright.quant import functions
 from bitwright.quant.functions import (
     LearnedWeight,
     QuantizeActivation,
-    Stairs,
     SignActivation,
+    Stairs,
     dot,
 )
 from bitwright.quant.policy import Change, Granularity, Role, ScaleRule

@@ -79,6 +79,29 @@ _OPS = (
         },
     ),
     OpSpec(
+        "requant_float",
+        "`clip(v, lo, hi)`, v being `(x * multiplier + offset) / 2^shift` rounded once, to an "
+        "integer of `significant` significant bits, and 0 where it is below `smallest`: a level of "
+        "a minifloat",
+        1,
+        op_activations.infer_requant_float,
+        op_activations.run_requant_float,
+        attrs={
+            "shift": AttrSpec("int", "right shift"),
+            "significant": AttrSpec("int", "mantissa bits and the leading one"),
+            "smallest": AttrSpec("int", "smallest magnitude but 0; 0 where there are denormals", 0),
+            "rounding": AttrSpec("str", "half_even, half_up or floor", "half_even"),
+            "lo": AttrSpec("int", "smallest output"),
+            "hi": AttrSpec("int", "largest output"),
+            "format": _FORMAT,
+            "scale": _SCALE,
+        },
+        params={
+            "multiplier": ParamSpec("(C or 1,)", "integer factor"),
+            "offset": ParamSpec("(C or 1,)", "integer offset before the shift"),
+        },
+    ),
+    OpSpec(
         "max_pool",
         "maximum over windows; padding never wins",
         1,

@@ -82,3 +82,33 @@ def round_shift(x: IntArray, shift: int, rounding: str) -> IntArray:
         tie = (x & ((np.int64(1) << shift) - 1)) == half
         rounded = rounded - (tie & (rounded & 1 == 1))
     return rounded
+
+
+def bit_length(x: IntArray) -> IntArray:
+    """Bits of the magnitude of each integer below 2^62: 0 for 0, else floor(log2 |x|) + 1."""
+    magnitude = np.abs(x)
+    high, low = magnitude >> 31, magnitude & ((1 << 31) - 1)
+    # Both halves are exact in float64, whose exponent is the answer.
+    bits = np.where(high > 0, np.frexp(high.astype(np.float64))[1] + 31, 0)
+    return np.where(high > 0, bits, np.frexp(low.astype(np.float64))[1]).astype(np.int64)
+
+
+def round_float(
+    x: IntArray, shift: int, significant: int, smallest: int, rounding: str
+) -> IntArray:
+    """``x / 2**shift`` rounded once, to an integer of at most ``significant`` significant bits.
+
+    Results of a magnitude below ``smallest`` are 0.
+    """
+    drop = np.maximum(bit_length(x) - significant - shift, 0)
+    places = drop + shift
+    rounded = x >> places
+    if rounding != "floor":
+        # Of 0 places nothing is rounded; 2^-1 must not be formed then.
+        half = np.where(places > 0, np.int64(1) << np.maximum(places - 1, 0), 0)
+        rounded = (x + half) >> places
+        if rounding == "half_even":
+            tie = (places > 0) & ((x & ((np.int64(1) << places) - 1)) == half)
+            rounded = rounded - (tie & (rounded & 1 == 1))
+    value: IntArray = rounded << drop
+    return np.where(np.abs(value) < smallest, 0, value)

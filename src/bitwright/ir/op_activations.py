@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Type rules and definitions of `threshold`, `requant` and `lookup`."""
+"""Type rules and definitions of `threshold`, `requant`, `requant_float` and `lookup`."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from bitwright.formats import parse_format
+from bitwright.errors import GraphError
+from bitwright.formats import Format, MinifloatFormat, parse_format
 from bitwright.ir import kernels
 from bitwright.ir.graph import Node
 from bitwright.ir.op_common import Arrays, Types, need, per_channel
 from bitwright.ir.types import TensorType
+
+
+def _check_ends(node: Node, lo: int, hi: int) -> Format:
+    """The output's format, which must have both ends as levels."""
+    out_format = parse_format(node.string("format"))
+    inside = lo <= hi and out_format.min_level <= lo and hi <= out_format.max_level
+    need(inside, f"outputs [{lo}, {hi}] exceed {out_format.name}")
+    return out_format
 
 
 def infer_threshold(node: Node, types: Types) -> Types:
@@ -23,10 +32,11 @@ def infer_threshold(node: Node, types: Types) -> Types:
     base, step, count = node.integer("base"), node.integer("step"), thresholds.shape[1]
     lo, hi = base, base + step * count
     need(step >= 1, f"step must be positive, got {step}")
-    out_format = parse_format(node.string("format"))
+    out_format = _check_ends(node, lo, hi)
+    levels = np.arange(count + 1) * step + base
     need(
-        out_format.min_level <= lo and hi <= out_format.max_level,
-        f"outputs [{lo}, {hi}] exceed {out_format.name}",
+        out_format.uniform or bool(out_format.contains(levels).all()),
+        f"{out_format.name} has not all levels {base}, {base + step} .. {hi}",
     )
     return (TensorType(tensor.shape, out_format, node.floats("scale"), lo, hi),)
 
@@ -39,8 +49,8 @@ def run_threshold(node: Node, types: Types, arrays: Arrays) -> Arrays:
     return (node.integer("base") + node.integer("step") * count,)
 
 
-def infer_requant(node: Node, types: Types) -> Types:
-    (tensor,) = types
+def _check_product(node: Node, tensor: TensorType) -> None:
+    """Multiplier, offset, shift and rounding of the requantizations."""
     multiplier = per_channel(node, "multiplier", tensor.channels)
     offset = per_channel(node, "offset", tensor.channels)
     need(node.integer("shift") >= 0, "shift must be >= 0")
@@ -49,18 +59,58 @@ def infer_requant(node: Node, types: Types) -> Types:
         np.abs(offset).max()
     )
     need(bound < 1 << 62, f"the product needs {bound.bit_length() + 1} bits, at most 63 fit")
-    out_format = parse_format(node.string("format"))
+
+
+def infer_requant(node: Node, types: Types) -> Types:
+    (tensor,) = types
+    _check_product(node, tensor)
     lo, hi = node.integer("lo"), node.integer("hi")
-    need(
-        out_format.min_level <= lo <= hi <= out_format.max_level,
-        f"outputs [{lo}, {hi}] exceed {out_format.name}",
-    )
+    out_format = _check_ends(node, lo, hi)
+    need(out_format.uniform, f"{out_format.name} has uneven levels: use requant_float or lookup")
     return (TensorType(tensor.shape, out_format, node.floats("scale"), lo, hi),)
 
 
 def run_requant(node: Node, types: Types, arrays: Arrays) -> Arrays:
     product = arrays[0] * node.params["multiplier"] + node.params["offset"]
     rounded = kernels.round_shift(product, node.integer("shift"), node.string("rounding"))
+    return (np.clip(rounded, node.integer("lo"), node.integer("hi")),)
+
+
+def infer_requant_float(node: Node, types: Types) -> Types:
+    (tensor,) = types
+    _check_product(node, tensor)
+    lo, hi = node.integer("lo"), node.integer("hi")
+    out_format = _check_ends(node, lo, hi)
+    need(
+        isinstance(out_format, MinifloatFormat) and out_format.exact_levels,
+        f"{out_format.name} is no float with levels below 2^62",
+    )
+    significant, smallest = float_rule(out_format)
+    need(
+        node.integer("significant") == significant and node.integer("smallest") == smallest,
+        f"{out_format.name} has {significant} significant bits and nothing below {smallest}",
+    )
+    need(bool(out_format.contains([lo, hi]).all()), f"[{lo}, {hi}] are no {out_format.name} levels")
+    return (TensorType(tensor.shape, out_format, node.floats("scale"), lo, hi),)
+
+
+def float_rule(number_format: Format) -> tuple[int, int]:
+    """``significant`` and ``smallest`` of `requant_float` for a minifloat format."""
+    if not isinstance(number_format, MinifloatFormat):
+        raise GraphError(f"{number_format.name} is no minifloat")
+    flushed = 0 if number_format.denormals else (1 << number_format.mantissa) + 1
+    return number_format.mantissa + 1, flushed
+
+
+def run_requant_float(node: Node, types: Types, arrays: Arrays) -> Arrays:
+    product = arrays[0] * node.params["multiplier"] + node.params["offset"]
+    rounded = kernels.round_float(
+        product,
+        node.integer("shift"),
+        node.integer("significant"),
+        node.integer("smallest"),
+        node.string("rounding"),
+    )
     return (np.clip(rounded, node.integer("lo"), node.integer("hi")),)
 
 
@@ -79,12 +129,12 @@ def infer_lookup(node: Node, types: Types) -> Types:
         f"{tensor.hi}], got {table.shape}",
     )
     lo, hi = int(table.min()), int(table.max())
-    out_format = parse_format(node.string("format"))
-    need(
-        out_format.min_level <= lo and hi <= out_format.max_level,
-        f"outputs [{lo}, {hi}] exceed {out_format.name}",
-    )
+    out_format = _check_ends(node, lo, hi)
     need(out_format.name != "bipolar" or bool((table != 0).all()), "a bipolar level cannot be 0")
+    need(
+        out_format.uniform or bool(out_format.contains(table).all()),
+        f"the table holds what is no level of {out_format.name}",
+    )
     return (TensorType(tensor.shape, out_format, node.floats("scale"), lo, hi),)
 
 

@@ -51,6 +51,12 @@ def _check_weight_format(node: Node, weight: IntArray) -> None:
         weight_format.name != "bipolar" or bool((weight != 0).all()),
         "a bipolar weight cannot be 0",
     )
+    known = weight_format.contains(weight)
+    need(
+        bool(known.all()),
+        f"weight {'' if known.all() else weight[~known].flat[0]} is no level of "
+        f"{weight_format.name}",
+    )
 
 
 def infer_conv(node: Node, types: Types) -> Types:

@@ -230,7 +230,12 @@ def _product_claim(graph: Graph, node: Node, inputs: ChannelRange) -> Accumulato
     lo, hi = found.hull
     row_lo, row_hi = int(found.lo.argmin()), int(found.hi.argmax())
     # On the way: the bare product, the sum, and the sum with half a unit added for rounding.
-    half = (1 << node.integer("shift")) >> 1
+    shift = node.integer("shift")
+    if node.op == "requant_float":
+        # The place of rounding follows the magnitude: at most half of its leading bit is added.
+        reach = max(abs(lo), abs(hi)).bit_length()
+        shift += max(0, reach - node.integer("significant") - shift)
+    half = (1 << shift) >> 1
     partial_lo = min(0, lo, int((found.lo - offset).min()))
     partial_hi = max(0, hi + half, int((found.hi - offset).max()))
     weight_bits = bits_for_interval(int(multiplier.min()), int(multiplier.max()))
@@ -293,7 +298,7 @@ def _claims(graph: Graph) -> tuple[AccumulatorClaim, ...]:
         inputs = tuple(ranges[edge] for edge in node.inputs)
         if node.op in ("conv", "dense", "sum_pool"):
             claims.append(_dot_claim(graph, node, dot_range(graph, node, inputs[0])))
-        elif node.op == "requant":
+        elif node.op in ("requant", "requant_float"):
             claims.append(_product_claim(graph, node, inputs[0]))
         elif node.op == "add":
             claims.append(_add_claim(graph, node, inputs))
@@ -367,7 +372,7 @@ def attained(
 ) -> int:
     """What the reference kernels compute at a witness, before a requant's shift."""
     feeds = witness_inputs(graph, node, witness, analyse(graph) if ranges is None else ranges)
-    if node.op == "requant":
+    if node.op in ("requant", "requant_float"):
         values = feeds[0] * node.params["multiplier"] + node.params["offset"]
     else:
         types = tuple(graph.types[edge] for edge in node.inputs)

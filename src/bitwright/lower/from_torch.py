@@ -37,6 +37,7 @@ from bitwright.quant.frozen import (
     QuantizeInput,
     ShiftActivation,
 )
+from bitwright.quant.frozen_float import FloatActivation
 from bitwright.quant.frozen_joins import (
     IntegerAdd,
     IntegerConcat,
@@ -183,6 +184,25 @@ def _shift(low: Lowering, node: fx.Node, module: ShiftActivation, value: Value) 
     return replace(value, edge=low.add("requant", node, value, module.source, attrs, params))
 
 
+def _float(low: Lowering, node: fx.Node, module: FloatActivation, value: Value) -> Value:
+    attrs: dict[str, Attr] = {
+        "shift": module.shift,
+        "significant": module.significant,
+        "smallest": module.smallest,
+        "rounding": str(module.rounding),
+        "lo": module.lo,
+        "hi": module.hi,
+        "format": module.format.name,
+        "scale": _scale(low, node, "unit"),
+    }
+    params = {
+        "multiplier": ordered(module.multiplier.cpu().numpy(), value),
+        "offset": ordered(module.offset.cpu().numpy(), value),
+    }
+    edge = low.add("requant_float", node, value, module.source, attrs, params)
+    return replace(value, edge=edge)
+
+
 def _thresholds(low: Lowering, node: fx.Node, module: ThresholdActivation, value: Value) -> Value:
     params = {"thresholds": ordered(module.thresholds.cpu().numpy(), value)}
     if module.flip.any():
@@ -280,6 +300,7 @@ _STEPS: dict[type[nn.Module], Callable[..., Value]] = {
     IntegerLinear: _linear,
     AffineActivation: _affine,
     ShiftActivation: _shift,
+    FloatActivation: _float,
     ThresholdActivation: _thresholds,
     LookupActivation: _lookup,
     nn.MaxPool2d: _max_pool,

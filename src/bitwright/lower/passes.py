@@ -68,7 +68,7 @@ def _take_bias(consumer: Node, bias: IntArray, reach: int) -> Node | None:
         signed = np.where(_flip(consumer, channels) == 1, -bias, bias)
         thresholds = _rows(consumer.params["thresholds"], channels) - signed[:, np.newaxis]
         return replace(consumer, params=_params(consumer, thresholds=thresholds))
-    if consumer.op != "requant":
+    if consumer.op not in ("requant", "requant_float"):
         return None
     multiplier = consumer.params["multiplier"]
     largest = int(np.abs(multiplier).max())
@@ -122,7 +122,7 @@ def absorb_flips(graph: Graph) -> Graph:
         channels = weight.shape[0]
         flat = weight.reshape(channels, -1)
         limits = parse_format(producer.string("weight_format"))
-        fits = (-flat.max(axis=1) >= limits.min_level) & (-flat.min(axis=1) <= limits.max_level)
+        fits = limits.contains(-flat).all(axis=1)
         flip = _flip(node, channels)
         negate = (flip == 1) & fits
         sign = np.where(negate, -1, 1)

@@ -218,20 +218,25 @@ def dot_range(graph: Graph, node: Node, inputs: ChannelRange) -> DotRange:
 
 
 def product_range(node: Node, inputs: ChannelRange) -> ChannelRange:
-    """Interval of ``x * multiplier + offset`` of a requant node, before the shift."""
+    """Interval of ``x * multiplier + offset`` of a requant(_float) node, before the shift."""
     ends = np.stack([inputs.lo * node.params["multiplier"], inputs.hi * node.params["multiplier"]])
     ends = ends + node.params["offset"]
     return ChannelRange(ends.min(axis=0), ends.max(axis=0))
 
 
 def _requant_range(node: Node, inputs: ChannelRange) -> ChannelRange:
+    """Multiplying, rounding (to a float's levels, too) and clipping are monotone."""
     product = product_range(node, inputs)
+    shift, rounding = node.integer("shift"), node.string("rounding")
+
+    def rounded(end: IntArray) -> IntArray:
+        if node.op == "requant":
+            return kernels.round_shift(end, shift, rounding)
+        kept = (node.integer("significant"), node.integer("smallest"))
+        return kernels.round_float(end, shift, *kept, rounding)
+
     lo, hi = (
-        np.clip(
-            kernels.round_shift(end, node.integer("shift"), node.string("rounding")),
-            node.integer("lo"),
-            node.integer("hi"),
-        )
+        np.clip(rounded(end), node.integer("lo"), node.integer("hi"))
         for end in (product.lo, product.hi)
     )
     return ChannelRange(lo, hi)
@@ -310,7 +315,7 @@ def _node_range(graph: Graph, node: Node, operands: Sequence[ChannelRange]) -> C
             return dot_range(graph, node, inputs).final
         case "threshold":
             return _threshold_range(node, inputs)
-        case "requant":
+        case "requant" | "requant_float":
             return _requant_range(node, inputs)
         case "lookup":
             return _lookup_range(node, source, inputs)

@@ -23,6 +23,7 @@ from bitwright.quant.frozen import (
     QuantizeInput,
     ShiftActivation,
 )
+from bitwright.quant.frozen_float import FloatActivation
 from bitwright.quant.frozen_joins import (
     IntegerAdd,
     IntegerConcat,
@@ -39,6 +40,7 @@ _IMAGE = 3
 _KEEPING = (
     AffineActivation,
     ShiftActivation,
+    FloatActivation,
     ThresholdActivation,
     LookupActivation,
     IntegerSumPool2d,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calibration by information loss: the clipping that TensorRT's entropy calibration chooses.
 
-A histogram of magnitudes is taken over all batches. For each candidate of the largest magnitude kept,
-the histogram is compared with what is left of it when all bins that share a level share their counts;
-the candidate with the smallest Kullback-Leibler divergence wins (Migacz, "8-bit inference with
-TensorRT", GTC 2017). Bins are given to levels by the format itself, so every format can be
+A histogram of magnitudes is taken over all batches. For each candidate of the largest magnitude
+kept, the histogram is compared with what is left of it when all bins that share a level share their
+counts; the candidate with the smallest Kullback-Leibler divergence wins (Migacz, "8-bit inference
+with TensorRT", GTC 2017). Bins are given to levels by the format itself, so every format can be
 calibrated.
 """
 

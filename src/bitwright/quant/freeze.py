@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.errors import ModelError
+from bitwright.formats import MinifloatFormat
 from bitwright.formats.rounding import FloatArray
 from bitwright.quant import elementwise, freeze_joins
 from bitwright.quant.freeze_functions import functional_activation
+from bitwright.quant.freeze_weights import frozen_weight
 from bitwright.quant.frozen import (
     AffineActivation,
     Dequantize,
@@ -28,6 +30,7 @@ from bitwright.quant.frozen import (
     QuantizeInput,
     ShiftActivation,
 )
+from bitwright.quant.frozen_float import FloatActivation
 from bitwright.quant.frozen_joins import (
     NO_BORDER,
     Border,
@@ -35,7 +38,7 @@ from bitwright.quant.frozen_joins import (
     ThresholdActivation,
 )
 from bitwright.quant.joins import Concatenate, GlobalAverage, QuantAdd, Rearrange, ScaleShift
-from bitwright.quant.layers import QuantConv2d, QuantLinear
+from bitwright.quant.layers import QuantConv2d, QuantLinear, frozen_bias
 from bitwright.quant.policy import Policy, Role
 from bitwright.quant.quantizers import ActivationQuantizer
 from bitwright.quant.shapes import model_shapes
@@ -45,7 +48,10 @@ from bitwright.quant.walk import Edge, Walk, broken, each
 #: Bits of the largest multiplier of a `ShiftActivation` (without the sign): 17 + sign fit the
 #: 18-bit multipliers of FPGAs and keep at least 16 significant bits.
 MULTIPLIER_BITS = 17
-_MAX_SHIFT = 48
+_MAX_SHIFT = 60
+#: Fewest bits of a multiplier that wide accumulators leave to an activation of few significant
+#: bits: its error is then below 2^-8 of a value, an eighth of a step of 4 bits.
+_LEAST_BITS = 8
 #: A bias of more bits than this says that its layer's input has died.
 _BIAS_BITS = 48
 
@@ -85,6 +91,7 @@ def _refuse_unfreezable(model: fx.GraphModule) -> None:
     ]
     for node in model.graph.nodes:
         module = modules.get(str(node.target)) if node.op == "call_module" else None
+        reason = None if module is None else _no_integers(module)
         place = f"{node.target if module is not None else node.name}"
         line = user_line(node)
         place += f" at {line}" if line else ""
@@ -96,11 +103,37 @@ def _refuse_unfreezable(model: fx.GraphModule) -> None:
             problems.append(f"{place}: it is kept float; give activations a format in the policy")
         elif isinstance(module, ActivationQuantizer) and not module.ready:
             problems.append(f"{place}: its scale was never set; train or calibrate first")
+        elif reason is not None:
+            problems.append(f"{place}: {reason}")
         elif type(module) not in _STEPS:
             problems.append(f"{place}: {type(module).__name__} has no integer form")
     if problems:
         listed = "\n".join(f"  - {problem}" for problem in problems)
         raise ModelError(f"the model cannot be frozen:\n{listed}", where="freeze")
+
+
+def _no_integers(module: nn.Module) -> str | None:
+    """Why integers cannot compute with the format of a module's weights or activations."""
+    if isinstance(module, QuantConv2d | QuantLinear):
+        chosen = module.weight_quantizer.spec.format
+        if not chosen.exact_levels:
+            return (
+                f"{chosen} weights are simulated only: their levels do not fit 62 bits; "
+                "use fewer exponent bits, or centroids such as int16n or e4m3"
+            )
+    if not isinstance(module, ActivationQuantizer) or module.spec.format.uniform:
+        return None
+    chosen = module.spec.format
+    if chosen.block:
+        return f"{chosen} activations are simulated only: their exponents depend on the data"
+    if not chosen.exact_levels:
+        return f"{chosen} activations are simulated only: their levels do not fit 62 bits"
+    if not isinstance(chosen, MinifloatFormat):
+        return (
+            f"{chosen} activations are simulated only; use integers, fixed point or a small float "
+            "such as e4m3"
+        )
+    return None
 
 
 def _step(walk: Walk, node: fx.Node) -> None:
@@ -143,9 +176,21 @@ def _quantize(walk: Walk, node: fx.Node, quantizer: ActivationQuantizer, edge: E
         new = walk.emit(path, module, edge.node)
         return Edge(new, np.full(1, unit), np.zeros(1), module.lo, module.hi, path, edge.shape)
     gain, offset = np.broadcast_arrays(edge.gain / unit, edge.offset / unit)
-    activation: AffineActivation | ShiftActivation | ThresholdActivation | LookupActivation
+    activation: (
+        AffineActivation
+        | ShiftActivation
+        | FloatActivation
+        | ThresholdActivation
+        | LookupActivation
+    )
     if edge.function is not None:
         activation = functional_activation(edge, quantizer, walk.policy.threshold_bits, path)
+    elif isinstance(spec.format, MinifloatFormat):
+        multiplier, shift_offset, shift = shift_parameters(gain, offset, edge, fewer=True)
+        ends = (quantizer.stairs.low, quantizer.stairs.high)
+        activation = FloatActivation(
+            multiplier, shift_offset, shift, spec.format, spec.rounding, ends, edge.interval, path
+        )
     elif spec.format.bits <= walk.policy.threshold_bits:
         activation = AffineActivation(gain, offset, spec.format, spec.rounding, edge.interval, path)
     else:
@@ -167,24 +212,66 @@ def _function(walk: Walk, node: fx.Node, module: nn.Module, edge: Edge) -> Edge:
 
 
 def shift_parameters(
-    gain: FloatArray, offset: FloatArray, edge: Edge
+    gain: FloatArray, offset: FloatArray, edge: Edge, *, fewer: bool = False
 ) -> tuple[Tensor, Tensor, int]:
     """Integers with ``(acc * m + o) / 2^shift`` nearest to ``acc * gain + offset``.
 
-    The shift is common to all channels; the largest multiplier has `MULTIPLIER_BITS` bits, unless
-    the shift would exceed `_MAX_SHIFT`.
+    Where small integers give exactly that, they are taken, with the smallest shift: powers of two
+    as scales make the multiplier 1. Else the shift is common to all channels and the largest
+    multiplier has `MULTIPLIER_BITS` bits, unless the shift would exceed `_MAX_SHIFT`.
+
+    Args:
+        fewer: give up bits of the multiplier, down to `_LEAST_BITS`, so that the product fits.
+
+    Raises:
+        ModelError: the product does not fit 62 bits.
     """
+    exact = exact_shift(gain, offset)
+    if exact is not None and _fits(*exact[:2], edge):
+        return torch.from_numpy(exact[0]), torch.from_numpy(exact[1]), exact[2]
     largest = float(np.abs(gain).max())
     exponent = 0 if largest == 0 else int(np.floor(np.log2(largest))) + 1
-    shift = min(max(MULTIPLIER_BITS - exponent, 0), _MAX_SHIFT)
-    multiplier = np.rint(gain * 2.0**shift)
-    scaled = np.rint(offset * 2.0**shift)
+    for bits in range(MULTIPLIER_BITS, (_LEAST_BITS if fewer else MULTIPLIER_BITS) - 1, -1):
+        shift = min(max(bits - exponent, 0), _MAX_SHIFT)
+        multiplier = np.rint(gain * 2.0**shift)
+        scaled = np.rint(offset * 2.0**shift)
+        if _fits(multiplier, scaled, edge):
+            return torch.from_numpy(multiplier), torch.from_numpy(scaled), shift
     reach = max(abs(edge.lo), abs(edge.hi))
-    if np.abs(scaled).max() + reach * np.abs(multiplier).max() >= 2.0**62:
-        raise ModelError(
-            "multiplier and offset do not fit 62 bits", where=edge.source, hint="use fewer bits"
-        )
-    return torch.from_numpy(multiplier), torch.from_numpy(scaled), shift
+    raise ModelError(
+        f"multiplier and offset do not fit 62 bits: the accumulator reaches {reach}, "
+        f"{reach.bit_length()} bits",
+        where=edge.source,
+        hint="use fewer bits; of small floats fewer exponent bits",
+    )
+
+
+def exact_shift(gain: FloatArray, offset: FloatArray) -> tuple[FloatArray, FloatArray, int] | None:
+    """Integers with exactly ``(acc * m + o) / 2^shift == acc * gain + offset``, or None.
+
+    None, too, where a multiplier would have more than `MULTIPLIER_BITS` bits.
+    """
+    if not (np.isfinite(gain).all() and np.isfinite(offset).all()) or not gain.any():
+        return None
+    shift = max(_fraction_bits(gain), _fraction_bits(offset), 0)
+    if shift > _MAX_SHIFT or float(np.abs(gain).max()) * 2.0**shift >= 2.0**MULTIPLIER_BITS:
+        return None
+    return gain * 2.0**shift, offset * 2.0**shift, shift
+
+
+def _fraction_bits(values: FloatArray) -> int:
+    """Smallest k such that all values times 2^k are integers; negative if they are multiples."""
+    mantissa, exponent = np.frexp(values[values != 0])
+    if not mantissa.size:
+        return 0
+    whole = np.ldexp(mantissa, 53).astype(np.int64)
+    trailing = np.log2((whole & -whole).astype(np.float64)).astype(np.int64)
+    return int((53 - exponent.astype(np.int64) - trailing).max())
+
+
+def _fits(multiplier: FloatArray, offset: FloatArray, edge: Edge) -> bool:
+    reach = max(abs(edge.lo), abs(edge.hi))
+    return float(np.abs(offset).max() + reach * np.abs(multiplier).max()) < 2.0**62
 
 
 def _weighted(walk: Walk, node: fx.Node, layer: QuantConv2d | QuantLinear, edge: Edge) -> Edge:
@@ -192,7 +279,7 @@ def _weighted(walk: Walk, node: fx.Node, layer: QuantConv2d | QuantLinear, edge:
     depthwise = isinstance(layer, QuantConv2d) and layer.groups == layer.in_channels
     if not (edge.has_levels if depthwise else edge.is_common):
         raise broken(path, "its input is not quantized")
-    levels, unit = layer.weight_quantizer.levels(layer.weight)
+    levels, unit, weight_format = frozen_weight(layer.weight_quantizer, layer.weight, path)
     weight_unit = unit.to(torch.float64).cpu().numpy().reshape(-1)
     rows = int(levels.shape[0])
     inputs = edge.gain
@@ -202,14 +289,14 @@ def _weighted(walk: Walk, node: fx.Node, layer: QuantConv2d | QuantLinear, edge:
     gain = weight_unit * inputs
     offset = np.zeros(1)
     bias = None
-    if layer.bias is not None:
-        real = layer.bias.to(torch.float64).cpu().numpy()
+    found = frozen_bias(layer)
+    if found is not None:
+        real = found.cpu().numpy()
         if layer.input_quantizer is None:
             offset = real  # taken up by the activation behind
         else:
             bias = torch.from_numpy(_integer_bias(real, gain, edge, path))
     module: IntegerConv2d | IntegerLinear
-    weight_format = layer.weight_quantizer.spec.format
     if isinstance(layer, QuantConv2d):
         module = IntegerConv2d(
             levels,
@@ -225,6 +312,7 @@ def _weighted(walk: Walk, node: fx.Node, layer: QuantConv2d | QuantLinear, edge:
     else:
         module = IntegerLinear(levels, bias, weight_format, edge.interval, path)
     module.weight_unit = weight_unit
+    module.storage_format = layer.weight_quantizer.format
     new = walk.emit(path, module, edge.node)
     return Edge(new, gain, offset, module.lo, module.hi, path, walk.shapes.get(node, ()))
 

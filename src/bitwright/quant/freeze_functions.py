@@ -33,7 +33,8 @@ def functional_activation(
     if module is None:
         raise ModelError("internal: no function", where=path)
     traits = elementwise.of_module(module)
-    few = quantizer.spec.format.bits <= threshold_bits
+    # Thresholds count evenly spaced levels.
+    few = quantizer.spec.format.bits <= threshold_bits and quantizer.spec.format.uniform
     rising = traits is not None and traits.monotone and not elementwise.falls(module)
     if few and rising:
         return _thresholds(edge, module_function(edge), quantizer, path)
@@ -57,6 +58,9 @@ def _levels(real: FloatArray, unit: float, spec: QuantSpec) -> IntArray:
     """The quantizer's rule in float64."""
     if isinstance(spec.format, BipolarFormat):
         return np.where(real >= 0, 1, -1)
+    if not spec.format.uniform:
+        codes = spec.format.encode(real, unit / spec.format.lsb, rounding=spec.rounding)
+        return np.clip(spec.format.levels(codes), spec.lowest, None)
     rounded = round_to_int(real / unit, spec.rounding)
     clipped = np.clip(rounded, spec.format.min_level, spec.format.max_level)
     return np.asarray(clipped.astype(np.int64))

@@ -36,7 +36,7 @@ def carrier(lo: int, hi: int, source: str) -> torch.dtype:
     raise ModelError(
         f"the accumulator interval {lo} .. {hi} exceeds 53 bits",
         where=source,
-        hint="use fewer bits",
+        hint="use fewer bits; of small floats fewer exponent bits, or integers on one side",
     )
 
 
@@ -76,6 +76,8 @@ class _IntegerLayer(nn.Module):
     bias: Tensor | None
     #: Real value of a weight's level 1, one or one per row: for reports, not for arithmetic.
     weight_unit: FloatArray = np.ones(1)
+    #: The format in which the weights are stored: of blocks, not that of their integers.
+    storage_format: Format | None = None
 
     def __init__(
         self,
@@ -370,14 +372,19 @@ class FrozenModel(fx.GraphModule):
         return self.graph.output_node().args[0].args[0]
 
 
-def round_shift(value: Tensor, shift: int, rounding: Rounding) -> Tensor:
-    """``value / 2^shift`` rounded, on int64: half_even, half_up or floor."""
-    if shift == 0 or rounding is Rounding.FLOOR:
-        return value >> shift
-    half = 1 << (shift - 1)
-    rounded = (value + half) >> shift
+def round_shift(value: Tensor, shift: int | Tensor, rounding: Rounding) -> Tensor:
+    """``value / 2^shift`` rounded, on int64: half_even, half_up or floor; a tensor of shifts gives
+    each element its own.
+    """
+    places = torch.as_tensor(shift, dtype=torch.int64, device=value.device)
+    if rounding is Rounding.FLOOR or (isinstance(shift, int) and shift == 0):
+        return value >> places
+    one = torch.ones_like(places)
+    # Of no places nothing is rounded: half of 2^0 is no integer, and 0 stands for it.
+    half = (one << places) >> 1
+    rounded = (value + half) >> places
     if rounding is Rounding.HALF_EVEN:
-        tie = (value & ((1 << shift) - 1)) == half
+        tie = ((value & ((one << places) - 1)) == half) & (places > 0)
         rounded = rounded - (tie & (rounded & 1 == 1)).to(torch.int64)
     return rounded
 

@@ -76,8 +76,9 @@ def is_table(plan: Plan, policy: Policy, node: fx.Node) -> bool:
     function = plan.sites[node].function
     if function is None or plan.activations[node].spec is None:
         return False
-    bits = plan.activations[node].spec.format.bits
-    return not function.monotone or bits > policy.threshold_bits
+    chosen = plan.activations[node].spec.format
+    many = chosen.bits > policy.threshold_bits or not chosen.uniform
+    return not function.monotone or many
 
 
 def _loses(plan: Plan, node: fx.Node) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a weight quantizer may keep beside its parameters: the table of a codebook, pinned levels.
 
-Both are buffers that are None until they are set. They travel with the state dict, and float weights
-that are loaded anew make the quantizer forget them.
+Both are buffers that are None until they are set. They travel with the state dict, and float
+weights that are loaded anew make the quantizer forget them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bitwright.errors import FormatError, ModelError
-from bitwright.formats import BlockFormat, CodebookFormat, Format, IntegerFormat
+from bitwright.errors import ModelError
+from bitwright.formats import BlockFormat, CodebookFormat, Format
 from bitwright.formats.clustering import kmeans
 from bitwright.formats.rounding import FloatArray
 from bitwright.quant.policy import Granularity, QuantSpec, ScaleRule
@@ -90,20 +90,6 @@ def holds(number_format: Format, levels: FloatArray) -> np.ndarray[Any, np.dtype
             whole = np.where(known | ~even, whole, whole // 2)
             known = known | (even & number_format.contains(whole))
     return known
-
-
-def integer_format(levels: Tensor, where: str) -> IntegerFormat:
-    """The smallest integer format of some levels.
-
-    Raises:
-        ModelError: they have more than 16 bits.
-    """
-    low, high = int(levels.min()), int(levels.max())
-    bits = max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0) + 1
-    try:
-        return IntegerFormat(max(2, bits), True)
-    except FormatError as error:
-        raise ModelError(f"its weights need {bits} bits as integers", where=where) from error
 
 
 def fit_codebook(weights: list[Tensor], spec: QuantSpec) -> tuple[CodebookFormat, list[Tensor]]:

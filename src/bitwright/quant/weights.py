@@ -232,7 +232,9 @@ class WeightQuantizer(nn.Module):
         )
 
     def block_exponents(self, weight: Tensor) -> Tensor:
-        """Of a block format: the exponent of every weight's block, float64; blocks of zeros have that of the smallest other."""
+        """Of a block format: the exponent of every weight's block, float64; blocks of zeros have
+        that of the smallest other.
+        """
         number_format = self.spec.format
         if not isinstance(number_format, BlockFormat):
             raise ModelError(f"{number_format} has no blocks")

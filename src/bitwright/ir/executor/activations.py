@@ -10,13 +10,14 @@ from bitwright.ir.executor.layout import PAD_ROWS, COp, Epilogue, Kind, storage
 from bitwright.ir.graph import IntArray, Node
 from bitwright.ir.types import TensorType
 
+REQUANTS = ("requant", "requant_float")
 _ROUNDINGS = {"half_even": 0, "half_up": 1, "floor": 2}
 
 
 def set_activation(
     builder: Builder, op: COp, node: Node, rows: IntArray, dtype: np.dtype[np.signedinteger]
 ) -> None:
-    """Fill in the tables of a threshold or requant node.
+    """Fill in the tables of a threshold, requant or requant_float node.
 
     Args:
         rows: channel of each padded row.
@@ -24,7 +25,9 @@ def set_activation(
     """
     source = builder.graph.types[node.inputs[0]]
     zero = storage(builder.graph.types[node.output])[1]
-    if node.op == "requant":
+    if node.op in REQUANTS:
+        if node.op == "requant_float":
+            op.significant, op.smallest = node.integer("significant"), node.integer("smallest")
         op.shift, op.rounding = node.integer("shift"), _ROUNDINGS[node.string("rounding")]
         op.lo, op.hi = node.integer("lo"), node.integer("hi")
         for name, key in (("multiplier", "multiplier"), ("addend", "offset")):
@@ -61,14 +64,14 @@ def activation_after(builder: Builder, node: Node) -> Node | None:
     if len(readers) != 1 or node.output in graph.outputs:
         return None
     (reader,) = readers
-    if reader.op not in ("threshold", "requant"):
+    if reader.op not in ("threshold", *REQUANTS):
         return None
     return None if storage(graph.types[reader.output])[0] is Kind.I64 else reader
 
 
 def takes_int16(builder: Builder, reader: Node | None) -> bool:
     """Whether what follows takes accumulators of 16 bits: bytes come out, or a requantization."""
-    if reader is None or reader.op == "requant":
+    if reader is None or reader.op in REQUANTS:
         return True
     return storage(builder.graph.types[reader.output])[0] is Kind.U8
 

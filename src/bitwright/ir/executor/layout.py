@@ -84,7 +84,7 @@ class CTensor(Structure):
     )
 
 
-_NUMBERS_1 = ("op", "port", "narrow", "wraps", "epilogue", "reserved")
+_NUMBERS_1 = ("op", "port", "narrow", "wraps", "epilogue", "significant")
 _NUMBERS_2 = (
     "kh", "kw", "sh", "sw", "dh", "dw", "pt", "pl",
     "groups", "rows", "panels", "group_bytes", "pieces", "pack", "radix", "fill",
@@ -108,6 +108,7 @@ class COp(Structure):
         ("panel_bytes", c_int64),
         ("lo", c_int64),
         ("hi", c_int64),
+        ("smallest", c_int64),
         ("bipolar", c_int32),
         ("steps", c_int32),
         ("shift", c_int32),

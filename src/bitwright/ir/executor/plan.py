@@ -10,7 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from bitwright.ir.executor.activations import activation_after, fuse, set_activation, takes_int16
+from bitwright.ir.executor.activations import (
+    REQUANTS,
+    activation_after,
+    fuse,
+    set_activation,
+    takes_int16,
+)
 from bitwright.ir.executor.builder import Builder, NativePlan, View, aligned, finish
 from bitwright.ir.executor.compiler import Library
 from bitwright.ir.executor.joins import JOINS
@@ -31,11 +37,11 @@ _MAX_SHIFT = 62
 
 def supported(graph: Graph) -> str | None:
     """None, or why a graph cannot run natively (it then runs on numpy)."""
-    known = {"conv", "dense", "threshold", "requant", "max_pool", "flatten", "top_k", *JOINS}
+    known = {"conv", "dense", "threshold", *REQUANTS, "max_pool", "flatten", "top_k", *JOINS}
     for node in graph.nodes:
         if node.op not in known:
             return f"{node.name}: no native kernel for {node.op}"
-        if node.op == "requant" and node.integer("shift") > _MAX_SHIFT:
+        if node.op in REQUANTS and node.integer("shift") > _MAX_SHIFT:
             return f"{node.name}: a shift by {node.integer('shift')}"
         if any(len(graph.types[edge].shape) not in (1, 3) for edge in node.inputs):
             return f"{node.name}: input is neither (C,) nor (H, W, C)"

@@ -16,6 +16,7 @@ _PARAMS = {
     "dense": ("weight", "bias"),
     "threshold": ("thresholds", "flip"),
     "requant": ("multiplier", "offset"),
+    "requant_float": ("multiplier", "offset"),
     "lookup": ("table", ""),
 }
 
@@ -66,6 +67,11 @@ def _attributes(node: Node, graph: Graph) -> list[int]:
         case "requant":
             rounding = _ROUNDINGS[node.string("rounding")]
             return [node.integer("shift"), rounding, node.integer("lo"), node.integer("hi")]
+        case "requant_float":
+            rounding = _ROUNDINGS[node.string("rounding")]
+            ends = [node.integer("lo"), node.integer("hi")]
+            kept = [node.integer("significant"), node.integer("smallest")]
+            return [node.integer("shift"), rounding, *ends, *kept]
         case "max_pool" | "sum_pool":
             return [*node.ints("kernel"), *node.ints("stride"), *node.ints("padding")]
         case "space_to_depth":

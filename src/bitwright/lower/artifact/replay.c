@@ -115,6 +115,31 @@ static void requant(const bw_node *n, const int32_t *x, int32_t *y, const uint8_
   }
 }
 
+/* a: shift, rounding, lo, hi, significant bits, smallest magnitude but 0; params: multiplier, offset.
+ * Rounded once, to a multiple of 2^drop, so that no more than the significant bits remain. */
+static void requant_float(const bw_node *n, const int32_t *x, int32_t *y, const uint8_t *params) {
+  const bw_tensor *out = &bw_tensors[n->output];
+  int64_t k;
+  for (k = 0; k < size(out); k++) {
+    int32_t channel = (int32_t)(k % out->channels);
+    int64_t value = x[k] * get(params, n->param[0], row(n->param[0], channel)) +
+                    get(params, n->param[1], row(n->param[1], channel));
+    int64_t left = value < 0 ? -value : value, bits = 0, drop, shift, low;
+    for (; left > 0; left /= 2) bits++;
+    drop = bits - n->a[4] - n->a[0];
+    if (drop < 0) drop = 0;
+    shift = n->a[0] + drop;
+    low = shift_down(value, shift);
+    if (shift > 0 && n->a[1] != 2) {
+      int64_t rest = value - low * ((int64_t)1 << shift), half = (int64_t)1 << (shift - 1);
+      if (rest > half || (rest == half && (n->a[1] == 1 || low % 2 != 0))) low++;
+    }
+    low *= (int64_t)1 << drop;
+    if (low < n->a[5] && -low < n->a[5]) low = 0;
+    y[k] = (int32_t)(low < n->a[2] ? n->a[2] : low > n->a[3] ? n->a[3] : low);
+  }
+}
+
 /* params: table (C or 1, levels). */
 static void lookup(const bw_node *n, const int32_t *x, int32_t *y, const uint8_t *params) {
   const bw_tensor *in = input(n, 0);
@@ -204,6 +229,7 @@ void bw_layer(int32_t index, int32_t *arena, const uint8_t *params) {
     case BW_DENSE: dense(n, x, y, params); break;
     case BW_THRESHOLD: threshold(n, x, y, params); break;
     case BW_REQUANT: requant(n, x, y, params); break;
+    case BW_REQUANT_FLOAT: requant_float(n, x, y, params); break;
     case BW_LOOKUP: lookup(n, x, y, params); break;
     case BW_MAX_POOL: case BW_SUM_POOL: pool(n, x, y); break;
     case BW_SPACE_TO_DEPTH: case BW_UPSAMPLE: rearrange(n, x, y); break;

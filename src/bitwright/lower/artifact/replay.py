@@ -71,6 +71,24 @@ def requant(node, p, tensors, x):
     return np.clip(y, node["lo"], node["hi"])
 
 
+def requant_float(node, p, tensors, x):
+    """Rounded once, to an integer of `significant` significant bits."""
+    y = x * p["multiplier"] + p["offset"]
+    bits = np.vectorize(lambda value: int(abs(value)).bit_length(), otypes=[np.int64])(y)
+    drop = np.maximum(bits - node["significant"] - node["shift"], 0)
+    places = drop + node["shift"]
+    unit = np.int64(1) << places
+    low = y >> places
+    rest = 2 * (y - low * unit)
+    if node["rounding"] == "half_even":
+        low = low + ((rest > unit) | ((rest == unit) & (low % 2 == 1)))
+    elif node["rounding"] == "half_up":
+        low = low + (rest >= unit)
+    y = low << drop
+    y = np.where(np.abs(y) < node["smallest"], 0, y)
+    return np.clip(y, node["lo"], node["hi"])
+
+
 def lookup(node, p, tensors, x):
     table, place = p["table"], x - tensors[node["inputs"][0]]["lo"]
     return table[np.arange(len(table)), place] if len(table) > 1 else table[0][place]
@@ -115,8 +133,8 @@ def top_k(node, p, tensors, x):
 OPERATIONS = {
     function.__name__: function
     for function in (
-        *(conv, dense, threshold, requant, lookup, max_pool, sum_pool, space_to_depth),
-        *(upsample, add, concat, flatten, top_k),
+        *(conv, dense, threshold, requant, requant_float, lookup, max_pool, sum_pool),
+        *(space_to_depth, upsample, add, concat, flatten, top_k),
     )
 }
 

@@ -23,7 +23,12 @@ from bitwright.lower.to_onnx.writer import (
 
 
 def _weight_type(node: Node) -> str:
-    return parse_format(node.string("weight_format")).qonnx_name
+    """The type of the levels: of an uneven format that of the smallest integers holding them."""
+    weight_format = parse_format(node.string("weight_format"))
+    if weight_format.uniform:
+        return weight_format.qonnx_name
+    weight = node.params["weight"]
+    return interval_type(min(int(weight.min()), 0), int(weight.max()))
 
 
 def conv(out: Writer, node: Node, weight: str | None = None) -> None:
@@ -272,6 +277,13 @@ def simple(out: Writer, node: Node) -> None:
     Raises:
         GraphError: it has none.
     """
+    if node.op == "requant_float":
+        raise GraphError(
+            f"{node.string('format')} activations have no exact ONNX form: its operators cannot "
+            "round integers to a float's mantissa",
+            where=node.name,
+            hint="use an integer format for the activations",
+        )
     if node.op not in SIMPLE:
         raise GraphError(f"{node.op} has no ONNX form", where=node.name)
     SIMPLE[node.op](out, node)

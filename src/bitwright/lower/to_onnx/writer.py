@@ -177,9 +177,8 @@ def check_exact(graph: Graph) -> None:
 
     for claim in certify(graph).claims:
         reach = max(-claim.lo, claim.hi, -claim.partial_lo, claim.partial_hi)
-        limit, carrier = (
-            (FLOAT64_EXACT, "float64") if claim.op == "requant" else (FLOAT32_EXACT, "float32")
-        )
+        wide = claim.op in ("requant", "requant_float")
+        limit, carrier = (FLOAT64_EXACT, "float64") if wide else (FLOAT32_EXACT, "float32")
         if reach > limit:
             raise GraphError(
                 f"its sums reach {reach}, more than {carrier} holds exactly ({limit})",

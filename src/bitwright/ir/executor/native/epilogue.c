@@ -12,12 +12,20 @@ int64_t bw_requant_one(const bw_op *op, int64_t row, int64_t x);
 
 int64_t bw_requant_one(const bw_op *op, int64_t row, int64_t x) {
   const int64_t value = x * op->multiplier[row] + op->addend[row];
-  int64_t rounded = value >> op->shift;
-  if (op->shift > 0 && op->rounding != BW_FLOOR) {
-    const int64_t half = (int64_t)1 << (op->shift - 1);
-    rounded = (value + half) >> op->shift;
+  int drop = 0; /* a float rounds at the place that its magnitude says */
+  if (op->significant && value != 0) {
+    drop = 64 - __builtin_clzll((unsigned long long)(value < 0 ? -value : value)) - op->significant - op->shift;
+    if (drop < 0) drop = 0;
+  }
+  const int shift = op->shift + drop;
+  int64_t rounded = value >> shift;
+  if (shift > 0 && op->rounding != BW_FLOOR) {
+    const int64_t half = (int64_t)1 << (shift - 1);
+    rounded = (value + half) >> shift;
     if (op->rounding == BW_HALF_EVEN && (value & (2 * half - 1)) == half) rounded -= rounded & 1;
   }
+  rounded *= (int64_t)1 << drop;
+  if (rounded < op->smallest && -rounded < op->smallest) rounded = 0;
   return rounded < op->lo ? op->lo : rounded > op->hi ? op->hi : rounded;
 }
 

@@ -69,7 +69,8 @@ typedef struct {
   int32_t op, port;       /* port: index of the graph input or output; move: first channel of the target */
   int32_t narrow;         /* finished accumulators are int16 (thresholds too), else int32 */
   int32_t wraps;          /* the kernel itself counts modulo 2^16, and `start` is 16 bits wide */
-  int32_t epilogue, reserved;
+  int32_t epilogue;
+  int32_t significant;    /* requant: significant bits of a float's levels; 0: all integers are levels */
   bw_tensor in, out;
   bw_tensor other;                        /* add: the second operand */
   int64_t times[2];                       /* add: multipliers */
@@ -80,6 +81,7 @@ typedef struct {
   int32_t radix, fill;                    /* pack: radix of the digits; code of padding; lookup: entries, or 0: one table for all */
   int64_t panel_bytes;
   int64_t lo, hi;                         /* input: legal levels; requant: clip */
+  int64_t smallest;                       /* requant to a float: smaller magnitudes are 0 */
   int32_t bipolar, steps;                 /* input: 0 is illegal; steps: thresholds per row */
   int32_t shift, rounding;
   int64_t padded;                         /* entries from one threshold's row of the table to the next */
