@@ -26,12 +26,13 @@ from scipy.optimize import nnls
 
 from bitwright.build.target import list_targets
 from bitwright.build.yosys import synthesise
-from bitwright.formats import parse_format
+from bitwright.formats import MinifloatFormat, parse_format
 from bitwright.hw.blocks import block_of
 from bitwright.hw.cost import block_terms
 from bitwright.hw.dialect import HARDWARE
 from bitwright.hw.memory import FAMILIES
 from bitwright.ir import Graph, GraphBuilder, TensorType
+from bitwright.ir.op_activations import float_rule
 from bitwright.rtl.emit import emit
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -95,6 +96,8 @@ def random_weights(rng: np.random.Generator, name: str, shape: tuple[int, ...]) 
     kind = parse_format(name)
     if name == "bipolar":
         return rng.integers(0, 2, shape) * 2 - 1
+    if not kind.uniform:
+        return rng.choice(kind.grid(), shape)
     return rng.integers(kind.min_level, kind.max_level + 1, shape)
 
 
@@ -146,18 +149,31 @@ def threshold(channels: int, pe: int, bits: int, out: str, style: str = "distrib
     return block(wide((2, 2, channels), bits), "threshold", attrs, params)
 
 
-def requant(channels: int, pe: int, bits: int, multiplier: int, res: str = "lut") -> Sample:
-    def params(rng: np.random.Generator) -> dict[str, Any]:
-        top = 1 << (multiplier - 1)
-        offset = 1 << (multiplier + 4)
-        return {
-            "multiplier": rng.integers(top // 2, top, channels),
-            "offset": rng.integers(-offset, offset, channels),
-        }
+def requant(
+    channels: int, pe: int, bits: int, multiplier: int, res: str = "lut", out: str = "int8"
+) -> Sample:
+    """`multiplier` bits; 0: all channels are shifted only. `out` may be a minifloat."""
 
-    attrs = {"shift": multiplier, "lo": -128, "hi": 127, "format": "int8", "scale": (1.0,)}
-    attrs |= {"pe": pe, "res_type": res, "ram_style": "distributed"}
-    return block(wide((2, 2, channels), bits), "requant", attrs, params)
+    def params(rng: np.random.Generator) -> dict[str, Any]:
+        top = 1 << max(multiplier - 1, 0)
+        offset = 1 << (multiplier + 4)
+        factors = rng.integers(top // 2, top, channels) if multiplier else np.ones(1, dtype=int)
+        return {"multiplier": factors, "offset": rng.integers(-offset, offset, channels)}
+
+    kind = parse_format(out)
+    shift = multiplier or bits - kind.bits
+    attrs = {"shift": shift, "lo": kind.min_level, "hi": kind.max_level, "format": out}
+    attrs |= {"scale": (1.0,), "pe": pe, "res_type": res, "ram_style": "distributed"}
+    op = "requant"
+    if isinstance(kind, MinifloatFormat):
+        significant, smallest = float_rule(kind)
+        attrs |= {"significant": significant, "smallest": smallest}
+        op = "requant_float"
+    return block(wide((2, 2, channels), bits), op, attrs, params)
+
+
+CODEBOOK = "cb16{-31,-25,-18,-13,-9,-6,-3,-1,0,2,4,7,12,19,26,30}"
+HYBRID = "cb16:e4m3{-3840,-960,-448,-52,-9,-1,0,1,3,13,60,72,104,480,1024,3584}"
 
 
 def window(
@@ -206,6 +222,23 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec((72, 16), (2, 8), ("int5", "int5"), "block"),
         matvec((18, 8), (3, 2), ("uint4", "int4n"), groups=4),
         matvec((36, 4), (4, 4), ("uint4", "int4n"), "block", groups=8),
+    ),
+    "matvec_codes": (
+        matvec((9, 8), (3, 2), ("uint4", "po2_4")),
+        matvec((32, 8), (4, 2), ("int8", "po2_6<zero>")),
+        matvec((16, 8), (4, 2), ("uint4", CODEBOOK)),
+        matvec((32, 8), (8, 1), ("int8", CODEBOOK), "block"),
+        matvec((16, 8), (4, 2), ("uint4", HYBRID)),
+        matvec((16, 8), (4, 2), ("uint8", "e4m3")),
+        matvec((16, 8), (2, 4), ("e4m3", "e4m3")),
+        matvec((32, 8), (8, 2), ("e2m1", "e2m1")),
+        matvec((16, 8), (4, 2), ("e3m2", "int4n")),
+        matvec((32, 4), (2, 2), ("int8", "mx<e2m1,32>")),
+        matvec((16, 4), (4, 1), ("uint8", "e5m2")),
+        matvec((9, 8), (3, 1), ("e4m3", "po2_4")),
+        matvec((16, 4), (2, 2), ("int8", "e4m3"), res="dsp"),
+        depthwise(16, 9, 4, ("uint8", "e4m3")),
+        depthwise(16, 9, 4, ("uint4", "po2_4")),
     ),
     "depthwise": (
         depthwise(8, 9, 1, ("uint4", "int4n")),
@@ -284,6 +317,12 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         requant(256, 1, 16, 11, "dsp"),
         requant(1280, 1, 18, 11, "dsp"),
         requant(128, 2, 16, 12, "dsp"),
+        requant(16, 4, 20, 0), requant(64, 2, 16, 0),
+    ),
+    "requant_float": (
+        requant(8, 2, 24, 12, out="e4m3"), requant(16, 4, 16, 8, out="e2m1"),
+        requant(8, 1, 32, 0, out="e4m3"), requant(8, 2, 20, 12, "dsp", out="e5m2"),
+        requant(16, 2, 24, 10, out="e3m2"),
     ),
     "window": (
         window((10, 10, 1), 3, 1, "uint4"),

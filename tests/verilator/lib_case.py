@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.formats import parse_format
 from bitwright.sim import StreamSpec
 
 Levels = NDArray[np.int64]
@@ -41,9 +42,16 @@ class Case:
 
 
 def spec(
-    lanes: int, bits: int, beats: int, *, signed: bool = False, bipolar: bool = False
+    lanes: int,
+    bits: int,
+    beats: int,
+    *,
+    signed: bool = False,
+    bipolar: bool = False,
+    codes: str | None = None,
 ) -> StreamSpec:
-    return StreamSpec(lanes, bits, beats, lanes * bits, signed, bipolar)
+    kind = None if codes is None else parse_format(codes)
+    return StreamSpec(lanes, bits, beats, lanes * bits, signed, bipolar, kind)
 
 
 def levels_of(port: StreamSpec, frames: int, rng: np.random.Generator) -> Levels:
@@ -52,7 +60,10 @@ def levels_of(port: StreamSpec, frames: int, rng: np.random.Generator) -> Levels
     size = (frames, port.frame_elements)
     if port.bipolar:
         return 2 * rng.integers(0, 2, size) - 1
-    values = rng.integers(low, high + 1, size)
+    if port.codes is not None:
+        values = rng.choice(port.codes.grid(), size)
+    else:
+        values = rng.integers(low, high + 1, size)
     return np.where(rng.random(size) < 0.2, np.where(rng.random(size) < 0.5, low, high), values)
 
 

@@ -20,6 +20,7 @@ from tests.verilator.lib_case import (
     one_to_one,
     spec,
 )
+from tests.verilator.lib_code_cases import CODE_CASES
 from tests.verilator.lib_more_cases import MORE_CASES
 
 from bitwright.sim import StreamSpec
@@ -452,4 +453,5 @@ CASES = (
     pool("single", 9, 1, 1, 5, signed=False),
     pool("bits", 4, 2, 3, 1, signed=False),
     *MORE_CASES,
+    *CODE_CASES,
 )  # fmt: skip

@@ -7,6 +7,7 @@ from bitwright.hw.dataflow import Dataflow, analyse
 from bitwright.hw.describe import LayerRow, describe
 from bitwright.hw.dialect import HARDWARE
 from bitwright.hw.folding import Folding, NodeFolding, load_folding, parse_folding
+from bitwright.hw.macs import MacCost, mac_cost, mac_format
 from bitwright.hw.mapping import MapOptions, folding_of, map_graph
 from bitwright.hw.search import FillGoal, RateGoal, search_folding
 from bitwright.hw.template import template
@@ -20,6 +21,7 @@ __all__ = [
     "Fold",
     "Folding",
     "LayerRow",
+    "MacCost",
     "MapOptions",
     "NodeFolding",
     "Port",
@@ -31,6 +33,8 @@ __all__ = [
     "folding_of",
     "graph_resources",
     "load_folding",
+    "mac_cost",
+    "mac_format",
     "map_graph",
     "parse_folding",
     "search_folding",

@@ -50,18 +50,18 @@ def block_resources(block: Block, family: str) -> Resources:
     if family not in families:
         raise TargetError(f"no cost model for family {family!r}; known are {sorted(families)}")
     counted = block.memory_cost(family)
-    line = _line(families, family, block.node.op)
+    line = _line(families, family, block.cost_kind)
     terms = block_terms(block, family)
     lut, ff = (sum(line[k].get(n, 0.0) * v for n, v in terms.items()) for k in ("lut", "ff"))
     fitted = Resources(lut=lut, ff=ff, dsp=counted.dsp, bram=counted.bram)
     return fitted + block.more_cost(family)
 
 
-def _line(families: dict[str, Any], family: str, op: str) -> dict[str, Any]:
+def _line(families: dict[str, Any], family: str, kind: str) -> dict[str, Any]:
     """Coefficients of a kind of block; those of ECP5 where a family has none measured."""
-    line: dict[str, Any] = families[family]["blocks"].get(op) or families[_MEASURED]["blocks"].get(
-        op, {"lut": {"memory": 1.0}, "ff": {}}
-    )
+    none: dict[str, Any] = {"lut": {"memory": 1.0}, "ff": {}}
+    own, measured = families[family]["blocks"], families[_MEASURED]["blocks"]
+    line: dict[str, Any] = own.get(kind) or measured.get(kind, none)
     return line
 
 

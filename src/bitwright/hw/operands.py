@@ -316,6 +316,10 @@ class Product:
         weight = self.weight
         return rom_luts(family, 1 << weight.index, weight.width) if weight.index else 0.0
 
+    def cost_kind(self, op: str) -> str:
+        """The line of the cost model: units whose operands are codes have one of their own."""
+        return "matvec_codes" if self.is_float or self.weight.index else op
+
     def parameters(self) -> Mapping[str, int | str]:
         """Parameters of `matvec` and `depthwise` that say what the operands are."""
         act, weight = self.act, self.weight

@@ -68,6 +68,7 @@ def _entry(name: str, spec: StreamSpec, forward: str, backward: str) -> dict[str
         "beats": spec.beats,
         "signed": spec.signed,
         "bipolar": spec.bipolar,
+        "codes": None if spec.codes is None else spec.codes.name,
     }
     if "axis" not in name:
         entry["signals"] = {

@@ -103,6 +103,7 @@ _COUNTERS = {
     "depthwise": _matvec,
     "threshold": _threshold,
     "requant": _requant,
+    "requant_float": _requant,
     "pool_max": _compare_all,
     "top_k": _compare_all,
     "fifo": _buffer,

@@ -220,6 +220,11 @@ class Block(ABC):
         return self.node.name
 
     @property
+    def cost_kind(self) -> str:
+        """The line of the cost model (see `hw.cost`) that holds for this block."""
+        return self.node.op
+
+    @property
     def interval(self) -> int:
         """Cycles per frame when this block alone limits the pipeline."""
         return self.firing().fires

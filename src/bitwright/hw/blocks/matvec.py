@@ -111,6 +111,10 @@ class MatVec(Block):
         return Product(act, plain.weight, dsp=wanted)
 
     @property
+    def cost_kind(self) -> str:
+        return self.product.cost_kind(self.node.op)
+
+    @property
     def weight_bits(self) -> int:
         """Bits of one weight in the memory: of its code, or those the actual numbers need."""
         return self.product.weight.word
