@@ -53,7 +53,7 @@ def test_house_rules(path: Path) -> None:
         ("stream_window", {"Fold": 6, "Groups": 4}, "Groups must divide Fold"),
         ("matvec", {"SIMD": 5}, "SIMD must divide MW"),
         ("matvec", {"ActBipolar": 1}, "bipolar operand is one bit"),
-        ("matvec", {"ActExp": 4}, "room for the sign"),
+        ("matvec", {"ActExp": -1}, "room for the sign"),
         (
             "depthwise",
             {"IndexWidth": 2, "WeightBipolar": 1, "WeightWidth": 1},

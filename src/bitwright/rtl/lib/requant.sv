@@ -53,7 +53,8 @@ module requant #(
   localparam int FoldWidth = Fold > 1 ? $clog2(Fold) : 1;
   localparam int Digits    = UseDsp || Power >= 0 ? 1 : (MulWidth + 1) / 2;
   localparam int Levels    = Digits > 1 ? $clog2(Digits) : 0;
-  localparam int Depth     = (OutMant >= 0 ? 10 : 7) + Levels - 1;  // stages before the output register
+  // Stages before the output register.
+  localparam int Depth     = (OutMant >= 0 ? 10 : 7) + Levels - 1;
 
   logic             en;
   logic [Depth-1:0] valid_q;
@@ -88,8 +89,8 @@ module requant #(
     );
   end else begin : gen_power
     assign mul1 = '0;
-    logic no_factor;
-    assign no_factor = ^mul_fold_q;
+    logic unused_factor;
+    assign unused_factor = ^mul_fold_q;
   end
   mem_rom #(.Width(PE * OffsetWidth), .Depth(Fold), .Style(RomStyle), .File(OffsetFile)) i_off (
     .clk_i, .en_i(en), .addr_i(offset_fold_q), .data_o(offset1)

@@ -52,8 +52,8 @@ module requant_lane #(
     always_ff @(posedge clk_i) begin : p_move
       if (en_i) terms <= TermWidth'($signed(x_ext)) << Power;
     end
-    logic no_factor;
-    assign no_factor = ^mul_i;
+    logic unused_factor;
+    assign unused_factor = ^mul_i;
   end else begin : gen_multiply
     mul_terms #(.ActWidth(XWidth), .WeightWidth(MulWidth), .UseDsp(UseDsp)) i_mul (
       .clk_i, .en_i, .act_i(x_ext), .weight_i(mul_i), .terms_o(terms)
