@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibration sets, estimators of ranges, and the scales that `calibrate` sets."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests import join_networks as nets
+from tests.ptq_networks import calibration, digits, enliven, trained_digits
+from torch import Tensor
+
+from bitwright.errors import DataError, ModelError, RecipeError
+from bitwright.formats import parse_format
+from bitwright.quant import Granularity, Policy, QuantSpec, ScaleRule, apply
+from bitwright.quant.ptq import calibrate
+from bitwright.quant.ptq.estimators import estimate_scale, parse_estimator
+from bitwright.quant.ptq.samples import calibration_batches
+from bitwright.quant.ptq.statistics import BINS, Histogram, Observed
+from bitwright.quant.quantizers import ActivationQuantizer
+
+POLICY = Policy.uniform("int4", "uint4", "uint8")
+
+
+def seen(batches: list[Tensor], signed: bool) -> Observed:
+    values = [batch if signed else batch.clamp(min=0) for batch in batches]
+    found = Observed([float(v.abs().max()) for v in values])
+    found.histogram = Histogram(found.largest)
+    for batch in batches:
+        found.histogram.add(batch)
+    return found
+
+
+def spec(name: str, power: bool = False) -> QuantSpec:
+    return QuantSpec(parse_format(name), Granularity.PER_TENSOR, ScaleRule.MSE, power_of_two=power)
+
+
+def error(x: Tensor, scale: float, name: str) -> float:
+    chosen = parse_format(name)
+    quantized = torch.from_numpy(chosen.quantized(x.double().numpy(), scale))
+    return float((quantized - x.double()).square().mean())
+
+
+def test_statistics_of_batches() -> None:
+    batches = [torch.tensor([-9.0, 1.0, 4.0]), torch.tensor([0.5, 2.0, -1.0])]
+    uint4 = spec("uint4")
+    assert estimate_scale(seen(batches, False), uint4, parse_estimator("max")) == 4.0 / 15
+    assert estimate_scale(seen(batches, False), uint4, parse_estimator("average")) == 3.0 / 15
+    int4n = spec("int4n")
+    assert estimate_scale(seen(batches, True), int4n, parse_estimator("max")) == 9.0 / 7
+    assert estimate_scale(seen(batches, True), spec("int4n", True), parse_estimator("max")) == 2.0
+
+
+@given(share=st.floats(60, 99.9), seed=st.integers(0, 50))
+@settings(max_examples=20)
+def test_percentile_keeps_its_share_of_what_is_not_zero(share: float, seed: int) -> None:
+    x = torch.randn(5000, generator=torch.Generator().manual_seed(seed)).relu()
+    scale = estimate_scale(seen([x], False), spec("uint4"), parse_estimator(f"percentile:{share}"))
+    positive = x[x > 0]
+    exact = float(torch.quantile(positive, share / 100))
+    # The histogram knows it to a bin; quantile interpolates between two neighbours.
+    assert scale * 15 == pytest.approx(exact, abs=0.01 + 2 * float(x.max()) / BINS)
+
+
+@pytest.mark.parametrize("name", ["uint2", "uint4", "int4n", "e2m1", "e4m3", "po2_4<zero>"])
+def test_mse_is_the_best_clipping(name: str) -> None:
+    x = torch.randn(4000, generator=torch.Generator().manual_seed(3)) * 2
+    x = x if parse_format(name).signed else x.relu()
+    signed = parse_format(name).signed
+    found = estimate_scale(seen([x], signed), spec(name), parse_estimator("mse"))
+    reach = max(parse_format(name).max_level, 1) * parse_format(name).lsb
+    others = [float(x.abs().max()) / reach * f for f in (0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)]
+    assert error(x, found, name) <= min(error(x, scale, name) for scale in others) * 1.01
+
+
+def test_power_of_two_search_stays_on_powers() -> None:
+    x = torch.randn(4000).relu()
+    for word in ("mse", "entropy", "percentile", "average"):
+        scale = estimate_scale(seen([x], False), spec("uint4", True), parse_estimator(word))
+        assert math.log2(scale).is_integer()
+
+
+def test_entropy_cuts_off_an_outlier() -> None:
+    x = torch.cat([torch.rand(20000), torch.tensor([40.0])])
+    scale = estimate_scale(seen([x], False), spec("uint8"), parse_estimator("entropy"))
+    assert scale * 255 < 10
+
+
+def test_zeros_only_span_one() -> None:
+    nothing = seen([torch.zeros(10)], False)
+    assert estimate_scale(nothing, spec("uint4"), parse_estimator("mse")) == 1 / 15
+
+
+def test_unknown_estimators() -> None:
+    for word in ("best", "mse:3", "percentile:x"):
+        with pytest.raises(RecipeError, match="unknown estimator"):
+            parse_estimator(word)
+    with pytest.raises(RecipeError, match="percentile of 20"):
+        parse_estimator("percentile:20")
+
+
+def test_every_quantizer_gets_its_scale() -> None:
+    model, x = trained_digits(), calibration()
+    converted = calibrate(model, POLICY, x, estimator="max", batch_size=50)
+    quantizers = {n: m for n, m in converted.named_modules() if isinstance(m, ActivationQuantizer)}
+    assert all(q.ready for q in quantizers.values())
+    with torch.no_grad():
+        largest = float(model.act1(model.bn1(model.conv1(x))).max())
+    assert quantizers["act1"].unit == pytest.approx(largest / 15, rel=1e-6)
+    (entering,) = [q for q in quantizers.values() if q.role == "input"]
+    assert entering.unit == pytest.approx(float(x.max()) / 255, rel=1e-6)
+    # What evaluates is what freezes.
+    frozen = apply(converted, POLICY, "freeze")
+    with torch.no_grad():
+        assert torch.allclose(frozen(x), converted(x), atol=1e-4)
+
+
+def test_calibration_in_two_batches_or_one() -> None:
+    first = calibrate(trained_digits(), POLICY, calibration(), estimator="mse", batch_size=128)
+    second = calibrate(
+        trained_digits(), POLICY, list(calibration().split(32)), estimator="mse", batch_size=16
+    )
+    assert first.act1.unit == second.act1.unit
+
+
+def test_quantizers_in_front_of_a_product_share_a_scale() -> None:
+    torch.manual_seed(0)
+    model = enliven(nets.DenseNet(pre=False))
+    converted = calibrate(model, POLICY, torch.rand(8, 3, 8, 8), estimator="max")
+    shared = [m for m in converted.modules() if isinstance(m, ActivationQuantizer) and m.group]
+    assert shared
+    assert all(m.unit == m.owner.unit and m.ready for m in shared)
+    apply(converted, POLICY, "freeze")
+
+
+def test_the_model_given_is_left_alone() -> None:
+    model = trained_digits()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    calibrate(model, POLICY, calibration())
+    assert all(torch.equal(before[n], v) for n, v in model.state_dict().items())
+
+
+def test_calibration_sets_in_all_forms() -> None:
+    images = calibration(30)
+    labels = torch.zeros(30)
+    assert sum(map(len, calibration_batches(images, 8))) == 30
+    pairs = [(images[:20], labels[:20]), (images[20:], labels[20:])]
+    assert torch.equal(torch.cat(calibration_batches(pairs)), images)
+    assert sum(map(len, calibration_batches(digits().train.take(range(9))))) == 9
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ([], "is empty"),
+        (torch.zeros(0, 1, 8, 8), "is empty"),
+        (torch.rand(1, 1, 8, 8), "a single sample"),
+        ([torch.rand(2, 1, 8, 8), torch.rand(2, 1, 6, 6)], "different shapes"),
+        (torch.zeros(4, 1, 8, 8, dtype=torch.uint8), "uint8 numbers, not reals"),
+        (torch.full((4, 1, 8, 8), math.nan), "NaN or infinity"),
+        (torch.rand(8), r"the shape \(8,\)"),
+        (["a.png"], "found str"),
+        (torch.rand(4, 3, 8, 8), "does not pass the model"),
+        (torch.rand(4, 1, 9, 20), "does not pass the model"),
+    ],
+)
+def test_unusable_calibration_sets(data: object, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        calibrate(trained_digits(), POLICY, data)
+
+
+def test_normalised_images_need_a_signed_input() -> None:
+    with pytest.raises(ModelError, match="the input goes down to"):
+        calibrate(trained_digits(), POLICY, calibration() - 0.5)
