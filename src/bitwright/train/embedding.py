@@ -2,12 +2,19 @@
 """Distillation of embeddings: a student learns the vectors that a teacher gives to faces.
 
 The teacher runs once over a pool of faces (it sees larger images than the student), the student
-then many times over jittered copies of them. The loss is the Euclidean distance of the two vectors,
-or its square. A run depends on its settings alone, so one that was stopped goes on as if it had not.
+then many times over jittered copies of them. The loss is the Euclidean distance of the two
+vectors, or its square, and the angle between them.
+
+Embeddings differ little from their mean, and so do the features in front of a last dense layer: a
+plain regression learns the mean and then hardly anything. So vectors are compared after their mean
+is taken off and their spread is one, and while training a batch norm stands in front of the last
+dense layer; both go into that layer's weights afterwards. A run depends on its settings alone, so
+one that was stopped goes on as if it had not.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,8 +32,9 @@ from bitwright.train.checkpoint import load_checkpoint, load_state, save_checkpo
 from bitwright.train.face_mixing import FaceJitter, FaceMixing, jitter_faces, mix_faces
 
 OnEpoch = Callable[[int, float], None]
-_FIELDS = ("epoch", "model", "optimizer", "losses", "settings")
+_FIELDS = ("epoch", "model", "training", "optimizer", "losses", "settings")
 _POOL_BATCH = 64
+_EPOCH_STRIDE = 1_000_003  # a prime, so that (seed, epoch) pairs do not meet
 _TINY = 1e-12
 
 
@@ -39,7 +47,10 @@ class EmbeddingTraining:
         per_epoch: a checkpoint follows every epoch; None takes the whole pool.
         lr: of AdamW, after a warm-up of ``warmup`` of all steps; falls along half a cosine.
         squared: compare by the squared distance; without by the distance.
+        direction: weight of ``1 - cosine`` of the angle beside the distance.
         size: side of the student's images.
+        early, early_size: so many epochs at first see smaller images, which cost less; a network
+            that ends in a global average takes them.
     """
 
     epochs: int
@@ -48,16 +59,21 @@ class EmbeddingTraining:
     lr: float = 2e-3
     warmup: float = 0.03
     weight_decay: float = 1e-2
-    squared: bool = False
+    squared: bool = True
+    direction: float = 2.0
     size: int = 80
+    early: int = 0
+    early_size: int = 44
     jitter: FaceJitter = field(default_factory=FaceJitter)
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch < 2 or self.size < 1:
+        if self.epochs < 1 or self.batch < 2 or min(self.size, self.early_size) < 1:
             raise RecipeError("epochs and size from 1 on, batch from 2 on", where="embedding")
-        if not self.lr > 0 or self.weight_decay < 0 or not 0 <= self.warmup < 1:
-            raise RecipeError("lr, weight_decay or warmup out of range", where="embedding")
+        if not self.lr > 0 or not 0 <= self.warmup < 1:
+            raise RecipeError("lr above 0, warmup in 0 .. 1", where="embedding")
+        if min(self.weight_decay, self.direction) < 0:
+            raise RecipeError("a weight below zero", where="embedding")
         if self.per_epoch is not None and self.per_epoch < self.batch:
             raise RecipeError("an epoch must hold at least one batch", where="embedding.per_epoch")
 
@@ -177,36 +193,99 @@ def train_embedding(
         DataError: the checkpoint is broken or was written with other settings.
         ModelError: the student's output does not fit, or the loss is not finite.
     """
-    optimizer = torch.optim.AdamW(student.parameters(), config.lr, weight_decay=config.weight_decay)
     student.to(memory_format=torch.channels_last)
-    losses = _resume(checkpoint, student, optimizer, config)
-    for epoch in range(len(losses), config.epochs):
-        student.train()
-        with _seeded(config.seed, epoch) as generator:
-            losses.append(_epoch(student, pool, config, optimizer, epoch, generator))
+    network = _Conditioned(student, pool)
+    optimizer = torch.optim.AdamW(network.parameters(), config.lr, weight_decay=config.weight_decay)
+    losses = _resume(checkpoint, network, optimizer, config)
+    try:
+        for epoch in range(len(losses), config.epochs):
+            network.train()
+            generator = torch.Generator().manual_seed(config.seed * _EPOCH_STRIDE + epoch)
+            losses.append(_epoch(network, pool, config, optimizer, epoch, generator))
+            network.eval()
+            with network.whole():
+                if checkpoint is not None:
+                    _save(checkpoint, network, student, optimizer, losses, config)
+                if on_epoch is not None:
+                    on_epoch(epoch + 1, losses[-1])
+    finally:
+        network.finish()
         student.eval()
-        if checkpoint is not None:
-            content = {
-                "epoch": epoch + 1,
-                "model": student.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "losses": losses,
-                "settings": repr(config),
-            }
-            save_checkpoint(checkpoint, content)
-        if on_epoch is not None:
-            on_epoch(epoch + 1, losses[-1])
-    student.eval()
     return tuple(losses)
 
 
-@contextmanager
-def _seeded(seed: int, epoch: int) -> Iterator[torch.Generator]:
-    yield torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+class _Conditioned(nn.Module):
+    """A student whose last dense layer is fed by a batch norm and gives standardised vectors."""
+
+    def __init__(self, student: nn.Module, pool: EmbeddingPool) -> None:
+        super().__init__()
+        dense = [path for path, m in student.named_modules() if isinstance(m, nn.Linear)]
+        if not dense:
+            raise ModelError("has no dense layer at its end", where=type(student).__name__)
+        self._parent, _, self._name = dense[-1].rpartition(".")
+        target = student.get_submodule(dense[-1])
+        assert isinstance(target, nn.Linear)
+        self._kept = (target,)  # not a submodule: its numbers are made when training ends
+        self.body = student
+        self.norm = nn.BatchNorm1d(target.in_features, affine=False)
+        self.head = copy.deepcopy(target)
+        targets = torch.from_numpy(pool.targets)
+        self.register_buffer("mean", targets.mean(0), persistent=False)
+        spread = (targets - targets.mean(0)).square().sum(1).mean().sqrt()
+        self.register_buffer("spread", spread.clamp(min=_TINY), persistent=False)
+        if self.head.out_features != targets.shape[1]:
+            made, wanted = self.head.out_features, targets.shape[1]
+            raise ModelError(
+                f"the student gives {made} values, its teacher {wanted}",
+                where="embedding",
+                hint="choose the student's embedding as wide as the teacher's",
+            )
+        if self.head.bias is None:
+            raise ModelError("its last dense layer needs a bias", where=type(student).__name__)
+        self._put(nn.Identity())
+        with torch.no_grad():
+            self.head.weight /= self.head.in_features**0.5
+            self.head.bias.zero_()
+
+    @property
+    def folded(self) -> tuple[str, ...]:
+        """Names of the state that is there only while the student is whole."""
+        path = ".".join(part for part in ("body", self._parent, self._name) if part)
+        return f"{path}.weight", f"{path}.bias"
+
+    def _put(self, module: nn.Module) -> None:
+        self.body.get_submodule(self._parent).add_module(self._name, module)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, D) vectors without their mean, of spread one."""
+        found: Tensor = self.head(self.norm(self.body(x)))
+        return found
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Inside, the student is a plain network that gives real embeddings."""
+        self.finish()
+        try:
+            yield
+        finally:
+            self._put(nn.Identity())
+
+    def finish(self) -> None:
+        """Fold everything into the student's last dense layer and put that back."""
+        mean, variance = self.norm.running_mean, self.norm.running_var
+        assert isinstance(mean, Tensor) and isinstance(variance, Tensor)
+        factor = (variance.double() + self.norm.eps).rsqrt()
+        weight = self.head.weight.double() * factor
+        bias = self.head.bias.double() - weight @ mean.double()
+        (target,) = self._kept
+        with torch.no_grad():
+            target.weight.copy_(weight * self.spread)
+            target.bias.copy_(bias * self.spread + self.mean)
+        self._put(target)
 
 
 def _epoch(
-    student: nn.Module,
+    network: _Conditioned,
     pool: EmbeddingPool,
     config: EmbeddingTraining,
     optimizer: torch.optim.Optimizer,
@@ -218,23 +297,20 @@ def _epoch(
     order = torch.cat([torch.randperm(len(pool.faces), generator=generator) for _ in range(rounds)])
     batches = order[: count - count % config.batch].split(config.batch)
     steps = config.epochs * len(batches)
+    size = config.early_size if epoch < config.early else config.size
     total = 0.0
     for number, rows in enumerate(batches):
         share = (epoch * len(batches) + number) / steps
         for group in optimizer.param_groups:
             group["lr"] = config.lr * _rate(share, config.warmup)
-        faces, wanted = pool.batch(rows)
-        images = jitter_faces(
-            faces[:, :1] if _is_grey(pool) else faces, config.size, config.jitter, generator
-        )
-        found = student(images.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last))
-        if found.shape != wanted.shape:
-            raise ModelError(
-                f"the student gives {tuple(found.shape)}, its teacher {tuple(wanted.shape)}",
-                where="embedding",
-                hint="choose the student's embedding as wide as the teacher's",
-            )
+        faces, targets = pool.batch(rows)
+        planes = faces[:, :1] if pool.faces.ndim == 3 else faces
+        images = jitter_faces(planes, size, config.jitter, generator)
+        images = images.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
+        found, wanted = network(images), (targets - network.mean) / network.spread
         loss = distance(found, wanted, squared=config.squared)
+        angle = functional.cosine_similarity(found, wanted).mean()
+        loss = loss + config.direction * (1 - angle)
         if not torch.isfinite(loss.detach()):
             raise ModelError(
                 f"the loss of epoch {epoch + 1} is {float(loss)}",
@@ -248,10 +324,6 @@ def _epoch(
     return total / len(batches)
 
 
-def _is_grey(pool: EmbeddingPool) -> bool:
-    return pool.faces.ndim == 3
-
-
 def _rate(share: float, warmup: float) -> float:
     if share < warmup:
         return max(share / warmup, 1e-3)
@@ -260,7 +332,7 @@ def _rate(share: float, warmup: float) -> float:
 
 def _resume(
     path: Path | None,
-    student: nn.Module,
+    network: _Conditioned,
     optimizer: torch.optim.Optimizer,
     config: EmbeddingTraining,
 ) -> list[float]:
@@ -273,9 +345,31 @@ def _resume(
             where=str(path),
             hint="delete it to begin anew, or use the settings it was written with",
         )
-    load_state(student, content["model"], str(path))
+    load_state(network, content["training"], str(path))
     try:
         optimizer.load_state_dict(content["optimizer"])
     except (ValueError, KeyError) as error:
         raise DataError(f"belongs to another model: {error}", where=str(path)) from error
     return list(content["losses"])
+
+
+def _save(
+    path: Path,
+    network: _Conditioned,
+    student: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    losses: list[float],
+    config: EmbeddingTraining,
+) -> None:
+    """Inside `_Conditioned.whole`: ``model`` is the plain network's state."""
+    plain = {name: value.clone() for name, value in student.state_dict().items()}
+    training = {name: v for name, v in network.state_dict().items() if name not in network.folded}
+    content = {
+        "epoch": len(losses),
+        "model": plain,
+        "training": training,
+        "optimizer": optimizer.state_dict(),
+        "losses": losses,
+        "settings": repr(config),
+    }
+    save_checkpoint(path, content)
