@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.errors import DataError, RecipeError
+from bitwright.errors import DataError, RecipeError, ToolError
 from bitwright.files import atomic_write
 from bitwright.lab.plot import Point, Scatter
 from bitwright.steps.subject import Subject, find_subject
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from bitwright.run import Progress
 
 _KILOBYTE = 8000
+#: How the lines of the house's style sheet begin that a drawing needs.
+_DRAWN = ("svg ", ".grid ")
 _X_LABEL = {
     "size": "parameters, kB",
     "memory": "parameters and features of one image, kB",
@@ -211,9 +213,11 @@ def front_plot(name: str, result: MixedResult, more: tuple[Point, ...] = ()) -> 
 def standalone(svg: str) -> str:
     """An SVG element of the house with the house's colours inside: a file of its own."""
     style = files("bitwright.report").joinpath("style.css").read_text(encoding="utf-8")
+    kept = [line for line in style.splitlines() if ":root" in line or line.startswith(_DRAWN)]
     head = '<svg xmlns="http://www.w3.org/2000/svg" '
+    rules = "\n".join(kept)
     return (
-        str(svg).replace("<svg ", head, 1).replace("<title>", f"<style>{style}</style><title>", 1)
+        str(svg).replace("<svg ", head, 1).replace("<title>", f"<style>{rules}</style><title>", 1)
     )
 
 
@@ -279,18 +283,19 @@ def run_ristretto(request: RistrettoRequest, progress: Progress) -> RistrettoRes
     )
     from bitwright.quant.search.ristretto_run import search_ristretto
 
-    model = _on_device(subject, request.gpu)
+    device = _device(request.gpu)
     metric = subject.metric(
         request.metric, iterations=request.iterations, batch_size=request.batch_size
     )
     result = search_ristretto(
-        model,
+        subject.model,
         metric,
         subject.train.take(range(min(len(subject.train), 640))),
         mode=request.trimming_mode,
         margin=request.error_margin,
         parity=request.parity,
         weight_exponent_bits=request.exponent_bits,
+        device=device,
         tell=lambda trial: progress(f"{trial.group.value}, {trial.bits} bits", 0, 0),
     )
     if request.model_quantized is not None:
@@ -319,15 +324,13 @@ def _one_of(value: str, allowed: list[str], where: str) -> None:
         raise RecipeError(f"unknown {value!r}", where=where, hint=f"one of {', '.join(allowed)}")
 
 
-def _on_device(subject: Subject, gpu: int | None) -> Any:
+def _device(gpu: int | None) -> str | None:
     if gpu is None:
-        return subject.model
+        return None
     import torch
-
-    from bitwright.errors import ToolError
 
     if not torch.cuda.is_available() or gpu >= torch.cuda.device_count():
         raise ToolError(
             f"there is no GPU {gpu} here", where="--gpu", hint="leave --gpu out to use the CPU"
         )
-    return subject.model.to(f"cuda:{gpu}")
+    return f"cuda:{gpu}"

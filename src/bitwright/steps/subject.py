@@ -15,17 +15,21 @@ from typing import TYPE_CHECKING, Any
 from bitwright.data import Dataset, load_dataset
 from bitwright.data.spec import DATASETS, DatasetSpec
 from bitwright.errors import RecipeError, RunError
+from bitwright.models.catalog import MODELS, ModelSpec
 from bitwright.run_files import check_run_folder
+from bitwright.steps.fingerprint import importable
 from bitwright.steps.workspace import STEP_NAMES, Workspace
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from bitwright.data.dataset import DataSplits
+    from bitwright.data import DataSplits
     from bitwright.data.pairs import FaceProtocol
     from bitwright.quant.search.metrics import Metric
 
 ORL = "orl"
+#: What `bitwright import` calls a float model in its folder.
+IMPORTED = "model.safetensors"
 METRICS = ("top1", "agreement", "verification")
 #: Images on which agreement is measured.
 _AGREEMENT = 200
@@ -129,11 +133,11 @@ def find_subject(
         ModelError: the model cannot be built.
     """
     place = Path(name).expanduser()
+    if (place / IMPORTED).is_file():  # a folder that `bitwright import` made
+        place, name = place / IMPORTED, str(place / IMPORTED)
     if place.is_dir():
         return _of_run(place, data, seed)
-    from bitwright.models.exchange.files import is_model_file
-
-    if not (is_model_file(name) or ":" in name or _is_zoo(name)):
+    if not (ModelSpec(name=name).is_file or ":" in name or _is_zoo(name)):
         raise RecipeError(
             f"{name!r} is no run directory, model file or name of a model",
             hint="a folder that `bitwright build` made; a .prototxt, .h5, .keras or .safetensors "
@@ -149,8 +153,6 @@ def find_subject(
 
 
 def _is_zoo(name: str) -> bool:
-    from bitwright.models.catalog import MODELS
-
     return any(info.name == name for info in MODELS)
 
 
@@ -181,46 +183,22 @@ def _of_model(
     input_shape: tuple[int, int, int] | None,
     seed: int,
 ) -> Subject:
-    from bitwright.models.exchange.files import is_model_file, load_model
-
-    faces = data == ORL
-    splits = None if faces else load_dataset(_data_spec(data), None, seed)
-    shape = splits.image_shape if splits is not None else input_shape or (80, 80, 3)
-    if is_model_file(name):
-        loaded = load_model(Path(name), weights=weights, input_shape=shape, build=_builder(splits))
-        model = loaded.model
-    else:
-        model = _built(name, None if splits is None else splits.num_classes, shape, weights)
-    if splits is not None:
-        _check_scores(model, splits, name)
-        return _with_splits(Path(name).stem, model, splits, seed, {})
-    return _with_faces(name, model, shape, seed)
-
-
-def _builder(splits: DataSplits | None) -> Any:
-    def build(spec: Any, shape: tuple[int, int, int]) -> Any:
-        from bitwright.models import build_model
-
-        return build_model(spec, None if splits is None else splits.num_classes, shape)
-
-    return build
-
-
-def _built(
-    name: str, classes: int | None, shape: tuple[int, int, int], weights: Path | None
-) -> nn.Module:
     from bitwright.models import build_model
-    from bitwright.models.exchange.files import load_weights
 
-    if weights is None:
+    spec = ModelSpec(name=name, weights=weights)
+    if weights is None and not spec.is_file:
         raise RecipeError(
             f"{name!r} has no trained weights",
             where="--weights",
             hint="name a file: .pt, .safetensors, .h5 or .caffemodel; or a run directory instead",
         )
-    model = build_model(name, classes, shape)
-    load_weights(model, weights, shape)
-    return model.eval()
+    splits = None if data == ORL else load_dataset(_data_spec(data), None, seed)
+    shape = splits.image_shape if splits is not None else input_shape or (80, 80, 3)
+    with importable((Path.cwd(),)):
+        model = build_model(spec, None if splits is None else splits.num_classes, shape).eval()
+    if splits is None:
+        return _with_faces(name, model, shape, seed)
+    return _with_splits(Path(name).stem, model, splits, seed, {})
 
 
 def _data_spec(data: str) -> DatasetSpec:
@@ -233,28 +211,6 @@ def _data_spec(data: str) -> DatasetSpec:
             f"no data set or folder {data!r}", where="--data", hint=f"{known}, or a folder"
         )
     return DatasetSpec(name="folder", path=place)
-
-
-def _check_scores(model: nn.Module, splits: DataSplits, name: str) -> None:
-    """A model from a file may have been trained for other classes."""
-    import torch
-
-    from bitwright.errors import ModelError
-
-    height, width, channels = splits.image_shape
-    try:
-        with torch.no_grad():
-            scores = model(torch.zeros(1, channels, height, width))
-    except (RuntimeError, ValueError) as error:
-        raise ModelError(
-            f"does not take images of {height} x {width} x {channels}: {error}", where=name
-        ) from error
-    if tuple(scores.shape) != (1, splits.num_classes):
-        raise ModelError(
-            f"gives {tuple(scores.shape[1:])} for an image, the data set has "
-            f"{splits.num_classes} classes",
-            where=name,
-        )
 
 
 def _with_splits(

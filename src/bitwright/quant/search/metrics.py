@@ -125,10 +125,12 @@ class Measured:
 def run(model: nn.Module, inputs: Tensor, batch_size: int = BATCH) -> Tensor:
     """(N, ...) outputs of a model in evaluation mode, without gradients; its mode is restored."""
     modes = {module: module.training for module in model.modules()}
+    place = device_of(model)
     model.eval()
     try:
         with torch.no_grad():
-            return torch.cat([model(batch) for batch in inputs.split(batch_size)])
+            parts = [model(batch.to(place)).to(inputs.device) for batch in inputs.split(batch_size)]
+            return torch.cat(parts)
     finally:
         for module, mode in modes.items():
             module.training = mode

@@ -12,7 +12,7 @@ steps, each one measured.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,11 +117,12 @@ def search_mixed(
     lane = _Lane(problem, kept, bench, cost)
     floating = {c: floating_cost(table.space, model, c) for c in Cost}
     if goal.is_accuracy:
-        best = _least_cost(lane, goal, baseline)
+        _least_cost(lane, goal, baseline)
     else:
-        best = _least_damage(lane, goal, floating[cost])
+        _least_damage(lane, goal, floating[cost])
     for assignment in _spread(lane, how.points):
         lane.measure(assignment)
+    best = _pick(bench.points.values(), goal, cost, baseline, floating[cost])
     return MixedResult(
         goal=goal,
         cost=cost,
@@ -135,6 +136,16 @@ def search_mixed(
         floating=floating,
         seconds=time.monotonic() - started,
     )
+
+
+def _pick(points: Iterable[Point], goal: Goal, cost: Cost, baseline: float, floating: int) -> Point:
+    """The best of all networks that were measured and keep the goal; there is one."""
+    if goal.is_accuracy:
+        least = goal.least(baseline) - _HAIR
+        good = [point for point in points if point.accuracy >= least]
+        return min(good, key=lambda p: (p.cost(cost), -p.accuracy))
+    within = [point for point in points if point.cost(cost) <= goal.limit(floating)]
+    return max(within, key=lambda p: (p.accuracy, -p.damage))
 
 
 def damage_for(metric: Metric) -> Damage:
@@ -282,8 +293,8 @@ def _worse(options: Sequence[Choice], now: int) -> list[int]:
     return sorted(below, key=lambda i: options[i].damage)[:1]
 
 
-def _least_damage(lane: _Lane, goal: Goal, floating: int) -> Point:
-    """The most accurate network within a budget."""
+def _least_damage(lane: _Lane, goal: Goal, floating: int) -> None:
+    """Measure what is predicted to be the most accurate network within a budget, and its kin."""
     problem, limit = lane.problem, goal.limit(floating)
     if problem.smallest > limit:
         raise RecipeError(
@@ -293,18 +304,15 @@ def _least_damage(lane: _Lane, goal: Goal, floating: int) -> Point:
             hint="raise the budget, or name candidates of fewer bits",
         )
     now = allocate(problem, limit)
-    best = lane.measure(now)
+    lane.measure(now)
     for step in lane.swaps(now, limit)[: lane.bench.options.refinements]:
         if lane.bench.out_of_time:
             break
-        found = lane.measure(step)
-        if found.accuracy > best.accuracy + _HAIR:
-            best = found
-    return best
+        lane.measure(step)
 
 
-def _least_cost(lane: _Lane, goal: Goal, baseline: float) -> Point:
-    """The cheapest network that is accurate enough."""
+def _least_cost(lane: _Lane, goal: Goal, baseline: float) -> None:
+    """Measure what leads to the cheapest network that is accurate enough."""
     problem, least = lane.problem, goal.least(baseline)
     top = allocate(problem, problem.largest)
     best = lane.measure(top)
@@ -320,7 +328,7 @@ def _least_cost(lane: _Lane, goal: Goal, baseline: float) -> Point:
         return lane.measure(assignment).accuracy >= least - _HAIR
 
     now = _bisected(lane, good, top)
-    return _stepped(lane, good, now)
+    _stepped(lane, good, now)
 
 
 def _bisected(
@@ -342,7 +350,7 @@ def _bisected(
     return best
 
 
-def _stepped(lane: _Lane, good: Callable[[tuple[int, ...]], bool], now: tuple[int, ...]) -> Point:
+def _stepped(lane: _Lane, good: Callable[[tuple[int, ...]], bool], now: tuple[int, ...]) -> None:
     """Single steps down as long as they pass."""
     left = lane.bench.options.refinements
     failed: set[tuple[int, int]] = set()
@@ -355,7 +363,6 @@ def _stepped(lane: _Lane, good: Callable[[tuple[int, ...]], bool], now: tuple[in
             now = steps[0]
         else:
             failed.add(_move(now, steps[0]))
-    return lane.measure(now)
 
 
 def _move(now: tuple[int, ...], step: tuple[int, ...]) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -116,6 +117,7 @@ def search_ristretto(  # noqa: PLR0913 - the options of the public tool
     batches: int = BATCHES,
     weight_exponent_bits: int = 3,
     stock_window: bool = False,
+    device: torch.device | str | None = None,
     tell: Tell = lambda _: None,
 ) -> RistrettoResult:
     """Ristretto's search on a float model; the model is left as it is.
@@ -130,6 +132,8 @@ def search_ristretto(  # noqa: PLR0913 - the options of the public tool
         weight_exponent_bits: of power-of-two weights, besides the sign: 3 and 5 are usual.
         stock_window: power-of-two exponents -8 .. -1 in every layer, as the public tool has them,
             instead of a window from the range of its weights.
+        device: where networks are evaluated; None: where the model is. Ranges are always taken on
+            the CPU, and ties are rounded to even on either, so the choice does not depend on it.
         tell: called with each trial as it is done.
 
     Raises:
@@ -144,10 +148,11 @@ def search_ristretto(  # noqa: PLR0913 - the options of the public tool
         raise ModelError("has no convolution or dense layer", where=type(model).__name__)
     ranges = measure_ranges(model, samples, batches=batches)
     window = STOCK_WINDOW if stock_window else None
+    here = model if device is None else copy.deepcopy(model).to(device)
     maker = RuleMaker(wanted, ranges, behaviour, weight_exponent_bits, window)
 
     def evaluate(setting: Setting) -> float:
-        return metric(with_rules(model, maker.rules(setting)))
+        return metric(with_rules(here, maker.rules(setting)))
 
     outcome = search(
         wanted,
