@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from bitwright import __version__
-from bitwright.cli import compare, exchange, inspecting, show
+from bitwright.cli import compare, exchange, formats, inspecting, show
 from bitwright.cli import search as searching
 from bitwright.cli.options import Assign, Data, Json, RecipeArgument, RunDir, TargetName, resolve
 from bitwright.cli.output import Output
@@ -141,6 +141,7 @@ app.command("import")(exchange.import_)
 app.command()(exchange.export)
 app.command()(searching.search)
 app.add_typer(searching.ristretto)
+app.add_typer(formats.app)
 
 
 @app.command()

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`bitwright formats`: list families, show one in numbers, compare a network in many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bitwright.cli.options import Json
+from bitwright.cli.output import Output
+
+app = typer.Typer(
+    name="formats",
+    help="Number formats: list them, look at one, compare a network in many.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command("list")
+def list_(json: Json = False) -> None:
+    """List the families of formats: how they are named, what they mean, examples."""
+    from bitwright.cli.listing import show_list
+
+    show_list(Output(json), "formats")
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="FORMAT", help="Such as e4m3, po2_4 or mxfp4.")],
+    every: Annotated[
+        bool, typer.Option("--all", help="List the codes of up to 16 bits, not only of up to 8.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show a format in exact numbers: range, smallest and largest value, every code."""
+    from bitwright.lab.show_format import describe_format
+
+    output = Output(json)
+    found = describe_format(name, everything=every)
+    if json:
+        output.value(found.to_json())
+        return
+    output.table(name, ("what", "value"), list(found.facts.items()))
+    if found.codes is not None:
+        columns = tuple(column.heading for column in found.codes.columns)
+        output.table("codes, at scale 1", columns, found.codes.cells())
+
+
+@app.command()
+def compare(  # noqa: PLR0913, PLR0917 - one argument an option
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|MODEL",
+            help="A run directory; a folder that `import` made; a model file (.prototxt, .h5, "
+            ".keras, .safetensors); a name of the zoo or package.module:factory with --weights.",
+        ),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="A data set by name, orl, or a folder of class folders."),
+    ] = None,
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            "--formats", help="WEIGHT or WEIGHT/ACTIVATION, by commas: e4m3,int4/uint4,cb16/uint8."
+        ),
+    ] = None,
+    weight_formats: Annotated[
+        str | None,
+        typer.Option("--weight-formats", help="Each with every one of --activations."),
+    ] = None,
+    activations: Annotated[
+        str | None,
+        typer.Option("--activations", help="Formats of activations, instead of the usual ones."),
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method",
+            help="naive, calibrated, equalized, gptq, adaround; or methods joined by +.",
+        ),
+    ] = "gptq",
+    weights: Annotated[
+        Path | None, typer.Option("--weights", help="Trained weights of a model that is named.")
+    ] = None,
+    input_shape: Annotated[
+        str | None, typer.Option("--input-shape", metavar="HxWxC", help="Size of an image.")
+    ] = None,
+    images: Annotated[
+        int, typer.Option("--images", help="Training images for calibration; no labels are used.")
+    ] = 256,
+    limit: Annotated[
+        int | None, typer.Option("--limit", help="Measure on so many test images only.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the calibration images.")] = 0,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path("compare"),
+    json: Json = False,
+) -> None:
+    """Compare a trained network in many formats, without retraining: one table and one plot."""
+    from bitwright.cli.inspecting import parse_shape
+    from bitwright.lab.compare import CompareRequest, run_compare
+
+    output = Output(json)
+    request = CompareRequest(
+        subject,
+        out,
+        data=data,
+        weights=weights,
+        input_shape=parse_shape(input_shape),
+        formats=formats,
+        of_weights=weight_formats,
+        of_activations=activations,
+        method=method,
+        images=images,
+        limit=limit,
+        seed=seed,
+    )
+    with output.progress() as progress:
+        found = run_compare(request, progress)
+    if json:
+        output.value(found.to_json())
+        return
+    _show(output, found)
+
+
+def _show(output: Output, found: Any) -> None:
+    shown = [c for c in found.table.columns if c.key not in ("memory", "method")]
+    rows = [[c.show(row.get(c.key)) for c in shown] for row in found.table.rows]
+    for row in rows:
+        row[-1] = row[-1].partition(":")[0]  # the reasons are in the files
+    headings = [column.heading for column in shown]
+    output.table(found.table.title, headings, rows, " ".join(found.table.notes))
+    for kind, path in found.paths.items():
+        output.say(f"{kind}: {path}")

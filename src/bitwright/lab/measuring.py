@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How good a network is, with the error of that figure, and how much was lost against another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.errors import DataError
+from bitwright.lab.table import Measured
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from bitwright.steps.subject import Subject
+
+_BATCH = 250
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The figure of one network.
+
+    Attributes:
+        accuracy: a share with its standard error: of a classifier that of a proportion, of a
+            verification test that of the mean of its folds.
+        right: (N,) which images or pairs were told rightly.
+        folds: (F,) accuracy of each fold of a verification test; empty for a classifier.
+        kind: in words.
+    """
+
+    accuracy: Measured
+    right: NDArray[np.bool_] = field(repr=False)
+    folds: NDArray[np.float64] = field(repr=False)
+    kind: str = "accuracy"
+
+    def loss_against(self, reference: Outcome) -> Measured:
+        """Accuracy minus the reference's, with the standard error of the paired difference.
+
+        Both saw the same images, so the error comes from those that only one told rightly (or from
+        the differences of the folds): far less than from two independent samples.
+        """
+        difference = self.accuracy.value - reference.accuracy.value
+        if len(self.folds):
+            apart = self.folds - reference.folds
+            return Measured(difference, float(apart.std(ddof=1) / sqrt(len(apart))))
+        apart = self.right.astype(np.float64) - reference.right
+        return Measured(difference, float(apart.std() / sqrt(len(apart))))
+
+
+def measure(subject: Subject, model: nn.Module, limit: int | None = None) -> Outcome:
+    """Measure a model on the images (or pairs) that no choice was made on.
+
+    Args:
+        limit: images at most, from the first; a verification test is always whole.
+
+    Raises:
+        DataError: the subject has no such images.
+    """
+    if subject.protocol is not None:
+        from bitwright.train.verification import Sweep, verification_accuracy
+
+        found = verification_accuracy(model, subject.protocol, Sweep(hi=None))
+        return Outcome(
+            Measured(found.accuracy, found.stderr),
+            found.right,
+            np.asarray(found.folds),
+            "verification accuracy",
+        )
+    if subject.test is None:
+        raise DataError("has no test images", where=subject.name)
+    from bitwright.train import evaluate
+
+    test = subject.test
+    part = test if limit is None else test.take(range(min(limit, len(test))))
+    predictions = evaluate(model, part, batch_size=_BATCH).predictions
+    right = predictions == part.labels
+    share = float(right.mean())
+    error = sqrt(share * (1 - share) / len(right))
+    return Outcome(Measured(share, error), right, np.empty(0))
