@@ -18,6 +18,7 @@ from bitwright.formats import (
     Specials,
     parse_format,
 )
+from bitwright.quant.noise import counter_noise
 from bitwright.quant.rounding_torch import encode_levels, quantize_ratio
 
 
@@ -105,6 +106,20 @@ def test_float32_holds_the_same_levels() -> None:
         single = quantize_ratio(ratio, number_format)
         assert single.dtype == torch.float32
         assert torch.equal(single.to(torch.float64), quantize_ratio(ratio.double(), number_format))
+
+
+def test_everything_stays_on_the_device() -> None:
+    """Of a GPU that need not be there: torch's fake tensors refuse to mix devices."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    chosen = [*others(), *map(parse_format, ("int8", "bipolar", "e4m3", "e3m2<flush>"))]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.empty(3, 64, device="cuda")
+        assert counter_noise(3, 100, "cuda").device.type == "cuda"
+        for number_format in chosen:
+            for rounding in Rounding:
+                levels = quantize_ratio(x, number_format, rounding=rounding)
+                assert levels.device.type == "cuda" and levels.dtype == x.dtype
 
 
 def test_bad_values() -> None:

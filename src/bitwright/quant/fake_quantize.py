@@ -90,6 +90,8 @@ def block_scales(x: Tensor, number_format: BlockFormat, axis: int = -1) -> Tenso
     if not bool(torch.isfinite(rows).all()):
         raise FormatError("cannot encode NaN or infinity in blocks", where=number_format.name)
     size = rows.shape[-1]
+    if rows.numel() == 0:
+        return torch.ones_like(x, dtype=torch.float64)
     padded = torch.nn.functional.pad(rows, (0, -size % length))
     largest = padded.unflatten(-1, (-1, length)).amax(-1)
     exponent = binade(largest) - number_format.top_exponent

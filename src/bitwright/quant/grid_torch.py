@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from bitwright.formats import (
     Rounding,
 )
 from bitwright.formats.power_of_two import LOG_MIDDLE
+from bitwright.formats.rounding import FloatArray
 
 #: Rounds to integers: (reals, rule, uniform numbers for stochastic rounding).
 RoundToInt = Callable[[Tensor, Rounding, Tensor | None], Tensor]
@@ -52,25 +54,27 @@ def quantize_to_grid(
     elif isinstance(number_format, PowerOfTwoFormat) and not number_format.linear:
         levels = _logarithmic(x, number_format, rounding, noise, round_to_int)
     else:
-        grid = grid_of(number_format).to(x.device)
-        levels = grid[_nearest_index(x, grid, rounding, noise)]
+        all_levels = grid_of(number_format)
+        x = x.clamp(float(all_levels[0]), float(all_levels[-1])).contiguous()
+        grid = torch.from_numpy(all_levels).to(x.device)
+        levels = grid.take(_nearest_index(x, grid, rounding, noise))
     return levels.to(ratio.dtype)
 
 
 @lru_cache(maxsize=256)
-def grid_of(number_format: Format) -> Tensor:
+def grid_of(number_format: Format) -> FloatArray:
     """All levels, ascending, float64; they may exceed what integers hold.
 
     Raises:
         FormatError: a codebook without a table.
     """
     if not isinstance(number_format, CodebookFormat):
-        return torch.from_numpy(number_format.grid()).to(torch.float64)
+        return number_format.grid().astype(np.float64)
     if number_format.table is None:
         raise FormatError(
             f"{number_format.name} has no table yet", hint="fit it to values: fitted(centroids)"
         )
-    return torch.tensor([float(level) for level in number_format.table], dtype=torch.float64)
+    return np.array([float(level) for level in number_format.table])
 
 
 def binade(x: Tensor) -> Tensor:
@@ -130,12 +134,12 @@ def _logarithmic(
     return torch.where(ratio < 0, -level, level) + 0.0
 
 
-def _nearest_index(ratio: Tensor, grid: Tensor, rounding: Rounding, noise: Tensor | None) -> Tensor:
+def _nearest_index(x: Tensor, grid: Tensor, rounding: Rounding, noise: Tensor | None) -> Tensor:
+    """Index of the level that each value, within the ends of the grid, is rounded to."""
     if len(grid) == 1:
-        return torch.zeros(ratio.shape, dtype=torch.int64, device=ratio.device)
-    x = ratio.clamp(grid[0], grid[-1]).contiguous()
+        return torch.zeros(x.shape, dtype=torch.int64, device=x.device)
     low = (torch.searchsorted(grid, x, right=True) - 1).clamp_(0, len(grid) - 2)
-    below, above = grid[low], grid[low + 1]
+    below, above = grid.take(low), grid.take(low + 1)
     if rounding is Rounding.STOCHASTIC:
         assert noise is not None
         up = noise < (x - below) / (above - below)
@@ -152,14 +156,14 @@ def _goes_up(x: Tensor, below: Tensor, above: Tensor, low: Tensor, rounding: Rou
             up = torch.full_like(x, rounding is Rounding.CEIL, dtype=torch.bool)
         else:
             side = torch.where(around_zero, x > 0, above > 0)
-            up = side if rounding is Rounding.UP else ~side
+            up = side if rounding is Rounding.UP else side.logical_not()
         return ((x == above) | up) & (x != below)
     double, middle = 2 * x, below + above
     if rounding is Rounding.HALF_EVEN:
         ties = low % 2 == 1
     elif rounding in (Rounding.HALF_AWAY, Rounding.HALF_ZERO):
         side = torch.where(around_zero, x >= 0, above > 0)
-        ties = side if rounding is Rounding.HALF_AWAY else ~side
+        ties = side if rounding is Rounding.HALF_AWAY else side.logical_not()
     else:
         ties = torch.full_like(low, rounding is Rounding.HALF_UP, dtype=torch.bool)
     return (double > middle) | ((double == middle) & ties)

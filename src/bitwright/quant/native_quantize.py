@@ -229,7 +229,7 @@ def _spec(
     elif isinstance(element, PowerOfTwoFormat) and not element.linear:
         spec.kind, spec.zero = _POWERS, int(element.zero)
     elif isinstance(element, GridFormat):
-        levels = grid_of(element).numpy()
+        levels = grid_of(element)
         limits = _limits(levels, rounding)
         if limits is None:
             return None

@@ -34,7 +34,7 @@ def counter_noise(seed: int, count: int, device: torch.device | str = "cpu") -> 
     counter = torch.arange(groups * _SIDE, dtype=torch.int64, device=device)
     words = _philox(counter, seed)
     lanes = torch.stack([word.view(groups, _SIDE) for word in words], dim=1)
-    return lanes.reshape(-1)[:count].to(torch.float64).mul_(DRAW)
+    return lanes.reshape(-1).narrow(0, 0, count).to(torch.float64).mul_(DRAW)
 
 
 def drawn_seed(generator: torch.Generator | None) -> int:
