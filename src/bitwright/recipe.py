@@ -216,10 +216,21 @@ class Recipe(Section):
 
 
 def list_recipes() -> tuple[tuple[str, str], ...]:
-    """Name and description of every recipe inside the package."""
+    """Name and description of every recipe inside the package that makes a design."""
     rows = []
     for path in sorted(RECIPES.glob("*.yaml")):
-        rows.append((path.stem, load_recipe(path).description))
+        if path.stem not in dict(list_matrices()):
+            rows.append((path.stem, load_recipe(path).description))
+    return tuple(rows)
+
+
+def list_matrices() -> tuple[tuple[str, str], ...]:
+    """Name and description of every recipe inside the package of another kind: experiments."""
+    rows = []
+    for path in sorted(RECIPES.glob("*.yaml")):
+        fields = parse_document(path.read_text(encoding="utf-8"), str(path)).value
+        if "kind" in fields:
+            rows.append((path.stem, str(fields.get("description", ""))))
     return tuple(rows)
 
 
@@ -289,6 +300,12 @@ def load_recipe(
     except OSError as error:
         raise RecipeError(f"cannot be read: {error}", where=str(path)) from error
     document = parse_document(text, str(path))
+    if "kind" in document.value:
+        raise RecipeError(
+            f"is a recipe of kind {document.value['kind']!r}, not of a design",
+            where=document.where(("kind",)),
+            hint="run it with `bitwright formats matrix`",
+        )
     for assignment in overrides:
         document = document.override(assignment)
     if data_dir is not None:

@@ -51,9 +51,9 @@ def show_doctor(output: Output) -> int:
 
 
 def _recipes() -> _Listing:
-    from bitwright.recipe import list_recipes
+    from bitwright.recipe import list_matrices, list_recipes
 
-    return _Listing(("name", "description"), list(list_recipes()))
+    return _Listing(("name", "description"), [*list_recipes(), *list_matrices()])
 
 
 def _formats() -> _Listing:
