@@ -3,22 +3,53 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import fx, nn
 
 from bitwright.errors import DataError, ModelError
+from bitwright.formats.packing import packed_size
 from bitwright.quant import Policy, apply
-from bitwright.quant.packed import load_packed, pack_bits, save_packed, unpack_bits
-from bitwright.train import load_checkpoint, save_checkpoint
+from bitwright.quant.packed import load_packed, save_packed
+from bitwright.quant.sizes import model_size
+
+#: Every family, with the scale rules that the state alone does not determine.
+WEIGHTS: dict[str, Any] = {
+    "int4-learned": {"format": "int4", "scale": "learned"},
+    "int4-max": "int4",
+    "int3-mse": {"format": "int3", "scale": "mse"},
+    "int8-po2": {"format": "int8", "power_of_two": True, "scale": "learned"},
+    "bipolar": "bipolar",
+    "ternary": "ternary",
+    "dfp8": "dfp8",
+    "fixed": "fixed<6,1>",
+    "e4m3": "e4m3",
+    "e4m3-study": {"format": "e4m3<finite,flush>", "scale": "const"},
+    "e5m2-learned": {"format": "e5m2", "scale": "learned"},
+    "e8m7": "e8m7",
+    "po2": "po2_4",
+    "po2-zero": "po2_5<zero>",
+    "cb16": "cb16",
+    "cb10-channel": {"format": "cb10", "granularity": "per_channel"},
+    "cb16-group": {"format": "cb16:e4m3", "scope": "network"},
+    "cb16-float": "cb16:e8m23",
+    "mxfp4": "mx<e2m1,4>",
+    "mxint8": "mx<fixed<8,2>,4>",
+}
 
 
-def policy(weight: str = "int4", scale: str = "learned") -> Policy:
-    return Policy.from_dict({"weight": {"format": weight, "scale": scale}, "activation": "uint4"})
+def policy(weight: Any, bias: str | None = None) -> Policy:
+    given = {"weight": weight, "activation": "uint4"}
+    if weight == WEIGHTS["cb10-channel"]:
+        # Scores that are compared need one scale.
+        last = {"position": "last", "role": "weight", "granularity": "per_tensor"}
+        given["rules"] = [last]
+    return Policy.from_dict(given if bias is None else given | {"bias": bias})
 
 
 def trained(seed: int, rules: Policy) -> fx.GraphModule:
@@ -27,8 +58,7 @@ def trained(seed: int, rules: Policy) -> fx.GraphModule:
         nn.Conv2d(3, 7, 3, padding=1, bias=False),
         nn.BatchNorm2d(7),
         nn.ReLU(),
-        nn.Conv2d(7, 7, 3, groups=7, bias=False),
-        nn.BatchNorm2d(7),
+        nn.Conv2d(7, 7, 3, groups=7),
         nn.ReLU(),
         nn.Flatten(),
         nn.Linear(7 * 16, 5),
@@ -36,79 +66,111 @@ def trained(seed: int, rules: Policy) -> fx.GraphModule:
     images = torch.rand(8, 3, 6, 6)
     converted = apply(model, rules, "train", images)
     optimizer = torch.optim.SGD(converted.parameters(), 0.05)
-    for _ in range(3):
+    for _ in range(2):
         optimizer.zero_grad()
         converted(images).square().mean().backward()
         optimizer.step()
     return converted.eval()
 
 
-@pytest.mark.parametrize("weight", ["int4", "int3", "int8", "bipolar", "ternary"])
-def test_a_packed_model_freezes_to_the_same_integers(tmp_path: Path, weight: str) -> None:
-    rules = policy(weight)
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_a_packed_model_computes_the_same(tmp_path: Path, kind: str) -> None:
+    rules = policy(WEIGHTS[kind], "dfp12" if kind in ("dfp8", "e4m3") else None)
     model, other = trained(1, rules), trained(2, rules)
+    report = save_packed(tmp_path / "m.bwq", model)
+    assert (tmp_path / "m.bwq").stat().st_size == report.total
+    load_packed(tmp_path / "m.bwq", other)
+    images = torch.rand(4, 3, 6, 6)
+    with torch.no_grad():
+        assert torch.equal(model(images), other(images))
+    if kind not in ("e8m7", "cb16-float"):  # these are simulated only
+        one, two = apply(model, rules, "freeze"), apply(other, rules, "freeze")
+        state = two.state_dict()
+        assert all(torch.equal(value, state[key]) for key, value in one.state_dict().items())
+        assert torch.equal(one.levels(images), two.levels(images))
+    again = save_packed(tmp_path / "again.bwq", other)
+    assert (again.codes, again.tables) == (report.codes, report.tables)
+
+
+@pytest.mark.parametrize("kind", ["int4-max", "e4m3", "po2", "cb16", "cb16-group", "mxfp4"])
+def test_the_file_has_the_size_that_is_counted(tmp_path: Path, kind: str) -> None:
+    """Codes, tables, scales and exponents of weights, each part rounded up to whole bytes."""
+    rules = policy(WEIGHTS[kind])
+    model = trained(1, rules)
+    report = save_packed(tmp_path / "m.bwq", model)
+    size = model_size(model, sample_shape=(3, 6, 6))
+    weights = [entry for entry in size.entries if entry.role == "weight"]
+    assert report.codes == sum(packed_size(entry.count, entry.bits) for entry in weights)
+    assert 8 * report.tables == size.part("table")
+    assert 8 * report.exponents == size.part("exponents")
+    assert 8 * report.scales == sum(entry.scales for entry in weights)
+
+
+def test_pinned_levels_survive(tmp_path: Path) -> None:
+    rules = policy("int4")
+    model, other = trained(1, rules), trained(2, rules)
+    quantizer = model.get_submodule("0").weight_quantizer
+    wanted = torch.randint(-7, 8, (7, 3, 3, 3))
+    quantizer.pin(wanted, torch.linspace(0.1, 0.3, 7, dtype=torch.float64))
     save_packed(tmp_path / "m.bwq", model)
     load_packed(tmp_path / "m.bwq", other)
-    one, two = apply(model, rules, "freeze"), apply(other, rules, "freeze")
-    for key, value in one.state_dict().items():
-        assert torch.equal(value, two.state_dict()[key]), key
-    images = torch.rand(4, 3, 6, 6)
-    assert torch.equal(one.levels(images), two.levels(images))
+    levels, unit = other.get_submodule("0").weight_quantizer.levels(other.get_submodule("0").weight)
+    assert torch.equal(levels, wanted.double())
+    assert torch.equal(unit, quantizer.pinned_unit)
 
 
-@given(st.integers(1, 8), st.data())
-def test_bits_are_packed_without_loss(bits: int, data: st.DataObject) -> None:
-    codes = data.draw(st.lists(st.integers(0, 2**bits - 1), min_size=1, max_size=40))
-    packed = pack_bits(torch.tensor(codes, dtype=torch.uint8), bits)
-    assert len(packed) == (len(codes) * bits + 7) // 8
-    assert unpack_bits(packed, bits, len(codes)).tolist() == codes
-    with pytest.raises(DataError):
-        unpack_bits(packed, bits, len(codes) + 8)
-
-
-def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="scale rule 'max' needs the float weight"):
-        save_packed(tmp_path / "m.bwq", trained(1, policy(scale="max")))
-    assert not (tmp_path / "m.bwq").exists()
+def broken(path: Path, change: Any) -> Path:
+    """The file with its entries changed, and a checksum that is right."""
+    content = path.read_bytes()
+    length = int.from_bytes(content[4:8], "little")
+    entries = json.loads(content[8 : 8 + length])
+    change(entries)
+    header = json.dumps(entries).encode()
+    body = content[:4] + len(header).to_bytes(4, "little") + header + content[8 + length : -4]
+    other = path.with_name("broken.bwq")
+    other.write_bytes(body + zlib.crc32(body).to_bytes(4, "little"))
+    return other
 
 
 def test_files_of_other_models_and_broken_ones(tmp_path: Path) -> None:
     path = tmp_path / "m.bwq"
-    model = trained(1, policy())
+    model = trained(1, policy(WEIGHTS["cb16"]))
     save_packed(path, model)
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    whole = load_checkpoint(path)
-
-    def broken(change) -> Path:  # type: ignore[no-untyped-def]
-        content = load_checkpoint(path)
-        change(content)
-        save_checkpoint(tmp_path / "broken.bwq", content)
-        return tmp_path / "broken.bwq"
-
-    name = next(iter(whole["weights"]))
     cases = [
-        (lambda c: c.update(schema=9), DataError, "version 9"),
-        (lambda c: c.pop("weights"), DataError, "no 'weights'"),
-        (lambda c: c["weights"].pop(name), ModelError, f"another model: layer {name}"),
-        (lambda c: c["state"].popitem(), ModelError, "another model or policy"),
-        (
-            lambda c: c["weights"][name].update(codes=torch.zeros(3, dtype=torch.uint8)),
-            DataError,
-            r"\(3,\) bytes for 189 codes of 4 bits",
-        ),
-        (
-            lambda c: c["weights"][name]["codes"].fill_(255),
-            DataError,
-            "levels beyond 7",
-        ),
-        (lambda c: c["state"].update({"1.weight": torch.zeros(3)}), ModelError, "shape"),
+        (lambda e: e.pop(0), DataError, "holds no cb16 codes"),
+        (lambda e: e[0].update(name="7.weight"), ModelError, "another model or policy: 7.weight"),
+        (lambda e: e[-1].update(name="x"), ModelError, "another model or policy"),
+        (lambda e: e[0].update(shape=[7, 3, 3, 1]), ModelError, "shape"),
+        (lambda e: e[0]["parts"].pop(), DataError, "parts"),
+        (lambda e: e[0]["parts"].insert(0, -1), DataError, "no parts"),
+        (lambda e: e[0].update(parts=[4, 31, 96]), DataError, "31 bytes for 16 codes of 16 bits"),
+        (lambda e: e[0].update(scale="float64"), DataError, "4 bytes of float64 scales"),
     ]
     for change, error, message in cases:
         with pytest.raises(error, match=message):
-            load_packed(broken(change), model)
-    with pytest.raises(ModelError, match=r"holds int4n? weights, the policy has int3"):
+            load_packed(broken(path, change), model)
+    with pytest.raises(ModelError, match=r"holds cb16 weights, the policy has int3n?"):
         load_packed(path, trained(1, policy("int3")))
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(DataError, match="no whole checkpoint"):
+    whole = path.read_bytes()
+    for cut in (b"", whole[:3], whole[:100], whole[:-100], b"PK" + whole[2:]):
+        path.write_bytes(cut)
+        with pytest.raises(DataError, match=r"no packed model|not whole"):
+            load_packed(path, model)
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 4
+    path.write_bytes(bytes(flipped))
+    with pytest.raises(DataError, match="checksum"):
         load_packed(path, model)
+    with pytest.raises(DataError, match="cannot be read"):
+        load_packed(tmp_path / "absent.bwq", model)
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_weights_that_are_not_finite_are_not_packed(tmp_path: Path) -> None:
+    model = trained(1, policy("int4"))
+    with torch.no_grad():
+        model.get_submodule("0").weight[0, 0, 0, 0] = float("nan")
+    with pytest.raises(ModelError, match="NaN"):
+        save_packed(tmp_path / "m.bwq", model)
+    assert not (tmp_path / "m.bwq").exists()

@@ -1,138 +1,375 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained quantized model in a small file: weights as integer levels instead of float numbers.
+"""A quantized model in a small file: weights as codes of their format, any format and scale rule.
 
 What is left out is what freezing forgets anyway, where between two levels a float weight lay. A
 model that was packed and loaded again freezes to the same integers.
+
+The file: 4 bytes ``BWQ2``, the length of the header (4 bytes, little-endian), the header (JSON),
+the parts one after the other, and the CRC-32 of all that (4 bytes). Codes are as wide as the
+format, a codebook's table has ``size`` entries, a block's exponent a byte, a scale 4 bytes (a power
+of two 1, none if it is 1), other numbers of the model 4 bytes. `PackedReport` says what takes how
+much.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from bitwright.errors import DataError, ModelError
-from bitwright.formats import BipolarFormat, Format
+from bitwright.files import atomic_write
+from bitwright.formats import BlockFormat, CodebookFormat, Format
+from bitwright.formats.rounding import FloatArray
+from bitwright.quant.functions import spread
 from bitwright.quant.layers import QuantConv2d, QuantLinear
-from bitwright.quant.policy import ScaleRule
-from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
+from bitwright.quant.packed_parts import (
+    code_bytes,
+    exponent_bytes,
+    exponents_of,
+    levels_of,
+    scale_bytes,
+    scales_of,
+    split_blocks,
+    table_bytes,
+    table_of,
+)
+from bitwright.quant.policy import ScaleRule, Scope
+from bitwright.quant.scales import finish, is_unfitted
+from bitwright.quant.weight_state import OPTIONAL, smallest_integer
+from bitwright.quant.weights import WeightQuantizer
 
-_FIELDS = ("schema", "weights", "state")
-_SCHEMA = 1
-_LARGEST_BITS = 8
+_MAGIC = b"BWQ2"
+_FIXED = 12
+_KINDS = ("codes", "tables", "scales", "exponents", "numbers")
+_HINT = "the file is corrupt or cut short"
 _STABLE = (ScaleRule.LEARNED, ScaleRule.CONST)
+_COUNTERS = ("batches", "num_batches_tracked")
 
 
-def save_packed(path: Path, model: fx.GraphModule) -> None:
-    """Write a trained model that `apply` converted.
+@dataclass(frozen=True)
+class PackedReport:
+    """Bytes of a packed file by what they hold.
+
+    Attributes:
+        codes, tables, scales, exponents: of weights, and of biases with a format.
+        numbers: everything else that the model has learned or counted: biases without a format,
+            batch norm, scales of activations.
+        header: names, formats and shapes, with the fixed bytes around.
+    """
+
+    codes: int
+    tables: int
+    scales: int
+    exponents: int
+    numbers: int
+    header: int
+
+    @property
+    def total(self) -> int:
+        """Size of the file."""
+        return self.header + self.payload
+
+    @property
+    def payload(self) -> int:
+        """All but the header."""
+        return self.codes + self.tables + self.scales + self.exponents + self.numbers
+
+
+@dataclass
+class _Writer:
+    """Parts in order, and their description.
+
+    Attributes:
+        tables: of codebooks, number by content; layers that share one name its number.
+    """
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_KINDS, 0))
+    tables: dict[tuple[Scope, bytes], int] = field(default_factory=dict)
+    written: int = 0
+
+    def add(self, kind: str, body: bytes) -> int:
+        """Append a part; its length goes into the entry that describes it."""
+        self.parts.append(body)
+        self.sizes[kind] += len(body)
+        return len(body)
+
+    def add_table(self, body: bytes, scope: Scope) -> tuple[int, int]:
+        """Number and length of a table; the length is 0 if it has been written for another."""
+        key = scope, body
+        if scope is not Scope.LAYER and key in self.tables:
+            return self.tables[key], self.add("tables", b"")
+        self.tables[key] = self.written
+        self.written += 1
+        return self.tables[key], self.add("tables", body)
+
+
+def save_packed(path: Path, model: fx.GraphModule) -> PackedReport:
+    """Write a model that `apply` converted.
 
     Raises:
-        ModelError: a weight's scale follows from the float weight (only learned and constant ones
-            stand on their own), or a weight has more than 8 bits.
-        DataError: the file cannot be written.
+        ModelError: a weight is not finite.
+        DataError: the file cannot be written; an old one is untouched.
     """
-    weights = {}
-    for name, layer in _layers(model).items():
-        spec = layer.weight_quantizer.spec
-        if spec.scale not in _STABLE:
-            raise ModelError(
-                f"its scale rule {spec.scale.value!r} needs the float weight",
-                where=name,
-                hint="only weights with scale: learned (or const) can be packed",
-            )
-        if spec.format.bits > _LARGEST_BITS:
-            raise ModelError(f"{spec.format} is wider than {_LARGEST_BITS} bits", where=name)
-        levels, unit = layer.weight_quantizer.levels(layer.weight)
-        places = (levels - spec.format.min_level) / _step(spec.format)
-        weights[name] = {
-            "codes": pack_bits(places.to(torch.uint8).reshape(-1), spec.format.bits),
-            "unit": unit.to(torch.float64),
-            "format": spec.format.name,
-        }
-    state = {k: v for k, v in model.state_dict().items() if k not in _weight_keys(model)}
-    save_checkpoint(path, {"schema": _SCHEMA, "weights": weights, "state": state})
+    out = _Writer()
+    quantizers = dict(_quantizers(model))
+    for name, (quantizer, tensor) in quantizers.items():
+        _write_codes(out, name, quantizer, tensor)
+    for key, value in model.state_dict().items():
+        if not _is_packed(key, quantizers):
+            _write_numbers(out, key, value)
+    header = json.dumps(out.entries, separators=(",", ":")).encode()
+    body = b"".join([_MAGIC, len(header).to_bytes(4, "little"), header, *out.parts])
+    try:
+        atomic_write(path, body + zlib.crc32(body).to_bytes(4, "little"))
+    except OSError as error:
+        what = f"cannot be written: {error.strerror or error}"
+        raise DataError(what, where=str(path)) from error
+    return PackedReport(**out.sizes, header=len(header) + _FIXED)
 
 
 def load_packed(path: Path, model: fx.GraphModule) -> None:
     """Load what `save_packed` wrote into a model converted by the same policy.
 
+    Weights whose scale follows from float weights are pinned to their levels
+    (`WeightQuantizer.pin`); before training on, call ``unpin``.
+
     Raises:
         DataError: the file is missing, corrupt or of another version.
         ModelError: it belongs to another model or policy. The model is then unchanged.
     """
-    content = load_checkpoint(path, fields=_FIELDS)
-    if content["schema"] != _SCHEMA:
-        raise DataError(f"is of version {content['schema']}, expected {_SCHEMA}", where=str(path))
-    layers = _layers(model)
-    packed = content["weights"]
-    if not isinstance(packed, dict) or set(packed) != set(layers):
-        wrong = sorted(set(packed) ^ set(layers))
-        raise ModelError(f"belongs to another model: layer {wrong[0]}", where=str(path))
-    state = dict(content["state"])
-    for name, layer in layers.items():
-        state[f"{name}.weight"] = _unpacked(packed[name], layer, f"{path}, {name}")
+    entries, body = _opened(path)
+    quantizers = dict(_quantizers(model))
     expected = model.state_dict()
-    for key in sorted(set(state) ^ set(expected)):
-        raise ModelError(f"belongs to another model or policy: {key}", where=str(path))
-    for key, value in state.items():
-        if value.shape != expected[key].shape:
-            raise ModelError(
-                f"{key} has the shape {tuple(value.shape)}, expected {tuple(expected[key].shape)}",
-                where=str(path),
-            )
+    reader = _Reader(body, str(path))
+    state: dict[str, Tensor] = {}
+    for entry in entries:
+        name = str(entry.get("name"))
+        if entry.get("kind") == "numbers":
+            like = expected.get(name)
+            state[name] = _numbers(entry, reader.parts(entry), like, f"{path}, {name}")
+        elif name in quantizers:
+            state |= _weight_state(name, entry, reader, *quantizers[name])
+        else:
+            raise ModelError(f"belongs to another model or policy: {name}", where=str(path))
+    if reader.at != len(body):
+        raise DataError("its parts have not the length stated", where=str(path), hint=_HINT)
+    _check_complete(state, expected, path)
     model.load_state_dict(state)
 
 
-def _unpacked(
-    entry: dict[str, Tensor | str], layer: QuantConv2d | QuantLinear, where: str
-) -> Tensor:
-    spec, weight = layer.weight_quantizer.spec, layer.weight
-    if entry["format"] != spec.format.name:
+def _quantizers(model: fx.GraphModule) -> Iterator[tuple[str, tuple[WeightQuantizer, Tensor]]]:
+    """State key of every weight (and bias with a format), its quantizer and its value."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, QuantConv2d | QuantLinear):
+            yield f"{name}.weight", (layer.weight_quantizer, layer.weight.detach())
+            if layer.bias is not None and layer.bias_quantizer is not None:
+                yield f"{name}.bias", (layer.bias_quantizer, layer.bias.detach())
+
+
+def _is_packed(key: str, quantizers: dict[str, tuple[WeightQuantizer, Tensor]]) -> bool:
+    """Whether a state key is covered by codes: a weight, or what its quantizer keeps."""
+    owner, _, last = key.rpartition(".")
+    if key in quantizers:
+        return True
+    name = owner.removesuffix("_quantizer")
+    return name != owner and name in quantizers and last in (*OPTIONAL, "scale")
+
+
+def _write_codes(out: _Writer, name: str, quantizer: WeightQuantizer, tensor: Tensor) -> None:
+    if not bool(torch.isfinite(tensor).all()):
+        raise ModelError("holds NaN or infinity", where=name)
+    levels, unit = quantizer.levels(tensor)
+    number_format, spec = quantizer.format, quantizer.spec
+    entry: dict[str, Any] = {
+        "name": name,
+        "format": spec.format.name,
+        "shape": list(tensor.shape),
+        "pinned": quantizer.pinned or not _is_stable(quantizer),
+        "parts": [],
+    }
+    elements = levels.cpu().numpy()
+    if isinstance(number_format, BlockFormat):
+        elements, exponents = split_blocks(levels, float(unit), number_format, name)
+        entry["parts"].append(out.add("exponents", exponent_bytes(exponents, number_format.length)))
+    else:
+        scale = unit.cpu().numpy() / number_format.lsb
+        if spec.scale is ScaleRule.LEARNED and not entry["pinned"]:
+            # The parameter itself: what is used of it (positive, perhaps rounded) follows.
+            scale = quantizer.scale.detach().to(torch.float64).cpu().numpy()
+            entry["raw"] = True
+            body, entry["scale"] = scale.astype("<f4").tobytes(), "float32"
+        elif spec.scale is ScaleRule.CONST and (scale == 1).all():
+            body, entry["scale"] = b"", "one"
+        else:
+            body, entry["scale"] = scale_bytes(scale, spec.power_of_two)
+        entry["parts"].append(out.add("scales", body))
+    if isinstance(number_format, CodebookFormat) and is_unfitted(spec.format):
+        entry["table"], length = out.add_table(table_bytes(number_format), spec.scope)
+        entry["parts"].append(length)
+    entry["parts"].append(out.add("codes", code_bytes(elements, number_format)))
+    out.entries.append(entry)
+
+
+def _is_stable(quantizer: WeightQuantizer) -> bool:
+    """Whether quantizing the quantized weight again gives the same levels and scale."""
+    spec = quantizer.spec
+    return is_unfitted(spec.format) or spec.scale in _STABLE
+
+
+def _write_numbers(out: _Writer, key: str, value: Tensor) -> None:
+    entry: dict[str, Any] = {"name": key, "kind": "numbers", "shape": list(value.shape)}
+    if key.rpartition(".")[2] in _COUNTERS:
+        entry["count"] = int(value)  # how often something was averaged: not worth a part
+        entry["parts"] = []
+    else:
+        narrow = value.detach().to(torch.float64).cpu().numpy()
+        entry["parts"] = [out.add("numbers", narrow.astype("<f4").tobytes())]
+    out.entries.append(entry)
+
+
+def _opened(path: Path) -> tuple[list[dict[str, Any]], bytes]:
+    """Entries and parts of a whole file."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+    if content[: len(_MAGIC)] != _MAGIC:
+        raise DataError("is no packed model of this version", where=str(path), hint=_HINT)
+    body, check = content[:-4], int.from_bytes(content[-4:], "little")
+    if len(content) < _FIXED or zlib.crc32(body) != check:
+        raise DataError("is not whole: its checksum differs", where=str(path), hint=_HINT)
+    length = int.from_bytes(content[4:8], "little")
+    try:
+        entries = json.loads(body[8 : 8 + length])
+    except ValueError as error:
+        raise DataError(f"has no readable header: {error}", where=str(path), hint=_HINT) from error
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise DataError("has no list of entries", where=str(path), hint=_HINT)
+    return entries, body[8 + length :]
+
+
+class _Reader:
+    """Takes parts from the body, one after the other."""
+
+    def __init__(self, body: bytes, where: str) -> None:
+        self.body, self.where, self.at = body, where, 0
+        self.tables: dict[int, CodebookFormat] = {}
+
+    def parts(self, entry: dict[str, Any]) -> list[bytes]:
+        lengths = entry.get("parts")
+        if not isinstance(lengths, list) or not all(isinstance(n, int) and n >= 0 for n in lengths):
+            raise DataError("an entry has no parts", where=self.where, hint=_HINT)
+        found = []
+        for length in lengths:
+            found.append(self.body[self.at : self.at + length])
+            self.at += length
+        return found
+
+
+def _numbers(entry: dict[str, Any], parts: list[bytes], like: Tensor | None, where: str) -> Tensor:
+    if like is None:
+        raise ModelError("belongs to another model or policy", where=where)
+    if entry.get("shape") != list(like.shape):
         raise ModelError(
-            f"holds {entry['format']} weights, the policy has {spec.format.name}", where=where
+            f"has the shape {tuple(entry.get('shape', ()))}, expected {tuple(like.shape)}",
+            where=where,
         )
-    codes = unpack_bits(entry["codes"], spec.format.bits, weight.numel(), where)
-    levels = codes.to(torch.float64) * _step(spec.format) + spec.format.min_level
-    if float(levels.max()) > spec.format.max_level:
-        raise DataError(f"holds levels beyond {spec.format.max_level}", where=where)
-    unit = entry["unit"].reshape(-1, *(1,) * (weight.dim() - 1))
-    return (levels.view(weight.shape) * unit).to(weight.dtype)
+    if "count" in entry:
+        return torch.tensor(int(entry["count"]), dtype=like.dtype)
+    if len(parts) != 1 or len(parts[0]) != 4 * like.numel():
+        raise DataError("holds too few or too many numbers", where=where, hint=_HINT)
+    values = np.frombuffer(parts[0], dtype="<f4").reshape(like.shape)
+    return torch.from_numpy(values.astype(np.float64)).to(like.dtype)
 
 
-def _step(number_format: Format) -> int:
-    """Distance between neighbouring levels: bipolar has no zero."""
-    return 2 if isinstance(number_format, BipolarFormat) else 1
-
-
-def pack_bits(codes: Tensor, bits: int) -> Tensor:
-    """(N,) uint8 codes below ``2**bits`` -> bytes, code after code, highest bit first."""
-    places = torch.arange(bits - 1, -1, -1, dtype=torch.uint8)
-    stream = ((codes[:, None] >> places) & 1).reshape(-1)
-    padded = nn.functional.pad(stream, (0, -len(stream) % 8)).view(-1, 8)
-    worth = (1 << torch.arange(7, -1, -1)).to(torch.int64)
-    return (padded.to(torch.int64) * worth).sum(dim=1).to(torch.uint8)
-
-
-def unpack_bits(packed: Tensor, bits: int, count: int, where: str = "packed") -> Tensor:
-    """What `pack_bits` packed.
-
-    Raises:
-        DataError: there are not as many bytes as ``count`` codes need.
-    """
-    if packed.dtype != torch.uint8 or packed.shape != ((count * bits + 7) // 8,):
-        raise DataError(
-            f"{tuple(packed.shape)} bytes for {count} codes of {bits} bits", where=where
+def _weight_state(
+    name: str, entry: dict[str, Any], reader: _Reader, quantizer: WeightQuantizer, like: Tensor
+) -> dict[str, Tensor]:
+    """State of one weight and its quantizer."""
+    spec, where = quantizer.spec, f"{reader.where}, {name}"
+    parts = reader.parts(entry)
+    if entry.get("format") != spec.format.name:
+        raise ModelError(
+            f"holds {entry.get('format')} weights, the policy has {spec.format.name}", where=where
         )
-    places = torch.arange(7, -1, -1, dtype=torch.uint8)
-    stream = ((packed[:, None] >> places) & 1).reshape(-1)[: count * bits].view(count, bits)
-    worth = (1 << torch.arange(bits - 1, -1, -1)).to(torch.int64)
-    return (stream.to(torch.int64) * worth).sum(dim=1).to(torch.uint8)
+    if entry.get("shape") != list(like.shape):
+        raise ModelError(
+            f"has the shape {tuple(entry.get('shape', ()))}, expected {tuple(like.shape)}",
+            where=where,
+        )
+    unfitted = is_unfitted(spec.format)
+    if len(parts) != 2 + unfitted:
+        raise DataError(f"has {len(parts)} parts", where=where, hint=_HINT)
+    prefix, state = f"{name}_quantizer.", {}
+    number_format = spec.format
+    if unfitted:
+        number_format = _table(entry, parts[1], reader, spec.format, where)
+    levels = levels_of(parts[-1], number_format, like.numel(), where).reshape(like.shape)
+    if isinstance(number_format, BlockFormat):
+        exponent = exponents_of(parts[0], tuple(like.shape), number_format.length, where)
+        lowest = exponent.min()
+        levels = levels * np.exp2(exponent - lowest)
+        unit = np.array([2.0**lowest * number_format.lsb])
+    else:
+        scale = _scale(entry, parts[0], like.shape[0], where)
+        if entry.get("raw"):
+            state[f"{prefix}scale"] = torch.from_numpy(scale).to(torch.float32)
+            used = finish(torch.from_numpy(scale).to(torch.float32), spec)
+            scale = used.to(torch.float64).numpy()
+        unit = scale * number_format.lsb
+        if isinstance(number_format, CodebookFormat) and unfitted:
+            table = [float(level) for level in number_format.table or ()]
+            state[f"{prefix}table"] = torch.tensor(table, dtype=torch.float64)
+            state[f"{prefix}table_scale"] = torch.from_numpy(scale)
+    exact, wide = torch.from_numpy(levels), torch.from_numpy(unit)
+    state[name] = (exact * spread(wide, exact)).to(like.dtype)
+    if entry.get("pinned"):
+        whole = number_format.exact_levels
+        state[f"{prefix}pinned_levels"] = smallest_integer(exact) if whole else exact
+        state[f"{prefix}pinned_unit"] = wide
+    if spec.scale is ScaleRule.LEARNED and f"{prefix}scale" not in state:
+        used = torch.from_numpy(unit / number_format.lsb).to(torch.float32)
+        state[f"{prefix}scale"] = used.expand(quantizer.scale.shape).clone()
+    return state
 
 
-def _layers(model: fx.GraphModule) -> dict[str, QuantConv2d | QuantLinear]:
-    return {n: m for n, m in model.named_modules() if isinstance(m, QuantConv2d | QuantLinear)}
+def _scale(entry: dict[str, Any], body: bytes, channels: int, where: str) -> FloatArray:
+    if entry.get("scale") == "one":
+        return np.ones(1)
+    if entry.get("raw"):
+        scale = np.frombuffer(body, dtype="<f4").astype(np.float64)
+    else:
+        scale = scales_of(body, str(entry.get("scale")), where)
+    if scale.size not in (1, channels):
+        raise DataError(f"holds {scale.size} scales for {channels} channels", where=where)
+    return scale
 
 
-def _weight_keys(model: fx.GraphModule) -> set[str]:
-    return {f"{name}.weight" for name in _layers(model)}
+def _table(
+    entry: dict[str, Any], body: bytes, reader: _Reader, number_format: Format, where: str
+) -> CodebookFormat:
+    """The codebook with its table: here, or of the entry that brought it."""
+    number = entry.get("table")
+    if not isinstance(number, int) or not isinstance(number_format, CodebookFormat):
+        raise DataError("has no number of a table", where=where, hint=_HINT)
+    if body:
+        reader.tables[number] = table_of(body, number_format, where)
+    if number not in reader.tables:
+        raise DataError(f"names table {number}, which is not there", where=where, hint=_HINT)
+    return reader.tables[number]
+
+
+def _check_complete(state: dict[str, Tensor], expected: dict[str, Tensor], path: Path) -> None:
+    optional = {key for key in (*state, *expected) if key.rpartition(".")[2] in OPTIONAL}
+    for key in sorted((set(state) ^ set(expected)) - optional):
+        raise ModelError(f"belongs to another model or policy: {key}", where=str(path))

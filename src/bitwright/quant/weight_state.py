@@ -114,6 +114,7 @@ def fit_codebook(weights: list[Tensor], spec: QuantSpec) -> tuple[CodebookFormat
         (weight,) = wide
         reach = codebook.centroid.max_level * codebook.lsb
         scale = (rows(weight, spec.granularity).abs().amax(dim=1) / reach).clamp(min=TINY)
+        scale = scale.to(torch.float32).to(torch.float64)  # as it is stored
         ratio = rows(weight, spec.granularity) / scale[:, None]
         clusters = kmeans(ratio.numpy(), codebook.size, allow_fewer=True)
         return codebook.fitted(clusters.centroids, 1.0), [scale]
@@ -123,6 +124,8 @@ def fit_codebook(weights: list[Tensor], spec: QuantSpec) -> tuple[CodebookFormat
     real = spec.value if constant else codebook.scale_for(clusters.centroids)
     if spec.power_of_two and not constant:
         real = float(2.0 ** np.ceil(np.log2(real) - 1e-9))
+    # A scale is stored as float32; with float64's the table would be another one.
+    real = float(np.float32(real))
     channels = spec.granularity is Granularity.PER_CHANNEL
     scales = [torch.full((len(w) if channels else 1,), real, dtype=torch.float64) for w in wide]
     return codebook.fitted(clusters.centroids, real), scales
