@@ -91,6 +91,8 @@ def _sequential(inner: Config) -> list[Node]:
 
 def _node(layer: Config) -> Node:
     calls = layer.get("inbound_nodes", [])
+    if not isinstance(layer.get("config"), dict):
+        raise ModelError("has no configuration", where=f"layer {layer.get('name')}")
     name = str(layer.get("name") or layer["config"]["name"])
     if len(calls) > 1:
         raise ModelError("is used more than once", where=f"layer {name}")
@@ -119,7 +121,7 @@ def build(nodes: list[Node], file: KerasFile, output: str | None) -> Network:
     for node in nodes:
         try:
             builder.node(node)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ModelError(
                 f"a {node.kind} whose configuration is broken: {type(error).__name__} {error}",
                 where=f"layer {node.name}",

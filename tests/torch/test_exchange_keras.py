@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras' files: what Keras 3 itself wrote, our own both ways, damaged and foreign ones.
+
+``tests/golden/keras*.h5`` were written by Keras 3.15 with random weights; ``keras_io.npz`` holds
+two images and what Keras made of them.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.exchange_networks import images, networks
+from torch import nn
+
+from bitwright.errors import BitwrightError, DataError, ModelError
+from bitwright.models.exchange.files import load_weights
+from bitwright.models.exchange.from_torch import network_of
+from bitwright.models.exchange.keras_arrays import keras_name
+from bitwright.models.exchange.keras_read import arrays_for, load_keras
+from bitwright.models.exchange.keras_write import keras_nodes, save_keras
+from bitwright.models.exchange.network import Network
+from bitwright.models.exchange.to_torch import module_of
+
+h5py = pytest.importorskip("h5py")
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+FULL, WEIGHTS = GOLDEN / "keras_full.h5", GOLDEN / "keras.weights.h5"
+NETWORKS = networks()
+
+
+def blank(network: Network) -> Network:
+    return network.with_arrays(
+        {x.name: {k: 0 * v for k, v in x.arrays.items()} for x in network.layers if x.arrays}
+    )
+
+
+def equal(a: Network, b: Network, rename: bool = False) -> bool:
+    return all(
+        np.array_equal(values, b[keras_name(x.name) if rename else x.name].arrays[name])
+        for x in a.layers
+        for name, values in x.arrays.items()
+    )
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ``.keras`` archive is the configuration and the weights in a zip file."""
+    path = tmp_path_factory.mktemp("keras") / "model.keras"
+    with h5py.File(FULL) as file, zipfile.ZipFile(path, "w") as whole:
+        whole.writestr("config.json", file.attrs["model_config"])
+        whole.write(WEIGHTS, "model.weights.h5")
+    return path
+
+
+def test_a_model_of_keras_gives_keras_outputs(archive: Path) -> None:
+    with np.load(GOLDEN / "keras_io.npz") as held:
+        x, y = torch.from_numpy(held["x"].transpose(0, 3, 1, 2)), held["y"]
+    for path in (FULL, archive):
+        network = load_keras(path)
+        with torch.no_grad():
+            assert np.allclose(module_of(network)(x).numpy(), y, atol=1e-6)
+        for weights in (FULL, WEIGHTS, archive):
+            assert equal(arrays_for(blank(network), weights), network)
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_there_and_back_is_bit_for_bit(name: str, tmp_path: Path) -> None:
+    model, shape = NETWORKS[name]
+    network = network_of(model, shape)
+    whole = save_keras(network, tmp_path / "net.h5")
+    weights = save_keras(network, tmp_path / "net.weights.h5")
+    back = load_keras(whole)
+    assert equal(network, back, rename=True)
+    for path in (whole, weights):
+        assert equal(network, arrays_for(blank(network), path))
+    with torch.no_grad():
+        assert torch.equal(model(images(shape)), module_of(back)(images(shape)))
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (nn.MaxPool2d(3, 2, 1), "numbers below zero"),
+        (nn.MaxPool2d(2, 2, ceil_mode=True), "rounds the size up"),
+        (nn.AvgPool2d(3, 1, 1, count_include_pad=False), "without the padding"),
+    ],
+)
+def test_what_keras_cannot_say_is_refused_and_nothing_written(
+    module: nn.Module, words: str, tmp_path: Path
+) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), module).eval()
+    with pytest.raises(ModelError, match=words):
+        save_keras(network_of(model, (9, 9, 3)), tmp_path / "net.h5")
+    assert not list(tmp_path.iterdir())
+
+
+def test_axes_are_reordered_as_keras_has_them(tmp_path: Path) -> None:
+    model, shape = NETWORKS["face"]
+    path = save_keras(network_of(model, shape), tmp_path / "net.h5")
+    with h5py.File(path) as file:
+        group = file["model_weights"]
+        assert set(file.attrs) == {"backend", "keras_version", "model_config"}
+        names = [n.decode() for n in group.attrs["layer_names"]]
+        conv, fc = names[[n.endswith("_0") for n in names].index(True)], names[-1]
+        kernel = group[conv][f"{conv}/kernel:0"]
+        assert np.array_equal(kernel[()], model[0].weight.detach().permute(2, 3, 1, 0).numpy())
+        assert np.array_equal(group[fc][f"{fc}/kernel:0"][()], model[-1].weight.detach().T.numpy())
+
+
+def test_a_flattened_image_is_ordered_with_the_channel_fastest() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten(), nn.Linear(3 * 4 * 2, 5)).eval()
+    network = network_of(model, (6, 4, 1))
+    nodes, output = keras_nodes(network)
+    dense = next(node for node in nodes if node.name == output)
+    x = images((6, 4, 1))
+    with torch.no_grad():
+        hidden = model[0](x).permute(0, 2, 3, 1).reshape(2, -1)  # as Keras' Flatten does it
+        scores = hidden @ torch.from_numpy(dense.arrays["kernel"]) + model[2].bias
+        assert torch.allclose(scores, model(x), atol=1e-6)
+
+
+def test_weights_into_a_model_of_other_names_go_by_order(tmp_path: Path) -> None:
+    model, shape = NETWORKS["plain"]
+    path = save_keras(network_of(model, shape), tmp_path / "net.h5")
+    other = nn.Sequential(*list(model.children()))  # the same layers under numbers
+    for parameter in other.parameters():
+        parameter.data = parameter.data + 1
+    load_weights(other, path, shape)
+    with torch.no_grad():
+        assert torch.equal(other.eval()(images(shape)), module_of(load_keras(path))(images(shape)))
+
+
+@pytest.mark.parametrize("source", [FULL, WEIGHTS])
+def test_files_cut_anywhere_are_refused(source: Path, tmp_path: Path) -> None:
+    network = load_keras(FULL)
+    whole = source.read_bytes()
+    for length in [0, 4, 8, 100, *range(2000, len(whole) - 1, 3777)]:
+        cut = tmp_path / source.name
+        cut.write_bytes(whole[:length])
+        with pytest.raises(DataError):
+            arrays_for(network, cut)
+
+
+def test_foreign_files_are_refused_and_the_model_is_as_it_was(tmp_path: Path) -> None:
+    model, shape = NETWORKS["plain"]
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    text, plain = tmp_path / "a.h5", tmp_path / "b.h5"
+    text.write_text("no HDF5")
+    with h5py.File(plain, "w") as file:
+        file["x"] = np.zeros(3)
+    for path, words in (
+        (text, "neither HDF5"),
+        (plain, "none of Keras"),
+        (FULL, "another network"),
+    ):
+        with pytest.raises(DataError, match=words):
+            load_weights(model, path, shape)
+    with pytest.raises(DataError, match="weights only"):
+        load_keras(WEIGHTS)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def _copied(tmp_path: Path) -> Path:
+    path = tmp_path / "copy.h5"
+    path.write_bytes(FULL.read_bytes())
+    return path
+
+
+def test_a_shape_or_number_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    path = _copied(tmp_path)
+    with h5py.File(path, "r+") as file:
+        place = file["model_weights/fc/fc"]
+        kernel = place["kernel"][()]
+        del place["kernel"]
+        place["kernel"] = kernel[:-1]
+    with pytest.raises(DataError, match=r"weight of layer 'fc' has the shape"):
+        load_keras(path)
+    path = _copied(tmp_path)
+    with h5py.File(path, "r+") as file:
+        file["model_weights/c1/c1/kernel"][0, 0, 0, 0] = np.inf
+    with pytest.raises(DataError, match="kernel of layer 'c1' holds NaN"):
+        load_keras(path)
+
+
+def test_links_out_of_the_file_are_refused(tmp_path: Path) -> None:
+    path = _copied(tmp_path)
+    with h5py.File(path, "r+") as file:
+        del file["model_weights/fc/fc/bias"]
+        file["model_weights/fc/fc/bias"] = h5py.ExternalLink(str(FULL), "model_weights/fc/fc/bias")
+    with pytest.raises(DataError, match="is a link"):
+        load_keras(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"class_name": "LSTM"}, "'LSTM' are not supported"),
+        ({"config": {"name": "fl", "data_format": "channels_first"}}, "channels first"),
+        ({"inbound_nodes": [[["nowhere", 0, 0, {}]]]}, "'nowhere', which comes later"),
+        ({"config": None}, "has no configuration"),
+    ],
+)
+def test_configurations_that_are_not_understood(
+    change: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    path = _copied(tmp_path)
+    with h5py.File(path, "r+") as file:
+        config = json.loads(file.attrs["model_config"])
+        layer = next(x for x in config["config"]["layers"] if x["name"] == "fl")
+        layer.update(change)
+        file.attrs["model_config"] = json.dumps(config)
+    with pytest.raises(BitwrightError, match=words):
+        load_keras(path)
