@@ -40,7 +40,8 @@ from bitwright.quant.search.units import Option, Space, Unit
 from bitwright.quant.sizes import FLOAT_BITS
 
 _HAIR = 1e-9
-_BISECTIONS = 5
+_BISECTIONS = 7
+_PROBES = (0.96, 0.92, 0.87, 0.8)
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Options:
         points: networks along the front that are measured beside those that the goal needs.
         refinements: single steps that are tried at the end.
         seconds: after this time no further network is measured; None: no limit.
+        per_width: formats of one width that are measured for a weight; see `sensitivity_table`.
         base: fields of the recipe's ``quant`` section that hold whatever is chosen: ``input`` (of
             the network's input, which is not searched; uint8), ``threshold_bits``.
     """
@@ -66,6 +68,7 @@ class Options:
     points: int = 8
     refinements: int = 16
     seconds: float | None = None
+    per_width: int | None = 2
     base: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -108,6 +111,7 @@ def search_mixed(
             measure=how.measure or damage_for(metric),
             images=how.images,
             base=how.base,
+            per_width=how.per_width,
             progress=progress,
         )
     inputs = first_samples(samples, how.calibration)
@@ -261,7 +265,7 @@ class _Lane:
             for index, other in enumerate(options):
                 step = (*now[:unit], index, *now[unit + 1 :])
                 saved = self.problem.cost(now) - self.problem.cost(step)
-                if saved > 0 and other.bits < here.bits and other.bits >= here.bits - 2:
+                if saved > 0 and other.bits <= here.bits:
                     found.append(((other.damage - here.damage) / saved, step))
         return [step for _, step in sorted(found)]
 
@@ -328,6 +332,7 @@ def _least_cost(lane: _Lane, goal: Goal, baseline: float) -> None:
         return lane.measure(assignment).accuracy >= least - _HAIR
 
     now = _bisected(lane, good, top)
+    now = _probed(lane, good, now)
     _stepped(lane, good, now)
 
 
@@ -339,7 +344,7 @@ def _bisected(
     low, high, best = float(problem.smallest), float(problem.cost(top)), top
     if good(allocate(problem, low)):
         return allocate(problem, low)
-    for _ in range(_BISECTIONS + 2):
+    for _ in range(_BISECTIONS):
         if lane.bench.out_of_time or high - low < 0.005 * high:
             break
         middle = allocate(problem, (low * high) ** 0.5)
@@ -348,6 +353,23 @@ def _bisected(
         else:
             low = (low * high) ** 0.5
     return best
+
+
+def _probed(
+    lane: _Lane, good: Callable[[tuple[int, ...]], bool], now: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Halving stops at the first network that fails, by chance perhaps: try some cheaper ones."""
+    problem, here = lane.problem, lane.problem.cost(now)
+    for share in _PROBES:
+        limit = share * here
+        if lane.bench.out_of_time or limit < problem.smallest:
+            break
+        if problem.cost(now) <= limit:
+            continue
+        found = allocate(problem, limit)
+        if good(found):
+            now = found
+    return now
 
 
 def _stepped(lane: _Lane, good: Callable[[tuple[int, ...]], bool], now: tuple[int, ...]) -> None:

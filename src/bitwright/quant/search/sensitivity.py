@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -126,6 +126,7 @@ def sensitivity_table(
     measure: Damage | str = Damage.KL,
     images: int = IMAGES,
     base: Mapping[str, Any] | None = None,
+    per_width: int | None = None,
     progress: Progress = no_progress,
 ) -> SensitivityTable:
     """Measure every candidate of every unit of a float model; the model is left as it is.
@@ -137,6 +138,8 @@ def sensitivity_table(
         images: how many of the samples are used.
         base: fields of the ``quant`` section that hold whatever is chosen: ``input`` (of the
             input, which is not searched; uint8), ``threshold_bits``.
+        per_width: of the formats of one width, measure only so many for a weight, those with the
+            smallest squared error of the weight itself; None: all.
 
     Raises:
         RecipeError: no candidate fits some layer.
@@ -146,9 +149,11 @@ def sensitivity_table(
     batches = calibration_batches(first_samples(samples, images), _CHUNK)
     check_fit(model, batches)
     bench = _Bench(model, candidates, batches, base or {})
+    if per_width is not None:
+        bench.thin_out(per_width)
     damages = bench.measure(Damage(measure), progress)
     units = [with_damage(u, d) for u, d in zip(bench.space.units, damages, strict=True)]
-    space = Space(bench.space.base, bench.space.facts, tuple(units), bench.space.notes)
+    space = replace(bench.space, units=tuple(units))
     return SensitivityTable(space, Damage(measure), sum(len(batch) for batch in batches))
 
 
@@ -210,6 +215,22 @@ class _Bench:
                 found.setdefault(id(module.owner), []).append(key)
         return [keys for keys in found.values() if len(keys) > 1]
 
+    def thin_out(self, per_width: int) -> None:
+        """Keep the best formats of each width of each weight, by the error of the weight."""
+        units = tuple(self._thinned(u, per_width) if u.is_weight else u for u in self.space.units)
+        self.space = replace(self.space, units=units)
+
+    @torch.no_grad()
+    def _thinned(self, unit: Unit, per_width: int) -> Unit:
+        layer: Any = self.modules[str(self.nodes[unit.keys[0]].target)]
+        by_width: dict[int, list[tuple[float, int]]] = {}
+        for index, option in enumerate(unit.options):
+            quantized = _quantized(layer, option.members[0].spec)
+            error = float((quantized - layer.weight).to(torch.float64).square().sum())
+            by_width.setdefault(option.bits, []).append((error, index))
+        kept = sorted(i for found in by_width.values() for _, i in sorted(found)[:per_width])
+        return replace(unit, options=tuple(unit.options[i] for i in kept))
+
     def measure(self, how: Damage, progress: Progress) -> list[list[float]]:
         """Damage of each option of each unit, a mean over all images."""
         changes = [
@@ -249,9 +270,7 @@ class _Bench:
     def _weight_change(self, key: str, member: Any) -> tuple[fx.Node, Callable[[Any], Tensor]]:
         node = self.nodes[key]
         layer: Any = self.modules[str(node.target)]
-        quantizer = WeightQuantizer(member.spec, layer.weight.shape[0]).eval()
-        with torch.no_grad():
-            weight = quantizer(layer.weight)
+        weight = _quantized(layer, member.spec)
 
         def function(kept: dict[fx.Node, Any]) -> Tensor:
             own = layer.weight.data
@@ -313,6 +332,14 @@ class _Bench:
         if node.op == "get_attr":
             return _attribute(self.model, str(node.target))
         return args[0]  # output
+
+
+@torch.no_grad()
+def _quantized(layer: Any, spec: Any) -> Tensor:
+    """The weight of a layer in another format."""
+    quantizer = WeightQuantizer(spec, layer.weight.shape[0]).eval()
+    result: Tensor = quantizer(layer.weight)
+    return result
 
 
 def _attribute(root: nn.Module, path: str) -> Any:
