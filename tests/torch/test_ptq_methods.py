@@ -272,8 +272,8 @@ def test_codebooks_follow_importance() -> None:
         x[:, :8] *= 10
         model[0].weight[:, 8:] *= 4  # where the weights lie is not where they count
     policy = Policy.uniform("cb4", "uint8", "uint8")
-    plain = post_training_quantize(model, policy, x, ["clip"])[1]
-    refit = post_training_quantize(model, policy, x, ["codebooks", "clip"])[1]
+    plain = post_training_quantize(model, policy, x, ["clip", "bias"])[1]
+    refit = post_training_quantize(model, policy, x, ["codebooks", "clip", "bias"])[1]
     assert refit.layers[0].error < 0.5 * plain.layers[0].error
 
 

@@ -41,7 +41,7 @@ class AdaRound:
     """
 
     iterations: int = 1000
-    columns: int = 1024
+    columns: int = 512
     lr: float = 0.01
     weight: float = 0.01
     warmup: float = 0.2

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Four bits without retraining: ours beside Brevitas' PTQ and ONNX Runtime's static quantization.
+
+    python benchmarks/ptq.py --runs RUNS [--peers PYTHON] [--only mnist|cifar]
+
+Trains the float models into RUNS if they are not there (``ptq_float.py``), quantizes them with the
+same calibration images, and measures every result on the whole test set: ours as the frozen integer
+model, Brevitas' as its own simulation, ONNX Runtime's as it runs. PYTHON is the interpreter of an
+environment with ``brevitas`` (and ``tqdm``); without it its rows are left out. Writes
+``docs/results/ptq.json`` and ``ptq.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ptq_float import WEIGHTS, float_model, splits_of
+from ptq_onnxruntime import measure as measure_onnxruntime
+from torch import nn
+
+from bitwright.data import DataSplits
+from bitwright.lower.from_torch import lower
+from bitwright.quant import Policy, apply
+from bitwright.quant.ptq import AdaRound, post_training_quantize
+from bitwright.recipe import find_recipe, load_recipe
+from bitwright.steps.baseline import cpu_name
+from bitwright.train import evaluate
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+IMAGES = 512
+CASES = {"mnist": "mnist-cnn-w4a4", "cifar": "cifar-cnn-ptq-w4a4"}
+_PEER_SECONDS = 3 * 3600
+
+
+@dataclass(frozen=True)
+class Ours:
+    """One row of ours: weights and activations of four bits, input of eight."""
+
+    name: str
+    methods: tuple[str | AdaRound, ...]
+    weight: str = "int4"
+    granularity: str = "per_channel"
+    activation: str = "uint4"
+
+    @property
+    def policy(self) -> Policy:
+        weight = {"format": self.weight, "granularity": self.granularity}
+        activation = {"format": self.activation, "scale": "mse"}
+        return Policy.from_dict({"input": "uint8", "weight": weight, "activation": activation})
+
+
+ROWS = (
+    Ours("nearest level, largest ranges", ("fold", "calibrate:max")),
+    Ours("MSE ranges, clipping search, bias correction", ("fold", "clip", "bias")),
+    Ours("error feedback, bias correction (the default)", ("fold", "calibrate", "gptq", "bias")),
+    Ours("the same, percentile 99.9", ("fold", "calibrate:percentile:99.9", "gptq", "bias")),
+    Ours("the same, ranges set again on the way", ("fold", "recalibrate", "gptq", "bias")),
+    Ours(
+        "one scale a tensor: equalisation, error feedback, bias correction",
+        ("fold", "equalize", "gptq", "bias"),
+        granularity="per_tensor",
+    ),
+    Ours(
+        "AdaRound, 400 steps, bias correction",
+        ("fold", "calibrate:percentile:99.9", AdaRound(iterations=400, columns=256), "bias"),
+    ),
+)
+
+
+def our_rows(model: nn.Module, splits: DataSplits) -> list[dict[str, Any]]:
+    """Every row of ours, measured on the frozen integers; one of them on the integer graph, too."""
+    calibration = splits.train.take(range(IMAGES))
+    channels, size = splits.image_shape[2], splits.image_shape[:2]
+    found = []
+    for row in ROWS:
+        started = time.perf_counter()
+        converted, report = post_training_quantize(model, row.policy, calibration, row.methods)
+        seconds = time.perf_counter() - started
+        frozen = apply(converted, row.policy, "freeze")
+        lower(frozen, (channels, *size))  # it is an integer graph, or this fails
+        accuracy = evaluate(frozen, splits.test).accuracy
+        entry = {"name": row.name, "bits": "4 / 4", "accuracy": accuracy, "seconds": seconds}
+        entry["methods"] = list(report.methods)
+        print("Bitwright:", row.name, accuracy, f"{seconds:.0f} s", flush=True)
+        found.append(entry)
+    return found
+
+
+def brevitas_rows(
+    python: Path, model: nn.Module, splits: DataSplits, folder: Path
+) -> dict[str, Any]:
+    """What ``ptq_brevitas.py`` measures in its environment."""
+    handover, out = folder / "handover.npz", folder / "brevitas.json"
+    weights = {f"w.{name}": value.numpy() for name, value in model.state_dict().items()}
+    widths = [m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)]
+    np.savez(
+        handover,
+        calibration=splits.train.take(range(IMAGES)).images.transpose(0, 3, 1, 2),
+        test=splits.test.images.transpose(0, 3, 1, 2),
+        labels=splits.test.labels,
+        scale=np.array(splits.scale),
+        widths=np.array(widths),
+        classes=np.array(splits.num_classes),
+        **weights,
+    )
+    script = Path(__file__).with_name("ptq_brevitas.py")
+    command = [str(python), str(script), str(handover), "--out", str(out)]
+    subprocess.run(command, check=True, timeout=_PEER_SECONDS, cwd=folder)
+    return json.loads(out.read_text(encoding="utf-8"))
+
+
+def measured(case: str, options: argparse.Namespace) -> dict[str, Any]:
+    """All rows of one network."""
+    recipe = load_recipe(find_recipe(CASES[case]))
+    folder = options.runs / recipe.name
+    if not (folder / WEIGHTS).exists():
+        script = Path(__file__).with_name("ptq_float.py")
+        command = [sys.executable, str(script), recipe.name, "--out", str(options.runs)]
+        subprocess.run(command, check=True, timeout=24 * 3600)
+    splits = splits_of(recipe, folder)
+    model = float_model(recipe, splits, folder)
+    result: dict[str, Any] = {"float": evaluate(model, splits.test).accuracy}
+    print(case, "float", result["float"], flush=True)
+    result["ours"] = our_rows(model, splits)
+    calibration = splits.train.take(range(IMAGES)).reals()
+    result["onnxruntime"] = measure_onnxruntime(model, calibration, splits.test, folder)
+    if options.peers is not None:
+        result["brevitas"] = brevitas_rows(options.peers, model, splits, folder)
+    result["test_images"] = len(splits.test)
+    return result
+
+
+def table(results: dict[str, Any]) -> str:
+    """The page."""
+    lines = [
+        "# Post-training quantization: four bits without retraining",
+        "",
+        f"Measured by `{results['command']}` on {results['machine']}, one thread a process, "
+        f"{results['date']}; {results['versions']}. Calibration: the first {IMAGES} training "
+        "images, without labels. Accuracy: share of the whole test set. Bits: weights / "
+        "activations; the input has 8. Ours is measured on the frozen integer model; Brevitas in "
+        "its own simulation, with one scale a channel also in the last layer, where ours has one "
+        "a tensor. ONNX Runtime quantizes the input like the activations. Times are those of a "
+        "busy machine.",
+    ]
+    for case, found in results["cases"].items():
+        lines += [
+            "",
+            f"## {CASES[case]}: float {100 * found['float']:.2f} % of "
+            f"{found['test_images']} images",
+            "",
+            "| tool | how | bits | accuracy, % | loss, points | s |",
+            "|---|---|---|---|---|---|",
+        ]
+        lines += [_line("Bitwright", row, found["float"]) for row in found["ours"]]
+        for name, row in found.get("brevitas", {}).get("rows", {}).items():
+            lines.append(_line("Brevitas", {"name": name, "bits": "4 / 4", **row}, found["float"]))
+        lines += [_line("ONNX Runtime", row, found["float"]) for row in found["onnxruntime"]]
+    return "\n".join(lines) + "\n"
+
+
+def _line(tool: str, row: dict[str, Any], best: float) -> str:
+    if "accuracy" not in row:
+        return f"| {tool} | {row['name']} | {row['bits']} | not possible: {row['error']} | | |"
+    loss = 100 * (best - row["accuracy"])
+    return (
+        f"| {tool} | {row['name']} | {row['bits']} | {100 * row['accuracy']:.2f} | {loss:.2f} "
+        f"| {row['seconds']:.0f} |"
+    )
+
+
+def main() -> None:
+    """Measure, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--peers", type=Path)
+    parser.add_argument("--only", choices=list(CASES))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    page = RESULTS / "ptq.json"
+    results = json.loads(page.read_text(encoding="utf-8")) if page.exists() else {"cases": {}}
+    for case in CASES if options.only is None else (options.only,):
+        results["cases"][case] = measured(case, options)
+    peers = [found["brevitas"] for found in results["cases"].values() if "brevitas" in found]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "onnxruntime")]
+    versions += [f"brevitas {p['version']} on torch {p['torch']}" for p in peers[:1]]
+    results |= {
+        "command": "python benchmarks/ptq.py --runs RUNS --peers PYTHON",
+        "machine": cpu_name(),
+        "date": time.strftime("%Y-%m-%d"),
+        "versions": ", ".join(versions),
+    }
+    page.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    page.with_suffix(".md").write_text(table(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
