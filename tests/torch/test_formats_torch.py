@@ -103,21 +103,23 @@ def test_float32_holds_the_same_levels() -> None:
     for number_format in [*minifloats(), *others()]:
         ratio = points(number_format, 1.0 / number_format.lsb)
         ratio = torch.from_numpy(ratio[np.abs(ratio) < 1e30]).to(torch.float32)
-        single = quantize_ratio(ratio, number_format)
-        assert single.dtype == torch.float32
-        assert torch.equal(single.to(torch.float64), quantize_ratio(ratio.double(), number_format))
+        for rounding in (Rounding.HALF_EVEN, Rounding.HALF_AWAY, Rounding.CEIL, Rounding.UP):
+            single = quantize_ratio(ratio, number_format, rounding=rounding)
+            double = quantize_ratio(ratio.double(), number_format, rounding=rounding)
+            assert single.dtype == torch.float32
+            assert torch.equal(single.to(torch.float64), double), (number_format, rounding)
 
 
 def test_everything_stays_on_the_device() -> None:
     """Of a GPU that need not be there: torch's fake tensors refuse to mix devices."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    chosen = [*others(), *map(parse_format, ("int8", "bipolar", "e4m3", "e3m2<flush>"))]
+    names = ("int8", "e3m2<flush>", "po2_4<zero>", "po2_4<linear>", "cb4{-7,-2,1,6}", "mxfp4")
     with FakeTensorMode(allow_non_fake_inputs=True):
         x = torch.empty(3, 64, device="cuda")
         assert counter_noise(3, 100, "cuda").device.type == "cuda"
-        for number_format in chosen:
-            for rounding in Rounding:
+        for number_format in map(parse_format, names):
+            for rounding in (Rounding.HALF_EVEN, Rounding.HALF_AWAY, Rounding.STOCHASTIC):
                 levels = quantize_ratio(x, number_format, rounding=rounding)
                 assert levels.device.type == "cuda" and levels.dtype == x.dtype
 

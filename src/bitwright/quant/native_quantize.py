@@ -116,9 +116,43 @@ def quantize_natively(
     Raises:
         FormatError: as `fake_quantize`.
     """
+    found = _quantized(x, number_format, scale, zero_point, rules)
+    if found is None:
+        return None
+    target, flags = found
+    if flags & _SAW_INFINITY:
+        raise FormatError("cannot encode NaN or infinity in blocks", where=number_format.name)
+    if flags & _SAW_NAN:
+        raise FormatError("cannot encode NaN", where=number_format.name)
+    return target
+
+
+def levels_natively(ratio: Tensor, number_format: Format, rounding: Rounding) -> Tensor | None:
+    """Levels, float32, of reals in units of one level; None if torch has to do it (also for NaN).
+
+    Args:
+        ratio: any tensor.
+        number_format: the format.
+        rounding: any rule but stochastic.
+    """
+    unit = 1.0 / number_format.lsb  # a power of two: the kernel's unit is 1
+    found = _quantized(ratio, number_format, unit, 0, (rounding, Overflow.SAT, 0))
+    return None if found is None or found[1] else found[0]
+
+
+def _quantized(
+    x: Tensor,
+    number_format: Format,
+    scale: Tensor | float | None,
+    zero_point: int,
+    rules: tuple[Rounding, Overflow, int],
+) -> tuple[Tensor, int] | None:
+    """The result and what the kernel saw."""
     rounding, overflow, seed = rules
     library = native_kernels()
-    if library is None or x.dtype != torch.float32 or x.device.type != "cpu":
+    # Subclasses of Tensor may have no memory.
+    plain = type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu"
+    if library is None or not plain or x.dtype != torch.float32:
         return None
     if scale is None and x.dim() == 0:
         return None
@@ -126,21 +160,16 @@ def quantize_natively(
     if spec is None:
         return None
     units = np.ones(1) if scale is None else _units(scale, number_format)
-    inner = _inner(x, scale, spec)
+    inner = _inner(x, scale)
     if inner is None:
         return None
     same_everywhere = len(units) == 1 and scale is not None
     if same_everywhere and rounding is not Rounding.STOCHASTIC and _is_dense(x):
-        source, target = x, torch.empty_like(x)
+        source, target = x, torch.empty_like(x, requires_grad=False)
     else:
         source = x.contiguous()
         target = torch.empty(x.shape, dtype=x.dtype)
-    flags = _in_threads(library, spec, (source, target), (units, inner), seed)
-    if flags & _SAW_INFINITY:
-        raise FormatError("cannot encode NaN or infinity in blocks", where=number_format.name)
-    if flags & _SAW_NAN:
-        raise FormatError("cannot encode NaN", where=number_format.name)
-    return target
+    return target, _in_threads(library, spec, (source, target), (units, inner), seed)
 
 
 def _is_dense(x: Tensor) -> bool:
@@ -156,7 +185,7 @@ def _units(scale: Tensor | float, number_format: Format) -> np.ndarray[Any, Any]
     return unit
 
 
-def _inner(x: Tensor, scale: Tensor | float | None, spec: _Spec) -> int | None:
+def _inner(x: Tensor, scale: Tensor | float | None) -> int | None:
     """How many neighbours share a unit, 1 for an empty tensor; None if no stretches do."""
     if scale is None:
         return max(int(x.shape[-1]), 1)

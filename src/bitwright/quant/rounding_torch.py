@@ -20,6 +20,7 @@ from bitwright.formats import (
     Rounding,
 )
 from bitwright.quant.grid_torch import quantize_to_grid
+from bitwright.quant.native_quantize import levels_natively
 
 
 def round_to_int(
@@ -101,6 +102,11 @@ def quantize_ratio(
     if isinstance(number_format, GridFormat):
         if zero_point != 0:
             raise FormatError(f"{number_format.name} has no zero point", hint="use zero point 0")
+        fast = None
+        if rounding is not Rounding.STOCHASTIC:
+            fast = levels_natively(ratio.detach(), number_format, rounding)
+        if fast is not None:
+            return fast
         return quantize_to_grid(ratio, number_format, rounding, noise, round_to_int)
     if isinstance(number_format, BipolarFormat):
         return _bipolar(ratio, rounding, noise)
