@@ -32,7 +32,7 @@ ORL = "orl"
 IMPORTED = "model.safetensors"
 METRICS = ("top1", "agreement", "verification")
 #: Images on which agreement is measured.
-_AGREEMENT = 200
+_AGREEMENT = 96
 
 
 @dataclass(frozen=True)
