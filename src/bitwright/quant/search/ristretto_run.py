@@ -41,6 +41,12 @@ DEFAULT_MARGIN = 2.0
 STOCK_WINDOW = (-8, -1)
 _SIGN = 1
 _MOST_MANTISSA = 23
+_ALONE = {
+    "in": (True, False, False),
+    "out": (False, True, False),
+    "params": (False, False, True),
+    "all": (True, True, True),
+}
 
 
 @dataclass(frozen=True)
@@ -252,6 +258,49 @@ def _shift(largest: float, exponent: int, mantissa: int) -> int:
         return 0
     top = (2.0 - 2.0**-mantissa) * 2.0 ** ((1 << exponent) - 1 - ((1 << (exponent - 1)) - 1))
     return math.ceil(math.log2(largest / top))
+
+
+def ristretto_sensitivity(
+    model: nn.Module,
+    metric: Metric,
+    samples: Samples,
+    *,
+    bits: int = 8,
+    mode: TrimmingMode | str = TrimmingMode.DYNAMIC_FIXED_POINT,
+    parity: Parity | str = Parity.MENDED,
+    batches: int = BATCHES,
+) -> list[dict[str, Any]]:
+    """Each layer alone, and in it input, output and parameters alone, at one width.
+
+    Returns:
+        Rows (layer, operand, bits, accuracy, lost) in the order of the network; operands are
+        ``in``, ``out``, ``params`` and ``all``.
+
+    Raises:
+        DataError, ModelError: as `search_ristretto`.
+    """
+    behaviour = Behaviour.of(Parity(parity))
+    ranges = measure_ranges(model, samples, batches=batches)
+    wanted = TrimmingMode(mode)
+    maker = RuleMaker(wanted, ranges, behaviour)
+    exponent = ranges.exponent_bits if wanted is TrimmingMode.MINIFLOAT else 0
+    baseline = metric(model)
+    rows = []
+    for layer in ranges.layers:
+        whole = maker.rule(layer, bits, bits, exponent)
+        for operand, (inputs, outputs, weights) in _ALONE.items():
+            rule = replace(whole, inputs=inputs, outputs=outputs, weights=weights)
+            accuracy = metric(with_rules(model, {layer.path: rule}))
+            rows.append(
+                {
+                    "layer": layer.path,
+                    "operand": operand,
+                    "bits": bits,
+                    "accuracy": accuracy,
+                    "lost": baseline - accuracy,
+                }
+            )
+    return rows
 
 
 def ristretto_size(
