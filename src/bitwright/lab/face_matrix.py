@@ -178,7 +178,8 @@ class _Network:
         self.request, self.section, self.pictures = request, section, pictures
         size = request.recipe.cut.size
         self.file = _weights_file(request, section)
-        model = build_model(section.model, None, (size, size, 3))
+        spec = {"name": section.model, "options": section.options}
+        model = build_model(spec, None, (size, size, 3))
         load_weights(model, self.file, (size, size, 3))
         model.eval()
         self.model = model
@@ -202,7 +203,7 @@ class _Network:
         """Of everything that all rows of this network depend on."""
         recipe = self.request.recipe.model_dump(mode="json")
         recipe.pop("networks")
-        text = json.dumps([__version__, self.section.model, recipe], sort_keys=True)
+        text = json.dumps([__version__, self.section.model, self.section.options, recipe])
         return hashlib.sha256(self.file.read_bytes() + text.encode()).hexdigest()
 
     def result(self, row: Row, half: str, tell: Tell) -> Result:

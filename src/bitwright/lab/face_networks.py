@@ -316,11 +316,12 @@ def ours(recipe: FaceMatrixRecipe) -> dict[str, Plan]:
     """How this package makes each quantized row of the folded network."""
     clusters = recipe.clusters
     learned = ("fold", "calibrate", "gptq", "bias")
+    even = ("fold", "equalize", "calibrate", "gptq", "bias")
     fitted = ("fold", "calibrate", "codebooks", "gptq", "bias")
     floats = {"input": None, "activation": None}
 
     def shared(scope: str, entries: int) -> dict[str, Any]:
-        return {"format": f"cb{entries}", "scope": scope, "granularity": "per_channel"}
+        return {"format": f"cb{entries}", "scope": scope, "granularity": "per_tensor"}
 
     return {
         "minifloat": Plan(
@@ -339,7 +340,7 @@ def ours(recipe: FaceMatrixRecipe) -> dict[str, Plan]:
                 "weight": {"format": "dfp8", "scale": "mse"},
                 "activation": {"format": "dfp8", "scale": "mse"},
             },
-            ("fold", "equalize", "calibrate", "gptq", "bias"),
+            even,
         ),
         "pow2": Plan(
             f"2^k with {recipe.search.weight_exponent_bits} exponent bits, 8-bit features",
@@ -354,14 +355,14 @@ def ours(recipe: FaceMatrixRecipe) -> dict[str, Plan]:
             learned,
         ),
         "kmeans-network": Plan(
-            f"one table of {clusters.network}, a scale a channel; features float32",
+            f"one table of {clusters.network}; features float32",
             {**floats, "weight": shared("network", clusters.network)},
-            learned,
+            even,
         ),
         "kmeans-group": Plan(
-            f"a table of {clusters.group} a group, a scale a channel; features float32",
+            f"a table of {clusters.group} a group; features float32",
             {**floats, "weight": shared("group", clusters.group)},
-            learned,
+            even,
         ),
         "kmeans-layer": Plan(
             f"a table of {clusters.layer} int8 a layer, biases of 8 bits; features float32",

@@ -25,6 +25,7 @@ class NetworkSection(_Section):
     """One network: a model of the zoo (or the user's own) and its weights.
 
     Attributes:
+        model, options: as in a recipe's ``model``.
         weights: a file that `load_weights` reads; relative to the recipe's folder. Left out, they
             are looked for as ``MODEL.safetensors`` or ``MODEL.pt`` in the folder of weights that
             the run is given.
@@ -32,6 +33,7 @@ class NetworkSection(_Section):
 
     name: str
     model: str
+    options: dict[str, Any] = Field(default_factory=dict)
     weights: Path | None = None
 
 
