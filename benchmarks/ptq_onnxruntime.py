@@ -13,7 +13,12 @@ import numpy as np
 import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
-from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, NotImplemented
+from onnxruntime.capi.onnxruntime_pybind11_state import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    NotImplemented,
+)
 from onnxruntime.quantization import (
     CalibrationDataReader,
     CalibrationMethod,
@@ -29,7 +34,7 @@ from bitwright.data import Dataset
 _BATCH = 64
 #: What a version raises on what it cannot do; it is part of the table.
 FAILURES = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, Fail)
-FAILURES += (InvalidArgument, NotImplemented)
+FAILURES += (InvalidArgument, InvalidGraph, NotImplemented)
 _OPSET = 21  # the first whose QuantizeLinear knows four bits
 _ROWS = (
     ("MinMax", CalibrationMethod.MinMax, QuantType.QInt8, QuantType.QUInt8, "8 / 8"),

@@ -119,6 +119,15 @@ def test_uses_running_statistics_whatever_the_mode() -> None:
     assert torch.allclose(folded(x), expected, atol=1e-5)
 
 
+def test_folding_twice_forgets_nothing() -> None:
+    once = fold_batch_norms(enliven(Forked(True, 1)))
+    twice = fold_batch_norms(once)
+    assert folding_of(twice).norms == folding_of(once).norms
+    assert fold_groups(twice) == fold_groups(once)
+    assert folding_of(twice).parameters_removed == folding_of(once).parameters_removed
+    assert set(folding_of(twice).statistics) == {"merged", "fc1"}
+
+
 def test_refuses_what_cannot_be_folded() -> None:
     model = enliven(Forked(True, 1))
     with torch.no_grad():

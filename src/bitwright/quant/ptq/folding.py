@@ -121,9 +121,10 @@ def fold_batch_norms(
     before = count_parameters(copied)
     plan = traced_plan(copied, example)
     _refuse_unfoldable(plan)
+    earlier = folding_of(model)
     norms: list[FoldedNorm] = []
-    statistics: dict[str, ChannelStatistics] = {}
-    groups = _plain_groups(plan)
+    statistics = {} if earlier is None else dict(earlier.statistics)
+    groups = _plain_groups(plan) | ({} if earlier is None else earlier.groups)
     for node in [n for n, site in plan.sites.items() if site.kind is Kind.BATCH_NORM]:
         path = str(node.target)
         norm = cast(Norm, copied.get_submodule(path))
@@ -151,6 +152,9 @@ def fold_batch_norms(
     result.delete_all_unused_submodules()
     result.recompile()
     after = before - sum(norm.saved for norm in norms)
+    if earlier is not None:  # folded before, perhaps completely: what was done then still holds
+        after = earlier.parameters_after - sum(norm.saved for norm in norms)
+        norms, before = [*earlier.norms, *norms], earlier.parameters_before
     result.meta[FOLDING] = Folding(tuple(norms), groups, statistics, before, after)
     return result.eval()
 

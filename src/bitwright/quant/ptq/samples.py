@@ -67,6 +67,13 @@ def check_fit(model: nn.Module, batches: Sequence[Tensor]) -> None:
         ModelError: the model holds NaN or infinity, or gives it for this sample.
     """
     refuse_non_finite(model)
+    elsewhere = {str(t.device) for t in model.state_dict().values() if t.device.type != "cpu"}
+    if elsewhere:
+        raise ModelError(
+            f"is on {', '.join(sorted(elsewhere))}",
+            where=type(model).__name__,
+            hint="post-training methods run on the CPU: call model.cpu() first",
+        )
     modes = {module: module.training for module in model.modules()}
     model.eval()
     sample = batches[0][:1]
