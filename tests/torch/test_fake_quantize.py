@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -34,6 +36,9 @@ NAMES = (
     *("mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4", "mxint8"),
     *("mx<e2m1,5>", "mx<po2_4<zero>,16>"),
 )  # fmt: skip
+
+
+ROUNDINGS = (Rounding.HALF_EVEN, Rounding.STOCHASTIC)
 
 
 def formats() -> list[Format]:
@@ -68,6 +73,16 @@ def hard_values(number_format: Format, scale: float) -> torch.Tensor:
 
 def in_torch(monkeypatch) -> None:
     monkeypatch.setattr(module, "quantize_natively", lambda *_: None)
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -127,24 +142,32 @@ def test_layouts_threads_and_scales_for_channels(name: str, kernels, monkeypatch
     own = number_format.block > 0
     images = x.contiguous(memory_format=torch.channels_last)
     tensors = (x, images, x.transpose(0, 2), x[:, ::3], x[:0], x[0, 0, 0, 0], x[..., :1])
-    for rounding in (Rounding.HALF_EVEN, Rounding.STOCHASTIC):
+    for rounding in ROUNDINGS:
         rules = {"rounding": rounding, "noise": 3}
         cases = [(y, None if own else 0.1, {}) for y in tensors]
         cases += [(y, scale, {}) for y in (x, images) for scale in (axes, rows, last, mixed)]
         cases += [(x[:1, :1], axes, {})]  # the scale is larger than the tensor
         cases += [(y, None, {"axis": 1}) for y in (x, images)] if own else []
         cases = [c for c in cases if c[0].dim() or not own]
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            try:
+        for number in (1, 3):
+            with threads(number):
                 got = [fake_quantize(y, number_format, s, **o, **rules) for y, s, o in cases]
-            finally:
-                torch.set_num_threads(1)
             with monkeypatch.context() as patch:
                 in_torch(patch)
                 for (y, scale, options), one in zip(cases, got, strict=True):
                     expected = fake_quantize(y, number_format, scale, **options, **rules)
                     assert one.shape == expected.shape and same_bits(one, expected)
+
+
+@pytest.mark.parametrize("shape", [(300_001,), (3, 100_000), (2, 100_003)])
+def test_blocks_in_several_threads(shape: tuple[int, ...], kernels, monkeypatch) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(shape) * torch.logspace(-9, 9, shape[-1])
+    with threads(4):
+        got = [fake_quantize(x, "mxfp4", rounding=rule, noise=1) for rule in ROUNDINGS]
+    in_torch(monkeypatch)
+    for rule, one in zip(ROUNDINGS, got, strict=True):
+        assert same_bits(one, fake_quantize(x, "mxfp4", rounding=rule, noise=1))
 
 
 def test_blocks_lie_along_the_axis() -> None:

@@ -209,8 +209,10 @@ def _in_threads(
     """Runs the kernel over stretches of equal length, a thread each; what they saw."""
     (source, target), (units, inner) = tensors, scales
     count = source.numel()
-    # A stretch ends with a group of draws, and where blocks are, with a row of them.
-    step = inner if spec.c.block else _GROUP
+    # A stretch ends with a group of draws; where blocks are, with one of them if all are whole.
+    block = spec.c.block
+    whole = inner >= count or (block and inner % block == 0)
+    step = (block if whole else inner) if block else _GROUP
     threads = max(1, min(torch.get_num_threads(), count // _WORTH_A_THREAD))
     length = max(-(-count // (threads * step)) * step, 1)
     flags: list[int] = []
