@@ -54,6 +54,8 @@ _MAX_SHIFT = 60
 _LEAST_BITS = 8
 #: A bias of more bits than this says that its layer's input has died.
 _BIAS_BITS = 48
+#: Levels from here on are those of floats.
+_WIDE_LEVELS = 1 << 16
 
 
 @torch.no_grad()
@@ -324,7 +326,15 @@ def _integer_bias(real: FloatArray, gain: FloatArray, edge: Edge, path: str) -> 
         ModelError: it would not fit: the input's scale has shrunk to nothing.
     """
     bias = np.rint(real / gain)
-    if np.abs(bias).max() >= 2.0**_BIAS_BITS:
+    widest = float(np.abs(bias).max())
+    if widest >= 2.0**_BIAS_BITS and max(abs(edge.lo), abs(edge.hi)) >= _WIDE_LEVELS:
+        raise ModelError(
+            f"its bias would have {int(np.log2(widest)) + 1} bits in units of the accumulator, "
+            f"more than fit: the levels of its input, from {edge.source}, are that fine",
+            where=path,
+            hint="use fewer exponent bits, or integers",
+        )
+    if widest >= 2.0**_BIAS_BITS:
         raise ModelError(
             f"its bias would have {int(np.log2(np.abs(bias).max())) + 1} bits, more than fit: the "
             f"scale of its input, from {edge.source}, has shrunk to {float(edge.gain.max()):.3g}: "

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bitwright.quant.policy import QuantSpec
 from bitwright.quant.quantizers import ActivationQuantizer, Phase, WeightQuantizer
-from bitwright.quant.weight_state import fit_codebook
+from bitwright.quant.weight_state import fit_codebook, forget
 
 
 class _WeightCache:
@@ -120,6 +120,7 @@ class QuantConv2d(nn.Module):
         self.bias_quantizer = _bias_quantizer(conv.bias, bias_spec)
         self.cache = _WeightCache()
         self.__dict__["input_quantizer"] = None
+        self.register_load_state_dict_pre_hook(forget)
 
     def bind_input(self, quantizer: ActivationQuantizer) -> None:
         """Round the bias to the accumulator's grid, which this input quantizer's scale sets."""
@@ -152,6 +153,7 @@ class QuantLinear(nn.Module):
         self.bias_quantizer = _bias_quantizer(linear.bias, bias_spec)
         self.cache = _WeightCache()
         self.__dict__["input_quantizer"] = None
+        self.register_load_state_dict_pre_hook(forget)
 
     def bind_input(self, quantizer: ActivationQuantizer) -> None:
         """As `QuantConv2d.bind_input`."""

@@ -122,8 +122,8 @@ def _check(spec: QuantSpec, role: Role, where: str) -> None:
             where=f"{where}.granularity",
             hint="an exact accumulator needs one scale for the whole input: use per_tensor",
         )
-    _check_scale(spec, role, where)
     _check_family(spec, role, where)
+    _check_scale(spec, role, where)
     try:
         spec.format.check(spec.overflow)
     except FormatError as error:

@@ -26,17 +26,24 @@ _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def make_room(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Load hook: an optional buffer is there if the state dict has it; if the state dict has the
-    weight and not the buffer, it is gone.
-    """
-    weight = prefix.removesuffix("_quantizer.")
-    anew = weight != prefix and weight in state
+    """Load hook of a quantizer: an optional buffer is there if the state dict has it."""
     for name in OPTIONAL:
         value = state.get(prefix + name)
         if isinstance(value, Tensor):
             setattr(module, name, torch.empty_like(value))
-        elif anew:
-            setattr(module, name, None)
+
+
+def forget(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Load hook of a layer: with a weight (or bias) that comes alone, what its quantizer kept for
+    another one is gone.
+    """
+    for parameter in ("weight", "bias"):
+        quantizer = getattr(module, f"{parameter}_quantizer", None)
+        if quantizer is None or prefix + parameter not in state:
+            continue
+        for name in OPTIONAL:
+            if f"{prefix}{parameter}_quantizer.{name}" not in state:
+                setattr(quantizer, name, None)
 
 
 def smallest_integer(levels: Tensor) -> Tensor:
