@@ -10,7 +10,8 @@ part when it is imported; what cannot be imported is left out and named). All ru
 alternately, so that whatever else the machine does meets all of them; the first call of each is
 not counted. A ratio is theirs over ours, of the fastest rounds and of the medians: above 1 we are
 faster. "same" is the share of values on which theirs are ours, for nearest rounding; rules differ
-at ties and ends of ranges. Memory for results is allocated by every call, as users have it.
+at ties and ends of ranges. Memory for results is allocated by every call, as users have it: of 40 MB
+the system's part is some 20 ms, unless the allocator happens to have them at hand.
 """
 
 from __future__ import annotations
@@ -291,7 +292,8 @@ def main() -> int:
         f"alternating rounds, {options.clock} clock. Ratios are of the fastest rounds, in brackets "
         'of the medians; above 1 we are faster. "same": the share of values on which both agree '
         "(QPyTorch first), where rounding is not random. A dash: the library has no such format or "
-        "rule.\n\n"
+        "rule. Our kernels take about 10 ms of 10^7 values; where 30 stand, the other 20 are the "
+        "system's, which provides new memory for the result.\n\n"
     )
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "quantize.md").write_text(page + text + "\n")
