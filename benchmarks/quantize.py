@@ -10,8 +10,8 @@ part when it is imported; what cannot be imported is left out and named). All ru
 alternately, so that whatever else the machine does meets all of them; the first call of each is
 not counted. A ratio is theirs over ours, of the fastest rounds and of the medians: above 1 we are
 faster. "same" is the share of values on which theirs are ours, for nearest rounding; rules differ
-at ties and ends of ranges. Memory for results is allocated by every call, as users have it: of 40 MB
-the system's part is some 20 ms, unless the allocator happens to have them at hand.
+at ties and ends of ranges. Memory for results is allocated by every call, as users have it: for
+40 MB the system takes some 20 ms, unless the allocator happens to have them at hand.
 """
 
 from __future__ import annotations
