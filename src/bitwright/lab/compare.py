@@ -273,7 +273,7 @@ def make_row(
     fields = {**variant.policy, **subject.quant}
     policy = Policy.from_dict(fields, where=variant.name)
     data = subject.train.take(range(min(images, len(subject.train))))
-    converted, report = post_training_quantize(subject.model, policy, data, variant.methods)
+    converted, _ = post_training_quantize(subject.model, policy, data, variant.methods)
     exact, why = _frozen(converted, policy, subject)
     outcome = measure(subject, converted if exact is None else exact, limit)
     size = model_size(converted, sample_shape=subject.sample_shape)
@@ -287,7 +287,7 @@ def make_row(
         "rate": size.parameter_rate,
         "memory": size.memory_ratio,
         **_costs(variant),
-        "method": " + ".join(report.methods),
+        "method": variant.method,
         "arithmetic": "exact integers" if exact is not None else f"simulated: {why}",
     }
 
@@ -376,6 +376,8 @@ def plots_of(table: Table, reference: Outcome) -> tuple[Scatter, ...]:
         if isinstance(accuracy, Measured) and row["format"] != _FLOAT:
             points.append((Variant(str(row["format"]), str(row["activation"])), row, accuracy))
     base = 100 * reference.accuracy.value
+    near = [a for _, _, a in points if 100 * a.value >= base - _SHOWN_POINTS]
+    lowest = min([100 * (a.value - (a.error or 0.0)) for a in near], default=base)
 
     def drawn(x: str) -> tuple[Point, ...]:
         found = []
@@ -389,7 +391,7 @@ def plots_of(table: Table, reference: Outcome) -> tuple[Scatter, ...]:
 
     y_label = f"{reference.kind}, percent; bars: standard error"
     common: dict[str, Any] = {
-        "floor": base - _SHOWN_POINTS,
+        "floor": lowest,
         "baseline": (f"float32: {base:.2f}", base),
     }
     return (

@@ -161,21 +161,23 @@ def parse_variants(
     pairs: list[tuple[str, str]] = []
     for entry in names or DEFAULT:
         weight, _, activation = entry.partition("/")
+        _known(weight, "weights")
         if chosen and (not activation or not names):
             pairs += [(weight, other) for other in chosen]
         else:
             pairs.append((weight, activation or partner(weight)))
     variants = []
     for weight, activation in dict.fromkeys(pairs):
-        for name, what in ((weight, "weights"), (activation, "activations")):
-            try:
-                format_of(name)
-            except FormatError as error:
-                raise FormatError(
-                    f"{what}: {error.message}", where="--formats", hint=error.hint
-                ) from error
+        _known(activation, "activations")
         variants.append(Variant(weight, activation, method))
     return tuple(variants)
+
+
+def _known(name: str, what: str) -> None:
+    try:
+        format_of(name)
+    except FormatError as error:
+        raise FormatError(f"{what}: {error.message}", where="--formats", hint=error.hint) from error
 
 
 def partner(weight: str) -> str:

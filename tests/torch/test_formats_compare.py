@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`formats compare`: rows are really executed, kept by what they depend on, and add up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from bitwright.data import load_dataset
+from bitwright.errors import DataError, FormatError, ModelError, RecipeError
+from bitwright.lab import compare
+from bitwright.lab.compare import CompareRequest, run_compare
+from bitwright.lab.table import Measured
+from bitwright.lab.variants import METHODS, Variant
+from bitwright.models import build_model
+from bitwright.quant import Policy, apply
+from bitwright.quant.ptq import post_training_quantize
+from bitwright.quant.ptq.methods import parse_methods
+from bitwright.quant.sizes import model_size
+from bitwright.steps import subject as subjects
+from bitwright.steps.subject import Subject
+from bitwright.train import TrainConfig, evaluate, fit
+
+FORMATS = "int8,int3/uint4,po2_4<zero>,cb16,e4m3,mxfp4,int4/cb16"
+
+
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    splits = load_dataset("digits")
+    model = build_model("digits_cnn", 10, splits.image_shape)
+    fit(
+        model,
+        splits,
+        TrainConfig(epochs=6, batch_size=32, lr=0.01, threads=1),
+        run_dir=tmp_path_factory.mktemp("fit"),
+    )
+    return Subject("digits", model.eval(), splits.train, splits.validation, splits.test)
+
+
+@pytest.fixture
+def found(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> Subject:
+    monkeypatch.setattr(subjects, "find_subject", lambda *_, **__: subject)
+    return subject
+
+
+def ask(out: Path, **more: object) -> CompareRequest:
+    return CompareRequest("digits", out, formats=FORMATS, images=64, **more)  # type: ignore[arg-type]
+
+
+def test_every_row_is_measured_and_says_how(found: Subject, tmp_path: Path) -> None:
+    result = run_compare(ask(tmp_path / "c"))
+    rows = {str(row["format"]): row for row in result.table.rows}
+    assert list(rows) == ["float32", "int8", "int3", "po2_4<zero>", "cb16", "e4m3", "mxfp4", "int4"]
+    for name in ("int8", "int3", "po2_4<zero>", "cb16", "e4m3"):
+        assert rows[name]["arithmetic"] == "exact integers", name
+    assert str(rows["mxfp4"]["arithmetic"]).startswith("simulated: ")
+    assert "exponents depend on the data" in str(rows["mxfp4"]["arithmetic"])
+    assert str(rows["int4"]["arithmetic"]).startswith("not possible: cb16 is fitted to weights")
+    assert "accuracy" not in rows["int4"]
+    base = rows["float32"]["accuracy"]
+    assert isinstance(base, Measured) and base.value > 0.9
+    for name in ("int8", "e4m3"):
+        accuracy, loss = rows[name]["accuracy"], rows[name]["loss"]
+        assert isinstance(accuracy, Measured) and isinstance(loss, Measured)
+        assert accuracy.value == pytest.approx(base.value + loss.value)
+        assert abs(loss.value) < 0.03
+    sizes = [rows[name]["size"] for name in ("float32", "int8", "int3")]
+    assert sizes == sorted(sizes, reverse=True)  # type: ignore[type-var]
+    assert rows["float32"]["rate"] == 1.0
+    assert {p.suffix for p in result.paths.values()} == {".md", ".csv", ".json", ".html"}
+    page = result.paths["html"].read_text()
+    assert "po2_4&lt;zero&gt;" in page and "po2_4<zero>" not in page
+
+
+def test_the_integers_of_a_row_are_those_of_the_frozen_network(
+    found: Subject, tmp_path: Path
+) -> None:
+    result = run_compare(CompareRequest("digits", tmp_path, formats="int3/uint4", images=64))
+    row = result.table.rows[1]
+    policy = Policy.from_dict(
+        {
+            "input": "uint8",
+            "weight": {"format": "int3", "scale": "mse"},
+            "activation": {"format": "uint4", "scale": "mse"},
+        }
+    )
+    model, _ = post_training_quantize(found.model, policy, found.train.take(range(64)))
+    frozen = apply(model, policy, "freeze", sample_shape=found.sample_shape)
+    assert found.test is not None
+    accuracy = row["accuracy"]
+    assert isinstance(accuracy, Measured)
+    assert accuracy.value == evaluate(frozen, found.test).accuracy
+    size = model_size(model, sample_shape=found.sample_shape)
+    assert row["size"] == -(-size.parameter_bits // 8) and row["memory"] == size.memory_ratio
+
+
+def test_finished_rows_are_kept_and_others_made(
+    found: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = CompareRequest("digits", tmp_path, formats="int8,po2_4", images=64, limit=100)
+    first = run_compare(request)
+    made: list[str] = []
+    really = compare.make_row
+
+    def counted(subject: Subject, variant: Variant, *more: object, **options: object) -> object:
+        made.append(variant.name)
+        return really(subject, variant, *more, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(compare, "make_row", counted)
+    again = run_compare(request)
+    assert made == [] and again.table == first.table
+    kept = sorted((tmp_path / "rows").iterdir())
+    kept[0].write_text(kept[0].read_text()[:40])  # cut short: made again
+    assert run_compare(request).table == first.table
+    assert len(made) == 1
+    run_compare(CompareRequest("digits", tmp_path, formats="int8,cb4", images=64, limit=100))
+    assert made[1:] == ["cb4/uint8"]
+    run_compare(CompareRequest("digits", tmp_path, formats="int8", images=64, limit=101))
+    assert made[2:] == ["int8/uint8"]
+
+
+def test_every_word_is_a_list_of_methods() -> None:
+    for methods in METHODS.values():
+        assert [m.name for m in parse_methods(methods)] == list(methods)
+
+
+def test_naive_and_careful_methods_differ(found: Subject, tmp_path: Path) -> None:
+    tables = [
+        run_compare(
+            CompareRequest("digits", tmp_path / m, formats="int2/uint4", images=64, method=m)
+        ).table
+        for m in ("naive", "gptq")
+    ]
+    naive, careful = (t.rows[1]["accuracy"] for t in tables)
+    assert isinstance(naive, Measured) and isinstance(careful, Measured)
+    assert careful.value > naive.value
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "words"),
+    [
+        ({"method": "magic"}, RecipeError, "unknown method 'magic'"),
+        ({"method": "gptq+adaround"}, RecipeError, "both choose"),
+        ({"limit": 0}, RecipeError, "at least 1 image"),
+        ({"formats": "int99"}, FormatError, "int99"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_anything_is_done(
+    more: dict[str, object], error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=words):
+        run_compare(CompareRequest("nowhere", tmp_path / "c", **more))  # type: ignore[arg-type]
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_file_in_the_way_is_left_alone(found: Subject, tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("mine")
+    with pytest.raises(DataError, match="is a file"):
+        run_compare(ask(tmp_path / "c"))
+    assert (tmp_path / "c").read_text() == "mine"
+
+
+def test_json_has_the_same_rows(found: Subject, tmp_path: Path) -> None:
+    result = run_compare(CompareRequest("digits", tmp_path, formats="int8", images=64, limit=50))
+    stored = json.loads(result.paths["json"].read_text())
+    assert stored["tables"][0]["rows"] == json.loads(json.dumps(result.to_json()["rows"]))
+    assert "--formats int8" in stored["facts"]["command"]
+
+
+def test_weights_that_are_no_numbers_are_refused(
+    found: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = build_model("digits_cnn", 10, (8, 8, 1)).eval()
+    next(m for m in broken.modules() if isinstance(m, nn.Conv2d)).weight.data[0] = float("nan")
+    sick = Subject("sick", broken, found.train, found.validation, found.test)
+    monkeypatch.setattr(subjects, "find_subject", lambda *_, **__: sick)
+    with pytest.raises(ModelError, match="NaN"):
+        run_compare(CompareRequest("x", tmp_path / "c", formats="int8", images=64, limit=50))
+    assert not (tmp_path / "c").exists()
