@@ -310,11 +310,15 @@ def has_hardware(graph: Graph) -> bool:
     return True
 
 
-def random_folding(graph: Graph, rng: np.random.Generator) -> Folding:
-    """A legal folding of every block that can be folded, uniform."""
+def random_folding(graph: Graph, rng: np.random.Generator, most: int | None = None) -> Folding:
+    """A legal folding of every block that can be folded, uniform; `most` products of lanes at the
+    input and at the output, where that is possible: a small design.
+    """
     nodes: dict[str, NodeFolding] = {}
     for name, block in blocks_of(template(graph)).items():
         choices = block.foldings()
+        small = [fold for fold in choices if most and fold.lanes_in * fold.lanes_out <= most]
+        choices = tuple(small) or choices
         if len(choices) > 1:
             chosen = choices[rng.integers(len(choices))].as_dict()
             if block.node.attrs.get("groups") == 0:

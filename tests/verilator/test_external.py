@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.hw_networks import Net
+from tests.hw_networks import HYBRID, Net
 
 from bitwright.hw import Folding, MapOptions, NodeFolding, analyse, map_graph
 from bitwright.hw.external import WeightMemory
@@ -73,8 +73,9 @@ class Design:
         (choices(conv=(3, 2), fc=(4, 5), scores=(1, 3)), WeightMemory(128), ("uint2", "int3n")),
         (choices(conv=(2, 9), fc=(3, 9)), WeightMemory(64, 40), ("bipolar", "bipolar")),
         (choices(fc=(4, 15), scores=(1, 1)), WeightMemory(512, latency=200), ("int4", "int5")),
+        (choices(conv=(2, 3), fc=(3, 6)), WeightMemory(128), ("uint2", HYBRID)),
     ],
-    ids=["three", "binary", "wide"],
+    ids=["three", "binary", "wide", "codebook"],
 )
 def test_values_rate_and_traffic(
     folding: Folding, memory: WeightMemory, formats: tuple[str, str], tmp_path: Path

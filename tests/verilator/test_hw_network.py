@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +40,7 @@ from bitwright.hw.tokens import simulate_tokens, steady_interval
 from bitwright.ir import Graph, random_feeds
 from bitwright.rtl.emit import emit
 from bitwright.sim import SimResult, Simulator, StallPattern, burst_stalls, no_stalls, random_stalls
+from bitwright.sim.toolchain import lint
 
 FRAMES = 6
 
@@ -91,7 +93,7 @@ def test_random_network(
 
 
 @settings(
-    max_examples=3,
+    max_examples=2,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
@@ -118,7 +120,11 @@ def test_fifty_random_networks_of_any_formats(
 @pytest.mark.parametrize("network", [shifts_and_tables, floats, mixed])
 def test_codes_in_memories_and_on_streams(network: Callable[[], Graph], tmp_path: Path) -> None:
     graph = network()
-    Design(graph, random_folding(graph, np.random.default_rng(8)), tmp_path).check()
+    design = Design(graph, random_folding(graph, np.random.default_rng(8), 6), tmp_path)
+    design.check()
+    table = json.loads((tmp_path / "rtl" / "design.json").read_text())
+    sources = [tmp_path / "rtl" / name for name in table["files"]]
+    assert lint(sources, table["top"]) == ""
 
 
 @pytest.mark.slow

@@ -133,14 +133,18 @@ module mul_float #(
       .clk_i, .en_i, .terms_i(moved), .sum_o(tree)
     );
     assign product = tree[ProdWidth-1:0];
-    logic unused;
-    assign unused = ^tree;
+    logic unused_top;
+    assign unused_top = ^tree;
 
     always_ff @(posedge clk_i) begin : p_shift
       if (en_i) shifts_q <= ((Latency-1)*ShWidth)'({shifts_q, shift_q});
     end
     assign shift = shifts_q[(Latency-1)*ShWidth-1 -: ShWidth];
   end
+
+  // A one-bit operand has a sign only.
+  logic unused;
+  assign unused = ^{act_mag, weight_mag};
 
   always_ff @(posedge clk_i) begin : p_place
     if (en_i) term_o <= TermWidth'(product) << shift;

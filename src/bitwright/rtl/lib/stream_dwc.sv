@@ -63,10 +63,9 @@ module stream_dwc #(
     // without valid is never looked at.
     logic [CountWidth-1:0] count_q;
     logic [InWidth-1:0]    shift_q;
-    logic                  valid_q, load_q, moves;
+    logic                  valid_q, load_q;
 
-    assign moves      = skid_ready | ~valid_q;
-    assign in_ready_o = load_q & moves;
+    assign in_ready_o = load_q & skid_ready;
     assign skid_valid = valid_q;
     assign skid_data  = shift_q[OutWidth-1:0];
 
@@ -75,7 +74,7 @@ module stream_dwc #(
         valid_q <= 1'b0;
         load_q  <= 1'b1;
         count_q <= '0;
-      end else if (moves) begin
+      end else if (skid_ready) begin
         if (load_q) begin
           valid_q <= in_valid_i;
           load_q  <= ~in_valid_i;
@@ -88,7 +87,7 @@ module stream_dwc #(
     end
 
     always_ff @(posedge clk_i) begin : p_shift
-      if (moves) begin
+      if (skid_ready) begin
         shift_q <= load_q ? in_data_i
                           : {shift_q[InWidth-1 -: OutWidth], shift_q[InWidth-1:OutWidth]};
       end
