@@ -66,7 +66,7 @@ class _TorchLayers:
         early = pool and self.draw(flag)
         if early:
             self.pool()
-        signed = self.activation.startswith(("int", "bipolar", "ternary"))
+        signed = self.activation.startswith(("int", "bipolar", "ternary", "fixed", "e4"))
         self.layers.append(nn.Hardtanh() if signed else nn.ReLU())
         if pool and not early:
             self.pool()
@@ -123,6 +123,16 @@ def random_norm(norm: Any, seed: int) -> Any:
     return norm
 
 
+#: Formats beyond the integers, which a policy names: of weights, of activations, of the input.
+UNEVEN_WEIGHTS = (
+    *("e4m3", "e2m1", "e5m2", "e3m2<finite,flush>", "po2_4", "po2_3<zero>", "po2_5<zero,linear>"),
+    *("cb2", "cb4:e4m3", "mx<e2m1,2>", "mx<e4m3,3>", "mx<fixed<8,2>,2>", "dfp8", "fixed<6,1>"),
+)
+UNEVEN_ACTIVATIONS = ("e4m3", "e2m1", "e3m3<finite,flush>", "e5m2", "dfp8", "fixed<7,2>")
+UNEVEN_INPUTS = ("e4m3", "e3m4", "dfp8")
+UNEVEN_BIASES = (None, None, "dfp12", "e4m3")
+
+
 @st.composite
 def torch_networks(draw: st.DrawFn, images: int = 8) -> TorchNetwork:
     """A small convolutional classifier as a plain `nn.Sequential`, with a uniform policy."""
@@ -131,9 +141,12 @@ def torch_networks(draw: st.DrawFn, images: int = 8) -> TorchNetwork:
 
     from bitwright.quant import Policy
 
-    weight = draw(st.sampled_from([w for w in WEIGHT_FORMATS if not w.startswith("uint")]))
-    activation = draw(st.sampled_from([*ACTIVATION_FORMATS, "int7", "uint7", "bipolar"]))
-    given = draw(st.sampled_from(("uint8", "int8", "uint4", "uint1", "bipolar")))
+    plain = [w for w in WEIGHT_FORMATS if not w.startswith("uint")]
+    weight = draw(st.sampled_from([*plain, *UNEVEN_WEIGHTS]))
+    even = [*ACTIVATION_FORMATS, "int7", "uint7", "bipolar"]
+    activation = draw(st.sampled_from([*even, *UNEVEN_ACTIVATIONS]))
+    given = draw(st.sampled_from(("uint8", "int8", "uint4", "uint1", "bipolar", *UNEVEN_INPUTS)))
+    bias = draw(st.sampled_from(UNEVEN_BIASES))
     shape = (draw(st.integers(1, 3)), draw(st.integers(1, 7)), draw(st.integers(1, 7)))
     torch.manual_seed(draw(st.integers(0, 2**31 - 1), label="seed"))
     net = _TorchLayers(draw, shape, activation)
@@ -150,7 +163,7 @@ def torch_networks(draw: st.DrawFn, images: int = 8) -> TorchNetwork:
     net.layers.append(nn.Linear(features, draw(st.integers(1, 4)), bias=draw(st.booleans())))
     x = torch.rand(images, *shape)
     x = x * 2 - 1 if given in ("int8", "bipolar") else x
-    policy = Policy.uniform(weight, activation, given)
+    policy = Policy.uniform(weight, activation, given, bias)
     return TorchNetwork(nn.Sequential(*net.layers).eval(), policy, shape, x)
 
 
@@ -164,10 +177,11 @@ def torch_graphs(draw: st.DrawFn, images: int = 6) -> TorchNetwork:
 
     from bitwright.quant import Policy
 
-    weights = [w for w in WEIGHT_FORMATS if not w.startswith("uint")]
+    weights = [w for w in WEIGHT_FORMATS if not w.startswith("uint")] + [*UNEVEN_WEIGHTS]
     activations = [a for a in (*ACTIVATION_FORMATS, "int7", "uint7") if a != "uint1"]
-    weight, activation = draw(st.sampled_from(weights)), draw(st.sampled_from(activations))
-    given = draw(st.sampled_from(("uint8", "int8", "uint4", "uint8", "bipolar")))
+    weight = draw(st.sampled_from(weights))
+    activation = draw(st.sampled_from([*activations, *UNEVEN_ACTIVATIONS]))
+    given = draw(st.sampled_from(("uint8", "int8", "uint4", "uint8", "bipolar", *UNEVEN_INPUTS)))
     shape = (draw(st.integers(1, 3)), draw(st.integers(2, 7)), draw(st.integers(2, 7)))
     torch.manual_seed(draw(st.integers(0, 2**31 - 1), label="seed"))
     model = draw_graph(draw, shape, given == "bipolar", activation == "bipolar")
@@ -177,7 +191,13 @@ def torch_graphs(draw: st.DrawFn, images: int = 6) -> TorchNetwork:
         if model.weighted()
     ]
     policy = Policy.from_dict(
-        {"weight": weight, "activation": activation, "input": given, "rules": rules}
+        {
+            "weight": weight,
+            "activation": activation,
+            "input": given,
+            "bias": draw(st.sampled_from(UNEVEN_BIASES)),
+            "rules": rules,
+        }
     )
     x = torch.rand(images, *shape)
     x = x * 2 - 1 if given in ("int8", "bipolar") else x

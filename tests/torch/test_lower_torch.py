@@ -53,11 +53,14 @@ def frozen_net(seed: int = 0, **formats: str) -> tuple[nn.Module, torch.Tensor]:
 
 
 def frozen_or_reject(network: TorchNetwork) -> nn.Module:
-    """Frozen, unless no image wakes some layer: its scale is then tiny and its bias huge."""
+    """Frozen, unless no image wakes some layer: its scale is then tiny and its bias huge; or small
+    floats need more bits than there are, or a layer has fewer weights than a codebook entries.
+    """
     try:
         return apply(network.model, network.policy, "freeze", network.images)
     except ModelError as error:
-        if "53 bits" in error.message or "62 bits" in error.message:
+        known = ("53 bits", "62 bits", "more entries than", "units of the accumulator")
+        if any(reason in error.message for reason in known):
             reject()
         raise
 
