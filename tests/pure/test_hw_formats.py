@@ -3,22 +3,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hw_networks import CODEBOOK, FORMAT_LIMITS, HYBRID, Net, levels, mapped_networks
+from tests.hw_networks import (
+    CODEBOOK,
+    FORMAT_LIMITS,
+    HYBRID,
+    Net,
+    floats,
+    levels,
+    mapped_networks,
+    mixed,
+    shifts_and_tables,
+)
 
 from bitwright.build.energy_formats import mac_energy
 from bitwright.errors import FormatError, GraphError, ModelError
 from bitwright.formats import CodebookFormat, parse_format
-from bitwright.hw import Folding, block_of, blocks_of, mac_cost, mac_format, map_graph, template
+from bitwright.hw import (
+    Folding,
+    NodeFolding,
+    RateGoal,
+    analyse,
+    block_of,
+    blocks_of,
+    graph_resources,
+    mac_cost,
+    mac_format,
+    map_graph,
+    search_folding,
+    template,
+)
 from bitwright.hw.blocks import Depthwise, MatVec
 from bitwright.hw.macs import mac_table
 from bitwright.hw.operands import weight_operand
-from bitwright.ir import INTEGER, Graph, GraphBuilder, random_feeds
+from bitwright.ir import INTEGER, Graph, GraphBuilder, random_feeds, rebuild
 from bitwright.sim.beats import StreamSpec, pack, unpack
 
 CODED = ("po2_3", "po2_6<zero>", CODEBOOK, HYBRID, "cb4:po2_4{-64,-1,2,32}", "e2m1", "e4m3",
@@ -70,6 +94,30 @@ def test_hardware_graph_equals_integer_graph(case: tuple[Graph, Folding]) -> Non
             np.testing.assert_array_equal(
                 block.unpack_weight(block.weight_memory()), block.node.params["weight"]
             )
+
+
+@pytest.mark.parametrize("network", [shifts_and_tables, floats, mixed])
+def test_search_folds_networks_of_codes(network: Callable[[], Graph]) -> None:
+    graph = network()
+    folding = search_folding(graph, RateGoal(1e8 / 600, 1e8), family="ecp5")
+    hardware = map_graph(graph, folding)
+    assert analyse(hardware).interval <= 600
+    assert graph_resources(hardware, "ecp5").lut > 0
+
+
+def test_memory_of_codes_is_what_the_search_sees() -> None:
+    """The same layer with codes of 4 bits and with the integers that they stand for."""
+    codes = Net((256,), "uint4", "po2_4").dense(64, name="fc").finish(label=False)
+    node = next(node for node in codes if node.op == "dense")
+    wide = replace(node, attrs={**node.attrs, "weight_format": "int9"})
+    integers = rebuild(codes, tuple(wide if n is node else n for n in codes))
+    folding = Folding({"fc": NodeFolding(pe=4, simd=4, ram_style="block")})
+    narrow, broad = (
+        blocks_of(map_graph(graph, folding))["fc"].memory_cost("ecp5").bram
+        for graph in (codes, integers)
+    )
+    # 1024 words of 64 bits, and of 144, in blocks of 18; and one for the replay buffer.
+    assert (narrow, broad) == (4 + 1, 8 + 1)
 
 
 # --- requantization by shifts ---------------------------------------------------------------------

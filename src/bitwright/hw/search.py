@@ -135,7 +135,10 @@ def _mapped(
 
 
 # Blocks whose timing is the same with either kind of memory.
-_MOVABLE = ("fifo", "matvec", "depthwise", "window", "pool_max", "pool_sum", "upsample", "requant")
+_MOVABLE = (
+    "fifo", "matvec", "depthwise", "window", "pool_max", "pool_sum", "upsample", "requant",
+    "requant_float",
+)  # fmt: skip
 
 
 def memory_styles(hardware: Graph, family: str, limit: Resources) -> dict[str, str]:
