@@ -126,7 +126,7 @@ def _convert(model: nn.Module, policy: Policy, example: Tensor | None) -> fx.Gra
     for group in plan.groups:
         ScaleGroup([quantizers[node] for node in group])
     _replace_layers(copied, plan, quantizers)
-    _share_codebooks(copied, plan, _codebook_groups(model))
+    _share_codebooks(copied, plan, codebook_groups(model))
     _replace_functions(copied, plan, quantizers)
     result = fx.GraphModule(copied, plan.graph, class_name=f"Quantized{type(model).__name__}")
     result.graph.eliminate_dead_code()
@@ -236,8 +236,8 @@ def _share_codebooks(root: nn.Module, plan: Plan, groups: dict[str, str]) -> Non
         CodebookGroup(layers)
 
 
-def _codebook_groups(model: nn.Module) -> dict[str, str]:
-    """The group of each layer: plain ones, those that took up a batch norm, and former norms."""
+def codebook_groups(model: nn.Module) -> dict[str, str]:
+    """The group of each layer whose codebook has the scope "group": plain ones, those that took up a batch norm, and former norms."""
     from bitwright.quant.ptq.folding import Group, fold_groups
 
     plain = (Group.CONV, Group.LINEAR)

@@ -6,7 +6,7 @@ and the search for formats does.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from bitwright.errors import ModelError
 from bitwright.formats import Format
-from bitwright.quant.convert import input_shape, is_converted
+from bitwright.quant.convert import codebook_groups, input_shape, is_converted
 from bitwright.quant.decisions import Operand, Plan
 from bitwright.quant.frozen import (
     AffineActivation,
@@ -30,16 +30,14 @@ from bitwright.quant.plan import make_plan
 from bitwright.quant.policy import Granularity, Policy, QuantSpec, Role, ScaleRule, Scope
 from bitwright.quant.quantizers import ActivationQuantizer
 from bitwright.quant.shapes import example_shapes, model_shapes
-from bitwright.quant.sites import AFFINE
 from bitwright.quant.sizes import FLOAT_BITS, SizeReport, Stored
 
 BIAS_BITS = 32
 SCALE_BITS = 32
 EXPONENT_BITS = 8
-#: Numbers a channel of a batch norm: as trained, and as a factor and an offset.
-NORM_FLOAT, NORM_FOLDED = 4, 2
+#: Numbers a channel of a batch norm: factor, offset, mean and variance. Folding leaves two.
+NORM_NUMBERS = 4
 
-_HALF = 0.5
 _Shapes = dict[fx.Node, tuple[int, ...]]
 _PRODUCTS = (QuantConv2d, QuantLinear, IntegerConv2d, IntegerLinear, nn.Conv2d, nn.Linear)
 _ACTIVATIONS = (
@@ -67,8 +65,8 @@ class Facts:
         reads, makes: keys of the features that the layer reads, and that its result becomes
             (weights only).
         read_count, made_count: values that it reads and makes for one image (weights only).
-        bias: values of its bias that stay numbers of their own (weights only).
-        bias_format: None: integers of 32 bits at the accumulator's scale.
+        bias: values of its bias (weights only).
+        bias_spec: how the bias is quantized; None: 32 bits a value.
         spec: how it is quantized; None for float, or where a frozen model has forgotten it.
     """
 
@@ -85,7 +83,7 @@ class Facts:
     read_count: int = 0
     made_count: int = 0
     bias: int = 0
-    bias_format: Format | None = None
+    bias_spec: QuantSpec | None = None
     spec: QuantSpec | None = None
 
     @property
@@ -123,10 +121,13 @@ def facts_of(model: nn.Module, policy: Policy, sample_shape: tuple[int, ...]) ->
     plan = make_plan(model, policy, example)
     shapes = example_shapes(model, plan.graph, example)
     followers = {node for group in plan.groups for node in group[1:]}  # one scale a group
+    shared = any(o.spec is not None and o.spec.scope is Scope.GROUP for o in plan.weights.values())
+    groups = codebook_groups(model) if shared else {}
     found = []
     for node in plan.graph.nodes:
         if node in plan.weights:
-            found.append(_planned_weight(plan, node, shapes))
+            group = groups.get(plan.weights[node].layer.path, "")
+            found.append(_planned_weight(plan, node, shapes, group))
         if node in plan.activations:
             operand = plan.activations[node]
             found.append(
@@ -143,14 +144,14 @@ def facts_of(model: nn.Module, policy: Policy, sample_shape: tuple[int, ...]) ->
     return found
 
 
-def _planned_weight(plan: Plan, node: fx.Node, shapes: _Shapes) -> Facts:
+def _planned_weight(plan: Plan, node: fx.Node, shapes: _Shapes, group: str) -> Facts:
     operand: Operand = plan.weights[node]
+    path = operand.layer.path
     layer = plan.modules[plan.sites[node].path]
     shape = tuple(layer.get_parameter("weight").shape)
     source = plan.sites[node].operands[0]
     made = math.prod(shapes[node][1:])
     bias = getattr(layer, "bias", None)
-    taken_up = bool(node.users) and all(plan.sites[u].kind in AFFINE for u in node.users)
     keys = {n: f"{o.layer.path}.{o.role.value}" for n, o in plan.activations.items()}
     spec = operand.spec
     bias_operand = plan.biases.get(node)
@@ -162,14 +163,14 @@ def _planned_weight(plan: Plan, node: fx.Node, shapes: _Shapes) -> Facts:
         None if spec is None else spec.format,
         shape,
         scales=0 if spec is None else _weight_scales(spec, shape[0]),
-        table="" if spec is None else _table(operand.layer.path, spec),
+        table="" if spec is None else _table(path, spec, group),
         macs=made * math.prod(shape[1:]),
         reads=tuple(dict.fromkeys(keys[n] for n in plan.leaves(source) if n in keys)),
         makes=_features_behind(node, keys),
         read_count=math.prod(shapes[source][1:]),
         made_count=made,
-        bias=0 if bias is None or taken_up else bias.numel(),
-        bias_format=None if bias_spec is None else bias_spec.format,
+        bias=0 if bias is None else bias.numel(),
+        bias_spec=bias_spec,
         spec=spec,
     )
 
@@ -193,9 +194,9 @@ def _features_before(node: fx.Node, keys: dict[fx.Node, str]) -> tuple[str, ...]
     return tuple(found)
 
 
-def _table(path: str, spec: QuantSpec) -> str:
-    """The name of the table of a weight."""
-    return "network" if spec.scope is Scope.NETWORK else path
+def _table(path: str, spec: QuantSpec, group: str) -> str:
+    """The name of the table of a weight: layers of one name share theirs."""
+    return path if spec.scope is Scope.LAYER else f"{spec.scope.value} {group}"
 
 
 def _weight_scales(spec: QuantSpec, channels: int) -> int:
@@ -211,8 +212,8 @@ def scale_bits(spec: QuantSpec) -> int:
     """Bits of one scale: none where the format fixes it, an exponent where it is a power of two."""
     if spec.format.block:
         return 0  # counted as exponents
-    if spec.scale is ScaleRule.CONST and math.frexp(spec.value)[0] == _HALF:
-        return 0 if spec.value == 1 else EXPONENT_BITS
+    if spec.scale is ScaleRule.CONST and spec.value == 1:
+        return 0
     return EXPONENT_BITS if spec.power_of_two else SCALE_BITS
 
 
@@ -290,23 +291,24 @@ def size_of(facts: list[Facts], model: nn.Module) -> SizeReport:
         read[1] += fact.read_count * _widest(fact.reads, widths)
         made[0] += fact.made_count
         made[1] += fact.made_count * _widest(fact.makes, widths)
-    entries += _affine(model, floating=all(fact.format is None for fact in facts))
+    entries += _affine(model)
     return SizeReport(tuple(entries), _float_parameters(model), tuple(read), tuple(made))  # type: ignore[arg-type]
 
 
 def _stored_bias(fact: Facts) -> Stored:
-    own = fact.bias_format
-    name, bits = ("int32", BIAS_BITS) if own is None else (own.name, own.bits)
-    if fact.format is None:
-        name, bits = "float32", FLOAT_BITS
-    return Stored(fact.path, "bias", name, fact.bias, bits)
+    spec = fact.bias_spec
+    if spec is None:
+        name = "float32" if fact.format is None else "int32"
+        return Stored(fact.path, "bias", name, fact.bias, BIAS_BITS)
+    scales = _weight_scales(spec, fact.bias)
+    return Stored(fact.path, "bias", spec.format.name, fact.bias, spec.format.bits, scales=scales)
 
 
-def _affine(model: nn.Module, *, floating: bool) -> Iterator[Stored]:
+def _affine(model: nn.Module) -> Iterator[Stored]:
     """Batch norms and the constants of requantization, 32 bits a number."""
     for name, module in model.named_modules():
         if isinstance(module, _NORMS):
-            numbers = (NORM_FLOAT if floating else NORM_FOLDED) * module.num_features
+            numbers = NORM_NUMBERS * module.num_features
             yield Stored(name, "batch_norm", "float32", numbers, FLOAT_BITS)
         elif isinstance(module, _ACTIVATIONS):
             numbers = sum(buffer.numel() for _, buffer in _persistent(module))
@@ -326,7 +328,7 @@ def _float_parameters(model: nn.Module) -> int:
             bias = getattr(module, "bias", None)
             count += module.weight.numel() + (0 if bias is None else bias.numel())
         elif isinstance(module, _NORMS):
-            count += NORM_FLOAT * module.num_features
+            count += NORM_NUMBERS * module.num_features
     return count
 
 
@@ -385,7 +387,9 @@ def _graph_weight(
     if isinstance(module, QuantConv2d | QuantLinear):
         spec = module.weight_quantizer.spec
         number_format, scales = spec.format, _weight_scales(spec, weight.shape[0])
-        table = _table(str(node.target), spec)
+        table = str(node.target)
+        if spec.scope is not Scope.LAYER:
+            table = f"shared {id(module.weight_quantizer.__dict__.get('codebooks'))}"
     elif isinstance(module, IntegerConv2d | IntegerLinear):
         number_format, table = module.weight_format, str(node.target)
     made = math.prod(shapes.get(node, (0,)))
@@ -404,18 +408,11 @@ def _graph_weight(
         makes=_known(_features_behind(node, keys), shapes),
         read_count=math.prod(shapes.get(source, (0,))),
         made_count=made,
-        bias=0 if bias is None or _taken_up(node) else bias.numel(),
-        bias_format=None if bias_quantizer is None else bias_quantizer.spec.format,
+        bias=0 if bias is None else bias.numel(),
+        bias_spec=None if bias_quantizer is None else bias_quantizer.spec,
         spec=spec,
     )
 
 
 def _known(keys: tuple[str, ...], shapes: _Shapes) -> tuple[str, ...]:
     return keys if shapes else ()
-
-
-def _taken_up(node: fx.Node) -> bool:
-    """Whether batch norm alone reads a layer, which takes up its bias."""
-    modules: Callable[[str], nn.Module] = node.graph.owning_module.get_submodule  # type: ignore[union-attr]
-    readers = [modules(str(u.target)) for u in node.users if u.op == "call_module"]
-    return bool(readers) and all(isinstance(reader, _NORMS) for reader in readers)
