@@ -140,7 +140,7 @@ def test_weights_into_a_model_of_other_names_go_by_order(tmp_path: Path) -> None
 def test_files_cut_anywhere_are_refused(source: Path, tmp_path: Path) -> None:
     network = load_keras(FULL)
     whole = source.read_bytes()
-    for length in [0, 4, 8, 100, *range(2000, len(whole) - 1, 3777)]:
+    for length in (0, 8, 100, len(whole) // 2, len(whole) - 1):
         cut = tmp_path / source.name
         cut.write_bytes(whole[:length])
         with pytest.raises(DataError):

@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HDF5 files as plain arrays and texts; what points outside the file is refused."""
+"""HDF5 files as plain arrays and texts; what points outside the file is refused.
+
+The HDF5 library may crash on a damaged file, so a process of its own reads it (`hdf5_child`).
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,76 +25,91 @@ from bitwright.models.exchange.network import FloatArray
 
 #: Numbers in one data set; a broken file may claim any size.
 _MOST = 1 << 28
+_SECONDS = 300
 _HINT = "the file is cut short, damaged or no HDF5 file of Keras; copy it again"
 
 
-def require_h5py(where: str) -> Any:
-    """The module h5py.
+@dataclass(frozen=True, eq=False)
+class Hdf5:
+    """The content of a file.
 
-    Raises:
-        DataError: it is not installed.
+    Attributes:
+        attributes: texts and lists of texts of every group, by the group's path (``/`` the root).
+        arrays: real numbers by path, float32 or float64.
     """
-    try:
-        import h5py
-    except ModuleNotFoundError:
+
+    attributes: Mapping[str, Mapping[str, Any]]
+    arrays: Mapping[str, FloatArray]
+
+    def children(self, path: str) -> list[str]:
+        """Names of groups and arrays directly inside a group."""
+        start = path.rstrip("/") + "/"
+        inside = [p[len(start) :] for p in (*self.attributes, *self.arrays) if p.startswith(start)]
+        return [name for name in inside if name and "/" not in name]
+
+    def list_of(self, path: str, name: str) -> list[str]:
+        """An attribute that is a list of texts.
+
+        Raises:
+            KeyError: there is none.
+        """
+        value = self.attributes[path][name]
+        if not isinstance(value, list):
+            raise KeyError(name)
+        return value
+
+
+def require_h5py(where: str) -> None:
+    """`DataError` if h5py is not installed."""
+    if importlib.util.find_spec("h5py") is None:
         raise DataError(
             "is an HDF5 file, and h5py is not installed",
             where=where,
             hint="pip install 'bitwright[exchange]'",
-        ) from None
-    return h5py
+        )
 
 
-@contextmanager
-def opened(content: Path | bytes, where: str) -> Iterator[Any]:
-    """An HDF5 file for reading; whatever h5py says against it is a `DataError`."""
-    h5py = require_h5py(where)
-    try:
-        source = io.BytesIO(content) if isinstance(content, bytes) else content
-        with h5py.File(source, "r") as file:
-            _refuse_links(h5py, file, where)
-            yield file
-    except (OSError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"is no whole HDF5 file: {error}", where=where, hint=_HINT) from error
-
-
-def _refuse_links(h5py: Any, group: Any, where: str) -> None:
-    """Soft and external links could reach anywhere, also outside the file."""
-    for name in group:
-        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            raise DataError(f"{name!r} is a link, not data", where=where)
-        item = group[name]
-        if isinstance(item, h5py.Group):
-            _refuse_links(h5py, item, where)
-        elif item.external:
-            raise DataError(f"{name!r} lies in another file", where=where)
-
-
-def numbers(dataset: Any, where: str) -> FloatArray:
-    """A data set of real numbers, in its own precision (float32 at least).
+def read_hdf5(content: Path | bytes, where: str) -> Hdf5:
+    """Everything in a file.
 
     Raises:
-        DataError: it holds something else, or claims to be huge.
+        DataError: it is damaged, cut short, or holds links or huge arrays; or h5py is missing.
     """
-    kind = getattr(dataset, "dtype", None)
-    if kind is None or kind.kind not in "fiu" or dataset.size is None or dataset.size > _MOST:
-        raise DataError(f"{dataset.name!r} holds no numbers ({kind})", where=where)
-    values = np.asarray(dataset[()])
-    return values if values.dtype == np.float64 else values.astype(np.float32)
+    require_h5py(where)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "in.h5"
+        if isinstance(content, bytes):
+            source.write_bytes(content)
+        else:
+            source = content.resolve()
+        target = Path(folder) / "out.npz"
+        _run_child(source, target, where)
+        with np.load(target, allow_pickle=False) as held:
+            names = json.loads(held["names"].tobytes())
+            arrays = {name: held[f"a{number}"] for number, name in enumerate(names["arrays"])}
+    return Hdf5(names["attributes"], arrays)
 
 
-def text(value: Any) -> str:
-    """An attribute as text, whether it was stored as bytes or as text."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8")
-    if isinstance(value, str):
-        return value
-    raise ValueError(f"{value!r} is no text")
+def _run_child(source: Path, target: Path, where: str) -> None:
+    script = Path(__file__).with_name("hdf5_child.py")
+    command = [sys.executable, "-I", str(script), str(source), str(target), str(_MOST)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise DataError(f"was not read in {_SECONDS} s", where=where, hint=_HINT) from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        said = lines[-1] if done.returncode > 0 and lines else "the HDF5 library crashes on it"
+        raise DataError(f"is no whole HDF5 file: {said}", where=where, hint=_HINT)
 
 
 def written(path: Path, fill: Callable[[Any], None]) -> Path:
     """Make an HDF5 file in memory and put it in its place whole."""
-    h5py = require_h5py(str(path))
+    require_h5py(str(path))
+    import h5py
+
     content = io.BytesIO()
     with h5py.File(content, "w", track_order=False) as file:
         fill(file)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.errors import DataError
-from bitwright.models.exchange.hdf5 import numbers, opened, text
+from bitwright.models.exchange.hdf5 import Hdf5, read_hdf5
 from bitwright.models.exchange.network import FloatArray, require_finite
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -26,6 +26,7 @@ _MOST_CONFIG = 16 << 20
 _ROLES = (
     "depthwise_kernel", "kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance",
 )  # fmt: skip
+_NUMBERED = ("/layers", "/_layer_checkpoint_dependencies")
 _NORM = ("gamma", "beta", "moving_mean", "moving_variance")
 
 
@@ -117,35 +118,39 @@ def _json(content: str | bytes, where: str) -> Mapping[str, Any]:
 
 
 def _hdf5(path: Path, content: Path | bytes, config: Mapping[str, Any] | None) -> KerasFile:
-    with opened(content, str(path)) as file:
-        if config is None and "model_config" in file.attrs:
-            config = _json(text(file.attrs["model_config"]), str(path))
-        group = file["model_weights"] if "model_weights" in file else file
-        if "layer_names" in group.attrs:
-            layers = _named(group, str(path))
-        elif any(name in file for name in ("layers", "_layer_checkpoint_dependencies")):
-            layers = _numbered(file, str(path))
+    file, where = read_hdf5(content, str(path)), str(path)
+    said = file.attributes["/"].get("model_config")
+    if config is None and said is not None:
+        config = _json(said, where)
+    root = "/model_weights" if "/model_weights" in file.attributes else "/"
+    try:
+        if "layer_names" in file.attributes[root]:
+            layers = _named(file, root, where)
+        elif any(place in file.attributes for place in _NUMBERED):
+            layers = _numbered(file, where)
         else:
             raise DataError(
                 "is an HDF5 file, but none of Keras: it has neither layer_names nor layers",
-                where=str(path),
+                where=where,
                 hint="save the model in Keras with model.save('NAME.h5') or save_weights",
             )
+    except (KeyError, ValueError) as error:
+        raise DataError(f"is no whole file of Keras: {error}", where=where) from error
     if not layers:
-        raise DataError("holds no weights", where=str(path))
+        raise DataError("holds no weights", where=where)
     return KerasFile(path, tuple(layers), config)
 
 
-def _named(group: Any, where: str) -> list[KerasLayer]:
+def _named(file: Hdf5, root: str, where: str) -> list[KerasLayer]:
     """Keras 2 and the HDF5 files of Keras 3: every layer lists the names of its weights."""
     layers = []
-    for layer_name in map(text, group.attrs["layer_names"]):
-        if layer_name not in group:
+    for layer_name in file.list_of(root, "layer_names"):
+        place = f"{root.rstrip('/')}/{layer_name}"
+        if place not in file.attributes:
             raise DataError(f"lists the layer {layer_name!r} and does not hold it", where=where)
-        place = group[layer_name]
         arrays: dict[str, FloatArray] = {}
-        for name in map(text, place.attrs["weight_names"]):
-            if name not in place:
+        for name in file.list_of(place, "weight_names"):
+            if f"{place}/{name}" not in file.arrays:
                 raise DataError(f"lists the weight {name!r} and does not hold it", where=where)
             role = _role(name)
             if role is None or role in arrays:
@@ -155,7 +160,7 @@ def _named(group: Any, where: str) -> list[KerasLayer]:
                     hint="understood are convolutions, dense layers and batch norms; a model "
                     "inside a model has to be taken apart first",
                 )
-            arrays[role] = numbers(place[name], where)
+            arrays[role] = file.arrays[f"{place}/{name}"]
         if arrays:
             layers.append(KerasLayer(layer_name, arrays))
     return layers
@@ -167,19 +172,20 @@ def _role(name: str) -> str | None:
     return last if last in _ROLES else None
 
 
-def _numbered(file: Any, where: str) -> list[KerasLayer]:
+def _numbered(file: Hdf5, where: str) -> list[KerasLayer]:
     """Keras 3: ``layers/conv2d_1/vars/0``; the attribute ``name`` is the layer's own name."""
-    group = file["layers"] if "layers" in file else file["_layer_checkpoint_dependencies"]
+    root = next(place for place in _NUMBERED if place in file.attributes)
     layers = []
-    for key in sorted(group, key=_natural):
-        if "vars" not in group[key]:
+    for key in sorted(file.children(root), key=_natural):
+        place = f"{root}/{key}/vars"
+        if place not in file.attributes:
             raise DataError(f"{key!r} holds no vars", where=where)
-        place = group[key]["vars"]
-        if "layers" in group[key] and len(group[key]["layers"]):
+        if file.children(f"{root}/{key}/layers"):
             raise DataError(f"{key!r} holds a model inside the model", where=where)
-        values = [numbers(place[number], where) for number in sorted(place, key=int)]
+        numbers = sorted(file.children(place), key=int)
+        values = [file.arrays[f"{place}/{number}"] for number in numbers]
         if values:
-            name = text(place.attrs["name"]) if "name" in place.attrs else key
+            name = str(file.attributes[place].get("name", key))
             layers.append(KerasLayer(name, _roles(key, values, where)))
     return layers
 
