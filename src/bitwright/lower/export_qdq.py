@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bitwright.errors import MismatchError, ToolError
+from bitwright.errors import GraphError, MismatchError, ToolError
 from bitwright.files import atomic_write
 from bitwright.ir import Graph, IntArray, Node, TensorType, random_feeds
 from bitwright.lower.ranges import ChannelRange, analyse, compared_range
@@ -39,6 +39,9 @@ from bitwright.lower.to_onnx.writer import (
 )
 
 _BYTE = 255
+#: Largest sum in front of a line. ONNX Runtime may fold the factor into the weights, which then are
+#: no integers: each of n products is off by 2^-24 of itself, together far less than half a unit.
+_LINE_REACH = 1 << 18
 _BATCH = "N"
 _CHUNK = 64
 
@@ -95,6 +98,13 @@ def _pair(
 def _input(out: Writer, edge: str) -> str:
     """The real input and its quantizer; returns the input's name."""
     kind = out.graph.types[edge]
+    if kind.format is not None and not kind.format.uniform:
+        raise GraphError(
+            f"{kind.format} inputs have no exact ONNX form: its operators cannot round to uneven "
+            "levels",
+            where=edge,
+            hint="use an integer format for the input",
+        )
     real = out.declare(f"{edge}_real", out.shape(kind), "")
     scale = kind.scale[0] if len(kind.scale) == 1 else 1.0
     if kind.is_bipolar:
@@ -169,7 +179,8 @@ def _threshold(out: Writer, node: Node, seen: ChannelRange) -> bool:
     target = node.output if step == 1 else f"{node.name}.count"
     if step != 1:
         out.declare(target, shape, "")
-    line = fit_line(thresholds, ends[0], ends[1], base)
+    exact = max(int(np.abs(end).max()) for end in ends) <= _LINE_REACH
+    line = fit_line(thresholds, ends[0], ends[1], base) if exact else None
     if line is not None and count <= _BYTE:
         gain = line.gain
         if "flip" in node.params:
@@ -219,7 +230,7 @@ def qdq_model(graph: Graph) -> tuple[bytes, int, int]:
     """The graph as a serialised QDQ model; how many activations are lines, and comparisons.
 
     Raises:
-        GraphError: a number could leave the exact range of float32.
+        GraphError: a number could leave the exact range of float32, or activations are floats.
         ToolError: ``onnx`` is not installed.
     """
     need_onnx("onnx")

@@ -195,20 +195,32 @@ def _facts(graph: Graph, node: Node, width: int) -> LayerFacts:
         output_shape=output.shape,
         parameters=int(weight.size + (0 if bias is None else bias.size)),
         macs=prod(output.shape[:-1]) * int(weight.size),
-        weight_format=node.string("weight_format"),
+        weight_format=_without_table(node.string("weight_format")),
         weight_bits=parse_format(node.string("weight_format")).bits,
         input_bits=source.wire_bits,
         accumulator_bits=width,
     )
 
 
+def _without_table(weight_format: str) -> str:
+    """The name of a codebook without its entries."""
+    return weight_format.partition("{")[0]
+
+
 def _sizes(graph: Graph) -> tuple[int, int]:
-    """Bits of the weights alone, and of weights, biases, thresholds and multipliers together."""
+    """Bits of the weights alone, tables of codebooks included, and of weights, biases, thresholds
+    and multipliers together.
+    """
     weights = total = 0
+    tables: set[str] = set()
     for node in graph:
         for name, values in node.params.items():
             if name == "weight":
-                bits = values.size * parse_format(node.string("weight_format")).bits
+                chosen = parse_format(node.string("weight_format"))
+                bits = values.size * chosen.bits
+                if chosen.name not in tables:  # layers with one table share it
+                    bits += int(getattr(chosen, "table_bits", 0))
+                tables.add(chosen.name)
                 weights += bits
             else:
                 bits = values.size * bits_for_interval(int(values.min()), int(values.max()))
