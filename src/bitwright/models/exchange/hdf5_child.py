@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run by itself: an HDF5 file -> its arrays (``.npz``) and texts (JSON), see `hdf5`.
+
+The HDF5 library can crash on damaged files; here that costs a process of its own and nothing else.
+Nothing of ours is imported.
+
+    python hdf5_child.py FILE.h5 OUT.npz LARGEST
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import h5py
+import numpy as np
+
+_DEPTH = 40
+
+
+def texts(attributes: Any) -> dict[str, Any]:
+    """Attributes that are texts or lists of texts; others are left out."""
+    found: dict[str, Any] = {}
+    for name in attributes:
+        value = attributes[name]
+        if isinstance(value, bytes | str):
+            found[name] = text(value)
+        elif isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "SOU":
+            found[name] = [text(item) for item in value.tolist()]
+        elif isinstance(value, np.ndarray) and value.size == 0:
+            found[name] = []
+    return found
+
+
+def text(value: Any) -> str:
+    """Bytes or text as text."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"{value!r} is no text")
+
+
+def walk(group: Any, largest: int, depth: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Attributes of all groups by path, and all arrays by path."""
+    if depth > _DEPTH:
+        raise ValueError("groups inside groups without end")
+    attributes, arrays = {group.name: texts(group.attrs)}, {}
+    for name in group:
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            raise ValueError(f"{name!r} is a link, not data")
+        item = group[name]
+        if isinstance(item, h5py.Group):
+            inner, data = walk(item, largest, depth + 1)
+            attributes |= inner
+            arrays |= data
+            continue
+        kind = getattr(item, "dtype", None)
+        if kind is None or item.external:
+            raise ValueError(f"{name!r} lies in another file, or is no data set")
+        if kind.kind not in "fiu" or item.size is None:
+            continue  # such as the optimizer's names
+        if item.size > largest:
+            raise ValueError(f"{name!r} claims to have the shape {item.shape}")
+        values = np.asarray(item[()])
+        wide = np.float64 if values.dtype == np.float64 else np.float32
+        arrays[item.name] = values.astype(wide)
+    return attributes, arrays
+
+
+def main() -> None:
+    """Read, write; what is wrong goes to standard error in one line."""
+    source, target, largest = sys.argv[1:]
+    try:
+        with h5py.File(source, "r") as file:
+            attributes, arrays = walk(file, int(largest))
+        packed = {f"a{number}": values for number, values in enumerate(arrays.values())}
+        names = json.dumps({"attributes": attributes, "arrays": list(arrays)})
+        with open(target, "wb") as out:
+            np.savez(out, names=np.frombuffer(names.encode(), np.uint8), **packed)
+    except Exception as error:  # h5py raises many kinds for damaged files: each is the file's fault
+        print(f"{type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()
