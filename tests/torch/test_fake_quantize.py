@@ -16,16 +16,17 @@ from bitwright.formats import (
     BlockFormat,
     CodebookFormat,
     Format,
+    IntegerFormat,
     Overflow,
     PowerOfTwoFormat,
     Rounding,
     parse_format,
 )
 from bitwright.native import find_compiler
-from bitwright.quant import fake_quantize as module
 from bitwright.quant import native_quantize
 from bitwright.quant.fake_quantize import block_scales, fake_quantize
 from bitwright.quant.noise import MAX_SEED, counter_noise
+from bitwright.quant.rounding_torch import encode_levels
 
 NAMES = (
     *("int1", "int4", "int8n", "uint8", "int16", "ternary", "bipolar", "fixed<8,-10>"),
@@ -72,7 +73,7 @@ def hard_values(number_format: Format, scale: float) -> torch.Tensor:
 
 
 def in_torch(monkeypatch) -> None:
-    monkeypatch.setattr(module, "quantize_natively", lambda *_: None)
+    monkeypatch.setattr(native_quantize, "native_kernels", lambda: None)
 
 
 @contextmanager
@@ -112,6 +113,19 @@ def test_c_is_torch_bit_for_bit(number_format: Format, kernels, monkeypatch) -> 
     for (x, scale, options), got in zip(cases, in_c, strict=True):
         expected = fake_quantize(x, number_format, scale, **options)
         assert same_bits(got, expected), (scale, options)
+
+
+@pytest.mark.parametrize("number_format", formats(), ids=lambda f: f.name[:24])
+def test_levels_in_c_are_those_of_torch(number_format: Format, kernels) -> None:
+    has_zero_point = isinstance(number_format, IntegerFormat)
+    for scale in (0.1, 2.0**-7):
+        x = hard_values(number_format, scale)
+        for rounding in set(Rounding) - {Rounding.STOCHASTIC}:
+            options = {"rounding": rounding, "zero_point": 3 if has_zero_point else 0}
+            with torch.no_grad():
+                fast = encode_levels(x, number_format, scale, **options)
+            slow = encode_levels(x.double(), number_format, scale, **options)
+            assert fast.dtype == slow.dtype == torch.float64 and torch.equal(fast, slow), rounding
 
 
 @pytest.mark.parametrize("number_format", formats(), ids=lambda f: f.name[:24])

@@ -56,7 +56,7 @@ class CSpec(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in "kind mode mantissa flush zero count room".split()),
-        *((name, ctypes.c_int64) for name in "block top_exponent".split()),
+        *((name, ctypes.c_int64) for name in "block top_exponent plain".split()),
         *((name, ctypes.c_double) for name in "low high lsb".split()),
         *((name, ctypes.c_void_p) for name in "levels limits".split()),
     ]
@@ -140,23 +140,44 @@ def levels_natively(ratio: Tensor, number_format: Format, rounding: Rounding) ->
     return None if found is None or found[1] else found[0]
 
 
+def encode_natively(
+    x: Tensor,
+    number_format: Format,
+    scale: Tensor | float,
+    zero_point: int,
+    rules: tuple[Rounding, Overflow],
+) -> Tensor | None:
+    """Levels, float32, of reals, as `encode_levels`; None if torch has to do it.
+
+    Raises:
+        FormatError: as `encode_levels`.
+    """
+    if rules[0] is Rounding.STOCHASTIC or number_format.max_level > torch.finfo(torch.float32).max:
+        return None
+    found = _quantized(x, number_format, scale, zero_point, (*rules, 0), plain=True)
+    if found is not None and found[1]:
+        raise FormatError("cannot encode NaN", where=number_format.name)
+    return None if found is None else found[0]
+
+
 def _quantized(
     x: Tensor,
     number_format: Format,
     scale: Tensor | float | None,
     zero_point: int,
     rules: tuple[Rounding, Overflow, int],
+    plain: bool = False,
 ) -> tuple[Tensor, int] | None:
-    """The result and what the kernel saw."""
+    """The result, reals or (``plain``) levels, and what the kernel saw."""
     rounding, overflow, seed = rules
     library = native_kernels()
     # Subclasses of Tensor may have no memory.
-    plain = type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu"
-    if library is None or not plain or x.dtype != torch.float32:
+    in_memory = type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu"
+    if library is None or not in_memory or x.dtype != torch.float32:
         return None
     if scale is None and x.dim() == 0:
         return None
-    spec = _spec(number_format, rounding, overflow, zero_point, scale is None)
+    spec = _spec(number_format, rounding, overflow, zero_point, scale is None, plain)
     if spec is None:
         return None
     units = np.ones(1) if scale is None else _units(scale, number_format)
@@ -238,10 +259,15 @@ def _in_threads(
 
 @lru_cache(maxsize=256)
 def _spec(
-    number_format: Format, rounding: Rounding, overflow: Overflow, zero_point: int, blocks: bool
+    number_format: Format,
+    rounding: Rounding,
+    overflow: Overflow,
+    zero_point: int,
+    blocks: bool = False,
+    plain: bool = False,
 ) -> _Spec | None:
     """What the kernel needs to know; None if it does not have these rules."""
-    spec = CSpec(mode=_MODES[rounding], lsb=number_format.lsb)
+    spec = CSpec(mode=_MODES[rounding], lsb=number_format.lsb, plain=int(plain))
     element = number_format
     if isinstance(number_format, BlockFormat):
         element = number_format.element

@@ -20,7 +20,7 @@ from bitwright.formats import (
     Rounding,
 )
 from bitwright.quant.grid_torch import quantize_to_grid
-from bitwright.quant.native_quantize import levels_natively
+from bitwright.quant.native_quantize import encode_natively, levels_natively
 
 
 def round_to_int(
@@ -144,6 +144,8 @@ def encode_levels(
 ) -> Tensor:
     """Levels of reals, float64: `Format.encode` followed by `Format.levels`, in torch.
 
+    float32 on a CPU runs in C, with the same levels, where no gradient is asked for.
+
     Args:
         x: reals; computed in float64 whatever its dtype.
         number_format: the format.
@@ -155,6 +157,10 @@ def encode_levels(
     Raises:
         FormatError: NaN, or a scale that is not positive and finite.
     """
+    if noise is None and not torch.is_grad_enabled():
+        fast = encode_natively(x, number_format, scale, zero_point, (rounding, overflow))
+        if fast is not None:
+            return fast.to(torch.float64)
     unit = torch.as_tensor(scale, dtype=torch.float64, device=x.device) * number_format.lsb
     if not bool((torch.isfinite(unit) & (unit > 0)).all()):
         raise FormatError("scale must be positive and finite", where=number_format.name)

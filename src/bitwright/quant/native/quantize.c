@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantize and dequantize float32: y = float(unit * level(x / unit)), all of it in double, as
+// Quantize and dequantize float32: y = float(unit * level(x / unit)) (`plain`: y = float(level(x /
+// unit))), all of it in double, as
 // `quant/fake_quantize.py` does with torch operations. No fused multiply-add: it would round once
 // where the definition rounds twice. Every loop body is branch-free, so that compilers vectorize.
 #include "quantize.h"
@@ -123,7 +124,7 @@ INLINE double power_level(const Spec *s, double r, int mode, double u)
 #define LOOP(LEVEL, MODE, RATIO)                                                   \
     for (int64_t i = 0; i < n; i++) {                                              \
         double value = x[i], u = (MODE) == STOCHASTIC ? uniform(draw[i]) : 0;      \
-        y[i] = (float)((LEVEL(spec, RATIO, MODE, u) + 0.0) * unit);                \
+        y[i] = (float)((LEVEL(spec, RATIO, MODE, u) + 0.0) * out);                 \
     }
 #define DIVIDE(LEVEL, MODE)                                                        \
     LOOP(LEVEL, MODE, value / unit)                                                \
@@ -139,6 +140,7 @@ INLINE double power_level(const Spec *s, double r, int mode, double u)
                      double unit, double inverse, const uint32_t *restrict draw)   \
     {                                                                              \
         const Spec copy = *given, *spec = &copy;                                   \
+        const double out = out_unit(spec, unit);                                   \
         switch (spec->mode) {                                                      \
         case HALF_EVEN:                                                            \
             BOTH(LEVEL, HALF_EVEN)                                                 \
@@ -170,6 +172,7 @@ FAMILY(powers, power_level)
 static void sign(const Spec *spec, const float *restrict x, float *restrict y, int64_t n, double unit,
                  const uint32_t *restrict draw)
 {
+    const double out = out_unit(spec, unit);
     if (spec->mode == STOCHASTIC) {
         LOOP(sign_level, STOCHASTIC, value / unit)
     } else {

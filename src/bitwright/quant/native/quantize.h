@@ -16,6 +16,7 @@ typedef struct {
     int64_t zero;                // POWERS: level 0 exists
     int64_t count, room;         // TABLE: levels, and the power of two that holds them
     int64_t block, top_exponent; // neighbours that share a power of two; 0: none do
+    int64_t plain;               // results are levels, not reals
     double low, high;            // smallest and largest level (less the zero point)
     double lsb;
     // TABLE, `room` each: limits[k] is the smallest ratio that goes to level k + 1, infinity from
@@ -40,6 +41,12 @@ const uint32_t *noise_of(Noise *noise, int64_t group);
 void table_run(const Spec *spec, const float *x, float *y, int64_t n, double unit, Table *table);
 void table_stochastic(const Spec *spec, const float *x, float *y, int64_t n, double unit,
                       const uint32_t *draw);
+
+// What a level is multiplied with.
+static inline double out_unit(const Spec *spec, double unit)
+{
+    return spec->plain ? 1 : unit;
+}
 
 static inline double uniform(uint32_t draw)
 {

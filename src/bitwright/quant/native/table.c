@@ -80,7 +80,7 @@ static int prepare(const Spec *spec, double unit, Table *table)
     table->values = table->limits + spec->room;
     for (int64_t k = 0; k < spec->room; k++) {
         table->limits[k] = k < spec->count - 1 ? float_limit(spec->limits[k], unit) : INFINITY;
-        table->values[k] = (float)((spec->levels[k] + 0.0) * unit);
+        table->values[k] = (float)((spec->levels[k] + 0.0) * out_unit(spec, unit));
     }
     return 1;
 }
@@ -102,7 +102,7 @@ void table_run(const Spec *spec, const float *x, float *y, int64_t n, double uni
                 ratio[i] = x[i] / unit;
             group_ratios(spec, ratio, index, m);
             for (int64_t i = 0; i < m; i++)
-                y[i] = (float)((spec->levels[index[i]] + 0.0) * unit);
+                y[i] = (float)((spec->levels[index[i]] + 0.0) * out_unit(spec, unit));
         }
     }
 }
@@ -111,7 +111,8 @@ void table_stochastic(const Spec *spec, const float *x, float *y, int64_t n, dou
                       const uint32_t *draw)
 {
     const double *restrict levels = spec->levels;
-    double ratio[GROUP], lowest = levels[0], highest = levels[spec->count - 1];
+    const double out = out_unit(spec, unit);
+    double ratio[GROUP] = {0}, lowest = levels[0], highest = levels[spec->count - 1];
     int64_t index[GROUP], last = spec->count > 1 ? spec->count - 2 : 0, next = spec->count > 1;
     for (int64_t i = 0; i < n; i++) {
         double r = x[i] / unit;
@@ -123,6 +124,6 @@ void table_stochastic(const Spec *spec, const float *x, float *y, int64_t n, dou
         int64_t low = index[i] < last ? index[i] : last;
         double below = levels[low], above = levels[low + next];
         double share = (ratio[i] - below) / (above - below); // NaN, never more, where there is one
-        y[i] = (float)(((uniform(draw[i]) < share ? above : below) + 0.0) * unit);
+        y[i] = (float)(((uniform(draw[i]) < share ? above : below) + 0.0) * out);
     }
 }
