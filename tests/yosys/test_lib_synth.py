@@ -22,8 +22,8 @@ NAMES = """
     skid fifo3 fork widen2 narrow2 axis_in axis_out pad3x4 window_stride matvec_plain matvec_dsp
     matvec_xnor matvec_wide threshold_bipolar threshold_flip requant_away requant_up pool_fold
     top1of12_3 depthwise_3x3 depthwise_dsp add_scaled concat_bipolar sum_fold upsample_rows
-    lookup_channels lookup_bits top3of10_1 matvec_float matvec_power matvec_table
-    matvec_float_dsp depthwise_float requant_float requant_power pool_code
+    lookup_channels lookup_bits top3of10_1 matvec_flush matvec_power matvec_table
+    matvec_float_dsp depthwise_float requant_float_flush requant_power pool_code
 """.split()
 POINTS = {case.name: case for case in CASES if case.name in NAMES}
 STYLE_1 = """
