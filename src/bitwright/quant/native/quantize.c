@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantize and dequantize float32: y = float(unit * level(x / unit)) (`plain`: y = float(level(x /
-// unit))), all of it in double, as
-// `quant/fake_quantize.py` does with torch operations. No fused multiply-add: it would round once
-// where the definition rounds twice. Every loop body is branch-free, so that compilers vectorize.
+// Quantize and dequantize float32: y = float(unit * level(x / unit)), or if `plain` only
+// float(level(x / unit)), all of it in double, as `quant/fake_quantize.py` does with torch
+// operations. No fused multiply-add: it would round once where the definition rounds twice. Every
+// loop body is branch-free, so that compilers vectorize.
 #include "quantize.h"
 
 #include <math.h>
