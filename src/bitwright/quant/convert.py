@@ -237,7 +237,9 @@ def _share_codebooks(root: nn.Module, plan: Plan, groups: dict[str, str]) -> Non
 
 
 def codebook_groups(model: nn.Module) -> dict[str, str]:
-    """The group of each layer whose codebook has the scope "group": plain ones, those that took up a batch norm, and former norms."""
+    """The group of each layer, for codebooks that a group shares: plain layers, those that took
+    up a batch norm, and former norms.
+    """
     from bitwright.quant.ptq.folding import Group, fold_groups
 
     plain = (Group.CONV, Group.LINEAR)
