@@ -7,7 +7,8 @@ Trains the float models into RUNS if they are not there (``ptq_float.py``), quan
 same calibration images, and measures every result on the whole test set: ours as the frozen integer
 model, Brevitas' as its own simulation, ONNX Runtime's as it runs. PYTHON is the interpreter of an
 environment with ``brevitas`` (and ``tqdm``); without it its rows are left out. Writes
-``docs/results/ptq.json`` and ``ptq.md``.
+``docs/results/ptq.json`` and ``ptq.md``. What is measured is kept in RUNS, tool by tool: a run that
+was stopped goes on, and a new measurement needs new files there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,7 +103,7 @@ def brevitas_rows(
     python: Path, model: nn.Module, splits: DataSplits, folder: Path
 ) -> dict[str, Any]:
     """What ``ptq_brevitas.py`` measures in its environment."""
-    handover, out = folder / "handover.npz", folder / "brevitas.json"
+    handover, out = folder / "handover.npz", folder / "brevitas_rows.json"
     weights = {f"w.{name}": value.numpy() for name, value in model.state_dict().items()}
     widths = [m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)]
     np.savez(
@@ -120,6 +122,13 @@ def brevitas_rows(
     return json.loads(out.read_text(encoding="utf-8"))
 
 
+def _kept(path: Path, measure: Callable[[], Any]) -> Any:
+    """What an interrupted run has measured already, or else a new measurement."""
+    if not path.exists():
+        path.write_text(json.dumps(measure(), indent=1) + "\n", encoding="utf-8")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def measured(case: str, options: argparse.Namespace) -> dict[str, Any]:
     """All rows of one network."""
     recipe = load_recipe(find_recipe(CASES[case]))
@@ -132,11 +141,17 @@ def measured(case: str, options: argparse.Namespace) -> dict[str, Any]:
     model = float_model(recipe, splits, folder)
     result: dict[str, Any] = {"float": evaluate(model, splits.test).accuracy}
     print(case, "float", result["float"], flush=True)
-    result["ours"] = our_rows(model, splits)
-    calibration = splits.train.take(range(IMAGES)).reals()
-    result["onnxruntime"] = measure_onnxruntime(model, calibration, splits.test, folder)
+    result["ours"] = _kept(folder / "ours.json", lambda: our_rows(model, splits))
+    images = splits.train.take(range(IMAGES)).reals()
+    result["onnxruntime"] = _kept(
+        folder / "onnxruntime.json",
+        lambda: measure_onnxruntime(model, images, splits.test, folder),
+    )
     if options.peers is not None:
-        result["brevitas"] = brevitas_rows(options.peers, model, splits, folder)
+        result["brevitas"] = _kept(
+            folder / "brevitas.json",
+            lambda: brevitas_rows(options.peers, model, splits, folder),
+        )
     result["test_images"] = len(splits.test)
     return result
 

@@ -40,8 +40,8 @@ FAILURES = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, Asser
 ROWS = {
     "calibration": {},
     "calibration, equalization, bias correction": {"equalize": 20, "bias": True},
-    "MSE ranges, bias correction": {"method": "mse", "bias": True},
     "GPTQ, bias correction": {"weights": "gptq", "bias": True},
+    "MSE ranges, bias correction": {"method": "mse", "bias": True},
     "MSE ranges, GPTQ, bias correction": {"method": "mse", "weights": "gptq", "bias": True},
     "MSE ranges, GPFQ, bias correction": {"method": "mse", "weights": "gpfq", "bias": True},
     "MSE ranges, Qronos, bias correction": {"method": "mse", "weights": "qronos", "bias": True},
@@ -127,7 +127,11 @@ def main() -> None:
     labels = torch.from_numpy(data["labels"])
     batches = Labelled((batch, torch.zeros(len(batch))) for batch in images.split(64))
     found = {"version": brevitas.__version__, "torch": torch.__version__, "rows": {}}
+    if options.out.exists():  # of a run that was stopped
+        found = json.loads(options.out.read_text(encoding="utf-8"))
     for name, row in ROWS.items():
+        if name in found["rows"]:
+            continue
         model = network(
             images.shape[1], images.shape[2], data["widths"].tolist(), int(data["classes"])
         )
@@ -145,7 +149,7 @@ def main() -> None:
         accuracy = float((answers == labels).double().mean())
         found["rows"][name] = {"accuracy": accuracy, "seconds": seconds}
         print(name, found["rows"][name], flush=True)
-    options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
