@@ -229,14 +229,14 @@ def _kept_or_made(
     place = request.out / _ROWS / f"{keys.of(variant)}.json"
     kept = _read_row(place)
     if kept is not None:
-        return kept
+        return {**kept, **_costs(variant)}  # looked up, not measured here: never kept
     try:
         row = make_row(subject, variant, reference, images=request.images, limit=request.limit)
     except (FormatError, ModelError, RecipeError) as error:
         return {**_plain(variant), "arithmetic": f"not possible: {error.message}"}
     stored = {k: v.to_json() if isinstance(v, Measured) else v for k, v in row.items()}
     atomic_write(place, json.dumps({"variant": variant.name, "row": stored}, indent=1) + "\n")
-    return row
+    return {**row, **_costs(variant)}
 
 
 def _read_row(place: Path) -> dict[str, Value] | None:
@@ -256,7 +256,7 @@ def make_row(
     images: int,
     limit: int | None = None,
 ) -> dict[str, Value]:
-    """Quantize and measure one variant.
+    """Quantize and measure one variant; all columns but the costs of a multiply-accumulate.
 
     Args:
         images: for calibration.
@@ -277,16 +277,15 @@ def make_row(
     exact, why = _frozen(converted, policy, subject)
     outcome = measure(subject, converted if exact is None else exact, limit)
     size = model_size(converted, sample_shape=subject.sample_shape)
-    weight, activation = variant.weight_format, variant.activation_format
+    bits = f"{variant.weight_format.bits}/{variant.activation_format.bits}"
     return {
         **_plain(variant),
-        "bits": f"{weight.bits}/{activation.bits}",
+        "bits": bits,
         "accuracy": outcome.accuracy,
         "loss": outcome.loss_against(reference),
         "size": -(-size.parameter_bits // 8),
         "rate": size.parameter_rate,
         "memory": size.memory_ratio,
-        **_costs(variant),
         "method": variant.method,
         "arithmetic": "exact integers" if exact is not None else f"simulated: {why}",
     }
@@ -320,11 +319,7 @@ def _costs(variant: Variant) -> dict[str, Value]:
     from bitwright.hw.macs import mac_cost
 
     weight, activation = variant.weight_format, variant.activation_format
-    energy = mac_energy(weight, activation)
-    try:
-        cost = mac_cost(weight, activation)
-    except FileNotFoundError:
-        cost = None
+    energy, cost = mac_energy(weight, activation), mac_cost(weight, activation)
     return {
         "energy": None if energy is None else float(energy.value),
         "lut": None if cost is None else float(cost.luts.value),
