@@ -71,7 +71,7 @@ def module_paths(network: Network) -> dict[str, str]:
     taken: set[str] = set()
     paths = {}
     for layer in network.layers:
-        parts = [_component(part) for part in layer.name.split(".")]
+        parts = [path_component(part) for part in layer.name.split(".")]
         path, number = ".".join(parts), 1
         while path in taken:
             number += 1
@@ -81,7 +81,8 @@ def module_paths(network: Network) -> dict[str, str]:
     return paths
 
 
-def _component(text: str) -> str:
+def path_component(text: str) -> str:
+    """One part of a layer's name as one part of a module's path."""
     clean = re.sub(r"[^A-Za-z0-9_]", "_", text) or "_"
     return f"{clean}_" if clean in _RESERVED or keyword.iskeyword(clean) else clean
 

@@ -59,9 +59,9 @@ def quantization_of(text: str, where: str = "prototxt") -> dict[str, Quantizatio
 
 def path_of(name: str) -> str:
     """The module path that the reader of a network makes of a layer's name."""
-    from bitwright.models.exchange.to_torch import _component
+    from bitwright.models.exchange.to_torch import path_component
 
-    return ".".join(_component(part) for part in name.split("."))
+    return ".".join(path_component(part) for part in name.split("."))
 
 
 def _as_dict(message: Any) -> dict[str, Any]:
