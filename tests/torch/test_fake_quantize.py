@@ -304,6 +304,10 @@ def test_bad_input() -> None:
     for scale in (0.0, -1.0, math.inf, math.nan, torch.tensor([1.0, 0.0, 1.0, 1.0])):
         with pytest.raises(FormatError, match="scale must be positive"):
             fake_quantize(x, "int4", scale)
+    with pytest.raises(FormatError, match=r"scale of shape \(3,\) does not fit values of \(4,\)"):
+        fake_quantize(x, "int4", torch.ones(3))
+    with pytest.raises(FormatError, match=r"noise of shape \(3,\) for values of \(4,\)"):
+        fake_quantize(x, "int4", rounding=Rounding.STOCHASTIC, noise=torch.rand(3))
     with pytest.raises(FormatError, match="floating point"):
         fake_quantize(torch.ones(4, dtype=torch.int64), "int4")
     with pytest.raises(FormatError, match="wrap"):
@@ -318,6 +322,14 @@ def test_bad_input() -> None:
         fake_quantize(torch.tensor([math.inf]), "int4", overflow=Overflow.WRAP)
     with pytest.raises(FormatError, match="unknown format"):
         fake_quantize(x, "int4k")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3)])
+def test_nothing_stays_nothing(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    for name in ("int8", "e4m3", "mxfp4", "cb4{-7,-2,1,6}"):
+        empty = fake_quantize(torch.zeros(shape, dtype=dtype), name)
+        assert empty.shape == shape and empty.dtype == dtype
 
 
 def test_no_gradient_and_no_change_of_the_input() -> None:

@@ -53,7 +53,7 @@ def fake_quantize(
 
     Raises:
         FormatError: NaN (in blocks also an infinity), a scale that is not positive and finite, a
-            dtype without fractions, or rules that the format does not have.
+            dtype without fractions, shapes that do not fit, or rules that the format does not have.
     """
     chosen = parse_format(number_format)
     if not x.is_floating_point():
@@ -64,7 +64,7 @@ def fake_quantize(
         rules = (rounding, overflow, random)
         return _quantize(x, chosen, 1.0 if scale is None else scale, zero_point, rules)
     rows = x.movedim(_checked_axis(x, axis), -1)
-    if isinstance(random, Tensor):
+    if isinstance(random, Tensor) and random.shape == x.shape:  # else it is refused below
         random = random.movedim(axis, -1)
     rules = (rounding, overflow, random)
     return _quantize(rows, chosen, None, zero_point, rules).movedim(-1, axis)
@@ -122,7 +122,18 @@ def _quantize(
         assert isinstance(number_format, BlockFormat)
         scale = block_scales(x, number_format)
     units = torch.as_tensor(scale, dtype=torch.float64, device=x.device)
-    wide, units = torch.broadcast_tensors(x, units)
+    try:
+        wide, units = torch.broadcast_tensors(x, units)
+    except RuntimeError as error:
+        raise FormatError(
+            f"a scale of shape {tuple(units.shape)} does not fit values of {tuple(x.shape)}",
+            where=number_format.name,
+        ) from error
+    if isinstance(random, Tensor) and random.shape != wide.shape:
+        raise FormatError(
+            f"noise of shape {tuple(random.shape)} for values of {tuple(wide.shape)}",
+            where=number_format.name,
+        )
     if rounding is Rounding.STOCHASTIC and not isinstance(random, Tensor):
         random = counter_noise(random, wide.numel(), x.device).view(wide.shape)
     noise = random if isinstance(random, Tensor) else None
