@@ -190,6 +190,37 @@ def test_a_data_layer_needs_the_shape_of_its_images() -> None:
         network_of_net(net, {n: [] for n in ("conv1", "batch1", "scale1", "fc128")}, {})
 
 
+def test_old_ways_to_say_the_input_and_newer_ways_to_round() -> None:
+    pool = 'layer { name: "p" type: "Pooling" bottom: "x" top: "p" pooling_param { %s } }'
+    size = "kernel_size: 3 stride: 2 pad: 1"
+    for text in (
+        'input: "x" input_dim: 1 input_dim: 2 input_dim: 40 input_dim: 40 ',
+        'input: "x" input_shape { dim: 1 dim: 2 dim: 40 dim: 40 } ',
+        'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 dim: 40 '
+        "dim: 40 } } } ",
+    ):
+        for more, side in (("", 21), ("round_mode: FLOOR", 20)):
+            net = parse_prototxt(text + pool % f"{size} {more}")
+            found = network_of_net(net, {}, {})
+            assert found.shapes[found.output] == (2, side, side)
+            with torch.no_grad():
+                assert module_of(found)(torch.rand(1, 2, 40, 40)).shape[2:] == (side, side)
+
+
+def test_what_a_slice_cuts_off_has_to_be_silenced() -> None:
+    text = (
+        'input: "x" input_dim: 1 input_dim: 2 input_dim: 8 input_dim: 8 '
+        'layer { name: "s" type: "Slice" bottom: "x" top: "a" top: "b" '
+        "slice_param { axis: 2 slice_point: 5 } } "
+    )
+    with pytest.raises(ModelError, match="no Silence takes"):
+        network_of_net(parse_prototxt(text), {}, {})
+    silent = 'layer { name: "q" type: "Silence" bottom: "b" }'
+    network = network_of_net(parse_prototxt(text + silent), {}, {})
+    x = torch.rand(1, 2, 8, 8)
+    assert torch.equal(module_of(network)(x), x[:, :, :5])
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> tuple[Path, Path]:
     model, shape = NETWORKS["plain"]

@@ -23,7 +23,7 @@ from bitwright.models.exchange.from_torch import network_of
 from bitwright.models.exchange.keras_arrays import keras_name
 from bitwright.models.exchange.keras_read import arrays_for, load_keras
 from bitwright.models.exchange.keras_write import keras_nodes, save_keras
-from bitwright.models.exchange.network import Network
+from bitwright.models.exchange.network import InputConvention, Network
 from bitwright.models.exchange.to_torch import module_of
 
 h5py = pytest.importorskip("h5py")
@@ -70,10 +70,12 @@ def test_a_model_of_keras_gives_keras_outputs(archive: Path) -> None:
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_there_and_back_is_bit_for_bit(name: str, tmp_path: Path) -> None:
     model, shape = NETWORKS[name]
-    network = network_of(model, shape)
+    convention = InputConvention("RGB", 1 / 255, (104.0, 117.0, 123.5))
+    network = network_of(model, shape, convention=convention)
     whole = save_keras(network, tmp_path / "net.h5")
     weights = save_keras(network, tmp_path / "net.weights.h5")
     back = load_keras(whole)
+    assert back.convention == convention
     assert equal(network, back, rename=True)
     for path in (whole, weights):
         assert equal(network, arrays_for(blank(network), path))
@@ -103,7 +105,12 @@ def test_axes_are_reordered_as_keras_has_them(tmp_path: Path) -> None:
     path = save_keras(network_of(model, shape), tmp_path / "net.h5")
     with h5py.File(path) as file:
         group = file["model_weights"]
-        assert set(file.attrs) == {"backend", "keras_version", "model_config"}
+        assert set(file.attrs) == {
+            "backend",
+            "keras_version",
+            "model_config",
+            "bitwright_input",
+        }
         names = [n.decode() for n in group.attrs["layer_names"]]
         conv, fc = names[[n.endswith("_0") for n in names].index(True)], names[-1]
         kernel = group[conv][f"{conv}/kernel:0"]

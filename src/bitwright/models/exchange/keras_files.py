@@ -20,6 +20,8 @@ from bitwright.errors import DataError
 from bitwright.models.exchange.hdf5 import Hdf5, read_hdf5
 from bitwright.models.exchange.network import FloatArray, require_finite
 
+#: Attribute of the root under which the input convention stands; Keras ignores it.
+CONVENTION = "bitwright_input"
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _ZIP = b"PK\x03\x04"
 _MOST_CONFIG = 16 << 20
@@ -52,11 +54,13 @@ class KerasFile:
     Attributes:
         layers: those with weights, in the file's order.
         config: ``model_config``; None where the file has weights only.
+        convention: what Bitwright says about the input; empty in files of other origin.
     """
 
     path: Path
     layers: tuple[KerasLayer, ...]
     config: Mapping[str, Any] | None = None
+    convention: Mapping[str, Any] = field(default_factory=dict)
     by_name: Mapping[str, KerasLayer] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -138,7 +142,8 @@ def _hdf5(path: Path, content: Path | bytes, config: Mapping[str, Any] | None) -
         raise DataError(f"is no whole file of Keras: {error}", where=where) from error
     if not layers:
         raise DataError("holds no weights", where=where)
-    return KerasFile(path, tuple(layers), config)
+    noted = file.attributes["/"].get(CONVENTION)
+    return KerasFile(path, tuple(layers), config, {} if noted is None else _json(noted, where))
 
 
 def _named(file: Hdf5, root: str, where: str) -> list[KerasLayer]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from bitwright.errors import DataError, ModelError
@@ -14,10 +15,12 @@ from bitwright.models.exchange.network import (
     Conv,
     Dense,
     FloatArray,
+    InputConvention,
     Layer,
     Network,
     Norm,
 )
+from bitwright.models.exchange.network_json import convention_of
 from bitwright.models.exchange.passes import merge_pads, prune
 
 _KINDS = {Conv: "conv", Dense: "dense", Norm: "norm"}
@@ -40,10 +43,18 @@ def load_keras(path: Path, *, output: str | None = None) -> Network:
     try:
         nodes, said = nodes_of(file.config)
         network = build(nodes, file, output or said)
-        return merge_pads(prune(network, network.output))
+        tidy = merge_pads(prune(network, network.output))
+        return replace(tidy, convention=_convention(file))
     except ModelError as error:
         where = f"{path.name}, {error.where}" if error.where else str(path)
         raise ModelError(error.message, where=where, hint=error.hint) from error
+
+
+def _convention(file: KerasFile) -> InputConvention:
+    try:
+        return convention_of(file.convention)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"has a broken input convention: {error}", where=str(file.path)) from error
 
 
 def arrays_for(network: Network, path: Path) -> Network:

@@ -20,6 +20,7 @@ from bitwright.models.exchange.keras_arrays import (
     order_of,
     to_keras,
 )
+from bitwright.models.exchange.keras_files import CONVENTION
 from bitwright.models.exchange.network import (
     Activation,
     Add,
@@ -80,6 +81,7 @@ def save_keras(network: Network, path: Path) -> Path:
         file.attrs["keras_version"] = _VERSION
         file.attrs["backend"] = "tensorflow"
         file.attrs["model_config"] = json.dumps(config)
+        file.attrs[CONVENTION] = json.dumps(network.convention.to_json())
         _fill_named(file.create_group("model_weights"), nodes)
 
     return written(path, fill)
