@@ -17,7 +17,7 @@ from bitwright.ir.executor import Executor
 from bitwright.lower import certify, check, optimise
 from bitwright.lower.compare_torch import compare_torch_graph, frozen_levels
 from bitwright.lower.from_torch import lower
-from bitwright.quant import Policy, apply
+from bitwright.quant import Policy, apply, inspect_model
 from bitwright.quant.policy import Granularity, Role, ScaleRule
 
 WEIGHTS: dict[str, Any] = {
@@ -204,6 +204,10 @@ def test_pinned_levels_hold_until_the_weight_is_loaded_anew() -> None:
     assert torch.equal(quantizer(weight), quantizer.frozen_weight(weight))
     quantizer.unpin()
     assert torch.equal(quantizer.levels(weight)[0], levels)
+    revision = quantizer.revision
+    quantizer.pin(levels, unit)
+    assert quantizer.revision > revision  # evaluation must not give back what it kept
+    quantizer.unpin()
     with pytest.raises(ModelError, match="is no level of e4m3"):
         quantizer.pin(torch.full_like(levels, 17.0), unit)
     with pytest.raises(ModelError, match="whole numbers"):
@@ -312,6 +316,7 @@ def test_what_integers_cannot_compute_is_refused_with_the_reason() -> None:
             assert bool(torch.isfinite(converted(images)).all())
         with pytest.raises(ModelError, match=message):
             apply(converted, policy, "freeze")
+        assert any(message in line for line in inspect_model(model, policy, images))
     rounded = {"format": "e4m3", "rounding": "half_away"}
     with pytest.raises(RecipeError, match="no multiply-shift form"):
         apply(*networks("int8", rounded)[:2], "train")

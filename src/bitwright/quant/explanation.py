@@ -13,6 +13,7 @@ from bitwright.quant.decisions import Operand, Plan, Problem
 from bitwright.quant.plan import check, decide, make_plan, site_problems, traced_plan
 from bitwright.quant.plan_activations import is_table
 from bitwright.quant.policy import Policy
+from bitwright.quant.policy_defaults import simulated_only
 from bitwright.quant.sites import Kind, Site
 from bitwright.quant.trace import user_line
 
@@ -74,12 +75,14 @@ def inspect_model(
         RecipeError: the policy does not fit the model.
     """
     plan = make_plan(model, policy, example_input)
-    operands = {**plan.weights, **plan.activations}
-    return [
-        f"{plan.sites[node].place}: its {operand.role.value} is kept float; give it a format"
-        for node, operand in operands.items()
-        if operand.spec is None
-    ]
+    found = []
+    for node, operand in (*plan.weights.items(), *plan.activations.items()):
+        reason: str | None = f"its {operand.role.value} is kept float; give it a format"
+        if operand.spec is not None:
+            reason = simulated_only(operand.spec.format, operand.role)
+        if reason is not None:
+            found.append(f"{plan.sites[node].place}: {reason}")
+    return found
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from bitwright.quant.frozen_joins import (
 from bitwright.quant.joins import Concatenate, GlobalAverage, QuantAdd, Rearrange, ScaleShift
 from bitwright.quant.layers import QuantConv2d, QuantLinear, frozen_bias
 from bitwright.quant.policy import Policy, Role
+from bitwright.quant.policy_defaults import simulated_only
 from bitwright.quant.quantizers import ActivationQuantizer
 from bitwright.quant.shapes import model_shapes
 from bitwright.quant.trace import user_line
@@ -117,24 +118,9 @@ def _refuse_unfreezable(model: fx.GraphModule) -> None:
 def _no_integers(module: nn.Module) -> str | None:
     """Why integers cannot compute with the format of a module's weights or activations."""
     if isinstance(module, QuantConv2d | QuantLinear):
-        chosen = module.weight_quantizer.spec.format
-        if not chosen.exact_levels:
-            return (
-                f"{chosen} weights are simulated only: their levels do not fit 62 bits; "
-                "use fewer exponent bits, or centroids such as int16n or e4m3"
-            )
-    if not isinstance(module, ActivationQuantizer) or module.spec.format.uniform:
-        return None
-    chosen = module.spec.format
-    if chosen.block:
-        return f"{chosen} activations are simulated only: their exponents depend on the data"
-    if not chosen.exact_levels:
-        return f"{chosen} activations are simulated only: their levels do not fit 62 bits"
-    if not isinstance(chosen, MinifloatFormat):
-        return (
-            f"{chosen} activations are simulated only; use integers, fixed point or a small float "
-            "such as e4m3"
-        )
+        return simulated_only(module.weight_quantizer.spec.format, Role.WEIGHT)
+    if isinstance(module, ActivationQuantizer):
+        return simulated_only(module.spec.format, module.role)
     return None
 
 

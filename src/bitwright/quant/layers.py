@@ -30,7 +30,8 @@ class _WeightCache:
 
     def get(self, weight: Tensor, quantizer: WeightQuantizer) -> Tensor:
         tensors = [weight, *quantizer.parameters(), *quantizer.buffers()]
-        key = (quantizer.phase, *((t.data_ptr(), t._version, t.dtype) for t in tensors))
+        state = (quantizer.phase, quantizer.revision)
+        key = (*state, *((t.data_ptr(), t._version, t.dtype) for t in tensors))
         if self._value is None or key != self._key:
             self._key, self._value = key, quantizer(weight)
         return self._value

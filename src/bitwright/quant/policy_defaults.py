@@ -16,6 +16,7 @@ from bitwright.formats import (
     FixedFormat,
     Format,
     IntegerFormat,
+    MinifloatFormat,
     PowerOfTwoFormat,
     TernaryFormat,
 )
@@ -79,6 +80,27 @@ def default_scale(number_format: Format, role: Role) -> ScaleRule:
     if isinstance(number_format, BipolarFormat):
         return ScaleRule.CONST
     return ScaleRule.MAX if role is Role.INPUT else ScaleRule.LEARNED
+
+
+def simulated_only(number_format: Format, role: Role) -> str | None:
+    """Why a format trains and is evaluated, but has no integer arithmetic; None if it has."""
+    role_name = "input" if role is Role.INPUT else "activation"
+    if role is Role.WEIGHT:
+        if number_format.exact_levels:
+            return None
+        return (
+            f"{number_format} weights are simulated only: their levels do not fit 62 bits; use "
+            "fewer exponent bits, or centroids such as int16n or e4m3"
+        )
+    if number_format.block:
+        why = "their exponents depend on the data"
+    elif not number_format.exact_levels:
+        why = "their levels do not fit 62 bits"
+    elif not number_format.uniform and not isinstance(number_format, MinifloatFormat):
+        why = "use integers, fixed point or a small float such as e4m3"
+    else:
+        return None
+    return f"{number_format} {role_name}s are simulated only: {why}"
 
 
 def _granularity(

@@ -31,6 +31,7 @@ def make_room(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) ->
         value = state.get(prefix + name)
         if isinstance(value, Tensor):
             setattr(module, name, torch.empty_like(value))
+            module.revision = module.revision + 1
 
 
 def forget(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
@@ -44,6 +45,7 @@ def forget(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> No
         for name in OPTIONAL:
             if f"{prefix}{parameter}_quantizer.{name}" not in state:
                 setattr(quantizer, name, None)
+                quantizer.revision += 1
 
 
 def smallest_integer(levels: Tensor) -> Tensor:

@@ -68,6 +68,8 @@ class WeightQuantizer(nn.Module):
 
     Attributes:
         codebooks: for a table that several layers share, who fits it; else None.
+        revision: counts the tables and pinned levels there have been; whoever keeps a quantized
+            weight compares it, since a new tensor may lie where an old one lay.
     """
 
     table: Tensor | None
@@ -80,6 +82,7 @@ class WeightQuantizer(nn.Module):
         self.spec = spec
         self.phase = Phase.TRAIN
         self.channels = channels
+        self.revision = 0
         count = channels if spec.granularity is Granularity.PER_CHANNEL else 1
         for name in OPTIONAL:
             self.register_buffer(name, None)
@@ -133,10 +136,12 @@ class WeightQuantizer(nn.Module):
         exact = self.format.exact_levels
         self.pinned_levels = smallest_integer(given) if exact else given.to(torch.float64).clone()
         self.pinned_unit = wide.to(given.device)
+        self.revision += 1
 
     def unpin(self) -> None:
         """Follow the float weight again."""
         self.pinned_levels = self.pinned_unit = None
+        self.revision += 1
 
     @property
     def pinned(self) -> bool:
@@ -157,6 +162,7 @@ class WeightQuantizer(nn.Module):
         device = None if self.table is None else self.table.device
         table = torch.tensor([float(level) for level in codebook.table], dtype=torch.float64)
         self.table, self.table_scale = table.to(device), scale.to(torch.float64).to(device)
+        self.revision += 1
 
     @torch.no_grad()
     def current_scale(self, weight: Tensor) -> Tensor:
