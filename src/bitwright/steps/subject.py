@@ -172,7 +172,9 @@ def _of_run(place: Path, data: str | None, seed: int) -> Subject:
             "has no trained model yet", where=str(place), hint=f"bitwright train {place}"
         )
     work = Workspace(recipe)
-    kept = {k: recipe.quant[k] for k in ("input", "threshold_bits") if k in recipe.quant}
+    kept: dict[str, Any] = {
+        k: recipe.quant[k] for k in ("input", "threshold_bits") if k in recipe.quant
+    }
     return _with_splits(recipe.name, trained_model(work, folder), work.data, seed, kept)
 
 
