@@ -87,7 +87,7 @@ def test_all_rows_and_both_halves(request_: MatrixRequest):
     assert len(rows) == 13
     reference = record["tables"][1]["rows"][0]
     assert (reference["converted"], reference["folded"]) == ("0.00", "0.00")
-    assert reference["error"] < 1e-4
+    assert float(reference["error"]) < 1e-4
     folding = record["tables"][2]["rows"][0]
     # The norms behind conv1 and the 1 x 1 convolution merge: 4N; the block's first keeps 2N.
     assert (folding["layers"], folding["parameters"]) == (2, 4 * (6 + 8) + 2 * 6)

@@ -12,7 +12,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from bitwright.data.face_protocols import OrlSplit, lfw_protocol, orl_known, orl
 from bitwright.data.pairs import FaceProtocol
 from bitwright.errors import DataError, RecipeError
 from bitwright.files import atomic_write
-from bitwright.lab.face_networks import Made, Subject, make_ours, make_plain
+from bitwright.lab.face_networks import Made, Subject, make_ours, make_plain, ours
 from bitwright.lab.face_recipe import (
     EXACT,
     FOLDED,
@@ -198,11 +198,12 @@ class _Network:
         found: NDArray[np.float64] = embeddings(self.model, self.pictures.protocol)
         return found
 
-    @cached_property
-    def digest(self) -> str:
-        """Of everything that all rows of this network depend on."""
+    def digest(self, row: Row, half: str) -> str:
+        """Of everything that a row depends on: weights, recipe, and our formats and methods."""
         recipe = self.request.recipe.model_dump(mode="json")
         recipe.pop("networks")
+        if half == OURS and row.form == FOLDED:
+            recipe["plan"] = asdict(ours(self.request.recipe)[row.method])
         text = json.dumps([__version__, self.section.model, self.section.options, recipe])
         return hashlib.sha256(self.file.read_bytes() + text.encode()).hexdigest()
 
@@ -210,7 +211,8 @@ class _Network:
         """One half of a row: from the disk, or made and measured."""
         slug = re.sub(r"[^a-z0-9.]+", "-", f"{row.key}-{half}".lower())
         path = self.request.out / _ROWS / f"{slug}.json"
-        kept = _kept(path, self.digest)
+        digest = self.digest(row, half)
+        kept = _kept(path, digest)
         if kept is None:
             started = time.perf_counter()
             with torch.random.fork_rng(devices=[]):
@@ -220,7 +222,7 @@ class _Network:
             found = verify_embeddings(vectors, self.pictures.protocol, self.sweep)
             apart = float(np.abs(vectors - self.floats).max())
             kept = _result(row, half, made, found, apart, time.perf_counter() - started)
-            content = {"digest": self.digest, "result": kept.to_json()}
+            content = {"digest": digest, "result": kept.to_json()}
             atomic_write(path, json.dumps(content, indent=1) + "\n")
         value = kept.accuracy
         tell(f"{row.key} {half}: {100 * value.value:.2f} +/- {100 * (value.error or 0):.2f}")

@@ -171,7 +171,7 @@ def reference_table(results: Results, facts: Mapping[str, NetworkFacts]) -> Tabl
         Column("threshold", "threshold", Kind.NUMBER, digits=2),
         Column("converted", "difference, converted"),
         Column("folded", "difference, folded"),
-        Column("error", "largest difference of a value, folded", Kind.NUMBER),
+        Column("error", "largest difference of a value, folded"),
         Column("top1", "classifier, top-1", Kind.SHARE),
     )
     rows: list[dict[str, Value]] = []
@@ -192,7 +192,7 @@ def reference_table(results: Results, facts: Mapping[str, NetworkFacts]) -> Tabl
             if other is not None:
                 apart = 100 * (reference.accuracy.value - other.accuracy.value)
                 row[key] = f"{abs(apart):.2f}"
-                row["error"] = other.error
+                row["error"] = f"{other.error:.1e}"
         if network in facts:
             row["top1"] = facts[network].top1
         rows.append(row)
