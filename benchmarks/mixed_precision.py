@@ -148,6 +148,9 @@ def table(rows: list[dict[str, Any]], facts: dict[str, Any], result: MixedResult
         "",
         "![networks measured](mixed_precision.svg)",
         "",
+        "In the plot our networks have all features counted that are quantized, Ristretto's only "
+        "those that layers read.",
+        "",
     ]
     rest = result.to_markdown().partition("\n\n")[2]
     return "\n".join(lines) + rest
@@ -190,7 +193,7 @@ def main() -> None:
     print(json.dumps(row), flush=True)
     rows.append(row)
     facts = {
-        "command": "python benchmarks/mixed_precision.py " + " ".join(sys.argv[1:]),
+        "command": "python benchmarks/mixed_precision.py " + _given(),
         "date": time.strftime("%Y-%m-%d"),
         "model": args.model + (", batch norm folded" if args.fold else ""),
         "metric": metric.name,
@@ -213,6 +216,15 @@ def main() -> None:
     atomic_write(args.out / "mixed_precision.svg", front_svg(args.model, result, others))
     atomic_write(args.out / "mixed_precision.md", table(rows, facts, result))
     print(f"{100 * facts['saved']:.1f} % fewer bits than {reference['search']}")
+
+
+def _given() -> str:
+    """The arguments, without the folder for the results."""
+    words = sys.argv[1:]
+    if "--out" in words:
+        at = words.index("--out")
+        words = words[:at] + words[at + 2 :]
+    return " ".join(words)
 
 
 def _memory(row: dict[str, Any]) -> float:
