@@ -321,6 +321,8 @@ def write_tables(
     )
     pairs = len(rows[0].right) if rows else 0
     words = {
+        "command": "bitwright formats matrix face-matrix --weights FOLDER (networks: "
+        "benchmarks/faces.py)",
         "protocol": f"{recipe.protocol}: {pairs} pairs of people no network has seen, in "
         f"{len(rows[0].folds) if rows else 0} folds; threshold from other people",
         "preprocessing": json.dumps(recipe.cut.record()),
