@@ -141,7 +141,13 @@ def test_parameters_survive_as_plain_data(
     precision: Precision, scheme: RoundingScheme, bits: int, fl: int, mantissa: int, low: int
 ) -> None:
     param = QuantizationParam(
-        precision, scheme, bw_params=bits, fl_layer_in=fl, mant_bits=mantissa, exp_min=low, exp_max=0
+        precision,
+        scheme,
+        bw_params=bits,
+        fl_layer_in=fl,
+        mant_bits=mantissa,
+        exp_min=low,
+        exp_max=0,
     )
     assert QuantizationParam.from_dict(param.to_dict(everything=True)) == param
     numbers = {k: str(v) for k, v in param.to_dict(everything=True).items()}

@@ -126,9 +126,7 @@ def test_a_report_adds_up() -> None:
     assert (report.part("weight"), report.part("table"), report.part("exponents")) == (456, 64, 16)
 
 
-@given(
-    st.integers(2, 4096), st.integers(1, 64), st.integers(1, 32), st.integers(0, 1 << 20)
-)
+@given(st.integers(2, 4096), st.integers(1, 64), st.integers(1, 32), st.integers(0, 1 << 20))
 def test_tables_and_indices_are_both_counted(k: int, sets: int, bits: int, more: int) -> None:
     parameters = k * sets + more
     stored = clustered_bits(parameters, k, sets, bits)

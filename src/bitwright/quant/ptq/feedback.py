@@ -202,6 +202,4 @@ def _inverse_root(hessian: Tensor) -> Tensor:
             upper, failed = torch.linalg.cholesky_ex(inverse, upper=True)
             if not bool(failed.any()):
                 return upper
-    raise ModelError(
-        "the inputs' second moments are singular", where="gptq", hint="raise damping"
-    )
+    raise ModelError("the inputs' second moments are singular", where="gptq", hint="raise damping")
