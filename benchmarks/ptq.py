@@ -167,8 +167,7 @@ def table(results: dict[str, Any]) -> str:
         "activations; the input has 8. Ours is measured on the frozen integer model; Brevitas in "
         "its own simulation, with one scale a channel also in the last layer, where ours has one "
         "a tensor. ONNX Runtime runs what it quantized; without VNNI its 8-bit weights saturate in "
-        "pairs unless reduce_range is set. A row of `ptq_brevitas.py` that is not shown had not "
-        "finished when this was written. Times are those of a busy machine.",
+        "pairs unless reduce_range is set. Times are those of a busy machine.",
     ]
     for case, found in results["cases"].items():
         lines += [

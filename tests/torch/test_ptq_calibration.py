@@ -59,10 +59,10 @@ def test_statistics_of_batches() -> None:
 def test_percentile_keeps_its_share_of_what_is_not_zero(share: float, seed: int) -> None:
     x = torch.randn(5000, generator=torch.Generator().manual_seed(seed)).relu()
     scale = estimate_scale(seen([x], False), spec("uint4"), parse_estimator(f"percentile:{share}"))
-    positive = x[x > 0]
-    exact = float(torch.quantile(positive, share / 100))
-    # The histogram knows it to a bin; quantile interpolates between two neighbours.
-    assert scale * 15 == pytest.approx(exact, abs=0.01 + 2 * float(x.max()) / BINS)
+    positive, kept = x[x > 0], scale * 15
+    width = float(x.max()) / BINS  # the histogram knows the range to a bin
+    assert float((positive <= kept + width).double().mean()) >= share / 100
+    assert float((positive < kept - 2 * width).double().mean()) <= share / 100
 
 
 @pytest.mark.parametrize("name", ["uint2", "uint4", "int4n", "e2m1", "e4m3", "po2_4<zero>"])

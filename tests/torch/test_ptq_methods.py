@@ -8,8 +8,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests import join_networks as nets
 from tests.ptq_networks import calibration, enliven, scored, trained_digits
 from torch import nn
@@ -66,27 +64,26 @@ def missed(weights: torch.Tensor, rounded: torch.Tensor, hessian: torch.Tensor) 
     return float(torch.einsum("grk,gkl,grl->", miss, hessian, miss))
 
 
-@given(
-    name=st.sampled_from(["int3", "int4", "e2m1", "po2_4<zero>", "ternary", "fixed<4,1>"]),
-    order=st.sampled_from(list(ColumnOrder)),
-    seed=st.integers(0, 30),
-)
-@settings(max_examples=25)
-def test_feedback_beats_rounding_each_weight_alone(
-    name: str, order: ColumnOrder, seed: int
-) -> None:
-    weights, hessian = problem(seed)
+@pytest.mark.parametrize("order", list(ColumnOrder))
+@pytest.mark.parametrize("name", ["int3", "int4", "e2m1", "po2_4<zero>", "ternary", "fixed<4,1>"])
+def test_feedback_beats_rounding_each_weight_alone(name: str, order: ColumnOrder) -> None:
+    """Over many rows: the method is greedy, so a single row may be unlucky."""
     chosen = parse_format(name)
-    steps = torch.full_like(weights, 3.0 / max(chosen.max_level, 1))
 
     def nearest(values: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         return quantize_ratio(values / step, chosen) * step
 
-    rounded = error_feedback(weights, hessian, steps, nearest, order)
-    levels = (rounded / steps).round().long().numpy()
-    assert chosen.contains(levels).all()
-    assert np.allclose(levels * steps.numpy(), rounded.numpy())
-    assert missed(weights, rounded, hessian) < missed(weights, nearest(weights, steps), hessian)
+    fed, alone = 0.0, 0.0
+    for seed in range(6):
+        weights, hessian = problem(seed, rows=40)
+        steps = torch.full_like(weights, 3.0 / max(chosen.max_level, 1))
+        rounded = error_feedback(weights, hessian, steps, nearest, order)
+        levels = (rounded / steps).round().long().numpy()
+        assert chosen.contains(levels).all()
+        assert np.allclose(levels * steps.numpy(), rounded.numpy())
+        fed += missed(weights, rounded, hessian)
+        alone += missed(weights, nearest(weights, steps), hessian)
+    assert fed < 0.9 * alone
 
 
 def test_independent_inputs_leave_nothing_to_make_up_for() -> None:
