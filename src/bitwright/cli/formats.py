@@ -149,7 +149,7 @@ def matrix(
     out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path("faces"),
     json: Json = False,
 ) -> None:
-    """Run a whole matrix of experiments on face networks: 26 rows, eight tables."""
+    """Run a whole matrix of experiments on face networks, in tables; or sweep k-means."""
     from bitwright.lab.face_matrix import MatrixRequest, parse_halves, run_matrix
     from bitwright.lab.face_recipe import load_matrix
     from bitwright.lab.variants import split_names

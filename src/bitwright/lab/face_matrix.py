@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The face matrix: two networks, 26 rows, each as published tools make it and as we do.
+"""The face matrix: two networks in every format, as published tools make them and as we do.
 
 A finished half of a row is kept under the hash of all that it depends on, so that a matrix that was
 stopped goes on where it was.
@@ -12,7 +12,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ from bitwright.lab.face_recipe import (
     EXACT,
     FOLDED,
     ORIGINAL,
+    OWN,
     FaceMatrixRecipe,
     NetworkSection,
     Row,
@@ -74,6 +75,7 @@ class MatrixRequest:
         out: folder for tables, page and finished rows.
         data: the ORL archive or its folder, or LFW's folder; by default BITWRIGHT_DATA.
         weights: folder with ``MODEL.safetensors`` or ``MODEL.pt``, where the recipe names no file.
+        notes: more facts for the foot of the tables, by a short name.
         only: parts of row keys; rows without any of them are left out.
         halves: ``plain``, ``ours`` or both.
     """
@@ -85,6 +87,7 @@ class MatrixRequest:
     weights: Path | None = None
     only: tuple[str, ...] = ()
     halves: tuple[str, ...] = (PLAIN, OURS)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_matrix(request: MatrixRequest, tell: Tell = lambda _: None) -> dict[str, Path]:
@@ -110,10 +113,17 @@ def run_matrix(request: MatrixRequest, tell: Tell = lambda _: None) -> dict[str,
         network = _Network(request, section, pictures)
         reference = Row(section.name, ORIGINAL, "float")
         for row in dict.fromkeys([reference, *rows]):
-            for half in (PLAIN,) if row.method in EXACT else request.halves:
+            for half in halves_of(row.method, request.halves):
                 results.append(network.result(row, half, tell))
         facts[section.name] = network.facts()
     return write_tables(request, results, facts)
+
+
+def halves_of(method: str, wanted: tuple[str, ...] = (PLAIN, OURS)) -> tuple[str, ...]:
+    """The halves that a row has; a float row is in the left one whatever is wanted."""
+    if method in EXACT:
+        return (PLAIN,)
+    return tuple(half for half in wanted if half == OURS or method not in OWN)
 
 
 def parse_halves(half: str | None) -> tuple[str, ...]:
@@ -201,9 +211,10 @@ class _Network:
     def digest(self, row: Row, half: str) -> str:
         """Of everything that a row depends on: weights, recipe, and our formats and methods."""
         recipe = self.request.recipe.model_dump(mode="json")
-        recipe.pop("networks")
-        if half == OURS and row.form == FOLDED:
-            recipe["plan"] = asdict(ours(self.request.recipe)[row.method])
+        del recipe["networks"], recipe["description"]
+        plans = ours(self.request.recipe)
+        if half == OURS and row.form == FOLDED and row.method in plans:
+            recipe["plan"] = asdict(plans[row.method])
         text = json.dumps([__version__, self.section.model, self.section.options, recipe])
         return hashlib.sha256(self.file.read_bytes() + text.encode()).hexdigest()
 
@@ -300,7 +311,7 @@ def write_tables(
 ) -> dict[str, Path]:
     """All tables as Markdown, CSV, JSON and HTML."""
     results = Results(rows)
-    quantized = ("minifloat", "dfp", "pow2")
+    quantized = ("minifloat", "e4m3", "dfp", "dfp8", "pow2")
     clustered = ("kmeans-network", "kmeans-group", "kmeans-layer")
     chosen = [r for r in rows_of(request.recipe) if _wanted(r, request.only)]
     tables = (
@@ -316,8 +327,8 @@ def write_tables(
     )  # fmt: skip
     recipe = request.recipe
     lead = (
-        "Face verification: two DenseNets, 26 rows, no retraining. Left half: what Ristretto's "
-        "public code and plain k-means do; right half: this package."
+        f"Face verification: {len(recipe.networks)} networks, {len(chosen)} rows, no retraining. "
+        "Left half: what Ristretto's public code and plain k-means do; right half: this package."
     )
     pairs = len(rows[0].right) if rows else 0
     words = {
@@ -330,7 +341,10 @@ def write_tables(
         f"{recipe.search.margin} points, parity {recipe.search.parity}",
         "calibration": f"{recipe.calibration} images of known people, no labels",
         "seconds": f"{sum(row.seconds for row in rows):.0f}",
+        "choice of the minifloat": "smallest squared error of the embeddings of the calibration "
+        "images, before weights are rounded with feedback; no measured person takes part",
         "bitwright": __version__,
+        **request.notes,
     }
     sections = [Section(table) for table in tables if table.rows]
     return write_report(

@@ -21,6 +21,7 @@ from bitwright.lab.face_recipe import FOLDED, FaceMatrixRecipe, Row
 from bitwright.models.exchange.files import load_model, save_model
 from bitwright.quant.policy import Policy
 from bitwright.quant.ptq import fold_batch_norms, fold_groups, post_training_quantize
+from bitwright.quant.ptq.choice import choose_policy
 from bitwright.quant.ptq.ranges import measure_ranges
 from bitwright.quant.search import Parity, Top1, search_ristretto
 from bitwright.quant.search.behaviour import Behaviour
@@ -42,7 +43,7 @@ MODES = {
     "dfp": TrimmingMode.DYNAMIC_FIXED_POINT,
     "pow2": TrimmingMode.INTEGER_POWER_OF_2_WEIGHTS,
 }
-_FEATURE_BITS = 8
+_FIXED_BITS = 8
 _HYBRID_BITS = 8
 
 
@@ -129,8 +130,10 @@ def make_plain(subject: Subject, row: Row) -> Made:
         return Made(subject.form(row.form), "float32", 1.0, 1.0, 1.0)
     if row.method == "converted":
         return Made(converted(subject), "float32, through .prototxt and .caffemodel", 1.0, 1.0, 1.0)
+    parity = Parity(subject.recipe.search.parity)
+    if row.method == "dfp8":
+        return _fixed_widths(subject, subject.form(row.form), parity)
     if row.method in MODES:
-        parity = Parity(subject.recipe.search.parity)
         return _searched(subject, subject.form(row.form), MODES[row.method], parity)
     if row.method == "hybrid":
         return _plain_hybrid(subject)
@@ -139,6 +142,8 @@ def make_plain(subject: Subject, row: Row) -> Made:
 
 def make_ours(subject: Subject, row: Row) -> Made:
     """The network of a row with the methods of this package."""
+    if row.method == "dfp8":
+        return _fixed_widths(subject, subject.form(row.form), Parity.MENDED)
     if row.form != FOLDED:
         return _searched(subject, subject.model, MODES[row.method], Parity.MENDED)
     return _quantized(subject, row.method)
@@ -178,6 +183,23 @@ def _searched(subject: Subject, model: nn.Module, mode: TrimmingMode, parity: Pa
     return Made(
         with_rules(model, rules),
         words,
+        size.parameter_rate,
+        size.network_rate,
+        size.memory_ratio,
+    )
+
+
+def _fixed_widths(subject: Subject, model: nn.Module, parity: Parity) -> Made:
+    """Dynamic fixed point with 8 bits for convolutions, dense layers and features, unsearched."""
+    ranges = measure_ranges(model, subject.calibration)
+    mode = TrimmingMode.DYNAMIC_FIXED_POINT
+    maker = RuleMaker(mode, ranges, Behaviour.of(parity))
+    rules = maker.rules(Setting(_FIXED_BITS, _FIXED_BITS, _FIXED_BITS))
+    size = ristretto_size(model, rules, subject.shape)
+    biases = FLOAT_BITS if parity is Parity.MENDED else _FIXED_BITS
+    return Made(
+        with_rules(model, rules),
+        f"{_FIXED_BITS} bits everywhere, unsearched; biases {biases}",
         size.parameter_rate,
         size.network_rate,
         size.memory_ratio,
@@ -290,13 +312,16 @@ def _plain_hybrid(subject: Subject) -> Made:
 
 def _quantized(subject: Subject, method: str) -> Made:
     plan = ours(subject.recipe)[method]
+    words = ""
+    if isinstance(plan, Contest):
+        plan, words = _chosen(subject, plan)
     made, _ = post_training_quantize(
         subject.model, Policy.from_dict(plan.policy), subject.calibration, plan.methods
     )
     size = model_size(made, sample_shape=subject.shape)
     return Made(
         made,
-        f"{plan.words}; {' + '.join(plan.methods)}",
+        f"{plan.words}; {' + '.join(plan.methods)}{words}",
         size.parameter_rate,
         size.network_rate,
         size.memory_ratio,
@@ -312,7 +337,44 @@ class Plan:
     methods: tuple[str, ...]
 
 
-def ours(recipe: FaceMatrixRecipe) -> dict[str, Plan]:
+@dataclass(frozen=True)
+class Contest:
+    """Plans of which the one is taken that changes embeddings of calibration images the least.
+
+    Attributes:
+        plans: by a short name.
+        methods: those that all are compared with.
+    """
+
+    plans: dict[str, Plan]
+    methods: tuple[str, ...]
+
+
+def _chosen(subject: Subject, contest: Contest) -> tuple[Plan, str]:
+    """The best plan, and the errors in words. No picture of a person that is measured is seen."""
+    policies = {name: Policy.from_dict(plan.policy) for name, plan in contest.plans.items()}
+    found = choose_policy(subject.model, policies, subject.calibration, contest.methods)
+    errors = ", ".join(f"{name} {100 * error:.3f} %" for name, error in found.errors.items())
+    return contest.plans[found.best], f"; by errors of calibration embeddings: {errors}"
+
+
+#: All formats of 8 bits with 2 .. 5 exponent bits.
+MINIFLOATS = ("e5m2", "e4m3", "e3m4", "e2m5")
+
+
+def _minifloat_plan(name: str, methods: tuple[str, ...]) -> Plan:
+    return Plan(
+        f"{name} weights and features",
+        {
+            "input": "uint8",
+            "weight": {"format": name, "granularity": "per_channel", "scale": "mse"},
+            "activation": {"format": name, "scale": "max"},
+        },
+        methods,
+    )
+
+
+def ours(recipe: FaceMatrixRecipe) -> dict[str, Plan | Contest]:
     """How this package makes each quantized row of the folded network."""
     clusters = recipe.clusters
     learned = ("fold", "calibrate", "gptq", "bias")
@@ -324,15 +386,11 @@ def ours(recipe: FaceMatrixRecipe) -> dict[str, Plan]:
         return {"format": f"cb{entries}", "scope": scope, "granularity": "per_tensor"}
 
     return {
-        "minifloat": Plan(  # a scale a tensor makes exponent bits spare; they serve the mantissa
-            "e3m4 weights and features",
-            {
-                "input": "uint8",
-                "weight": {"format": "e3m4", "granularity": "per_channel", "scale": "mse"},
-                "activation": {"format": "e3m4", "scale": "max"},
-            },
-            even,
+        "minifloat": Contest(
+            {name: _minifloat_plan(name, even) for name in MINIFLOATS},
+            ("fold", "equalize", "calibrate"),
         ),
+        "e4m3": _minifloat_plan("e4m3", even),
         "dfp": Plan(
             "8 bits throughout, one power of two a tensor",
             {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipe of the face matrix, and its 26 rows. No torch here."""
+"""The recipe of the face matrix, and its rows. No torch here."""
 
 from __future__ import annotations
 
@@ -162,16 +162,20 @@ class Row:
 
 
 ORIGINAL, FOLDED = "original", "folded"
-#: The thirteen rows of a network. "converted" went through another framework's files and back.
+#: The rows of a network. "converted" went through another framework's files and back; "dfp8" has
+#: no search, all widths are 8; "e4m3" has the published format, "minifloat" the chosen one.
 METHODS = (
     (ORIGINAL, "float"),
     (ORIGINAL, "converted"),
     (ORIGINAL, "minifloat"),
     (ORIGINAL, "dfp"),
+    (ORIGINAL, "dfp8"),
     (ORIGINAL, "pow2"),
     (FOLDED, "float"),
     (FOLDED, "minifloat"),
+    (FOLDED, "e4m3"),
     (FOLDED, "dfp"),
+    (FOLDED, "dfp8"),
     (FOLDED, "pow2"),
     (FOLDED, "kmeans-network"),
     (FOLDED, "kmeans-group"),
@@ -180,6 +184,8 @@ METHODS = (
 )
 #: Rows that have no quantizer, so that both halves are one.
 EXACT = ("float", "converted")
+#: Rows that only this package has.
+OWN = ("e4m3",)
 
 
 def rows_of(recipe: FaceMatrixRecipe) -> tuple[Row, ...]:

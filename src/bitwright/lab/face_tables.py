@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bitwright.lab.face_recipe import EXACT, FOLDED, METHODS, ORIGINAL, Row
+from bitwright.lab.face_recipe import EXACT, FOLDED, METHODS, ORIGINAL, OWN, Row
 from bitwright.lab.table import Column, Kind, Measured, Table, Value
 
 PLAIN, OURS = "plain", "ours"
@@ -18,7 +18,9 @@ _TITLES = {
     "float": "float32",
     "converted": "float32, converted",
     "minifloat": "minifloat",
+    "e4m3": "minifloat, e4m3",
     "dfp": "dynamic fixed point",
+    "dfp8": "dynamic fixed point, 8 bits everywhere",
     "pow2": "power-of-two weights",
     "kmeans-network": "k-means, one table",
     "kmeans-group": "k-means, a table a group",
@@ -263,7 +265,7 @@ def master_table(results: Results) -> Table:
     columns += [Column(f"{f}/{n}", f"{n}, {f}") for f, n in places]
     rows: list[dict[str, Value]] = []
     for method in dict.fromkeys(method for _, method in METHODS if method != "converted"):
-        for half in (PLAIN,) if method in EXACT else (PLAIN, OURS):
+        for half in (PLAIN,) if method in EXACT else (OURS,) if method in OWN else (PLAIN, OURS):
             row: dict[str, Value] = {"method": _TITLES[method]}
             row["half"] = "published tools" if half == PLAIN else "ours"
             for form, network in places:

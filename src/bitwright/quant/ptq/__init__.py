@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bitwright.quant.ptq.bias_correction import BiasCorrection
     from bitwright.quant.ptq.calibration import calibrate
+    from bitwright.quant.ptq.choice import Choice, choose_policy
     from bitwright.quant.ptq.clipping import ClipSearch, Recalibrate
     from bitwright.quant.ptq.codebooks import RefitCodebooks
     from bitwright.quant.ptq.equalization import absorb_high_biases, equalize
@@ -24,6 +25,7 @@ _LAZY = {
     "AdaRound": "rounding_search",
     "BiasCorrection": "bias_correction",
     "Calibrate": "methods",
+    "Choice": "choice",
     "ClipSearch": "clipping",
     "Equalize": "methods",
     "Fold": "methods",
@@ -35,6 +37,7 @@ _LAZY = {
     "RefitCodebooks": "codebooks",
     "absorb_high_biases": "equalization",
     "calibrate": "calibration",
+    "choose_policy": "choice",
     "equalize": "equalization",
     "fold_batch_norms": "folding",
     "fold_groups": "folding",
@@ -48,6 +51,7 @@ __all__ = [
     "AdaRound",
     "BiasCorrection",
     "Calibrate",
+    "Choice",
     "ClipSearch",
     "Equalize",
     "Fold",
@@ -59,6 +63,7 @@ __all__ = [
     "RefitCodebooks",
     "absorb_high_biases",
     "calibrate",
+    "choose_policy",
     "equalize",
     "fold_batch_norms",
     "fold_groups",
