@@ -17,6 +17,7 @@ from bitwright.errors import DataError, RecipeError
 from bitwright.lab.face_matrix import MatrixRequest, parse_halves, run_matrix
 from bitwright.lab.face_networks import Subject, cluster_parameters, converted
 from bitwright.lab.face_recipe import METHODS, load_matrix, rows_of
+from bitwright.lab.face_sweep import ENTRIES, SweepPoint, best_of, parse_entries, run_sweep
 from bitwright.lab.face_tables import Result
 from bitwright.models.face_densenet import face_densenet
 from bitwright.recipe import find_recipe, list_matrices, load_recipe
@@ -110,6 +111,47 @@ def test_some_rows_and_one_half(request_: MatrixRequest, tmp_path: Path):
     assert parse_halves(None) == ("plain", "ours")
     with pytest.raises(RecipeError, match="no half 'left'"):
         parse_halves("left")
+
+
+def test_a_sweep_of_table_sizes(request_: MatrixRequest, tmp_path: Path):
+    said: list[str] = []
+    request = replace(request_, out=tmp_path)
+    files = run_sweep(request, (8, 64, 4096), tell=said.append)
+    assert len(said) == 1 + 3 * 2  # 4096 entries are more than the network has parameters
+    rows = json.loads(files["json"].read_text(encoding="utf-8"))["tables"][0]["rows"]
+    rates = {(row["scope"], row.get("entries")): row["rate"] for row in rows}
+    assert rates["one table", 8] > rates["one table", 64] > 1
+    assert rates["one table", 64] > rates["a table a layer", 64]
+    last = next(r for r in rows if (r["scope"], r.get("entries")) == ("a table a layer", 64))
+    assert 0.5 <= last["view1"] <= 1 and last["network"] < 32
+    before = {p: p.read_bytes() for p in (tmp_path / "points").iterdir()}
+    run_sweep(request, (8, 64, 4096))
+    assert {p: p.read_bytes() for p in (tmp_path / "points").iterdir()} == before
+    with pytest.raises(RecipeError, match="no network holds any of other"):
+        run_sweep(replace(request, only=("other",)), (8,))
+
+
+def test_the_best_table_size_is_chosen_without_view_2():
+    def point(scope: str, entries: int, accuracy: float, view1: float, rate: float) -> SweepPoint:
+        return SweepPoint("n", scope, entries, 8, accuracy, 0.01, view1, rate, rate, 1.0)
+
+    points = [
+        point("float", 0, 0.9, 0.9, 1.0),
+        point("layer", 8, 0.95, 0.88, 10.0),  # good on view 2, not on view 1
+        point("layer", 16, 0.7, 0.895, 8.0),
+        point("layer", 32, 0.9, 0.9, 6.0),
+        point("group", 8, 0.9, 0.5, 10.0),
+    ]
+    assert best_of(points, 1.0) == {("n", "layer"): points[2]}
+    assert best_of(points, 3.0)["n", "layer"] == points[1]
+
+
+def test_table_sizes_in_words():
+    assert parse_entries("all") == ENTRIES == (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+    assert parse_entries("16, 512,16") == (16, 512)
+    for bad in ("", "1", "8,x", "-8", "5000"):
+        with pytest.raises(RecipeError, match="no table size"):
+            parse_entries(bad)
 
 
 def test_missing_weights_and_pictures(request_: MatrixRequest, tmp_path: Path):

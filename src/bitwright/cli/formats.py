@@ -146,16 +146,26 @@ def matrix(
     half: Annotated[
         str | None, typer.Option("--half", help="plain or ours; by default both.")
     ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            "--sweep",
+            help="Instead of the rows: k-means with tables of so many entries, for every scope: "
+            "'all' (8 .. 4096) or '16,512'. --only then chooses networks.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path("faces"),
     json: Json = False,
 ) -> None:
     """Run a whole matrix of experiments on face networks, in tables; or sweep k-means."""
     from bitwright.lab.face_matrix import MatrixRequest, parse_halves, run_matrix
     from bitwright.lab.face_recipe import load_matrix
+    from bitwright.lab.face_sweep import parse_entries, run_sweep
     from bitwright.lab.variants import split_names
     from bitwright.recipe import find_recipe
 
     output = Output(json)
+    entries = None if sweep is None else parse_entries(sweep)
     path = find_recipe(recipe)
     request = MatrixRequest(
         load_matrix(path),
@@ -166,7 +176,10 @@ def matrix(
         only=tuple(split_names(only)),
         halves=parse_halves(half),
     )
-    written = run_matrix(request, output.say)
+    if entries is None:
+        written = run_matrix(request, output.say)
+    else:
+        written = run_sweep(request, entries, tell=output.say)
     if json:
         output.value({kind: str(place) for kind, place in written.items()})
         return

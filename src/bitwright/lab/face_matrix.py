@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from bitwright.data.face_protocols import OrlSplit, lfw_protocol, orl_known, orl
 from bitwright.data.pairs import FaceProtocol
 from bitwright.errors import DataError, RecipeError
 from bitwright.files import atomic_write
-from bitwright.lab.face_networks import Made, Subject, make_ours, make_plain, ours
+from bitwright.lab.face_networks import Made, Subject, make_ours, make_plain
+from bitwright.lab.face_plans import ours
 from bitwright.lab.face_recipe import (
     EXACT,
     FOLDED,
@@ -103,14 +104,14 @@ def run_matrix(request: MatrixRequest, tell: Tell = lambda _: None) -> dict[str,
     chosen = [r for r in rows_of(request.recipe) if _wanted(r, request.only)]
     if not chosen:
         raise RecipeError(f"no row holds any of {', '.join(request.only)}", where="--only")
-    pictures = _Pictures(request)
+    pictures = Pictures(request)
     results: list[Result] = []
     facts: dict[str, NetworkFacts] = {}
     for section in request.recipe.networks:
         rows = [row for row in chosen if row.network == section.name]
         if not rows:
             continue
-        network = _Network(request, section, pictures)
+        network = Network(request, section, pictures)
         reference = Row(section.name, ORIGINAL, "float")
         for row in dict.fromkeys([reference, *rows]):
             for half in halves_of(row.method, request.halves):
@@ -143,7 +144,7 @@ def _wanted(row: Row, only: tuple[str, ...]) -> bool:
     return not only or any(part in row.key.lower() for part in only)
 
 
-class _Pictures:
+class Pictures:
     """The protocol and the known faces, loaded once."""
 
     def __init__(self, request: MatrixRequest) -> None:
@@ -179,12 +180,10 @@ def _frequent(protocol: FaceProtocol, recipe: FaceMatrixRecipe) -> FaceSet:
     return faces.of(faces.people[i] for i in order[: wanted.people])
 
 
-class _Network:
+class Network:
     """One network: its rows, finished ones from the disk."""
 
-    def __init__(
-        self, request: MatrixRequest, section: NetworkSection, pictures: _Pictures
-    ) -> None:
+    def __init__(self, request: MatrixRequest, section: NetworkSection, pictures: Pictures) -> None:
         self.request, self.section, self.pictures = request, section, pictures
         size = request.recipe.cut.size
         self.file = _weights_file(request, section)
@@ -210,11 +209,17 @@ class _Network:
 
     def digest(self, row: Row, half: str) -> str:
         """Of everything that a row depends on: weights, recipe, and our formats and methods."""
-        recipe = self.request.recipe.model_dump(mode="json")
-        del recipe["networks"], recipe["description"]
+        more: dict[str, Any] = {}
         plans = ours(self.request.recipe)
         if half == OURS and row.form == FOLDED and row.method in plans:
-            recipe["plan"] = asdict(plans[row.method])
+            more["plan"] = asdict(plans[row.method])
+        return self.fingerprint(more)
+
+    def fingerprint(self, more: Mapping[str, Any]) -> str:
+        """Of version, weights, network and recipe, and of more facts."""
+        recipe = self.request.recipe.model_dump(mode="json")
+        del recipe["networks"], recipe["description"]
+        recipe |= more
         text = json.dumps([__version__, self.section.model, self.section.options, recipe])
         return hashlib.sha256(self.file.read_bytes() + text.encode()).hexdigest()
 

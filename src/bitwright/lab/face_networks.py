@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from bitwright.data.faces import FaceSet
 from bitwright.formats import parse_format
 from bitwright.formats.clustering import kmeans
+from bitwright.lab.face_plans import Contest, Plan, ours
 from bitwright.lab.face_recipe import FOLDED, FaceMatrixRecipe, Row
 from bitwright.models.exchange.files import load_model, save_model
 from bitwright.quant.policy import Policy
@@ -137,7 +137,8 @@ def make_plain(subject: Subject, row: Row) -> Made:
         return _searched(subject, subject.form(row.form), MODES[row.method], parity)
     if row.method == "hybrid":
         return _plain_hybrid(subject)
-    return _plain_clusters(subject, row.method.removeprefix("kmeans-"))
+    scope = row.method.removeprefix("kmeans-")
+    return clustered(subject, scope, getattr(subject.recipe.clusters, scope))
 
 
 def make_ours(subject: Subject, row: Row) -> Made:
@@ -274,8 +275,16 @@ def _tables(subject: Subject, scope: str) -> dict[str, str]:
     return {path: path for path in groups}
 
 
-def _plain_clusters(subject: Subject, scope: str) -> Made:
-    clusters = getattr(subject.recipe.clusters, scope)
+def table_fits(subject: Subject, scope: str, clusters: int) -> bool:
+    """Whether the tables of a scope have no more entries than there are parameters."""
+    tables = set(_tables(subject, scope).values())
+    layers = layers_of(subject.folded).values()
+    count = sum(p.numel() for layer in layers for p in layer.parameters(recurse=False))
+    return clusters * len(tables) <= count
+
+
+def clustered(subject: Subject, scope: str, clusters: int) -> Made:
+    """The folded network with plain k-means of a scope (``network``, ``group``, ``layer``)."""
     model, count, sets = cluster_parameters(subject.folded, clusters, _tables(subject, scope))
     rate = clustered_rate(count, clusters, sets)
     bits = (clusters - 1).bit_length()
@@ -328,116 +337,9 @@ def _quantized(subject: Subject, method: str) -> Made:
     )
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Formats (a recipe's ``quant`` section) and methods of post-training quantization."""
-
-    words: str
-    policy: dict[str, Any]
-    methods: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Contest:
-    """Plans of which the one is taken that changes embeddings of calibration images the least.
-
-    Attributes:
-        plans: by a short name.
-        methods: those that all are compared with.
-    """
-
-    plans: dict[str, Plan]
-    methods: tuple[str, ...]
-
-
 def _chosen(subject: Subject, contest: Contest) -> tuple[Plan, str]:
     """The best plan, and the errors in words. No picture of a person that is measured is seen."""
     policies = {name: Policy.from_dict(plan.policy) for name, plan in contest.plans.items()}
     found = choose_policy(subject.model, policies, subject.calibration, contest.methods)
     errors = ", ".join(f"{name} {100 * error:.3f} %" for name, error in found.errors.items())
     return contest.plans[found.best], f"; by errors of calibration embeddings: {errors}"
-
-
-#: All formats of 8 bits with 2 .. 5 exponent bits.
-MINIFLOATS = ("e5m2", "e4m3", "e3m4", "e2m5")
-
-
-def _minifloat_plan(name: str, methods: tuple[str, ...]) -> Plan:
-    return Plan(
-        f"{name} weights and features",
-        {
-            "input": "uint8",
-            "weight": {"format": name, "granularity": "per_channel", "scale": "mse"},
-            "activation": {"format": name, "scale": "max"},
-        },
-        methods,
-    )
-
-
-def ours(recipe: FaceMatrixRecipe) -> dict[str, Plan | Contest]:
-    """How this package makes each quantized row of the folded network."""
-    clusters = recipe.clusters
-    learned = ("fold", "calibrate", "gptq", "bias")
-    even = ("fold", "equalize", "calibrate", "gptq", "bias")
-    fitted = ("fold", "calibrate", "codebooks", "gptq", "bias")
-    floats = {"input": None, "activation": None}
-
-    def shared(scope: str, entries: int) -> dict[str, Any]:
-        return {"format": f"cb{entries}", "scope": scope, "granularity": "per_tensor"}
-
-    return {
-        "minifloat": Contest(
-            {name: _minifloat_plan(name, even) for name in MINIFLOATS},
-            ("fold", "equalize", "calibrate"),
-        ),
-        "e4m3": _minifloat_plan("e4m3", even),
-        "dfp": Plan(
-            "8 bits throughout, one power of two a tensor",
-            {
-                "input": "uint8",
-                "weight": {"format": "dfp8", "scale": "mse"},
-                "activation": {"format": "dfp8", "scale": "mse"},
-            },
-            even,
-        ),
-        "pow2": Plan(
-            f"2^k with {recipe.search.weight_exponent_bits} exponent bits, 8-bit features",
-            {
-                "input": "uint8",
-                "weight": {
-                    "format": f"po2_{1 + recipe.search.weight_exponent_bits}",
-                    "granularity": "per_channel",
-                },
-                "activation": {"format": "dfp8", "scale": "mse"},
-            },
-            learned,
-        ),
-        "kmeans-network": Plan(
-            f"one table of {clusters.network}; features float32",
-            {**floats, "weight": shared("network", clusters.network)},
-            even,
-        ),
-        "kmeans-group": Plan(
-            f"a table of {clusters.group} a group; features float32",
-            {**floats, "weight": shared("group", clusters.group)},
-            even,
-        ),
-        "kmeans-layer": Plan(
-            f"a table of {clusters.layer} int8 a layer, biases of 8 bits; features float32",
-            {
-                **floats,
-                "bias": "int8",
-                "weight": {"format": f"cb{clusters.layer}:int8", "granularity": "per_tensor"},
-            },
-            fitted,
-        ),
-        "hybrid": Plan(
-            f"a table of {clusters.layer} e4m3 a layer; features e4m3",
-            {
-                "input": "uint8",
-                "weight": {"format": f"cb{clusters.layer}:e4m3", "granularity": "per_tensor"},
-                "activation": {"format": "e4m3", "scale": "max"},
-            },
-            fitted,
-        ),
-    }
