@@ -14,7 +14,14 @@ from torch import Tensor, nn
 from bitwright.errors import DataError, ModelError
 from bitwright.models import build_model
 from bitwright.quant import Policy, apply
-from bitwright.quant.ptq import Group, fold_batch_norms, fold_groups, folding_of, measure_ranges
+from bitwright.quant.ptq import (
+    Group,
+    equalize,
+    fold_batch_norms,
+    fold_groups,
+    folding_of,
+    measure_ranges,
+)
 from bitwright.quant.ptq.folding import largest_difference
 
 
@@ -168,3 +175,26 @@ def test_ranges_refuse_bad_samples() -> None:
         measure_ranges(trained_digits(), torch.rand(4, 3, 8, 8))
     with pytest.raises(ModelError, match="no convolution"):
         measure_ranges(nn.Sequential(nn.ReLU()), torch.rand(4, 3))
+
+
+class LastAxis(nn.Module):
+    """A dense layer along the last axis of an image, whose outputs are no channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 6, 1)
+        self.fc = nn.Linear(6, 5)
+        self.norm = nn.BatchNorm2d(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.fc(torch.relu(self.conv(x))))
+
+
+def test_a_dense_layer_along_the_last_axis_is_no_product_of_channels() -> None:
+    model = enliven(LastAxis())
+    x = torch.randn(3, 4, 7, 6)  # the width equals the number of channels
+    folded = fold_batch_norms(model)
+    assert largest_difference(model, folded, x) < 1e-6
+    even, pairs = equalize(folded)
+    assert largest_difference(model, even, x) < 1e-6
+    assert not pairs

@@ -52,10 +52,13 @@ def find_pairs(model: nn.Module, example: Tensor | None = None) -> list[Pair]:
 
 def _follow(plan: Plan, start: fx.Node, first: Site) -> Pair | None:
     node, rectified, pooled, padded = start, 0, False, False
+    vector = first.kind is Kind.LINEAR
     while len(node.users) == 1:
         (node,) = node.users
         site = plan.sites[node]
         if site.kind in LAYERS:
+            if vector != (site.kind is Kind.LINEAR):
+                return None  # a dense layer along the last axis of an image mixes no channels
             layer = cast(Product, plan.modules[site.path])
             padded = padded or _pads(layer)
             return Pair(first.path, site.path, rectified > 0, pooled, padded)
@@ -65,9 +68,12 @@ def _follow(plan: Plan, start: fx.Node, first: Site) -> Pair | None:
             rectified += 1
         elif site.kind in (Kind.MAX_POOL, Kind.AVG_POOL):
             pooled = True
+            vector = vector or "mean" in str(node.target)  # mean over both axes leaves a vector
             padded = padded or (site.kind is Kind.AVG_POOL and _pads(plan.modules.get(site.path)))
         elif site.kind is Kind.PAD:
             padded = True
+        elif site.kind is Kind.FLATTEN:
+            vector = True
         elif site.kind not in PASSING or site.kind is Kind.REARRANGE:
             return None
     return None

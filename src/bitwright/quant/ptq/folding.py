@@ -219,6 +219,9 @@ def _product_before(plan: Plan, norm: fx.Node) -> fx.Node | None:
         node = plan.sites[node].operands[0]
     if plan.sites[node].kind not in LAYERS or len(node.users) != 1:
         return None
+    image = isinstance(plan.modules[str(norm.target)], nn.BatchNorm2d)
+    if image != (plan.sites[node].kind is Kind.CONV):
+        return None  # a dense layer along the last axis of an image: its outputs are no channels
     uses = [n for n in plan.graph.nodes if n.op == "call_module" and n.target == node.target]
     return node if len(uses) == 1 else None
 
