@@ -224,3 +224,9 @@ def test_configurations_that_are_not_understood(
         file.attrs["model_config"] = json.dumps(config)
     with pytest.raises(BitwrightError, match=words):
         load_keras(path)
+
+
+def test_groups_as_many_as_channels_of_a_group_are_no_depthwise_kernel(tmp_path: Path) -> None:
+    source = network_of(nn.Sequential(nn.Conv2d(4, 8, 3, groups=2)).eval(), (9, 9, 4))
+    save_keras(source, tmp_path / "grouped.h5")
+    assert equal(source, load_keras(tmp_path / "grouped.h5"), rename=True)

@@ -168,7 +168,8 @@ def _moved(layer: Layer, name: str, values: FloatArray, image: Size | None) -> F
             if values.ndim != 4:
                 return None
             height, width = values.shape[:2]
-            if groups == values.shape[2] > 1:
+            depthwise = layer.arrays[name].shape[1] == 1 < groups == values.shape[2]
+            if depthwise:  # Keras' Conv2D in groups has I / groups there, which can equal them
                 return values.transpose(2, 3, 0, 1).reshape(-1, 1, height, width)
             return values.transpose(3, 2, 0, 1)
         case Dense() if name == "weight":
