@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import yaml
 
 import bitwright
 from bitwright.cli import entry as cli
-from bitwright.errors import BitwrightError, ToolError
+from bitwright.errors import BitwrightError, RunError, ToolError
 from bitwright.recipe import load_recipe
 from bitwright.tools import ToolStatus
 
@@ -133,6 +134,26 @@ def test_a_bug_is_told_without_a_traceback(
     path = Path(place[1])
     assert "Traceback" in path.read_text()
     path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [("EACCES", 8), ("ENOSPC", 8), ("ENOTDIR", 8), ("ENOENT", cli.EXIT_BUG)]
+)
+def test_a_folder_that_cannot_be_written_is_no_bug(
+    number: str, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = getattr(errno, number)
+
+    def refused(*_: Any) -> None:
+        raise OSError(kind, os.strerror(kind), "results/x")
+
+    monkeypatch.setattr("bitwright.cli.listing.show_list", refused)
+    assert cli.run(["list", "models"]) == code
+    said = " ".join(capsys.readouterr().err.split())
+    place = re.search(r"report it with (\S+)", said)
+    if place is not None:
+        Path(place[1]).unlink()
+    assert "results/x" in said and ("--out" in said) == (code == RunError.exit_code)
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -14,11 +15,17 @@ from pathlib import Path
 import typer
 
 from bitwright.cli.output import Output
-from bitwright.errors import BitwrightError
+from bitwright.errors import BitwrightError, RunError
 
 EXIT_INTERRUPTED = 130
 EXIT_BUG = 70
 EXIT_USAGE = 2
+
+# What a disk or a folder of the user's says; a file that is missing would be a mistake of ours.
+_USERS_FILES = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT,
+    errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG,
+}  # fmt: skip
 
 # ClickException: click's own, or that of the copy inside newer versions of typer.
 _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
@@ -53,8 +60,18 @@ def run(arguments: list[str]) -> int:
         return 128 + signal.SIGPIPE
     except _UsageProblem as error:
         return _usage_error(error, output)
+    except OSError as error:
+        return _file_error(error, output) if error.errno in _USERS_FILES else _bug(error, output)
     except Exception as error:  # the last resort: a bug of ours, told without a wall of text
         return _bug(error, output)
+
+
+def _file_error(error: OSError, output: Output) -> int:
+    """A folder that cannot be written, a file in its way, a full disk."""
+    where = None if error.filename is None else str(error.filename)
+    hint = "a place that can be written has to be named (--out), with room on its disk"
+    output.error("RunError", error.strerror or str(error), where, hint, RunError.exit_code)
+    return RunError.exit_code
 
 
 def _usage_error(error: Exception, output: Output) -> int:
