@@ -28,7 +28,7 @@ from bitwright.data.face_protocols import OrlSplit, find_orl, orl_protocol
 from bitwright.data.faces import FacePreprocessing, load_orl
 from bitwright.lab.face_matrix import MatrixRequest, run_matrix
 from bitwright.lab.face_recipe import load_matrix
-from bitwright.lab.face_sweep import run_sweep
+from bitwright.lab.face_sweep import parse_entries, run_sweep
 from bitwright.models import build_model
 from bitwright.models.catalog import ModelSpec
 from bitwright.models.dlib_resnet import load_dlib_resnet
@@ -150,7 +150,8 @@ def matrix(args: argparse.Namespace) -> None:
 def sweep(args: argparse.Namespace) -> None:
     """K-means at 8 to 4096 entries for each scope; results go to docs/results."""
     request, _ = asked(args)
-    files = run_sweep(request, tell=lambda text: print(text, flush=True))
+    entries = parse_entries(args.entries)
+    files = run_sweep(request, entries, tell=lambda text: print(text, flush=True))
     published(files, "faces_clusters")
 
 
@@ -172,6 +173,7 @@ def main() -> None:
     verb.set_defaults(run=matrix)
     verb = verbs.add_parser("sweep", help=sweep.__doc__)
     verb.add_argument("--only", help="parts of network names, by commas")
+    verb.add_argument("--entries", default="all", help="table sizes by commas")
     verb.add_argument("--out", type=Path, default=ROOT / "runs" / "faces-matrix")
     verb.set_defaults(run=sweep)
     args = parser.parse_args()

@@ -189,8 +189,10 @@ def _write(request: MatrixRequest, points: Sequence[SweepPoint], margin: float) 
     best = best_of(points, margin)
     networks = dict.fromkeys(point.network for point in points)
     sections = [_section([p for p in points if p.network == name], best) for name in networks]
+    entries = tuple(dict.fromkeys(p.entries for p in points if p.scope != "float"))
+    sizes = "all" if entries == ENTRIES else ",".join(map(str, entries))
     words = {
-        "command": "bitwright formats matrix face-matrix --sweep all --weights FOLDER",
+        "command": f"bitwright formats matrix face-matrix --sweep {sizes} --weights FOLDER",
         "best": f"the highest parameter rate at most {margin:g} points below the float network on "
         "view 1; view 2 takes no part in the choice",
         "seconds": f"{sum(point.seconds for point in points):.0f}",
