@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from bitwright.data.face_protocols import synthetic_protocol
 from bitwright.errors import DataError, RecipeError
-from bitwright.lab.face_matrix import MatrixRequest, parse_halves, run_matrix
+from bitwright.lab.face_matrix import MatrixRequest, _frequent, parse_halves, run_matrix
 from bitwright.lab.face_networks import Subject, cluster_parameters, converted
 from bitwright.lab.face_recipe import METHODS, load_matrix, rows_of
 from bitwright.lab.face_sweep import ENTRIES, SweepPoint, best_of, parse_entries, run_sweep
@@ -232,3 +233,16 @@ def test_losses_and_significance():
     assert worse.p_value(reference) == pytest.approx(2 / 2**5)
     assert reference.p_value(reference) == 1.0
     assert Result.from_json(worse.to_json()) == worse
+
+
+def test_known_faces_of_lfw_are_none_that_are_measured(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(SMALL.replace("people: 4, each: 3", "people: 2, each: 2"), encoding="utf-8")
+    recipe = load_matrix(path)
+    protocol = synthetic_protocol()
+    known = _frequent(protocol, recipe)
+    rows = np.concatenate([protocol.view2.first, protocol.view2.second])
+    assert len(known.people) == 2
+    assert not {protocol.faces.keys[row] for row in rows} & set(known.keys)
+    with pytest.raises(DataError, match="view 2 does not use"):
+        _frequent(replace(protocol, view2=protocol.view1), recipe)

@@ -12,7 +12,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,15 +167,26 @@ class Pictures:
 
 
 def _frequent(protocol: FaceProtocol, recipe: FaceMatrixRecipe) -> FaceSet:
-    """People of view 1 with enough pictures; LFW's own habit is that they occur in view 2 too."""
-    faces, wanted = protocol.faces, recipe.identities
+    """People of view 1 with enough pictures that view 2 does not measure.
+
+    The two views of LFW share people (Huang et al. 2007), so persons recur, pictures do not.
+    """
+    wanted = recipe.identities
+    first, second = (
+        np.unique(np.concatenate([view.first, view.second]))
+        for view in (protocol.view1, protocol.view2)
+    )
+    rows = np.setdiff1d(first, second)
+    keys = tuple(protocol.faces.keys[row] for row in rows)
+    faces = replace(protocol.faces, data=protocol.faces.data.take(rows), keys=keys)
     counts = np.bincount(faces.data.labels, minlength=len(faces.people))
     order = [i for i in np.argsort(-counts, kind="stable") if counts[i] >= wanted.each]
     if len(order) < wanted.people:
         raise DataError(
-            f"only {len(order)} people have {wanted.each} pictures, {wanted.people} are asked for",
+            f"only {len(order)} people of view 1 have {wanted.each} pictures that view 2 does not "
+            f"use, {wanted.people} are asked for",
             where=protocol.name,
-            hint="lower identities.each in the recipe",
+            hint="lower identities.each or identities.people in the recipe",
         )
     return faces.of(faces.people[i] for i in order[: wanted.people])
 
@@ -336,11 +347,15 @@ def write_tables(
         "Left half: what Ristretto's public code and plain k-means do; right half: this package."
     )
     pairs = len(rows[0].right) if rows else 0
+    # The views of LFW share people; whom its user's networks have seen is not known here.
+    orl = recipe.protocol == "orl"
+    strangers = "people no network has seen" if orl else "view 2"
+    others = "other people" if orl else "view 1"
     words = {
         "command": "bitwright formats matrix face-matrix --weights FOLDER (networks: "
         "benchmarks/faces.py)",
-        "protocol": f"{recipe.protocol}: {pairs} pairs of people no network has seen, in "
-        f"{len(rows[0].folds) if rows else 0} folds; threshold from other people",
+        "protocol": f"{recipe.protocol}: {pairs} pairs of {strangers}, in "
+        f"{len(rows[0].folds) if rows else 0} folds; threshold from {others}",
         "preprocessing": json.dumps(recipe.cut.record()),
         "searches": f"top-1 of a classifier of {recipe.identities.people} known people, margin "
         f"{recipe.search.margin} points, parity {recipe.search.parity}",
