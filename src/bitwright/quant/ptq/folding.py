@@ -108,13 +108,14 @@ def fold_batch_norms(
 
     Args:
         model: a plain float module; its running statistics count, whatever mode it is in.
-        example: a batch; only needed where ``forward`` writes sizes as numbers.
+        example: a batch; with it, what comes out is compared with the model. Needed where
+            ``forward`` writes sizes as numbers.
         dense: case B as a full 1 x 1 convolution with zeros off the diagonal (N^2 + N numbers)
             instead of a depthwise one.
 
     Raises:
-        ModelError: it cannot be traced, holds NaN or infinity, or a batch norm has no running
-            statistics.
+        ModelError: it cannot be traced, holds NaN or infinity, a batch norm has no running
+            statistics, or the example shows that folding would change the function.
     """
     refuse_non_finite(model)
     copied = copy.deepcopy(model).eval()
@@ -156,7 +157,39 @@ def fold_batch_norms(
         after = earlier.parameters_after - sum(norm.saved for norm in norms)
         norms, before = [*earlier.norms, *norms], earlier.parameters_before
     result.meta[FOLDING] = Folding(tuple(norms), groups, statistics, before, after)
-    return result.eval()
+    result.eval()
+    if example is not None:
+        _check_function(model, result, example)
+    return result
+
+
+#: Largest relative difference that rounding to the weights' own type may leave.
+_ROUNDING = 1e-2
+
+
+@torch.no_grad()
+def _check_function(model: nn.Module, folded: fx.GraphModule, example: Tensor) -> None:
+    """`ModelError` where the folded model computes something else.
+
+    What an axis means is not in the graph: a ``BatchNorm1d`` behind a dense layer works on its
+    outputs in (N, C), but not in (N, C, L).
+    """
+    original = copy.deepcopy(model).eval()
+    try:
+        expected, got = original(example), folded(example)
+    except RuntimeError as error:
+        raise ModelError(
+            f"folding batch norm does not fit the model's shapes: {error}",
+            where="fold",
+            hint="BatchNorm1d is folded on (N, C) only; leave `fold` out",
+        ) from error
+    scale = float(expected.abs().max())
+    if float((expected - got).abs().max()) > _ROUNDING * max(scale, 1e-30):
+        raise ModelError(
+            "folding batch norm changes what the model computes",
+            where="fold",
+            hint="BatchNorm1d is folded on (N, C) only; leave `fold` out",
+        )
 
 
 def folding_of(model: nn.Module) -> Folding | None:
