@@ -15,7 +15,16 @@ from bitwright.models import build_model, list_models
 
 SHAPES = {"mlp": (8, 8, 1), "digits_cnn": (8, 8, 1), "cnv": (32, 32, 3)}
 #: Large ones, or no classifiers; they have tests of their own.
-APART = ("lfc", "resnet18_imagenet", "densenet121", "densenet201", "skynet")
+APART = (
+    "lfc",
+    "resnet18_imagenet",
+    "densenet121",
+    "densenet201",
+    "skynet",
+    "face_densenet",
+    "face_densenet10",
+    "face_densenet20",
+)
 
 
 def hidden(model: nn.Module) -> list[tuple[int, int]]:

@@ -102,7 +102,6 @@ def test_later_rules_win_field_by_field() -> None:
         ({"rules": ["x"]}, "quant.rules[0]", "mapping"),
         ({"rules": [{"format": "int4"}]}, "quant.rules[0].role", "needs a role"),
         ({"rules": [{"role": "wight"}]}, "quant.rules[0].role", "unknown value"),
-        ({"rules": [{"role": "bias", "format": "int8"}]}, "quant.rules[0].role", "bias"),
         ({"rules": [{"role": "grad_weight"}]}, "quant.rules[0].role", "low-precision training"),
         ({"rules": [{"role": "weight", "position": "middle"}]}, "quant.rules[0].position", "first"),
         ({"rules": [{"role": "weight", "layers": 3}]}, "quant.rules[0].layers", "text"),
