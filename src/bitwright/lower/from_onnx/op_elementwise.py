@@ -135,12 +135,18 @@ def _norm(low: Importer, node: OnnxNode) -> Value:
     return value.then("norm", *constants)
 
 
-def _is_whole(value: Value) -> bool:
-    """Whether only whole numbers can occur."""
+def _is_whole(low: Importer, value: Value) -> bool:
+    """Whether only whole numbers can occur: by the form of the value, or level by level."""
     form = value.affine()
-    if not value.edge or form is None:
+    if not value.edge:
         return False
-    return not any((part % 1).any() for part in form)
+    if form is not None:
+        return not any((part % 1).any() for part in form)
+    lo, hi = low.ends(value)
+    if value.pools or hi - lo >= MAX_TABLE:
+        return False
+    levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))
+    return not bool((value.reals(levels) % 1).any())
 
 
 def _simple(low: Importer, node: OnnxNode) -> Value:
@@ -150,7 +156,7 @@ def _simple(low: Importer, node: OnnxNode) -> Value:
             return value
         case "Cast":
             kind = cast(node, np.zeros(1)).dtype
-            if np.issubdtype(kind, np.integer) and not _is_whole(value):
+            if np.issubdtype(kind, np.integer) and not _is_whole(low, value):
                 raise node.error("casts real numbers to integers", "use a quantizer")
             return value
         case "Neg":
