@@ -127,3 +127,13 @@ def test_mcnemar_is_the_exact_binomial_test():
     assert compare_paired(reference, reference).p_value == 1.0
     with pytest.raises(DataError, match="14 pairs against 2"):
         compare_paired(variant, result([True, False]))
+
+
+def test_a_sweep_that_ends_too_early_says_so(caplog) -> None:
+    distances = np.array([3.0, 4.0, 20.0, 30.0])
+    matched = np.array([True, True, False, False])
+    choose_threshold(distances, matched, Sweep())
+    assert "sweep further" in caplog.text
+    caplog.clear()
+    assert choose_threshold(distances, matched, Sweep(hi=None))[1] == 1.0
+    assert not caplog.text

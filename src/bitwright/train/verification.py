@@ -8,6 +8,7 @@ et al. 2007): the mean accuracy of the folds and its standard error.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import comb, sqrt
@@ -27,6 +28,8 @@ _BATCH = 50
 _STEPS = 100
 _TWO = 2
 _TINY = 1e-9
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,13 @@ def choose_threshold(
     tried = sweep.thresholds(distances)
     right = ((distances[None] < tried[:, None]) == matched[None]).mean(axis=1)
     best = np.flatnonzero(right == right.max())
+    if sweep.hi is not None and len(tried) - 1 in best and distances.max() > tried[-1]:
+        _log.warning(
+            "the best threshold is the last one tried, %g, of distances up to %g: "
+            "sweep further (hi: null reaches as far as the distances)",
+            tried[-1],
+            distances.max(),
+        )
     if sweep.on_ties == "first":
         return float(tried[best[0]]), float(right.max())
     runs = np.split(best, np.flatnonzero(np.diff(best) > 1) + 1)
