@@ -34,6 +34,16 @@ def test_every_level_gives_the_same_integers(built: Path) -> None:
     assert all(mark <= depths[name] for name, mark in simulated.high_water.items())
 
 
+def test_sums_beyond_the_floats_of_onnx_do_not_stop_a_build(tmp_path: Path) -> None:
+    recipe = tiny_recipe(quant={"weight": "e5m10", "activation": "uint8"})
+    pipeline = Pipeline(recipe, tmp_path / "run")
+    pipeline.build(until="lower")
+    lowered = load_result(LowerResult, tmp_path / "run" / "03-lower")
+    assert "float32" in lowered.qonnx_refused and lowered.qonnx_images == 0
+    assert lowered.compared_images == 359, "the graph itself was compared"
+    assert not (tmp_path / "run" / "03-lower" / "model.onnx").exists()
+
+
 def test_the_page_is_whole_and_every_figure_has_a_source(built: Path) -> None:
     page = (built / "07-report" / "report.html").read_text()
     assert not re.search(r'(src|href)="(?!data:)', page), "nothing outside the file"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.errors import DataError, MismatchError
+from bitwright.errors import DataError, GraphError, MismatchError
 from bitwright.figures import Figure, Source
 from bitwright.files import atomic_write
 from bitwright.formats import parse_format
@@ -50,7 +50,7 @@ def lower(work: Workspace, context: StepContext) -> None:
     certificate = certify(graph)
     check(certificate, graph)
     atomic_write(context.folder / CERTIFICATE, certificate.to_json())
-    compared = _export(graph, inputs, context)
+    compared, refused = _export(graph, inputs, context)
     np.savez_compressed(context.folder / LEVELS, inputs=inputs, scores=scores, labels=labels)
     accuracy = float((labels[:, 0] == work.data.test.labels).mean())
     float_weights = sum(p.numel() for p in work.fresh_model().parameters())
@@ -62,6 +62,7 @@ def lower(work: Workspace, context: StepContext) -> None:
         compared_values=int(scores.size + labels.size),
         reference_images=min(REFERENCE_IMAGES, len(scores)),
         qonnx_images=compared,
+        qonnx_refused=refused,
         size_bits=size_bits,
         weight_bits=weight_bits,
         float_bits=32 * float_weights,
@@ -156,14 +157,23 @@ def _require_reference(graph: Graph, inputs: IntArray, scores: IntArray, labels:
             raise MismatchError("interpreter and executor disagree", where=f"edge {edge}")
 
 
-def _export(graph: Graph, inputs: IntArray, context: StepContext) -> int:
-    """Write the QONNX file; gives the number of real images on which QONNX's executor agreed."""
-    from bitwright.lower.export_qonnx import export_qonnx
+def _export(graph: Graph, inputs: IntArray, context: StepContext) -> tuple[int, str]:
+    """Write the QONNX file; gives the number of real images on which QONNX's executor agreed.
 
+    Sums too large for the floats of ONNX (wide minifloats and powers of two reach them) are a limit
+    of that file, not of the graph: there is no file then, and the reason comes back.
+    """
+    from bitwright.lower.export_qonnx import export_qonnx
+    from bitwright.lower.to_onnx.writer import check_exact
+
+    try:
+        check_exact(graph)
+    except GraphError as error:
+        return 0, str(error)
     context.progress("exporting QONNX and running it", 0, 0)
     feeds = {graph.inputs[0]: inputs[:QONNX_IMAGES]}
     export_qonnx(graph, context.folder / QONNX, feeds=feeds)
-    return min(QONNX_IMAGES, len(inputs))
+    return min(QONNX_IMAGES, len(inputs)), ""
 
 
 def _rows(certificate: Certificate) -> tuple[AccumulatorRow, ...]:

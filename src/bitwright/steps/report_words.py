@@ -82,7 +82,12 @@ def proof(found: Results) -> tuple[str, ...]:
     lines = [
         f"frozen torch model = integer graph: {lowered.compared_values:,} scores and labels of "
         f"{lowered.compared_images:,} images, every edge of {lowered.reference_images} of them",
-        f"integer graph = its QONNX file, run by QONNX's executor: {lowered.qonnx_images} images",
+        (
+            f"no QONNX file, so not compared with one: {lowered.qonnx_refused}"
+            if lowered.qonnx_refused
+            else "integer graph = its QONNX file, run by QONNX's executor: "
+            f"{lowered.qonnx_images} images"
+        ),
         f"no accumulator can overflow: {len(lowered.certificate)} certified, each worst case "
         "reached by an input that was executed",
     ]

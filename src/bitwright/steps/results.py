@@ -146,7 +146,8 @@ class LowerResult(Result):
         compared_images: test images on which graph, fast executor and torch gave equal scores.
         compared_values: scores compared on them.
         reference_images: of these, those on which the interpreter, too, agreed on every edge.
-        qonnx_images: test images on which QONNX's executor gave equal scores.
+        qonnx_images: test images on which QONNX's executor gave equal scores; 0 without a file.
+        qonnx_refused: why there is no QONNX file; empty if there is one.
         size_bits: all weights and thresholds as stored in hardware.
     """
 
@@ -161,6 +162,7 @@ class LowerResult(Result):
     float_bits: int
     layers: tuple[LayerFacts, ...]
     certificate: tuple[AccumulatorRow, ...]
+    qonnx_refused: str = ""
 
 
 class BlockRow(Result):
