@@ -71,7 +71,7 @@ def import_file(
 
     if simulate and target is None:
         raise RecipeError("simulating needs RTL", where="--simulate", hint="name a --target")
-    _check_place(out)
+    check_place(out)
     progress("importing", 0, 0)
     imported = load(
         path,
@@ -93,8 +93,8 @@ def import_file(
     return report
 
 
-def _check_place(out: Path) -> None:
-    """A folder of an earlier import is replaced, anything else is left alone."""
+def check_place(out: Path) -> None:
+    """`RunError` if a folder holds anything but an earlier import, which is replaced."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())) and not (out / REPORT).is_file():
         raise RunError(
             "is there already and was not made by `bitwright import`",

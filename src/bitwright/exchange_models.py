@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.errors import BitwrightError, MismatchError, RecipeError, RunError
-from bitwright.exchange import REPORT
+from bitwright.errors import BitwrightError, DataError, MismatchError, RecipeError, RunError
+from bitwright.exchange import REPORT, check_place
 from bitwright.files import atomic_write
 from bitwright.models.catalog import MODEL_FILES, ModelSpec
 
@@ -62,10 +62,11 @@ def import_model(  # each is one thing that a file may leave open
         DataError, ModelError: the file is damaged or cannot be understood; nothing is written.
         RunError: the folder holds something else.
     """
+    check_place(out)
+    _check_files(path, weights, model, input_shape)
     from bitwright.models.exchange.files import load_model, save_model
 
-    check_place(out)
-    if model is None:
+    if model is None or input_shape is None:
         loaded = load_model(
             path, weights=weights, input_shape=input_shape, output=output,
             ignore_extra=ignore_extra, build=_named_model,
@@ -82,24 +83,44 @@ def import_model(  # each is one thing that a file may leave open
     return report
 
 
-def check_place(out: Path) -> None:
-    """`RunError` if the folder holds anything but an earlier import."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not (out / REPORT).is_file():
-        raise RunError(
-            "is there already and was not made by `bitwright import`",
-            where=str(out),
-            hint="name another folder",
-        )
+def _check_files(
+    path: Path, weights: Path | None, model: str | None, input_shape: Shape | None
+) -> None:
+    """What is missing is said before torch is loaded, which takes seconds."""
+    if model is not None:
+        if input_shape is None:
+            raise RecipeError(
+                "a model by name needs the shape of its images",
+                where="--model",
+                hint="name it: --input-shape HxWxC",
+            )
+        files: tuple[Path, ...] = (path if weights is None else weights,)
+    else:
+        spec = ModelSpec(name=str(path), weights=weights)
+        if not spec.is_file:
+            raise RecipeError(
+                f"{path.name} is no model, only its weights",
+                where=str(path),
+                hint="say which model they belong to: --model NAME --input-shape HxWxC; files that "
+                f"hold a model end in {', '.join(MODEL_FILES)}",
+            )
+        files = spec.files
+    for file in files:
+        try:
+            with file.open("rb"):
+                pass
+        except OSError as error:
+            raise DataError(
+                f"cannot be read: {error.strerror}",
+                where=str(file),
+                hint="name the file with --weights" if file != path else "check the path",
+            ) from None
 
 
-def _into(name: str, weights: Path, input_shape: Shape | None, classes: int | None) -> LoadedModel:
+def _into(name: str, weights: Path, input_shape: Shape, classes: int | None) -> LoadedModel:
     from bitwright.models.exchange.files import LoadedModel, load_weights
     from bitwright.models.exchange.network import InputConvention
 
-    if input_shape is None:
-        raise RecipeError(
-            "a model by name needs the shape of its images", where="--model", hint="--input-shape"
-        )
     spec = ModelSpec(name=name)
     module = _named_model(spec, input_shape, classes)
     load_weights(module, weights, input_shape)

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bitwright.api import inspect_model
 from bitwright.cli import entry as cli
-from bitwright.cli.inspecting import parse_shape
+from bitwright.cli.options import parse_shape
 from bitwright.errors import RecipeError
 from bitwright.recipe import load_recipe
 

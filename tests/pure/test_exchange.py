@@ -4,15 +4,21 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.onnx_models import File
 
+import bitwright
 from bitwright.cli import entry as cli
 from bitwright.ir import INTEGER, load_graph
 from bitwright.lower.from_onnx import load
+
+SOURCE = Path(bitwright.__file__).parents[1]
 
 
 @pytest.fixture
@@ -51,6 +57,37 @@ def test_import_says_what_became_of_every_node(
     became = {row["op"]: row["became"] for row in report["nodes"]}
     assert became["Relu"] == "folded" and became["Add"].startswith("add ")
     assert report["steps_elsewhere_in_float32"] == 0 and report["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "advice"),
+    [
+        (["net.prototxt"], "net.prototxt: cannot be read", "check the path"),
+        (["there.prototxt"], "there.caffemodel: cannot be read", "--weights"),
+        (["there.pt"], "is no model, only its weights", "--model"),
+        (["there.pt", "--model", "mnist_cnn"], "needs the shape of its images", "--input-shape"),
+        (["net.pt", "--model", "x", "--input-shape", "2x2x1"], "net.pt: cannot be read", "path"),
+    ],
+)
+def test_what_is_missing_is_said_before_torch_is_loaded(
+    tmp_path: Path, arguments: list[str], message: str, advice: str
+) -> None:
+    for name in ("there.prototxt", "there.pt"):
+        (tmp_path / name).write_text("")
+    code = (
+        "import sys\n"
+        "from bitwright.cli import entry\n"
+        "code = entry.run(['import', *sys.argv[1:], '--out', 'out'])\n"
+        "sys.exit('torch was loaded' if 'torch' in sys.modules else code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True,
+        timeout=60, check=False, env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+    assert done.returncode in (2, 4), done.stderr
+    said, hint = done.stderr.splitlines()
+    assert message in said and advice in hint
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("kind", ["qonnx", "qdq", "artifact"])

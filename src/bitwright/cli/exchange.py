@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bitwright.cli.options import Json
+from bitwright.cli.options import Json, parse_shape
 from bitwright.cli.output import Output
-from bitwright.errors import RecipeError
 
 
 class Format(StrEnum):
@@ -32,62 +31,74 @@ class Layout(StrEnum):
     NHWC = "NHWC"
 
 
+File = Annotated[
+    Path,
+    typer.Argument(
+        help="A QONNX, QCDQ or QDQ file; or a float model: .prototxt (Caffe), .h5 or .keras, "
+        ".safetensors."
+    ),
+]
+Out = Annotated[
+    Path, typer.Option("--out", help="Folder for the graph or the model, and the report.")
+]
+InputType = Annotated[
+    str | None,
+    typer.Option(help="The input holds integers of this format, such as uint8 pixels."),
+]
+InputLayout = Annotated[
+    Layout | None, typer.Option(help="Layout of the input; found out if not given.")
+]
+Target = Annotated[
+    str | None, typer.Option(help="Also choose a folding for this target and write RTL.")
+]
+Simulate = Annotated[
+    int, typer.Option(min=0, help="Compare the RTL with the graph on random frames.")
+]
+ModelWeights = Annotated[
+    Path | None, typer.Option(help="Float models: the .caffemodel of a .prototxt.")
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(help="Float models: the zoo's name or module:function of these weights."),
+]
+Classes = Annotated[int | None, typer.Option(min=1, help="With --model: how many classes it has.")]
+ModelShape = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HxWxC", help="Float models: size of an image, if the file leaves it open."
+    ),
+]
+OutputLayer = Annotated[
+    str | None, typer.Option("--output", help="Float models: the layer to end at.")
+]
+IgnoreExtra = Annotated[
+    bool,
+    typer.Option("--ignore-extra", help="Caffe: layers that only the caffemodel has are fine."),
+]
+
+
 def import_(  # noqa: PLR0913, PLR0917 - one option each
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="A QONNX, QCDQ or QDQ file; or a float model: .prototxt (Caffe), .h5 or .keras, "
-            ".safetensors."
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder for the graph or the model, and the report.")
-    ],
-    input_type: Annotated[
-        str | None,
-        typer.Option(help="The input holds integers of this format, such as uint8 pixels."),
-    ] = None,
+    file: File,
+    out: Out,
+    input_type: InputType = None,
     input_scale: Annotated[float, typer.Option(help="Real value of the input's 1.")] = 1.0,
-    input_layout: Annotated[
-        Layout | None, typer.Option(help="Layout of the input; found out if not given.")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Also choose a folding for this target and write RTL.")
-    ] = None,
-    simulate: Annotated[
-        int, typer.Option(min=0, help="Compare the RTL with the graph on random frames.")
-    ] = 0,
-    weights: Annotated[
-        Path | None, typer.Option(help="Float models: the .caffemodel of a .prototxt.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Float models: the zoo's name or module:function of these weights."),
-    ] = None,
-    classes: Annotated[
-        int | None, typer.Option(min=1, help="With --model: how many classes it has.")
-    ] = None,
-    input_shape: Annotated[
-        str | None,
-        typer.Option(help="Float models: H,W,C of an image, if the file leaves it open."),
-    ] = None,
-    output_layer: Annotated[
-        str | None, typer.Option("--output", help="Float models: the layer to end at.")
-    ] = None,
-    ignore_extra: Annotated[
-        bool,
-        typer.Option("--ignore-extra", help="Caffe: layers that only the caffemodel has are fine."),
-    ] = False,
+    input_layout: InputLayout = None,
+    target: Target = None,
+    simulate: Simulate = 0,
+    weights: ModelWeights = None,
+    model: ModelName = None,
+    classes: Classes = None,
+    input_shape: ModelShape = None,
+    output_layer: OutputLayer = None,
+    ignore_extra: IgnoreExtra = False,
     json: Json = False,
 ) -> None:
     """Import a quantized ONNX file as an integer graph, or a float model of Caffe or Keras."""
     from bitwright.exchange import import_file
-    from bitwright.exchange_models import is_float_model
+    from bitwright.exchange_models import import_model, is_float_model
 
     output = Output(json)
     if is_float_model(file):
-        from bitwright.exchange_models import facts_of, import_model
-
         report = import_model(
             file,
             out,
@@ -98,7 +109,7 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
             output=output_layer,
             ignore_extra=ignore_extra,
         )
-        _show_float(output, file, out, report, facts_of(report))
+        _show_float(output, file, out, report)
         return
     with output.progress() as progress:
         report = import_file(
@@ -111,7 +122,11 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
             simulate=simulate,
             progress=progress,
         )
-    if json:
+    _show_graph(output, file, out, report)
+
+
+def _show_graph(output: Output, file: Path, out: Path, report: dict[str, Any]) -> None:
+    if output.json_wanted:
         output.value(report)
         return
     rows = [(row["name"], row["op"], row["from"], row["output"]) for row in report["layers"]]
@@ -124,22 +139,9 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
     output.say(f"wrote {out}; next: bitwright export {out} --format artifact --out FOLDER")
 
 
-def parse_shape(text: str | None) -> tuple[int, int, int] | None:
-    """``H,W,C`` as three numbers."""
-    if text is None:
-        return None
-    try:
-        height, width, channels = (int(part) for part in text.replace("x", ",").split(","))
-    except ValueError:
-        raise RecipeError(
-            f"{text!r} is no shape", where="--input-shape", hint="three numbers: H,W,C"
-        ) from None
-    if min(height, width, channels) < 1:
-        raise RecipeError(f"{text!r} has a side below 1", where="--input-shape")
-    return height, width, channels
+def _show_float(output: Output, file: Path, out: Path, report: dict[str, Any]) -> None:
+    from bitwright.exchange_models import facts_of
 
-
-def _show_float(output: Output, file: Path, out: Path, report: dict[str, Any], facts: str) -> None:
     if output.json_wanted:
         output.value(report)
         return
@@ -147,7 +149,7 @@ def _show_float(output: Output, file: Path, out: Path, report: dict[str, Any], f
     keys = ("name", "op", "from", "output", "parameters")
     if report["layers"]:
         output.table(file.name, columns, [tuple(row[k] for k in keys) for row in report["layers"]])
-    output.say(facts)
+    output.say(facts_of(report))
     output.say(f"wrote {out}; next: bitwright formats compare {out} --data NAME")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bitwright.cli.options import Json
+from bitwright.cli.options import DataName, Json, Shape, Subject, Weights, parse_shape
 from bitwright.cli.output import Output
 
 app = typer.Typer(
@@ -51,18 +51,8 @@ def show(
 
 @app.command()
 def compare(  # noqa: PLR0913, PLR0917 - one argument an option
-    subject: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|MODEL",
-            help="A run directory; a folder that `import` made; a model file (.prototxt, .h5, "
-            ".keras, .safetensors); a name of the zoo or package.module:factory with --weights.",
-        ),
-    ],
-    data: Annotated[
-        str | None,
-        typer.Option("--data", help="A data set by name, orl, or a folder of class folders."),
-    ] = None,
+    subject: Subject,
+    data: DataName = None,
     formats: Annotated[
         str | None,
         typer.Option(
@@ -84,12 +74,8 @@ def compare(  # noqa: PLR0913, PLR0917 - one argument an option
             help="naive, calibrated, equalized, gptq, adaround; or methods joined by +.",
         ),
     ] = "gptq",
-    weights: Annotated[
-        Path | None, typer.Option("--weights", help="Trained weights of a model that is named.")
-    ] = None,
-    input_shape: Annotated[
-        str | None, typer.Option("--input-shape", metavar="HxWxC", help="Size of an image.")
-    ] = None,
+    weights: Weights = None,
+    input_shape: Shape = None,
     images: Annotated[
         int, typer.Option("--images", help="Training images for calibration; no labels are used.")
     ] = 256,
@@ -101,7 +87,6 @@ def compare(  # noqa: PLR0913, PLR0917 - one argument an option
     json: Json = False,
 ) -> None:
     """Compare a trained network in many formats, without retraining: one table and one plot."""
-    from bitwright.cli.inspecting import parse_shape
     from bitwright.lab.compare import CompareRequest, run_compare
 
     output = Output(json)

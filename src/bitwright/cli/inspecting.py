@@ -3,20 +3,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bitwright.cli.options import Data, Json, resolve
+from bitwright.cli.options import Data, Json, parse_shape, resolve
 from bitwright.cli.output import Output
-from bitwright.errors import ModelError, RecipeError
+from bitwright.errors import ModelError
 
 if TYPE_CHECKING:
     from bitwright.steps.inspect_results import Inspection, NodeRow
-
-_MOST = 1 << 16
 
 
 def inspect(
@@ -64,25 +61,6 @@ def inspect(
         _show(output, found)
     if not found.is_convertible:
         raise typer.Exit(ModelError.exit_code)
-
-
-def parse_shape(text: str | None) -> tuple[int, int, int] | None:
-    """Height, width and channels of ``160x320x3`` or ``160,320,3``.
-
-    Raises:
-        RecipeError: it is none.
-    """
-    if text is None:
-        return None
-    parts = re.split(r"[x,]", text.strip().strip("()").replace(" ", "").lower())
-    sizes = [int(p) for p in parts if re.fullmatch(r"[0-9]{1,6}", p)]
-    if len(sizes) != len(parts) or len(sizes) != 3 or not 1 <= min(sizes) <= max(sizes) <= _MOST:
-        raise RecipeError(
-            f"{text!r} is no height x width x channels",
-            where="--input-shape",
-            hint=f"three numbers from 1 to {_MOST}, such as 160x320x3",
-        )
-    return sizes[0], sizes[1], sizes[2]
 
 
 def _show(output: Output, found: Inspection) -> None:

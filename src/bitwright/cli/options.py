@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,7 +38,29 @@ Assign = Annotated[
 TargetName = Annotated[
     str | None, typer.Option("--target", help="Hardware target, as --set hardware.target=NAME.")
 ]
+Subject = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|MODEL",
+        help="A run directory; a folder that `import` made; a model file (.prototxt, .h5, .keras, "
+        ".safetensors); a name of the zoo or package.module:factory with --weights.",
+    ),
+]
+DataName = Annotated[
+    str | None,
+    typer.Option("--data", help="A data set by name, orl, or a folder of class folders."),
+]
+Weights = Annotated[
+    Path | None, typer.Option("--weights", help="Trained weights of a model that is named.")
+]
+Shape = Annotated[
+    str | None, typer.Option("--input-shape", metavar="HxWxC", help="Size of an image.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on standard output.")]
+
+
+#: Pixels along a side at most.
+_MOST = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -88,3 +111,22 @@ def resolve(
     base = Path(str(header.get("recipe_dir", place)))
     recipe = load_recipe(place / "recipe.yaml", overrides, data_dir=data, base_dir=base)
     return Job(recipe, place)
+
+
+def parse_shape(text: str | None) -> tuple[int, int, int] | None:
+    """Height, width and channels of ``160x320x3`` or ``160,320,3``.
+
+    Raises:
+        RecipeError: it is none.
+    """
+    if text is None:
+        return None
+    parts = re.split(r"[x,]", text.strip().strip("()").replace(" ", "").lower())
+    sizes = [int(p) for p in parts if re.fullmatch(r"[0-9]{1,6}", p)]
+    if len(sizes) != len(parts) or len(sizes) != 3 or not 1 <= min(sizes) <= max(sizes) <= _MOST:
+        raise RecipeError(
+            f"{text!r} is no height x width x channels",
+            where="--input-shape",
+            hint=f"three numbers from 1 to {_MOST}, such as 160x320x3",
+        )
+    return sizes[0], sizes[1], sizes[2]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bitwright.cli.options import Json
+from bitwright.cli.options import DataName, Json, Shape, Subject, Weights, parse_shape
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
@@ -49,24 +49,6 @@ class Minimise(StrEnum):
     BOPS = "bops"
 
 
-Subject = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN|MODEL",
-        help="A run directory; a model file (.prototxt, .h5, .keras, .safetensors); a name of the "
-        "zoo or package.module:factory with --weights.",
-    ),
-]
-DataName = Annotated[
-    str | None,
-    typer.Option("--data", help="A data set by name, orl, or a folder of class folders."),
-]
-Weights = Annotated[
-    Path | None, typer.Option("--weights", help="Trained weights of a model that is named.")
-]
-Shape = Annotated[
-    str | None, typer.Option("--input-shape", metavar="HxWxC", help="Size of an image.")
-]
 MetricName = Annotated[
     Metric | None,
     typer.Option("--metric", help="By default top1; verification for networks of embeddings."),
@@ -109,7 +91,6 @@ def search(  # noqa: PLR0913, PLR0917 - one argument an option
     json: Json = False,
 ) -> None:
     """Find the format of every layer: the best network within a budget, as a policy."""
-    from bitwright.cli.inspecting import parse_shape
     from bitwright.lab.searching import SearchRequest, run_search
 
     output = Output(json)
@@ -205,7 +186,6 @@ def quantize(  # noqa: PLR0913, PLR0917 - one argument an option
     json: Json = False,
 ) -> None:
     """Halve the widths of groups of layers as long as the accuracy stays within the margin."""
-    from bitwright.cli.inspecting import parse_shape
     from bitwright.lab.searching import RistrettoRequest, run_ristretto
 
     output = Output(json)
