@@ -6,7 +6,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from bitwright.train.config import Augmentation, Distillation, TrainConfig
+from bitwright.train.config import (
+    Augmentation,
+    Distillation,
+    PeerTraining,
+    Phases,
+    TrainConfig,
+)
 from bitwright.train.records import (
     EpochMetrics,
     FitResult,
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from bitwright.train.evaluation import Evaluation, evaluate
     from bitwright.train.loop import fit
     from bitwright.train.loss import cross_entropy, distillation_loss
+    from bitwright.train.study import PhaseResult, study
     from bitwright.train.transforms import augment, to_real
 
 __all__ = [
@@ -35,6 +42,9 @@ __all__ = [
     "Evaluation",
     "FitResult",
     "OnProgress",
+    "PeerTraining",
+    "PhaseResult",
+    "Phases",
     "TrainConfig",
     "TrainProgress",
     "augment",
@@ -47,12 +57,14 @@ __all__ = [
     "read_metrics",
     "save_checkpoint",
     "save_weights",
+    "study",
     "to_real",
     "write_metrics",
 ]
 
 _LAZY = {
     "Evaluation": "evaluation",
+    "PhaseResult": "study",
     "augment": "transforms",
     "cross_entropy": "loss",
     "distillation_loss": "loss",
@@ -62,6 +74,7 @@ _LAZY = {
     "load_weights": "checkpoint",
     "save_checkpoint": "checkpoint",
     "save_weights": "checkpoint",
+    "study": "study",
     "to_real": "transforms",
 }
 

@@ -34,7 +34,7 @@ from bitwright.train.records import (
     TrainProgress,
 )
 from bitwright.train.schedule import lr_factor
-from bitwright.train.state import CHECKPOINT, Best, Run, restore, save
+from bitwright.train.state import CHECKPOINT, Best, Learner, Run, restore, save
 from bitwright.train.transforms import augment, to_real
 
 _log = logging.getLogger(__name__)
@@ -51,9 +51,10 @@ def fit(
     run_dir: str | Path,
     resume: bool = True,
     teacher: nn.Module | None = None,
+    peer: nn.Module | None = None,
     on_progress: OnProgress | None = None,
 ) -> FitResult:
-    """Train a model in place.
+    """Train a model in place, and with a peer that one too.
 
     Writes ``checkpoint.pt`` (after every epoch), ``metrics.jsonl`` and ``tensorboard/`` under
     ``run_dir``. Prints nothing. The caller's random state is left as it was.
@@ -64,24 +65,23 @@ def fit(
         config: the settings.
         run_dir: folder of this run, made if missing.
         resume: go on from ``checkpoint.pt`` if there is one; False starts anew.
-        teacher: model whose scores are learned too, as ``config.distillation`` says.
+        teacher: frozen model whose scores are learned too, as ``config.distillation`` says.
+        peer: a second model that learns at the same time, as ``config.peer`` says: each learns
+            from the labels and from the other's scores (Zhang et al. 2018, deep mutual learning).
+            It ends with its last weights, whatever is kept of ``model``.
         on_progress: called a few times a second and after every epoch.
 
     Raises:
-        RecipeError: distillation without a teacher, or a device that is not there.
+        RecipeError: distillation without a teacher or peer, a peer without distillation, or a
+            device that is not there.
         RunError: the checkpoint was written with other settings.
         DataError: the checkpoint is corrupt, or the disk is full.
         ModelError: the checkpoint belongs to another model, or the loss is no finite number.
     """
-    if config.distillation is not None and teacher is None:
-        raise RecipeError(
-            "distillation is asked for, but there is no teacher",
-            where="distillation",
-            hint="name a teacher model or remove the distillation settings",
-        )
+    _check_roles(config, teacher, peer)
     folder = Path(run_dir)
     with _deterministic(config):
-        run = _start(model, splits, config, folder, teacher, on_progress)
+        run = _start(model, splits, config, folder, teacher, peer, on_progress)
         first = restore(run) if resume else 0
         try:
             for epoch in range(first, config.epochs):
@@ -89,6 +89,21 @@ def fit(
         finally:
             _close_loggers(run)
         return _finish(run, first)
+
+
+def _check_roles(config: TrainConfig, teacher: nn.Module | None, peer: nn.Module | None) -> None:
+    if config.distillation is not None and teacher is None and peer is None:
+        raise RecipeError(
+            "distillation is asked for, but there is no teacher",
+            where="distillation",
+            hint="name a teacher model or remove the distillation settings",
+        )
+    if peer is not None and (config.distillation is None or teacher is not None):
+        raise RecipeError(
+            "a peer learns from scores and gives its own: it needs distillation, and no teacher",
+            where="distillation",
+            hint="give distillation settings, and either a teacher or a peer",
+        )
 
 
 @contextmanager
@@ -116,6 +131,7 @@ def _start(
     config: TrainConfig,
     folder: Path,
     teacher: nn.Module | None,
+    peer: nn.Module | None,
     on_progress: OnProgress | None,
 ) -> Run:
     logger = TensorBoardLogger(root_dir=folder, name="", version="tensorboard")
@@ -127,7 +143,9 @@ def _start(
             where="device",
             hint="use 'cpu' or 'auto'",
         ) from error
-    forward, optimizer = fabric.setup(model, _optimizer(model, config))
+    learners = [_learner(fabric, "student", model, config)]
+    if peer is not None:
+        learners.append(_learner(fabric, "peer", peer, config.for_peer()))
     if teacher is not None:
         teacher = teacher.to(fabric.device).eval()
     return Run(
@@ -135,9 +153,7 @@ def _start(
         splits,
         folder,
         fabric,
-        model,
-        forward,
-        optimizer,
+        tuple(learners),
         teacher,
         on_device(splits.train, fabric.device),
         on_device(splits.validation, fabric.device),
@@ -145,6 +161,11 @@ def _start(
         Best(),
         [],
     )
+
+
+def _learner(fabric: Fabric, name: str, model: nn.Module, config: TrainConfig) -> Learner:
+    forward, optimizer = fabric.setup(model, _optimizer(model, config))
+    return Learner(name, config, model, forward, optimizer)
 
 
 def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -180,7 +201,7 @@ def _epoch(run: Run, epoch: int) -> None:
     measured = _validate(run)
     entry = EpochMetrics(
         epoch=epoch + 1,
-        lr=run.optimizer.param_groups[0]["lr"],
+        lr=run.student.optimizer.param_groups[0]["lr"],
         train_loss=loss,
         train_accuracy=accuracy,
         validation_loss=measured.loss,
@@ -189,7 +210,8 @@ def _epoch(run: Run, epoch: int) -> None:
     )
     run.history.append(entry)
     if run.config.keep == "last" or run.best.beaten_by(measured.accuracy, measured.loss):
-        state = {name: value.detach().clone() for name, value in run.model.state_dict().items()}
+        kept = run.student.model.state_dict()
+        state = {name: value.detach().clone() for name, value in kept.items()}
         run.best = Best(epoch + 1, measured.accuracy, measured.loss, state)
     save(run, epoch + 1)
     _log_scalars(run, entry)
@@ -221,15 +243,17 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
     images, labels = run.training
     generator = torch.Generator().manual_seed(run.config.seed * _EPOCH_STRIDE + epoch)
     order = torch.randperm(len(labels), generator=generator).to(labels.device)
-    run.forward.train()
+    for learner in run.learners:
+        learner.forward.train()
     total_loss = torch.zeros((), dtype=torch.float64, device=labels.device)
     total_right = torch.zeros((), dtype=torch.int64, device=labels.device)
     next_report = time.perf_counter() + _PROGRESS_SECONDS
     for batch in range(run.batches):
         chosen = order[batch * run.batch_size : (batch + 1) * run.batch_size]
         factor = lr_factor(run.config, epoch * run.batches + batch, run.batches)
-        for group in run.optimizer.param_groups:
-            group["lr"] = run.config.lr * factor
+        for learner in run.learners:
+            for group in learner.optimizer.param_groups:
+                group["lr"] = learner.config.lr * factor
         reals = to_real(images[chosen], run.splits.scale)
         if not run.config.augmentation.is_none:
             reals = augment(reals, run.config.augmentation, generator)
@@ -246,33 +270,51 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
 
 
 def _step(run: Run, reals: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """One update; gives the loss and the number of right predictions."""
-    config = run.config
-    run.optimizer.zero_grad(set_to_none=True)
-    scores = run.forward(reals)
-    if config.distillation is not None and run.teacher is not None:
-        with torch.no_grad():
-            teacher_scores = run.teacher(reals)
-        loss = distillation_loss(
-            scores,
-            teacher_scores,
-            labels,
-            alpha=config.distillation.alpha,
-            temperature=config.distillation.temperature,
-            label_smoothing=config.label_smoothing,
-        )
-    else:
-        loss = cross_entropy(scores, labels, config.label_smoothing)
-    run.fabric.backward(loss)
-    if config.clip_norm is not None:
-        run.fabric.clip_gradients(run.forward, run.optimizer, max_norm=config.clip_norm)
-    run.optimizer.step()
-    return loss.detach(), (scores.detach().argmax(dim=1) == labels).sum()
+    """One update of every learner; gives the student's loss and number of right predictions."""
+    for learner in run.learners:
+        learner.optimizer.zero_grad(set_to_none=True)
+    scores = [learner.forward(reals) for learner in run.learners]
+    losses = [
+        _loss(learner.config, own, labels, _wanted(run, reals, scores, index))
+        for index, (learner, own) in enumerate(zip(run.learners, scores, strict=True))
+    ]
+    for learner, loss in zip(run.learners, losses, strict=True):
+        run.fabric.backward(loss)
+        if learner.config.clip_norm is not None:
+            norm = learner.config.clip_norm
+            run.fabric.clip_gradients(learner.forward, learner.optimizer, max_norm=norm)
+    for learner in run.learners:
+        learner.optimizer.step()
+    return losses[0].detach(), (scores[0].detach().argmax(dim=1) == labels).sum()
+
+
+def _wanted(run: Run, reals: Tensor, scores: list[Tensor], index: int) -> Tensor | None:
+    """The scores that a learner learns from: its peer's, as they are, or the teacher's."""
+    if len(scores) > 1:
+        return scores[1 - index].detach()
+    if run.teacher is None or run.config.distillation is None:
+        return None
+    with torch.no_grad():
+        found: Tensor = run.teacher(reals)
+    return found
+
+
+def _loss(config: TrainConfig, scores: Tensor, labels: Tensor, wanted: Tensor | None) -> Tensor:
+    if config.distillation is None or wanted is None:
+        return cross_entropy(scores, labels, config.label_smoothing)
+    return distillation_loss(
+        scores,
+        wanted,
+        labels,
+        alpha=config.distillation.alpha,
+        temperature=config.distillation.temperature,
+        label_smoothing=config.label_smoothing,
+    )
 
 
 def _validate(run: Run) -> Evaluation:
     images, labels = run.validation
-    scores = score_images(run.model, images, run.splits.scale, _EVALUATION_BATCH).cpu()
+    scores = score_images(run.student.model, images, run.splits.scale, _EVALUATION_BATCH).cpu()
     return summarise(scores, labels.cpu(), run.splits.num_classes)
 
 
@@ -285,8 +327,9 @@ def _progress(run: Run, epoch: int, batch: int, loss: float, accuracy: float) ->
 def _finish(run: Run, first: int) -> FitResult:
     """Put the kept weights into the model and bring it back to the CPU."""
     if run.best.state:
-        load_state(run.model, run.best.state, str(run.folder / CHECKPOINT))
-    run.model.to("cpu").eval()
+        load_state(run.student.model, run.best.state, str(run.folder / CHECKPOINT))
+    for learner in run.learners:
+        learner.model.to("cpu").eval()
     accuracy = run.best.accuracy if run.history else _validate_cpu(run)
     return FitResult(tuple(run.history), run.best.epoch, accuracy, first)
 

@@ -19,8 +19,8 @@ from bitwright.train.records import EpochMetrics, OnProgress, write_metrics
 
 CHECKPOINT = "checkpoint.pt"
 METRICS = "metrics.jsonl"
-_SCHEMA = 1
-_FIELDS = ("schema", "config", "epoch", "model", "optimizer", "rng", "best", "history")
+_SCHEMA = 2
+_FIELDS = ("schema", "config", "epoch", "learners", "rng", "best", "history")
 
 
 @dataclass
@@ -37,22 +37,48 @@ class Best:
 
 
 @dataclass
+class Learner:
+    """One network in training.
+
+    Attributes:
+        name: ``student`` or ``peer``.
+        config: its own settings.
+        model: the network as the caller knows it.
+        forward: the same as Fabric runs it.
+        optimizer: of its parameters.
+    """
+
+    name: str
+    config: TrainConfig
+    model: nn.Module
+    forward: Any
+    optimizer: Any
+
+
+@dataclass
 class Run:
-    """Everything that one run carries from epoch to epoch."""
+    """Everything that one run carries from epoch to epoch.
+
+    Attributes:
+        learners: the student, and in a co-study its peer.
+        teacher: learns no more; None without one.
+    """
 
     config: TrainConfig
     splits: DataSplits
     folder: Path
     fabric: Fabric
-    model: nn.Module
-    forward: Any
-    optimizer: Any
+    learners: tuple[Learner, ...]
     teacher: nn.Module | None
     training: tuple[Tensor, Tensor]
     validation: tuple[Tensor, Tensor]
     on_progress: OnProgress | None
     best: Best
     history: list[EpochMetrics]
+
+    @property
+    def student(self) -> Learner:
+        return self.learners[0]
 
     @property
     def batch_size(self) -> int:
@@ -72,8 +98,13 @@ def save(run: Run, epochs_done: int) -> None:
         "schema": _SCHEMA,
         "config": run.config.model_dump_json(),
         "epoch": epochs_done,
-        "model": run.model.state_dict(),
-        "optimizer": run.optimizer.state_dict(),
+        "learners": {
+            learner.name: {
+                "model": learner.model.state_dict(),
+                "optimizer": learner.optimizer.state_dict(),
+            }
+            for learner in run.learners
+        },
         "rng": rng,
         "best": asdict(run.best),
         "history": [asdict(entry) for entry in run.history],
@@ -90,8 +121,10 @@ def restore(run: Run) -> int:
     content = load_checkpoint(path, fields=_FIELDS)
     try:
         _check_settings(run, content, path)
-        load_state(run.model, content["model"], str(path))
-        run.optimizer.load_state_dict(content["optimizer"])
+        for learner in run.learners:
+            state = content["learners"][learner.name]
+            load_state(learner.model, state["model"], str(path))
+            learner.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(content["rng"]["cpu"])
         if "cuda" in content["rng"] and run.fabric.device.type == "cuda":
             torch.cuda.set_rng_state(content["rng"]["cuda"], run.fabric.device)
