@@ -8,6 +8,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests import join_networks as nets
 from tests.ptq_networks import calibration, enliven, scored, trained_digits
 from torch import nn
@@ -28,7 +30,7 @@ from bitwright.quant.ptq import (
     post_training_quantize,
 )
 from bitwright.quant.ptq.bias_correction import rectified_mean
-from bitwright.quant.ptq.feedback import ColumnOrder, error_feedback
+from bitwright.quant.ptq.feedback import ColumnOrder, error_feedback, fed_or_rounded
 from bitwright.quant.ptq.folding import ChannelStatistics, largest_difference
 from bitwright.quant.rounding_torch import quantize_ratio
 
@@ -84,6 +86,34 @@ def test_feedback_beats_rounding_each_weight_alone(name: str, order: ColumnOrder
         fed += missed(weights, rounded, hessian)
         alone += missed(weights, nearest(weights, steps), hessian)
     assert fed < 0.9 * alone
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    inputs=st.integers(1, 12),
+    name=st.sampled_from(["int2", "int3", "e2m1", "po2_4", "po2_4<zero>", "ternary", "bipolar"]),
+    order=st.sampled_from(list(ColumnOrder)),
+    step=st.floats(0.05, 2.0),
+)
+def test_no_row_is_worse_than_rounded_to_nearest(
+    seed: int, inputs: int, name: str, order: ColumnOrder, step: float
+) -> None:
+    weights, hessian = problem(seed, inputs, rows=40)
+    chosen = parse_format(name)
+    steps = torch.full_like(weights, step)
+
+    def nearest(values: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        return quantize_ratio(values / step, chosen) * step
+
+    values, errors = fed_or_rounded(weights, hessian, steps, nearest, order=order)
+    assert chosen.contains((values / steps).round().long().numpy()).all()
+    alone = nearest(weights, steps)
+    for row in range(40):
+        one = slice(row, row + 1)
+        kept = missed(weights[:, one], values[:, one], hessian)
+        assert kept <= missed(weights[:, one], alone[:, one], hessian) * (1 + 1e-9)
+        assert math.isclose(kept, float(errors[0, row]), rel_tol=1e-9, abs_tol=1e-12)
 
 
 def test_independent_inputs_leave_nothing_to_make_up_for() -> None:

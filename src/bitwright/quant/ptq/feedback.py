@@ -6,11 +6,11 @@ of a layer's squared output error is the second moment of its inputs. Rounding i
 level of any format, so the method serves integers, powers of two, codebooks and small floats
 alike.
 
-Three additions: the inputs are those of the quantized network, and the target is first fitted to
+Four additions: the inputs are those of the quantized network, and the target is first fitted to
 them by least squares, so that a layer also makes up for what the layers before it did (as GPFQ
 does, Zhang et al. 2023); where the bias is corrected afterwards, moments are taken about the mean;
-and several scales are tried, for each the whole feedback, the one with the smallest output error
-is kept.
+several scales are tried, for each the whole feedback, the one with the smallest output error is
+kept; and a row that plain rounding serves better is rounded.
 """
 
 from __future__ import annotations
@@ -89,19 +89,21 @@ class Gptq:
     def _best(
         self, view: LayerView, lattices: list[Lattice], target: Tensor, hessian: Tensor
     ) -> tuple[Lattice, Tensor]:
-        """The scale, one a channel where there may be one, whose feedback errs least."""
+        """The scale, one a channel where there may be one, with which the output errs least."""
         groups, rows, _ = target.shape
         shape = view.layer.weight.shape
         steps = [as_matrix(view.layer, item.steps.expand(shape)) for item in lattices]
-        values = error_feedback(
+        values, errors = fed_or_rounded(
             target.repeat(1, len(lattices), 1),
-            _damped(hessian, self.damping),
+            hessian,
             torch.cat(steps, dim=1),
             lattices[0].nearest,
-            self.order,
-        ).reshape(groups, len(lattices), rows, -1)
-        miss = values - target[:, None]
-        errors = torch.einsum("gcrk,gkl,gcrl->cgr", miss, hessian, miss).reshape(len(lattices), -1)
+            order=self.order,
+            damping=self.damping,
+        )
+        values = values.reshape(groups, len(lattices), rows, -1)
+        errors = errors.reshape(groups, len(lattices), rows).transpose(0, 1)
+        errors = errors.reshape(len(lattices), -1)
         if lattices[0].spec.granularity is Granularity.PER_CHANNEL:
             chosen = errors.argmin(dim=0)
         else:
@@ -113,6 +115,41 @@ class Gptq:
         if lattices[0].unit.numel() == 1:
             unit = unit[:1]
         return with_unit(lattices[0], unit), picked[chosen, places]
+
+
+def fed_or_rounded(
+    target: Tensor,
+    hessian: Tensor,
+    steps: Tensor,
+    nearest: Nearest,
+    *,
+    order: ColumnOrder = ColumnOrder.IMPORTANCE,
+    damping: float = 0.01,
+) -> tuple[Tensor, Tensor]:
+    """Every row by error feedback, or rounded to nearest where that errs less.
+
+    Feedback is greedy: with few weights a row, or coarse levels far apart, what it moves to the
+    last weights may no longer fit there.
+
+    Args:
+        target: (G, R, K) float64.
+        hessian: (G, K, K) symmetric; damped for the feedback, as it is for the errors.
+        steps, nearest, order: see `error_feedback`.
+        damping: added to the diagonal, as a share of its mean.
+
+    Returns:
+        (G, R, K) representable values, and (G, R) the squared error of the output with each.
+    """
+    fed = error_feedback(target, _damped(hessian, damping), steps, nearest, order)
+    rounded = nearest(target, steps)
+    errors, alone = _missed(fed - target, hessian), _missed(rounded - target, hessian)
+    values = torch.where((alone < errors)[:, :, None], rounded, fed)
+    return values, torch.minimum(alone, errors)
+
+
+def _missed(miss: Tensor, hessian: Tensor) -> Tensor:
+    """(G, R): ``m H m`` of each row."""
+    return ((miss @ hessian) * miss).sum(dim=2)
 
 
 def _matched(weight: Tensor, found: Moments, damping: float, share: float) -> Tensor:
