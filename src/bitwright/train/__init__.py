@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bitwright.train.evaluation import Evaluation, evaluate
     from bitwright.train.loop import fit
     from bitwright.train.loss import cross_entropy, distillation_loss
-    from bitwright.train.study import PhaseResult, study
+    from bitwright.train.phases import PhaseResult, study
     from bitwright.train.transforms import augment, to_real
 
 __all__ = [
@@ -64,7 +64,7 @@ __all__ = [
 
 _LAZY = {
     "Evaluation": "evaluation",
-    "PhaseResult": "study",
+    "PhaseResult": "phases",
     "augment": "transforms",
     "cross_entropy": "loss",
     "distillation_loss": "loss",
@@ -74,7 +74,7 @@ _LAZY = {
     "load_weights": "checkpoint",
     "save_checkpoint": "checkpoint",
     "save_weights": "checkpoint",
-    "study": "study",
+    "study": "phases",
     "to_real": "transforms",
 }
 

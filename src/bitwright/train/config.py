@@ -6,19 +6,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 _Share = Annotated[float, Field(ge=0.0, le=1.0)]
+_GAMMA = 0.1  # of schedules that drop, where a recipe names none
 
 
 class Augmentation(BaseModel):
-    """Random changes to training images, drawn anew for each image and epoch.
+    """Random changes to training images, drawn anew for each image and epoch, in this order.
 
     Attributes:
         shift: largest move in pixels along each axis; what comes in is zero (pad and crop).
         flip: mirror left and right, for half of the images.
-        rotate: largest turn in degrees.
-        zoom: largest change of size, as a share: 0.1 is 90 % to 110 %.
+        rotate: largest turn in degrees, either way.
+        zoom: largest change of size, as a share: 0.1 is 90 % to 110 %; done along with the turn.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -33,18 +34,69 @@ class Augmentation(BaseModel):
         return not (self.shift or self.flip or self.rotate or self.zoom)
 
 
+class FeaturePair(BaseModel):
+    """A layer of the student that learns from a layer of the teacher.
+
+    Attributes:
+        kind: how the two outputs are compared. ``hint``: the student's, through a 1 x 1
+            convolution (or a matrix, for vectors) that is trained along and thrown away, against
+            the teacher's (Romero et al. 2015, FitNets); ``attention``: where both look, whatever
+            their channels mean (Zagoruyko and Komodakis 2017); ``embedding``: as they are, for
+            outputs of the same shape.
+        student, teacher: paths of the layers, as ``named_modules()`` gives them; a path of the
+            float student holds for the quantized one too.
+        weight: of this part beside the loss on labels and scores.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["hint", "attention", "embedding"]
+    student: Annotated[str, Field(min_length=1)]
+    teacher: Annotated[str, Field(min_length=1)]
+    weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
+
+
 class Distillation(BaseModel):
     """Learning from a teacher's scores beside the labels (Hinton et al. 2015).
 
     Attributes:
-        alpha: weight of the teacher's part of the loss; the labels get 1 - alpha.
+        alpha: weight of the teacher's part of the loss; the labels get 1 - alpha. With 1 no label
+            is looked at, so images without labels do.
         temperature: softens both score vectors.
+        form: of the teacher's part: ``kl`` (divergence from the teacher's probabilities) or ``ce``
+            (cross entropy with them). They differ by the entropy of the teacher's probabilities,
+            which no weight of the student changes: their gradients are equal.
+        reduction: ``batchmean`` sums over classes and averages over images, as the formula says;
+            ``mean`` averages over both, as a widely used public implementation of Hinton's loss
+            does, which makes the teacher's part smaller by the number of classes.
+        outputs: ``fresh``: the teacher sees each batch as the student does. ``cached``: its scores
+            are computed once, for the images as they are; refused together with augmentation,
+            as the student then sees other images. ``cached_plain``: as ``cached``, and with
+            augmentation the scores of the unchanged image hold for the changed one.
+        features: layers that learn from layers, beside the scores.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     alpha: _Share = 0.5
     temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 4.0
+    form: Literal["kl", "ce"] = "kl"
+    reduction: Literal["batchmean", "mean"] = "batchmean"
+    outputs: Literal["fresh", "cached", "cached_plain"] = "fresh"
+    features: tuple[FeaturePair, ...] = ()
+
+    @property
+    def is_cached(self) -> bool:
+        return self.outputs != "fresh"
+
+    @model_validator(mode="after")
+    def _features_need_the_teacher(self) -> Distillation:
+        if self.is_cached and self.features:
+            raise ValueError(
+                f"outputs: {self.outputs} keeps the teacher's scores alone; "
+                "features need outputs: fresh"
+            )
+        return self
 
 
 class PeerTraining(BaseModel):
@@ -52,15 +104,16 @@ class PeerTraining(BaseModel):
 
     Attributes:
         lr: highest learning rate; it follows the first network's schedule and warm-up.
-        optimizer, momentum, weight_decay: as in `TrainConfig`.
+        optimizer, momentum, nesterov, weight_decay: as in `TrainConfig`.
         distillation: how much it learns from the first network's scores.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     lr: Annotated[float, Field(gt=0.0, le=100.0)] | None = None
-    optimizer: Literal["sgd", "adam", "adamw"] | None = None
+    optimizer: Literal["sgd", "asgd", "adam", "adamw"] | None = None
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    nesterov: bool | None = None
     weight_decay: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     distillation: Distillation | None = None
 
@@ -72,17 +125,31 @@ class TrainConfig(BaseModel):
         epochs: passes over the training images; 0 trains nothing.
         batch_size: images a step; an incomplete last batch is left out.
         lr: highest learning rate.
-        optimizer: ``sgd`` (Nesterov momentum), ``adam`` or ``adamw``.
+        optimizer: ``sgd``, ``asgd`` (averaged SGD), ``adam`` or ``adamw``.
         momentum: of ``sgd``.
-        weight_decay: on the weights of convolutions and matrices only, never on batch norm,
-            biases or scales.
-        schedule: of the learning rate, stepped every batch: ``constant``; ``step`` (times ``gamma``
-            at each milestone); ``cosine``; ``onecycle`` (linear up, cosine down to nothing).
-        warmup: epochs of linear rise before the schedule (share of the run for ``onecycle`` when
-            0 is 0.3).
-        milestones: for ``step``, shares of the run.
-        gamma: for ``step``, the factor at each milestone.
+        nesterov: of ``sgd``: the gradient is taken ahead (Sutskever et al. 2013); without momentum
+            there is nothing to look ahead along.
+        weight_decay: pull towards zero: that share of the weight is added to its gradient
+            (``adamw``: taken off the weight).
+        weight_decay_on: ``weights`` of convolutions and matrices only, never batch norm, biases or
+            scales; or ``all`` parameters.
+        schedule: of the learning rate, see `train.schedule`: ``constant``; ``step`` (times
+            ``gamma`` at each milestone, or every ``every`` epochs); ``time`` (1 / (1 + decay
+            * epoch)); ``exponential`` (exp(-decay * epoch)); ``plateau`` (times ``gamma`` when
+            the validation loss has not fallen for ``patience`` epochs); ``cosine``; ``onecycle``
+            (linear up, cosine down to nothing).
+        warmup: epochs of linear rise, batch by batch (share of the run for ``onecycle`` when 0 is
+            0.3).
+        milestones: for ``step``: below 1 a share of the run, from 1 on an epoch.
+        every: for ``step``, instead of milestones: epochs from drop to drop.
+        gamma: for ``step`` and ``plateau``, the factor at each drop; 0.1 if neither this nor
+            ``divisor`` is given.
+        divisor: the same said the other way round: 5 is a gamma of 1/5.
+        decay: for ``time`` and ``exponential``, by epoch.
+        patience: for ``plateau``.
         final_lr: for ``cosine``, where it ends, as a share of ``lr``.
+        loss: on the labels: cross entropy (``ce``), or on the probabilities ``kld``, ``mse``,
+            ``msle``, ``mae``; see `train.loss`.
         label_smoothing: share of the target spread over all classes.
         clip_norm: largest norm of the whole gradient; None does not clip.
         keep: which weights the run ends with: those of the epoch that was ``best`` on the
@@ -90,9 +157,13 @@ class TrainConfig(BaseModel):
         augmentation: random changes to the training images.
         distillation: how much to learn from a teacher, when one is given.
         peer: in a co-study, what is different for the second network.
+        ema: None, or the decay of a moving average of the weights, such as 0.999; the average is
+            then what is validated and kept.
+        precision: 32 bits; or ``bf16`` or ``16`` where that is safe (mixed precision).
         threads: CPU threads; None leaves it to torch. Small networks train fastest on one, and then
             give the same weights on machines with different numbers of cores.
         device: ``cpu``, ``cuda``, ``mps`` or ``auto``.
+        devices: how many of them; each takes a share of every batch.
         seed: of everything random in the run.
     """
 
@@ -101,23 +172,76 @@ class TrainConfig(BaseModel):
     epochs: Annotated[int, Field(ge=0, le=100_000)] = 10
     batch_size: Annotated[int, Field(ge=2, le=65_536)] = 64
     lr: Annotated[float, Field(gt=0.0, le=100.0)] = 1e-3
-    optimizer: Literal["sgd", "adam", "adamw"] = "adamw"
+    optimizer: Literal["sgd", "asgd", "adam", "adamw"] = "adamw"
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    nesterov: bool = True
     weight_decay: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    schedule: Literal["constant", "step", "cosine", "onecycle"] = "cosine"
+    weight_decay_on: Literal["weights", "all"] = "weights"
+    schedule: Literal[
+        "constant", "step", "time", "exponential", "plateau", "cosine", "onecycle"
+    ] = "cosine"
     warmup: Annotated[float, Field(ge=0.0)] = 0.0
-    milestones: tuple[_Share, ...] = (0.5, 0.75)
-    gamma: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    milestones: tuple[Annotated[float, Field(gt=0.0)], ...] = (0.5, 0.75)
+    every: Annotated[int, Field(ge=1)] | None = None
+    gamma: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    divisor: Annotated[float, Field(ge=1.0, le=1e6)] | None = None
+    decay: Annotated[float, Field(ge=0.0, le=100.0)] = 0.1
+    patience: Annotated[int, Field(ge=0, le=10_000)] = 10
     final_lr: _Share = 0.0
+    loss: Literal["ce", "kld", "mse", "msle", "mae"] = "ce"
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     clip_norm: Annotated[float, Field(gt=0.0)] | None = None
     keep: Literal["best", "last"] = "best"
     augmentation: Augmentation = Augmentation()
     distillation: Distillation | None = None
     peer: PeerTraining | None = None
+    ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    precision: Literal["32", "bf16", "16"] = "32"
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
+    devices: Annotated[int, Field(ge=1, le=64)] = 1
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
+
+    @property
+    def drop(self) -> float:
+        """The factor at each drop of ``step`` and ``plateau``."""
+        if self.divisor is not None:
+            return 1 / self.divisor
+        return _GAMMA if self.gamma is None else self.gamma
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _bits_as_text(cls, value: Any) -> Any:
+        return str(value) if type(value) is int else value
+
+    @model_validator(mode="after")
+    def _drops_fit(self) -> TrainConfig:
+        if self.gamma is not None and self.divisor is not None:
+            raise ValueError("give gamma or divisor, not both: divisor 5 is gamma 0.2")
+        late = [place for place in self.milestones if place >= 1 and place >= self.epochs > 0]
+        if late:
+            raise ValueError(
+                f"the milestone at epoch {late[0]:g} is past the end of the run "
+                f"({self.epochs} epochs): it would never be reached; milestones below 1 are shares "
+                "of the run and go along with epochs"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _outputs_fit(self) -> TrainConfig:
+        learned = self.distillation
+        if learned and learned.outputs == "cached" and not self.augmentation.is_none:
+            raise ValueError(
+                "distillation.outputs: cached are the teacher's scores of the images as they are, "
+                "but augmentation changes them; use outputs: fresh, or cached_plain if the scores "
+                "of the unchanged images will do"
+            )
+        if self.devices > 1 and self.batch_size % self.devices:
+            raise ValueError(
+                f"batch_size ({self.batch_size}) must be a multiple of devices ({self.devices}): "
+                "each takes an equal share of every batch"
+            )
+        return self
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> TrainConfig:

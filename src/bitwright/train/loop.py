@@ -27,6 +27,7 @@ from bitwright.train.checkpoint import load_state
 from bitwright.train.config import TrainConfig
 from bitwright.train.evaluation import Evaluation, on_device, score_images, summarise
 from bitwright.train.loss import cross_entropy, distillation_loss
+from bitwright.train.optimizers import make_optimizer
 from bitwright.train.records import (
     EpochMetrics,
     FitResult,
@@ -164,28 +165,8 @@ def _start(
 
 
 def _learner(fabric: Fabric, name: str, model: nn.Module, config: TrainConfig) -> Learner:
-    forward, optimizer = fabric.setup(model, _optimizer(model, config))
+    forward, optimizer = fabric.setup(model, make_optimizer(model, config))
     return Learner(name, config, model, forward, optimizer)
-
-
-def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    decayed: list[nn.Parameter] = []
-    free: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        is_weight = parameter.ndim > 1 and name.rsplit(".", 1)[-1] == "weight"
-        (decayed if is_weight else free).append(parameter)
-    groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": free, "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    if not groups:
-        raise ModelError("has no parameter to train", where=type(model).__name__)
-    if config.optimizer == "sgd":
-        nesterov = config.momentum > 0
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov)
-    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=config.lr, fused=True)  # one pass over memory a step
 
 
 def _epoch(run: Run, epoch: int) -> None:
@@ -248,9 +229,10 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
     total_loss = torch.zeros((), dtype=torch.float64, device=labels.device)
     total_right = torch.zeros((), dtype=torch.int64, device=labels.device)
     next_report = time.perf_counter() + _PROGRESS_SECONDS
+    losses = [entry.validation_loss for entry in run.history]
     for batch in range(run.batches):
         chosen = order[batch * run.batch_size : (batch + 1) * run.batch_size]
-        factor = lr_factor(run.config, epoch * run.batches + batch, run.batches)
+        factor = lr_factor(run.config, epoch * run.batches + batch, run.batches, losses)
         for learner in run.learners:
             for group in learner.optimizer.param_groups:
                 group["lr"] = learner.config.lr * factor

@@ -18,16 +18,16 @@ def to_real(images: Tensor, scale: float) -> Tensor:
 
 
 def augment(images: Tensor, how: Augmentation, generator: torch.Generator) -> Tensor:
-    """Change a batch (N, C, H, W) of reals at random; zero is background.
+    """Move, mirror and turn a batch (N, C, H, W) of reals at random; zero is background.
 
     The generator lives on the CPU, so that a run draws the same numbers on every device.
     """
-    if how.rotate or how.zoom:
-        images = rotate_zoom(images, how.rotate, how.zoom, generator)
     if how.shift:
         images = shift(images, how.shift, generator)
     if how.flip:
         images = flip(images, generator)
+    if how.rotate or how.zoom:
+        images = rotate_zoom(images, how.rotate, how.zoom, generator)
     return images
 
 
