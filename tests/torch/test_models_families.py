@@ -62,6 +62,20 @@ def test_the_face_networks_count_running_statistics_too(
     assert sum(v.numel() for k, v in state.items() if "num_batches" not in k) == expected
 
 
+@pytest.mark.parametrize("form", ["preactivated", "convolution_first"])
+def test_a_strided_stem_halves_the_image_and_adds_no_parameter(form: str) -> None:
+    options = {"blocks": [1, 2], "growth": 8, "form": form}
+    plain = build_model({"name": "densenet", "options": options}, 10, CIFAR)
+    strided = build_model({"name": "densenet", "options": options | {"stem": "strided"}}, 10, CIFAR)
+    assert parameters(strided) == parameters(plain)
+    assert strided[0](torch.zeros(1, 3, 32, 32)).shape == (1, 16, 16, 16)
+    assert isinstance(strided[1], nn.BatchNorm2d) == (form == "convolution_first")
+    tiny = {"name": "densenet", "options": options | {"stem": "strided"}}
+    assert build_model(tiny, 10, (3, 3, 3)).eval()(torch.zeros(1, 3, 3, 3)).shape == (1, 10)
+    with pytest.raises(ModelError, match="too small"):
+        build_model(tiny, 10, (2, 2, 3))
+
+
 def test_convolution_first_puts_every_norm_behind_a_convolution() -> None:
     options = {"form": "convolution_first"}
     model = build_model({"name": "densenet21", "options": options}, 10, CIFAR)

@@ -50,16 +50,30 @@ class _Style:
         return [conv, nn.BatchNorm2d(outputs), *act]
 
 
+class Concat(nn.Module):
+    """The join of a dense block: channels behind channels.
+
+    A module, as every operation of these networks is: tools that take a model apart by its modules
+    see all of it.
+    """
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        """(N, C1, H, W), (N, C2, H, W), .. -> (N, C1 + C2 + .., H, W)."""
+        return torch.cat(parts, 1)
+
+
 class DenseLayer(nn.Module):
     """What a dense layer adds: its output joined behind its input."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()
         self.layers = nn.Sequential(*layers)
+        self.join = Concat()
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, C + growth, H, W)."""
-        return torch.cat([x, self.layers(x)], 1)
+        joined: Tensor = self.join(x, self.layers(x))
+        return joined
 
 
 def densenet(  # noqa: PLR0913 - one option for each way in which published DenseNets differ
@@ -88,8 +102,9 @@ def densenet(  # noqa: PLR0913 - one option for each way in which published Dens
             none.
         compression: share of the channels that a transition keeps, rounded down.
         form: ``preactivated`` or ``convolution_first``.
-        stem: ``cifar``: a 3 x 3 convolution, bare when pre-activated; ``imagenet``: 7 x 7 with
-            stride 2, batch norm, activation and a max pool.
+        stem: ``cifar``: a 3 x 3 convolution, bare when pre-activated; ``strided``: the same with
+            stride 2, a quarter of the work behind it; ``imagenet``: 7 x 7 with stride 2, batch
+            norm, activation and a max pool.
         stem_width: channels of the stem; by default twice the growth.
         transition_activation: whether a transition has an activation beside its batch norm.
         final_norm: batch norm and activation behind the last block (pre-activated form only).
@@ -111,7 +126,8 @@ def densenet(  # noqa: PLR0913 - one option for each way in which published Dens
     style = _Style(form, activation_layer("densenet", activation), bias)
     channels = 2 * growth if stem_width is None else stem_width
     layers = _stem(stem, input_shape[2], channels, style)
-    left = min(input_shape[:2]) if stem == "cifar" else (min(input_shape[:2]) + 3) // 4
+    shrink = {"cifar": 1, "strided": 2, "imagenet": 4}[stem]
+    left = -(-min(input_shape[:2]) // shrink)
     for number, count in enumerate(blocks):
         if number:
             kept = int(channels * compression)
@@ -140,7 +156,7 @@ def densenet(  # noqa: PLR0913 - one option for each way in which published Dens
 
 def _stem(kind: str, inputs: int, width: int, style: _Style) -> list[nn.Module]:
     whole_stem = make_stem(kind, inputs, width, style.activation, bias=style.bias)
-    bare = kind == "cifar" and style.form == PREACTIVATED
+    bare = kind != "imagenet" and style.form == PREACTIVATED
     return [whole_stem[0]] if bare else list(whole_stem)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bitwright.errors import ModelError
 from bitwright.models.common import Shape, activation_layer, choice, initialise, positive
 
-STEMS = ("cifar", "imagenet")
+STEMS = ("cifar", "strided", "imagenet")
 
 
 class BasicBlock(nn.Module):
@@ -74,8 +74,8 @@ def resnet(
     Args:
         blocks: blocks a stage; ResNet-20, 32, 44, ... have three times (3, 5, 7, ...).
         widths: channels a stage.
-        stem: ``cifar`` is a 3 x 3 convolution; ``imagenet`` a 7 x 7 one with stride 2 and a 3 x 3
-            max pool with stride 2.
+        stem: ``cifar`` is a 3 x 3 convolution; ``strided`` the same with stride 2; ``imagenet`` a
+            7 x 7 one with stride 2 and a 3 x 3 max pool with stride 2.
 
     Raises:
         ModelError: an option makes no sense.
@@ -108,10 +108,8 @@ def make_stem(
     kind: str, inputs: int, width: int, activation: type[nn.Module], *, bias: bool = False
 ) -> nn.Sequential:
     """The first convolution with batch norm and activation; for ``imagenet`` the first pool too."""
-    if kind == "cifar":
-        first = nn.Conv2d(inputs, width, 3, padding=1, bias=bias)
-    else:
-        first = nn.Conv2d(inputs, width, 7, stride=2, padding=3, bias=bias)
+    kernel, stride = {"cifar": (3, 1), "strided": (3, 2), "imagenet": (7, 2)}[kind]
+    first = nn.Conv2d(inputs, width, kernel, stride=stride, padding=kernel // 2, bias=bias)
     layers = [first, nn.BatchNorm2d(width), activation()]
     if kind == "imagenet":
         layers.append(nn.MaxPool2d(3, stride=2, padding=1))
