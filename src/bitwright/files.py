@@ -1,12 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing files so that what is there is whole: temporary file, flush to disk, rename."""
+"""Writing files so that what is there is whole: temporary file, flush to disk, rename; locks."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
+
+from bitwright.errors import RunError
+
+_LOCK_POLL_S = 0.1
 
 
 def atomic_write(path: Path, body: bytes | str) -> None:
@@ -45,3 +55,44 @@ def cache_dir(kind: str) -> Path:
     folder = (base if root else base / "bitwright") / kind
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+@contextmanager
+def exclusive(
+    path: Path, *, wait_s: float = 0.0, waiting: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Hold a lock file; the kernel lets go of it when a process dies, however it dies.
+
+    Args:
+        path: the lock file; made if need be. Who holds it is written inside.
+        wait_s: how long to wait for another holder; ``math.inf``: as long as it takes.
+        waiting: called several times a second meanwhile, with the holder.
+
+    Raises:
+        RunError: another process still holds it.
+        OSError: the file cannot be made.
+    """
+    deadline = time.monotonic() + wait_s
+    with path.open("a+") as file:
+        while not _try_lock(file):
+            file.seek(0)
+            owner = file.read().strip() or "another process"
+            if time.monotonic() >= deadline:
+                raise RunError(f"is in use by {owner}", where=str(path))
+            if waiting is not None:
+                waiting(owner)
+            time.sleep(_LOCK_POLL_S)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+        file.flush()
+        yield
+
+
+def _try_lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        return False
+    return True

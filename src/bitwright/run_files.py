@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bitwright import __version__
 from bitwright.errors import BitwrightError, RunError
-from bitwright.files import atomic_write, sha256_file
+from bitwright.files import atomic_write, exclusive, sha256_file
 
 SCHEMA = 1
 LOGS = "logs"
@@ -187,22 +186,15 @@ def write_headers(folder: Path, files: Mapping[str, str], notes: Mapping[str, An
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the directory's lock; the kernel lets go of it when a process dies, however it dies."""
-    with (folder / ".lock").open("a+") as file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            file.seek(0)
-            owner = file.read().strip() or "another process"
+            stack.enter_context(exclusive(folder / ".lock"))
+        except RunError as error:
             raise RunError(
-                f"is in use by {owner}",
+                error.message,
                 where=str(folder),
                 hint="wait for it, stop it, or name another folder with --run-dir",
             ) from error
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
-        file.flush()
         yield
 
 
