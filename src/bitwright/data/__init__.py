@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
-from bitwright.data.dataset import Dataset, DataSplits, Sample
+from bitwright.data.dataset import UNLABELLED, Dataset, DataSplits, Sample, digest_of
 from bitwright.data.files import Progress, no_progress
 from bitwright.data.load import load_dataset
 from bitwright.data.spec import DatasetInfo, DatasetSpec, list_datasets
 
 __all__ = [
+    "UNLABELLED",
     "DataSplits",
     "Dataset",
     "DatasetInfo",
     "DatasetSpec",
     "Progress",
     "Sample",
+    "digest_of",
     "list_datasets",
     "load_dataset",
     "no_progress",

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.errors import DataError
 
+UNLABELLED = -1
 _IMAGE_AXES = 4
 
 
@@ -36,7 +38,8 @@ class Dataset:
     Attributes:
         name: the split's name, such as ``mnist/test``.
         images: (N, H, W, C) uint8, raw.
-        labels: (N,) int64 in [0, len(classes)).
+        labels: (N,) int64 in [0, len(classes)); -1 where none is known (`UNLABELLED`), which only
+            learning from a teacher alone can use.
         classes: class names, in label order.
         scale: real value of one raw step; ``real = raw * scale`` lies in [0, 1].
         indices: (N,) int64, position of each image in its source.
@@ -59,10 +62,10 @@ class Dataset:
                 f"{count} images, but labels {self.labels.shape} and indices {self.indices.shape}",
                 where=self.name,
             )
-        if count and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
+        lowest, highest = (self.labels.min(), self.labels.max()) if count else (0, 0)
+        if not (lowest >= UNLABELLED and (not count or highest < len(self.classes))):
             raise DataError(
-                f"labels run from {self.labels.min()} to {self.labels.max()}, "
-                f"but there are {len(self.classes)} classes",
+                f"labels run from {lowest} to {highest}, but there are {len(self.classes)} classes",
                 where=self.name,
             )
 
@@ -94,6 +97,15 @@ class Dataset:
             self.indices[chosen],
         )
 
+    def labelled(self) -> Dataset:
+        """The images whose label is known: all of them, as a rule."""
+        known = self.labels != UNLABELLED
+        return self if known.all() else self.take(np.flatnonzero(known))
+
+    def digest(self) -> str:
+        """Hash of every image, label and class name, in this order."""
+        return digest_of(self)
+
     def reals(self) -> NDArray[np.float32]:
         """(N, C, H, W) float32: what a torch model gets; one float32 multiplication a pixel.
 
@@ -101,6 +113,16 @@ class Dataset:
         """
         planar = np.ascontiguousarray(self.images.transpose(0, 3, 1, 2))
         return planar.astype(np.float32) * np.float32(self.scale)
+
+
+def digest_of(*parts: Dataset) -> str:
+    """Hash of every image, label and class name of some parts of a data set."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(repr((part.images.shape, part.classes, part.scale)).encode())
+        digest.update(part.images.tobytes())
+        digest.update(part.labels.astype("<i8").tobytes())
+    return digest.hexdigest()[:32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +140,11 @@ class DataSplits:
     validation: Dataset
     test: Dataset
     source: str
+
+    def labelled(self) -> DataSplits:
+        """Without the training images that have no label."""
+        train = self.train.labelled()
+        return self if train is self.train else replace(self, train=train)
 
     @property
     def classes(self) -> tuple[str, ...]:

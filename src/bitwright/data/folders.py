@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.data.dataset import Dataset, DataSplits
+from bitwright.data.dataset import UNLABELLED, Dataset, DataSplits
 from bitwright.data.files import Progress, cache_path, no_progress, store
 from bitwright.data.listing import Layout, Listing, find_layout, list_images, opened
 from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two
@@ -65,6 +65,38 @@ def load(
     parts = {split: _labelled(images, layout, split) for split in layout.members}
     shared = Labels(name, layout.classes, SCALE, str(path))
     return _mixed(_split(parts, shared, validation=validation, test=test, seed=seed))
+
+
+def add_unlabelled(
+    splits: DataSplits, path: Path, *, progress: Progress = no_progress
+) -> DataSplits:
+    """More training images, of no known class: every image below a folder, or in a zip file.
+
+    They are resized to the data set's size and numbered after its last image.
+
+    Raises:
+        DataError: there is no image, or one is corrupt.
+    """
+    height, width, channels = splits.image_shape
+    listing = list_images(path)
+    images = _images(listing, Decoding((height, width), channels == 1), progress)
+    train = splits.train
+    if images.shape[3] != channels:
+        raise DataError(
+            f"the data set has {channels} channels, images have 1 or 3", where=str(path)
+        )
+    raw = np.rint(images * (SCALE / train.scale)).astype(np.uint8)
+    parts = (train, splits.validation, splits.test)
+    first = 1 + max(int(part.indices.max()) for part in parts if len(part))
+    joined = Dataset(
+        train.name,
+        np.concatenate([train.images, raw]),
+        np.concatenate([train.labels, np.full(len(raw), UNLABELLED, np.int64)]),
+        train.classes,
+        train.scale,
+        np.concatenate([train.indices, np.arange(first, first + len(raw), dtype=np.int64)]),
+    )
+    return replace(splits, train=joined)
 
 
 def _split(

@@ -43,6 +43,15 @@ def load_dataset(
         DataError: files are missing, corrupt or truncated, or the download failed.
     """
     wanted = _as_spec(spec)
+    splits = _load(wanted, data_dir, seed, progress)
+    if wanted.unlabelled is None:
+        return splits
+    return folders.add_unlabelled(splits, wanted.unlabelled.expanduser(), progress=progress)
+
+
+def _load(
+    wanted: DatasetSpec, data_dir: str | Path | None, seed: int, progress: Progress
+) -> DataSplits:
     place = Path(data_dir) if data_dir is not None else wanted.path
     match wanted.name:
         case "digits":

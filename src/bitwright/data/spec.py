@@ -21,6 +21,8 @@ class DatasetSpec(BaseModel):
         path: folder or archive; needed by ``folder``, optional for the others.
         image_size: [height, width] to which a ``folder``'s images are resized.
         grey: one channel (true) or three (false) for a ``folder``; by default as its first image.
+        unlabelled: folder or zip file of more images to train on, of no known class, anywhere below
+            it; they serve phases that learn from a teacher alone (``distillation: {alpha: 1}``).
         validation: share of the training images kept for choices during training.
         test: share of all images kept for the final measurement, where the source has no own test
             images.
@@ -32,6 +34,7 @@ class DatasetSpec(BaseModel):
     path: Path | None = None
     image_size: tuple[_Pixels, _Pixels] | None = None
     grey: bool | None = None
+    unlabelled: Path | None = None
     validation: _Share = 0.1
     test: _Share = 0.2
 

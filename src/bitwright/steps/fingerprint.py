@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from bitwright.data import Dataset, DataSplits
+from bitwright.data import Dataset, DataSplits, digest_of
 from bitwright.files import sha256_file
 from bitwright.models import ModelSpec
 
@@ -71,13 +71,12 @@ def model_version(spec: ModelSpec, folders: Iterable[Path]) -> str:
 
 def data_version(splits: DataSplits) -> str:
     """Hash of every image, label and class name of a data set."""
-    digest = hashlib.sha256()
-    parts: tuple[Dataset, ...] = (splits.train, splits.validation, splits.test)
-    for part in parts:
-        digest.update(repr((part.images.shape, part.classes, part.scale)).encode())
-        digest.update(part.images.tobytes())
-        digest.update(part.labels.astype("<i8").tobytes())
-    return digest.hexdigest()[:32]
+    return digest_of(splits.train, splits.validation, splits.test)
+
+
+def images_version(part: Dataset) -> str:
+    """Hash of which images of their source are in a part, whatever copy they were read from."""
+    return hashlib.sha256(part.indices.astype("<i8").tobytes()).hexdigest()[:32]
 
 
 @contextmanager

@@ -84,7 +84,16 @@ def score_images(model: nn.Module, images: Tensor, scale: float, batch_size: int
 
 
 def summarise(scores: Tensor, labels: Tensor, num_classes: int) -> Evaluation:
-    """Accuracy, loss and confusion matrix of scores."""
+    """Accuracy, loss and confusion matrix of scores.
+
+    Raises:
+        DataError: an image has no label.
+    """
+    if bool((labels < 0).any()):
+        raise DataError(
+            f"{int((labels < 0).sum())} images have no label, so nothing can be measured on them",
+            where="evaluation",
+        )
     loss = float(torch.nn.functional.cross_entropy(scores, labels))
     values = scores.numpy()
     predictions = values.argmax(axis=1).astype(np.int64)

@@ -26,7 +26,7 @@ from bitwright.errors import ModelError, RecipeError
 from bitwright.train.checkpoint import load_state
 from bitwright.train.config import TrainConfig
 from bitwright.train.evaluation import Evaluation, on_device, score_images, summarise
-from bitwright.train.loss import cross_entropy, distillation_loss
+from bitwright.train.loss import objective
 from bitwright.train.optimizers import make_optimizer
 from bitwright.train.records import (
     EpochMetrics,
@@ -257,7 +257,7 @@ def _step(run: Run, reals: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         learner.optimizer.zero_grad(set_to_none=True)
     scores = [learner.forward(reals) for learner in run.learners]
     losses = [
-        _loss(learner.config, own, labels, _wanted(run, reals, scores, index))
+        objective(own, labels, _wanted(run, reals, scores, index), learner.config)
         for index, (learner, own) in enumerate(zip(run.learners, scores, strict=True))
     ]
     for learner, loss in zip(run.learners, losses, strict=True):
@@ -279,19 +279,6 @@ def _wanted(run: Run, reals: Tensor, scores: list[Tensor], index: int) -> Tensor
     with torch.no_grad():
         found: Tensor = run.teacher(reals)
     return found
-
-
-def _loss(config: TrainConfig, scores: Tensor, labels: Tensor, wanted: Tensor | None) -> Tensor:
-    if config.distillation is None or wanted is None:
-        return cross_entropy(scores, labels, config.label_smoothing)
-    return distillation_loss(
-        scores,
-        wanted,
-        labels,
-        alpha=config.distillation.alpha,
-        temperature=config.distillation.temperature,
-        label_smoothing=config.label_smoothing,
-    )
 
 
 def _validate(run: Run) -> Evaluation:

@@ -1,15 +1,104 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses: cross entropy, and cross entropy with a teacher."""
+"""Losses on labels, on a teacher's scores, and on its layers."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bitwright.train.config import TrainConfig
+
+_TINY = 1e-12
+
 
 def cross_entropy(scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Mean over the batch of -log softmax(scores)[label]; scores (N, classes), labels (N,)."""
+    """Mean over the batch of ``-sum wanted log softmax(scores)``.
+
+    Args:
+        scores: (N, classes).
+        labels: (N,) class numbers, or (N, classes) probabilities.
+        label_smoothing: share of the target spread over all classes.
+    """
     return functional.cross_entropy(scores, labels, label_smoothing=label_smoothing)
+
+
+def divergence(found: Tensor, wanted: Tensor) -> Tensor:
+    """Kullback-Leibler: mean over the batch of ``sum wanted (log wanted - log found)``.
+
+    Both (N, classes) probabilities; a wanted probability of zero adds nothing.
+    """
+    logs = found.clamp(min=torch.finfo(found.dtype).tiny).log()
+    return functional.kl_div(logs, wanted, reduction="batchmean")
+
+
+def squared_error(found: Tensor, wanted: Tensor) -> Tensor:
+    """``sum (wanted - found)^2 / n`` over all n values."""
+    return functional.mse_loss(found, wanted)
+
+
+def squared_log_error(found: Tensor, wanted: Tensor) -> Tensor:
+    """``sum (log(wanted + 1) - log(found + 1))^2 / n`` over all n values, which are above -1."""
+    return functional.mse_loss(found.log1p(), wanted.log1p())
+
+
+def absolute_error(found: Tensor, wanted: Tensor) -> Tensor:
+    """``sum |wanted - found| / n`` over all n values."""
+    return functional.l1_loss(found, wanted)
+
+
+def relative_error(found: Tensor, wanted: Tensor) -> Tensor:
+    """Mean squared error as a share of the mean square wanted."""
+    power = wanted.square().mean().clamp(min=torch.finfo(wanted.dtype).tiny)
+    return (found - wanted).square().mean() / power
+
+
+_ON_PROBABILITIES = {
+    "kld": divergence,
+    "mse": squared_error,
+    "msle": squared_log_error,
+    "mae": absolute_error,
+}
+
+
+def label_loss(
+    scores: Tensor, labels: Tensor, kind: str = "ce", label_smoothing: float = 0.0
+) -> Tensor:
+    """What ``TrainConfig.loss`` names: ``ce`` on scores, the others on ``softmax(scores)`` against
+    the labels as probabilities (one for the class, zero for the rest, smoothed).
+    """
+    if kind == "ce":
+        return cross_entropy(scores, labels, label_smoothing)
+    classes = scores.shape[1]
+    wanted = functional.one_hot(labels, classes).to(scores.dtype)
+    wanted = wanted * (1 - label_smoothing) + label_smoothing / classes
+    return _ON_PROBABILITIES[kind](functional.softmax(scores, dim=1), wanted)
+
+
+def soft_loss(
+    scores: Tensor,
+    teacher_scores: Tensor,
+    *,
+    temperature: float,
+    form: str = "kl",
+    reduction: str = "batchmean",
+) -> Tensor:
+    """``T^2 KL(softmax(teacher / T) || softmax(scores / T))``, or with ``form`` ``ce`` the cross
+    entropy of the two, whose gradient is the same.
+
+    Hinton, Vinyals, Dean 2015, section 2; the factor T^2 keeps the gradients of the same size when
+    the temperature T changes. ``reduction``: ``batchmean`` averages over images, ``mean`` over
+    images and classes.
+    """
+    found = functional.log_softmax(scores / temperature, dim=1)
+    if form == "kl":
+        wanted = functional.log_softmax(teacher_scores / temperature, dim=1)
+        value = functional.kl_div(found, wanted, reduction=reduction, log_target=True)
+    else:
+        wanted = functional.softmax(teacher_scores / temperature, dim=1)
+        terms = -wanted * found
+        value = terms.mean() if reduction == "mean" else terms.sum() / len(terms)
+    return temperature**2 * value
 
 
 def distillation_loss(
@@ -19,18 +108,59 @@ def distillation_loss(
     *,
     alpha: float,
     temperature: float,
+    form: str = "kl",
+    reduction: str = "batchmean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """``(1 - alpha) CE(scores, labels) + alpha T^2 KL(teacher/T || scores/T)``.
+    """``(1 - alpha) * cross_entropy + alpha * soft_loss``, as `objective` computes it."""
+    learned = {"alpha": alpha, "temperature": temperature, "form": form, "reduction": reduction}
+    config = {"distillation": learned, "label_smoothing": label_smoothing}
+    return objective(scores, labels, teacher_scores, TrainConfig.model_validate(config))
 
-    Hinton, Vinyals, Dean 2015, section 2; the factor T^2 keeps the gradients of both parts of the
-    same size when the temperature T changes.
+
+def objective(scores: Tensor, labels: Tensor, wanted: Tensor | None, config: TrainConfig) -> Tensor:
+    """What one learner minimises on a batch, its features aside:
+    ``(1 - alpha) * label_loss + alpha * soft_loss``, or `label_loss` alone.
+
+    A part of no weight is not computed: ``alpha`` 1 looks at no label, and ``alpha`` 0 is the loss
+    on the labels, bit for bit.
+
+    Args:
+        scores: its own.
+        labels: class numbers.
+        wanted: the scores it learns from, without a gradient; None without any.
+        config: its settings.
     """
-    soft = functional.kl_div(
-        functional.log_softmax(scores / temperature, dim=1),
-        functional.log_softmax(teacher_scores / temperature, dim=1),
-        reduction="batchmean",
-        log_target=True,
-    )
-    hard = cross_entropy(scores, labels, label_smoothing)
-    return (1 - alpha) * hard + alpha * temperature**2 * soft
+    learned = config.distillation
+    alpha = learned.alpha if learned is not None and wanted is not None else 0.0
+    parts = []
+    if alpha < 1:
+        on_labels = label_loss(scores, labels, config.loss, config.label_smoothing)
+        parts.append((1 - alpha) * on_labels)
+    if alpha > 0:
+        assert learned is not None and wanted is not None
+        soft = soft_loss(
+            scores,
+            wanted,
+            temperature=learned.temperature,
+            form=learned.form,
+            reduction=learned.reduction,
+        )
+        parts.append(alpha * soft)
+    return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+
+def attention_map(output: Tensor) -> Tensor:
+    """(N, C, H, W) -> (N, H * W): squares summed over channels, each image's of length one.
+
+    Zagoruyko and Komodakis 2017, section 3.1, with p = 2.
+    """
+    return functional.normalize(output.square().sum(dim=1).flatten(1), eps=_TINY)
+
+
+def attention_loss(found: Tensor, wanted: Tensor) -> Tensor:
+    """Mean over the batch of the squared distance of two attention maps (channels may differ).
+
+    The authors' program also divides by the number of places; here the weight says how much.
+    """
+    return (attention_map(found) - attention_map(wanted)).square().sum(dim=1).mean()

@@ -7,8 +7,7 @@ classifiers: the loss compares outputs, and if wanted the outputs of layers insi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import cos, pi
 from pathlib import Path
@@ -18,6 +17,8 @@ from torch import Tensor, nn
 
 from bitwright.errors import DataError, ModelError
 from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
+from bitwright.train.features import watched
+from bitwright.train.loss import relative_error
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Batches = Callable[[int], Tensor]
@@ -54,12 +55,6 @@ class Regression:
             raise ModelError("steps and save_every must be at least 1", where="regression")
         if min(self.lr, self.final_lr) <= 0 or self.feature_weight < 0:
             raise ModelError("learning rates must be positive", where="regression")
-
-
-def relative_error(found: Tensor, wanted: Tensor) -> Tensor:
-    """Mean squared error as a share of the mean square wanted."""
-    power = wanted.square().mean().clamp(min=torch.finfo(wanted.dtype).tiny)
-    return (found - wanted).square().mean() / power
 
 
 def regress(
@@ -99,7 +94,7 @@ def regress(
     teacher.eval()
     optimizer = torch.optim.Adam(_groups(student, config.lr))
     losses = _resume(checkpoint, student, optimizer, config)
-    with _watched(student, config.features) as mine, _watched(teacher, config.features) as theirs:
+    with watched(student, config.features) as mine, watched(teacher, config.features) as theirs:
         for step in range(len(losses), config.steps):
             _set_rates(optimizer, config, step)
             images = batches(step)
@@ -147,33 +142,6 @@ def _feature_error(
         return 0.0
     errors = [relative_error(mine[path], theirs[path]) for path in config.features]
     return config.feature_weight * torch.stack(errors).mean()
-
-
-@contextmanager
-def _watched(model: nn.Module, paths: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """The last outputs of some layers, kept while the model runs."""
-    kept: dict[str, Tensor] = {}
-    modules = dict(model.named_modules())
-    unknown = [path for path in paths if path not in modules]
-    if unknown:
-        raise ModelError(
-            f"{type(model).__name__} has no layer {unknown[0]!r}",
-            where="regression.features",
-            hint="use the paths of named_modules()",
-        )
-
-    def keeper(path: str) -> Callable[[nn.Module, object, Tensor], None]:
-        def keep(module: nn.Module, arguments: object, output: Tensor) -> None:
-            kept[path] = output
-
-        return keep
-
-    handles = [modules[path].register_forward_hook(keeper(path)) for path in paths]
-    try:
-        yield kept
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _resume(

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A teacher's scores of every training image, computed once, looked up by the image's index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from bitwright.data import Dataset
+from bitwright.errors import DataError, ModelError
+from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
+from bitwright.train.evaluation import device_of, on_device, score_images
+from bitwright.train.teachers import fingerprint
+
+OUTPUTS = "teacher_outputs.pt"
+_FIELDS = ("schema", "scores", "indices", "data", "teacher")
+_SCHEMA = 1
+_BATCH = 500
+_HINT = "compute them anew with this data set (write_outputs)"
+
+
+@dataclass(frozen=True, eq=False)
+class TeacherOutputs:
+    """Scores of the images of one data set, as they are.
+
+    Attributes:
+        scores: (N, classes) float32, before any softmax.
+        indices: (N,) int64, ``Dataset.indices`` of the images, which no split or order changes.
+        data: `Dataset.digest` of the images.
+        teacher: `fingerprint` of the network, or what another program calls it.
+    """
+
+    scores: Tensor
+    indices: Tensor
+    data: str
+    teacher: str
+
+    def of(self, dataset: Dataset, where: str = "teacher outputs") -> Tensor:
+        """(N, classes): the scores of a data set's images, in its order.
+
+        Raises:
+            DataError: they are those of another data set.
+            ModelError: they are of another number of classes.
+        """
+        if self.scores.shape[1] != len(dataset.classes):
+            raise ModelError(
+                f"holds scores of {self.scores.shape[1]} classes, but {dataset.name} has "
+                f"{len(dataset.classes)}",
+                where=where,
+                hint="use the outputs of a teacher that was trained for the student's classes",
+            )
+        if self.data != dataset.digest():
+            raise DataError(
+                f"holds the scores of another data set than {dataset.name} (or of another split "
+                "of it: their hashes differ)",
+                where=where,
+                hint=_HINT,
+            )
+        rows = {int(index): row for row, index in enumerate(self.indices)}
+        try:
+            chosen = [rows[int(index)] for index in dataset.indices]
+        except KeyError as error:
+            raise DataError(f"holds no scores of image {error}", where=where, hint=_HINT) from None
+        return self.scores[torch.tensor(chosen, dtype=torch.int64)]
+
+
+def teacher_outputs(teacher: nn.Module, dataset: Dataset) -> TeacherOutputs:
+    """Run a teacher in evaluation mode over a data set, where the teacher is."""
+    images, _ = on_device(dataset, device_of(teacher))
+    scores = score_images(teacher, images, dataset.scale, _BATCH).cpu()
+    indices = torch.tensor(dataset.indices, dtype=torch.int64)
+    return TeacherOutputs(scores, indices, dataset.digest(), fingerprint(teacher))
+
+
+def write_outputs(path: Path, outputs: TeacherOutputs) -> None:
+    """Write a table for `read_outputs`, whole or not at all.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    content = {
+        "schema": _SCHEMA,
+        "scores": outputs.scores,
+        "indices": outputs.indices,
+        "data": outputs.data,
+        "teacher": outputs.teacher,
+    }
+    save_checkpoint(path, content)
+
+
+def read_outputs(path: Path) -> TeacherOutputs:
+    """Read what `write_outputs` wrote; nothing in the file is executed.
+
+    Raises:
+        DataError: the file is missing, broken, or holds something else.
+    """
+    content = load_checkpoint(path, fields=_FIELDS)
+    scores, indices = content["scores"], content["indices"]
+    if content["schema"] != _SCHEMA:
+        raise DataError(
+            f"has schema {content['schema']}, this version reads {_SCHEMA}",
+            where=str(path),
+            hint=_HINT,
+        )
+    if not (isinstance(scores, Tensor) and isinstance(indices, Tensor)):
+        raise DataError("scores and indices must be tensors", where=str(path), hint=_HINT)
+    if scores.ndim != 2 or indices.shape != scores.shape[:1] or not scores.is_floating_point():
+        found = f"{scores.dtype} {tuple(scores.shape)} and {tuple(indices.shape)}"
+        raise DataError(
+            f"expected scores (N, classes) and indices (N,), found {found}",
+            where=str(path),
+            hint=_HINT,
+        )
+    if not torch.isfinite(scores).all():
+        raise DataError("holds scores that are no finite numbers", where=str(path), hint=_HINT)
+    data, teacher = str(content["data"]), str(content["teacher"])
+    return TeacherOutputs(scores.float(), indices, data, teacher)
+
+
+def kept_outputs(teacher: nn.Module, dataset: Dataset, path: Path) -> TeacherOutputs:
+    """The teacher's outputs from a file, if it holds just these; else computed and written there.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    try:
+        outputs = read_outputs(path)
+    except DataError:  # none yet, or a broken one: it is our own, so it is made anew
+        outputs = None
+    same = outputs is not None and outputs.teacher == fingerprint(teacher)
+    if outputs is None or not same or outputs.data != dataset.digest():
+        outputs = teacher_outputs(teacher, dataset)
+        write_outputs(path, outputs)
+    return outputs

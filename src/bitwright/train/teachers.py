@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Teachers: several as one, and whether a teacher fits the student and the data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from bitwright.data import DataSplits
+from bitwright.errors import ModelError
+from bitwright.train.evaluation import device_of, on_device
+from bitwright.train.transforms import to_real
+
+
+class Ensemble(nn.Module):
+    """Several teachers as one: the mean of their softened probabilities.
+
+    Scores such that ``softmax(scores / temperature)`` is the mean over the members of
+    ``softmax(member(x) / temperature)``; with temperature 1 they are the logarithms of the mean
+    probabilities. `soften` gives the same ensemble at another temperature.
+    """
+
+    def __init__(self, members: Sequence[nn.Module], temperature: float = 1.0) -> None:
+        super().__init__()
+        if not members:
+            raise ModelError("has no member", where="ensemble", hint="name one teacher at least")
+        self.members = nn.ModuleList(members)
+        self.temperature = temperature
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, classes)."""
+        soft = [torch.log_softmax(member(x) / self.temperature, dim=1) for member in self.members]
+        mean = torch.logsumexp(torch.stack(soft), dim=0) - torch.tensor(float(len(soft))).log()
+        return self.temperature * mean
+
+
+def soften(teacher: nn.Module, temperature: float) -> nn.Module:
+    """The teacher whose scores are divided by this temperature; the weights are shared."""
+    if isinstance(teacher, Ensemble):
+        return Ensemble(list(teacher.members), temperature)
+    return teacher
+
+
+def check_teacher(teacher: nn.Module, splits: DataSplits, where: str = "teacher") -> None:
+    """Whether a teacher takes the images of a data set and tells its classes apart.
+
+    Raises:
+        ModelError: it does not.
+    """
+    device = device_of(teacher)
+    images, _ = on_device(splits.train.take(range(min(2, len(splits.train)))), device)
+    was_training = teacher.training
+    teacher.eval()
+    height, width, channels = splits.image_shape
+    try:
+        with torch.no_grad():
+            scores = teacher(to_real(images, splits.scale))
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise ModelError(
+            f"does not take images of {height} x {width} x {channels}: "
+            f"{(str(error).strip() or type(error).__name__).splitlines()[0]}",
+            where=where,
+            hint="use a teacher made for images of this shape",
+        ) from error
+    finally:
+        teacher.train(was_training)
+    given = tuple(scores.shape[1:]) if isinstance(scores, Tensor) else type(scores).__name__
+    if given != (splits.num_classes,):
+        found = f"{given[0]} classes" if isinstance(given, tuple) and len(given) == 1 else given
+        raise ModelError(
+            f"gives {found}, but {splits.name} has {splits.num_classes} classes",
+            where=where,
+            hint="use a teacher that was trained for the classes of the student",
+        )
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Hash of a model's kind and of every number in it."""
+    digest = hashlib.sha256(type(model).__qualname__.encode())
+    digest.update(repr(getattr(model, "temperature", None)).encode())
+    for name, value in model.state_dict().items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(
+            value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        )
+    return digest.hexdigest()[:32]
