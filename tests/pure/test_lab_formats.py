@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from bitwright.cli.app import app
 from bitwright.errors import FormatError, RecipeError
 from bitwright.formats import list_formats
-from bitwright.lab.measuring import Outcome
+from bitwright.lab.measuring import Outcome, share_of
 from bitwright.lab.show_format import describe_format, exact
 from bitwright.lab.table import Measured
 from bitwright.lab.variants import DEFAULT, METHODS, Variant, parse_variants, split_names
@@ -124,11 +124,24 @@ def test_the_error_of_a_loss_comes_from_the_images_that_differ() -> None:
     other = Outcome(Measured(0.96), worse, np.empty(0))
     loss = other.loss_against(reference)
     assert loss.value == pytest.approx(-0.04)
-    assert loss.error == pytest.approx(np.sqrt(0.04 * 0.96) / 10)
-    assert reference.loss_against(reference) == Measured(0.0, 0.0)
+    # Agresti and Min: 4.5 images against 0.5, of 102.
+    assert loss.error == pytest.approx(np.sqrt(5 - 4.0**2 / 102) / 102)
+    same = reference.loss_against(reference)
+    assert same.value == 0.0 and 0.005 < same.error < 0.015
     folds = (np.array([0.9, 0.8]), np.array([0.8, 0.8]))
     a, b = (Outcome(Measured(float(f.mean())), right, f) for f in folds)
     assert b.loss_against(a).error == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("count", [1, 10, 360])
+def test_the_error_of_a_share_is_never_zero(count: int) -> None:
+    """Wilson: as far as the share at which this outcome is one standard deviation away."""
+    for right in (np.ones(count, dtype=bool), np.zeros(count, dtype=bool)):
+        found = share_of(right)
+        assert found.value == right.mean()
+        assert found.error == pytest.approx(0.5 / (count + 1))
+    half = share_of(np.arange(10_000) % 2 == 0)
+    assert half.error == pytest.approx(0.005, rel=1e-3)
 
 
 def test_the_verbs_print_one_json_value() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -97,3 +99,32 @@ def test_plots_of_few_or_equal_points(ys: list[float]) -> None:
     assert str(Scatter("t", "x", "y", ()).to_svg()) == ""
     below = Scatter("t", "x", "y", points, floor=1e3)
     assert "nan" not in str(below.to_svg())
+
+
+@pytest.mark.parametrize("error", [0.0, 0.14])
+def test_names_cover_nothing_where_all_accuracies_are_the_same(error: float) -> None:
+    """29 networks at 100 %, as on an easy data set: names stand beside each other, all of them."""
+    sizes = [1, 2, 3, 4, 4.01, 4.02, 4.03, 5, 6, 6.01, 6.02, 6.03, 8, 8.01, 8.02, 8.03, 16]
+    points = tuple(
+        Point(f"e{i}m{i}<x>", f"family {i % 9}", size, y, error)
+        for i, (size, y) in enumerate([(s, 100.0) for s in sizes] + [(s, 99.7) for s in sizes[3:]])
+    )
+    plot = Scatter("t", "kB", "%", points, log_x=True, baseline=("float32: 100", 100.0))
+    root = ElementTree.fromstring(f"<svg>{re.sub('^<svg.*?>', '', str(plot.to_svg()))}")
+    boxes = [_box(text) for text in root.iter("text") if text.text]
+    names = {text.text for text in root.iter("text")}
+    assert {point.label for point in points} <= names
+    for one, other in itertools.combinations(boxes, 2):
+        apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+        assert apart, (one, other)
+    dashed = next(e for e in root.iter("line") if "dasharray" in e.get("style", ""))
+    line = float(dashed.get("y1", "nan"))
+    assert not [box for box in boxes if box[1] < line < box[3] and box[2] > 58]
+
+
+def _box(text: ElementTree.Element) -> tuple[float, float, float, float]:
+    """Left, top, right, bottom of a text of 11 pixels; its letters are about 5.5 wide."""
+    x, y = float(text.get("x", "nan")), float(text.get("y", "nan"))
+    width = 5.5 * len(text.text or "")
+    left = x - {"start": 0.0, "middle": width / 2, "end": width}[text.get("text-anchor", "start")]
+    return left, y - 9, left + width, y + 2

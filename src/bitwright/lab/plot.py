@@ -13,7 +13,11 @@ from bitwright.report.svg import COLOURS, drawing, text_at, ticks
 
 _WIDTH, _HEIGHT = 960.0, 480.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 20.0, 62.0, 44.0
-_LETTER, _LINE = 5.6, 12.0
+#: Free space above and below all points, for their names.
+_ROOM = 18.0
+_LETTER, _LINE = 6.2, 12.0
+#: How far up and down a name may be moved where points lie close together.
+_STEPS = 8
 _LEGEND_STEP = 150.0
 _SHAPES = ("circle", "square", "diamond", "triangle")
 
@@ -90,6 +94,8 @@ class _Drawer:
         for point in self.plot.points:
             px, py = self._at(point)
             self.taken.append((px - 5, py - 5, px + 5, py + 5))
+            top, low = self._ends(point)
+            self.taken.append((px - 4, top, px + 4, low))
         parts += [self._mark(point) for point in self.plot.points]
         parts += [self._name(point) for point in self.plot.points]
         return drawing(_WIDTH, _HEIGHT, self.plot.title, parts)
@@ -103,7 +109,8 @@ class _Drawer:
             _LEFT + (x - self.x_lo) / (self.x_hi - self.x_lo) * (_WIDTH - _LEFT - _RIGHT),
             _HEIGHT
             - _BOTTOM
-            - (y - self.y_lo) / (self.y_hi - self.y_lo) * (_HEIGHT - _TOP - _BOTTOM),
+            - _ROOM
+            - (y - self.y_lo) / (self.y_hi - self.y_lo) * (_HEIGHT - _TOP - _BOTTOM - 2 * _ROOM),
         )
 
     def _at(self, point: Point) -> tuple[float, float]:
@@ -135,6 +142,7 @@ class _Drawer:
             )
             parts.append(text_at(right, y - 5, name, "end"))
             self.taken.append((right - _LETTER * len(name), y - 16, right, y))
+            self.taken.append((_LEFT, y - 1, right, y + 1))  # no name is struck through
         return parts
 
     def _legend(self) -> list[str]:
@@ -147,11 +155,19 @@ class _Drawer:
             parts.append(text_at(x + 9, y, name, "start"))
         return parts
 
-    def _bar(self, point: Point) -> str:
+    def _ends(self, point: Point) -> tuple[float, float]:
+        """Pixels of the upper and lower end of a point's bar."""
         if not point.error or point.y < self.y_lo:
+            return (self._at(point)[1],) * 2
+        _, top = self._place(self.x_lo, min(point.y + point.error, self.y_hi))
+        _, low = self._place(self.x_lo, max(point.y - point.error, self.y_lo))
+        return top, low
+
+    def _bar(self, point: Point) -> str:
+        top, low = self._ends(point)
+        if top == low:
             return ""
-        x, top = self._place(self._x(point.x), min(point.y + point.error, self.y_hi))
-        _, low = self._place(0.0, max(point.y - point.error, self.y_lo))
+        x, _ = self._at(point)
         colour, _ = self.style[point.series]
         return (
             f'<path d="M{x:.1f} {top:.1f}V{low:.1f}M{x - 3:.1f} {top:.1f}h6'
@@ -167,21 +183,49 @@ class _Drawer:
         return _shape("down" if point.y < self.y_lo else shape, x, y, colour, words)
 
     def _name(self, point: Point) -> str:
-        """The label where it covers nothing; none if every side is taken."""
+        """The label where it covers nothing, far ones with a line to it; none if all is full."""
         x, y = self._at(point)
         text = f"{point.label} ({point.y:.1f})" if point.y < self.y_lo else point.label
         width = _LETTER * len(text)
-        for dx, dy, anchor in (
-            (8, 4, "start"), (-8, 4, "end"), (0, -9, "middle"), (0, 17, "middle"),
-            (7, -6, "start"), (7, 14, "start"), (-7, -6, "end"), (-7, 14, "end"),
-        ):  # fmt: skip
+        for dx, dy, anchor in _PLACES:
             left = x + dx - {"start": 0.0, "end": width, "middle": width / 2}[anchor]
-            box = (left, y + dy - _LINE + 2, left + width, y + dy + 2)
-            inside = box[0] >= _LEFT and box[2] <= _WIDTH - 2 and box[1] >= _TOP - 8
+            box = (left - 2, y + dy - _LINE + 2, left + width + 2, y + dy + 2)
+            inside = box[0] >= _LEFT and box[2] <= _WIDTH - 2
+            inside = inside and box[1] >= _TOP - 4 and box[3] <= _HEIGHT - _BOTTOM + 2
             if inside and not any(_overlap(box, other) for other in self.taken):
                 self.taken.append(box)
-                return text_at(x + dx, y + dy, text, anchor)
+                far = abs(dy) > _LINE + 8
+                return (_leader(x, y, dx, dy) if far else "") + text_at(
+                    x + dx, y + dy, text, anchor
+                )
         return ""
+
+
+def _places() -> tuple[tuple[float, float, str], ...]:
+    """Where a name may stand beside its point, the best first: x, y of the baseline, anchor."""
+    near = [
+        (8.0, 4.0, "start"), (-8.0, 4.0, "end"), (0.0, -9.0, "middle"), (0.0, 17.0, "middle"),
+        (7.0, -6.0, "start"), (7.0, 14.0, "start"), (-7.0, -6.0, "end"), (-7.0, 14.0, "end"),
+    ]  # fmt: skip
+    far = [
+        (sign * 10.0, middle + step * _LINE * up, anchor)
+        for step in range(1, _STEPS)
+        for up, middle in ((1, 14.0), (-1, -6.0))
+        for sign, anchor in ((1, "start"), (-1, "end"))
+    ]
+    return (*near, *far)
+
+
+_PLACES = _places()
+
+
+def _leader(x: float, y: float, dx: float, dy: float) -> str:
+    """A thin line from a point to its name."""
+    side = dx - (2 if dx > 0 else -2)
+    return (
+        f'<path d="M{x:.1f} {y:.1f}l{side:.1f} {dy - 4:.1f}" class="line" '
+        'style="stroke:var(--soft);stroke-width:.7;opacity:.6"/>'
+    )
 
 
 def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
