@@ -26,6 +26,7 @@ from bitwright.hw import (
 )
 from bitwright.hw.blocks import Fifo, Flatten, MatVec
 from bitwright.hw.dialect import HARDWARE
+from bitwright.hw.tokens import check_tokens
 from bitwright.ir import (
     INTEGER,
     Graph,
@@ -150,16 +151,33 @@ def test_reuse_factor_is_another_word_for_pe_and_simd() -> None:
     assert (block.simd, block.pe) == (72, 1)
 
 
-def _conv(groups: int = 1, padding: int = 0, kernel: int = 3) -> Graph:
+@pytest.mark.parametrize(
+    ("padding", "kernel", "dilation", "ahead"),
+    [
+        ((1, 1, 1, 1), 3, 1, 0),
+        ((2, 2, 0, 0), 3, 1, 0),  # the first window ends with the first pixel
+        ((2, 3, 0, 0), 3, 1, 1),
+        ((3, 0, 0, 0), 3, 1, 1),
+        ((3, 5, 0, 0), 3, 2, 0),
+        ((4, 4, 0, 0), 3, 2, 0),
+        ((4, 5, 0, 0), 3, 2, 1),
+        ((0, 1, 0, 0), 1, 1, 1),
+        ((0, 0, 9, 9), 1, 1, 0),
+    ],
+)
+def test_a_pad_waits_for_its_frame_where_windows_lie_in_front_of_the_first_pixel(
+    padding: tuple[int, ...], kernel: int, dilation: int, ahead: int
+) -> None:
     builder = GraphBuilder("net", INTEGER)
     edge = builder.input("x", levels((6, 6, 4), "uint4"))
-    attrs = {"groups": groups, "padding": (padding,) * 4, "weight_format": "int4"}
-    weight = np.ones((4, kernel, kernel, 4 // groups), dtype=np.int64)
-    return builder.finish(
-        builder.add(
-            "conv", (edge,), attrs=attrs, params={"weight": weight}, source="features.3", name="c"
-        )
-    )
+    attrs = {"padding": padding, "dilation": (dilation,) * 2, "weight_format": "int4"}
+    params = {"weight": np.ones((4, kernel, kernel, 4), dtype=np.int64)}
+    graph = builder.finish(builder.add("conv", (edge,), attrs=attrs, params=params, name="c"))
+    hardware = map_graph(graph)
+    pad = hardware.node("c_pad")
+    assert pad.integer("take_first") == ahead
+    assert blocks_of(hardware)["c_pad"].instance().parameters.get("TakeFirst", 0) == ahead
+    check_tokens(hardware)
 
 
 def _threshold(count: int, step: int = 1, source: str = "uint4") -> Graph:
@@ -173,7 +191,6 @@ def _threshold(count: int, step: int = 1, source: str = "uint4") -> Graph:
 @pytest.mark.parametrize(
     ("graph", "where", "message"),
     [
-        (_conv(padding=1, kernel=1), "features.3", "1 rows of padding above a window of 1"),
         (_threshold(256), "t", "256 thresholds a channel: the hardware searches at most 255"),
         (_threshold(3, step=2), "t", "thresholds with step 2"),
         (_threshold(3, source="bipolar"), "t", "threshold of a bipolar tensor"),

@@ -101,8 +101,9 @@ def axis_out() -> Case:
 
 
 def pad(
-    height: int, cols: int, fold: int, border: tuple[int, int, int, int], value: int = 0
-) -> Case:
+    height: int, cols: int, fold: int, border: tuple[int, int, int, int], value: int = 0,
+    *, first: bool = False,
+) -> Case:  # fmt: skip
     top, left, bottom, right = border
     rows_out, cols_out = top + height + bottom, left + cols + right
 
@@ -115,18 +116,22 @@ def pad(
         inner = np.zeros((frames, rows_out, cols_out, fold), dtype=bool)
         inner[:, top : top + height, left : left + cols] = True
         given = np.arange(inner.size)
-        return given[inner.ravel()], given + 1
+        taken = given[inner.ravel()].reshape(frames, -1)
+        if first:
+            taken[:, 0] = given.reshape(frames, -1)[:, 0]
+        return taken.ravel(), given + 1
 
     parameters: dict[str, int | str] = {
         "Height": height, "Cols": cols, "Fold": fold, "DataWidth": 8,
-        "Top": top, "Left": left, "Bottom": bottom, "Right": right,
+        "Top": top, "Left": left, "Bottom": bottom, "Right": right, "TakeFirst": int(first),
         "PadValue": f"8'd{(value & 15) * 17}",
     }  # fmt: skip
     beats = rows_out * cols_out * fold
-    return Case(f"pad{height}x{cols}", "stream_pad", parameters,
+    name = f"pad{height}x{cols}{'first' if first else ''}"
+    return Case(name, "stream_pad", parameters,
                 {"in": spec(2, 4, height * cols * fold, signed=True)},
                 {"out": spec(2, 4, beats, signed=True)},
-                reference, beats, stamps, surplus=True)  # fmt: skip
+                reference, beats, stamps, surplus=not first)  # fmt: skip
 
 
 # --- sliding window -------------------------------------------------------------------------------
@@ -417,6 +422,7 @@ CASES = (
     skid(), fifo(3, 0), fifo(5, 2), fork(), widen(2), widen(3), narrow(2), narrow(5),
     axis_in(), axis_out(),
     pad(3, 4, 1, (1, 1, 1, 1)), pad(2, 3, 2, (0, 2, 1, 0), value=-8), pad(1, 2, 1, (2, 0, 0, 1)),
+    pad(1, 1, 1, (0, 2, 1, 0), first=True), pad(2, 3, 2, (3, 1, 0, 2), value=7, first=True),
     window("3x3", WindowShape(6, 7, 2, (3, 3), (1, 1), (1, 1), 19)),
     window("stride", WindowShape(7, 6, 1, (2, 3), (2, 2), (1, 1), 15), style=1),
     window("dilated", WindowShape(8, 9, 1, (2, 3), (1, 2), (3, 2), 40)),

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from tests.hw_networks import (
     FORMAT_LIMITS,
     LIMITS,
@@ -25,6 +26,7 @@ from tests.hw_networks import (
     shifts_and_tables,
     skynet,
 )
+from tests.strategies import GraphLimits
 
 from bitwright.figures import Resources
 from bitwright.hw import (
@@ -79,42 +81,67 @@ class Design:
         self.run(burst_stalls(seed=4))
 
 
-# A compilation takes seconds, so few networks are drawn here; failures do not shrink.
-@settings(
-    max_examples=6,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+def _few(examples: int) -> settings:
+    """A compilation takes seconds, so few networks are drawn; failures do not shrink."""
+    phases = [Phase.explicit, Phase.reuse, Phase.generate]
+    return settings(max_examples=examples, phases=phases, suppress_health_check=list(HealthCheck))
+
+
+Drawn = tuple[Graph, Folding]
+
+
+@_few(6)
 @given(mapped_networks(LIMITS))
-def test_random_network(
-    tmp_path_factory: pytest.TempPathFactory, case: tuple[Graph, Folding]
-) -> None:
+def test_random_network(tmp_path_factory: pytest.TempPathFactory, case: Drawn) -> None:
     Design(*case, tmp_path_factory.mktemp("net")).check()
 
 
-@settings(
-    max_examples=2,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@_few(2)
 @given(mapped_networks(FORMAT_LIMITS))
 def test_random_network_of_any_formats(
-    tmp_path_factory: pytest.TempPathFactory, case: tuple[Graph, Folding]
+    tmp_path_factory: pytest.TempPathFactory, case: Drawn
 ) -> None:
     Design(*case, tmp_path_factory.mktemp("net")).check()
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=50,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-@given(mapped_networks(FORMAT_LIMITS))
-def test_fifty_random_networks_of_any_formats(
-    tmp_path_factory: pytest.TempPathFactory, case: tuple[Graph, Folding]
+@pytest.mark.parametrize("limits", [LIMITS, FORMAT_LIMITS], ids=["numbers", "formats"])
+@_few(50)
+@given(data=st.data())
+def test_fifty_random_networks(
+    tmp_path_factory: pytest.TempPathFactory, limits: GraphLimits, data: st.DataObject
 ) -> None:
-    Design(*case, tmp_path_factory.mktemp("net")).check()
+    Design(*data.draw(mapped_networks(limits)), tmp_path_factory.mktemp("net")).check()
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "attrs"),
+    [
+        ((3, 2, 4), (1, 1), {"padding": (2, 2, 2, 2)}),
+        ((3, 3, 4), (2, 2), {"padding": (3, 0, 0, 1)}),
+        ((2, 1, 4), (1, 1), {"padding": (0, 2, 1, 0), "stride": (2, 2)}),
+        ((1, 1, 4), (1, 2), {"padding": (0, 3, 0, 0), "stride": (1, 2), "dilation": (1, 2)}),
+        ((3, 1, 4), (2, 1), {"padding": (1, 1, 0, 1), "groups": 4}),
+        ((3, 4, 4), (2, 1), {"padding": (2, 1, 0, 1), "stride": (2, 1), "groups": 2}),
+    ],
+)
+def test_windows_in_front_of_the_first_pixel(
+    shape: tuple[int, ...], kernel: tuple[int, int], attrs: dict[str, object], tmp_path: Path
+) -> None:
+    """Their results depend on no input, and still none may leave before a frame comes."""
+    graph = _lone_conv(shape, kernel, attrs)
+    assert map_graph(graph).node("conv_pad").integer("take_first") == 1
+    Design(graph, random_folding(graph, np.random.default_rng(1)), tmp_path).check()
+
+
+def _lone_conv(shape: tuple[int, ...], kernel: tuple[int, int], attrs: dict[str, object]) -> Graph:
+    net = Net(shape, "int4", "int4", seed=sum(shape))
+    rng, columns = np.random.default_rng(3), shape[2] // int(str(attrs.get("groups", 1)))
+    weight = rng.integers(-8, 8, (4, *kernel, columns))
+    fixed = {"weight_format": "int4", "weight_scale": (0.5,)}
+    edge = (net.edge,)
+    net.builder.add("conv", edge, name="conv", attrs={**fixed, **attrs}, params={"weight": weight})
+    return net.builder.finish("conv")
 
 
 @pytest.mark.parametrize("network", [shifts_and_tables, floats, mixed])
@@ -125,19 +152,6 @@ def test_codes_in_memories_and_on_streams(network: Callable[[], Graph], tmp_path
     table = json.loads((tmp_path / "rtl" / "design.json").read_text())
     sources = [tmp_path / "rtl" / name for name in table["files"]]
     assert lint(sources, table["top"]) == ""
-
-
-@pytest.mark.slow
-@settings(
-    max_examples=50,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-@given(mapped_networks(LIMITS))
-def test_fifty_random_networks(
-    tmp_path_factory: pytest.TempPathFactory, case: tuple[Graph, Folding]
-) -> None:
-    Design(*case, tmp_path_factory.mktemp("net")).check()
 
 
 def _networks_with_joins() -> list[Graph]:

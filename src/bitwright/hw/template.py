@@ -138,29 +138,6 @@ class _Streams:
             raise ModelError(f"{node.op} needs an image, got shape {shape}", where=node.name)
 
 
-def _add_border(node: Node, streams: _Streams, stream: str, value: int, span: int) -> str:
-    padding = node.ints("padding")
-    if not any(padding):
-        return stream
-    if padding[0] >= span:
-        raise ModelError(
-            f"{padding[0]} rows of padding above a window of {span} rows give output rows that "
-            "do not depend on the image; the hardware would send them before the image arrives",
-            where=node.source or node.name,
-            hint=f"use a padding below {span}",
-        )
-    kind = streams.builder.types[stream].format
-    if kind is not None and not bool(kind.contains(value).all()):
-        raise ModelError(
-            f"an image of format {kind.name} has no level {value} to pad with",
-            where=node.source or node.name,
-            hint="use an activation format with a zero in front of this layer, or no padding",
-        )
-    attrs: dict[str, Attr] = {"padding": padding, "value": value}
-    name = streams.fresh(f"{node.name}_pad")
-    return streams.builder.add("pad", (stream,), name=name, attrs=attrs, source=node.source)
-
-
 @dataclass(frozen=True)
 class _Shape:
     """The window in front of a node; `groups` is the attribute of the block."""
@@ -171,21 +148,43 @@ class _Shape:
     groups: int = 1
 
     @property
-    def span(self) -> int:
-        """Rows of the image that one window covers."""
-        return self.dilation[0] * (self.kernel[0] - 1) + 1
+    def span(self) -> tuple[int, int]:
+        """Rows and columns of the image that one window covers."""
+        rows, columns = (d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True))
+        return rows, columns
+
+
+def _add_border(node: Node, streams: _Streams, stream: str, value: int, shape: _Shape) -> str:
+    """A pad. Where the first window ends in front of the first pixel, its result depends on no
+    input: the pad must not send the border of a frame that never comes.
+    """
+    padding = node.ints("padding")
+    if not any(padding):
+        return stream
+    kind = streams.builder.types[stream].format
+    if kind is not None and not bool(kind.contains(value).all()):
+        raise ModelError(
+            f"an image of format {kind.name} has no level {value} to pad with",
+            where=node.source or node.name,
+            hint="use an activation format with a zero in front of this layer, or no padding",
+        )
+    rows, columns = shape.span
+    ahead = (rows - 1, columns - 1) < padding[:2]  # in the order of the stream
+    attrs: dict[str, Attr] = {"padding": padding, "value": value, "take_first": int(ahead)}
+    name = streams.fresh(f"{node.name}_pad")
+    return streams.builder.add("pad", (stream,), name=name, attrs=attrs, source=node.source)
 
 
 def _window_attrs(streams: _Streams, stream: str, shape: _Shape) -> dict[str, Attr]:
     """Attributes of a window; its buffer lets writer and reader run side by side across rows."""
     width = streams.builder.types[stream].shape[1]
-    columns = shape.dilation[1] * (shape.kernel[1] - 1) + 1
+    rows, columns = shape.span
     return {
         "kernel": shape.kernel,
         "stride": shape.stride,
         "dilation": shape.dilation,
         "groups": shape.groups,
-        "pixels": (shape.span - 1 + shape.stride[0]) * width + columns,
+        "pixels": (rows - 1 + shape.stride[0]) * width + columns,
     }
 
 
@@ -211,7 +210,7 @@ def _map_conv(node: Node, streams: _Streams) -> None:
         node.ints("dilation"),
         0 if depthwise else groups,
     )
-    stream = _add_border(node, streams, streams.take(node), 0, shape.span)
+    stream = _add_border(node, streams, streams.take(node), 0, shape)
     stream = _add_window(node, streams, stream, shape)
     params: dict[str, IntArray] = {**node.params, "weight": weight.reshape(rows, -1)}
     if depthwise:
@@ -341,7 +340,7 @@ def _map_pool(node: Node, streams: _Streams, op: str, border: int) -> None:
     """A window and what joins its pixels; the whole image needs no window."""
     streams.image(node)
     shape = _Shape(node.ints("kernel"), node.ints("stride"))
-    stream = _add_border(node, streams, streams.take(node), border, shape.span)
+    stream = _add_border(node, streams, streams.take(node), border, shape)
     image = streams.builder.types[stream].shape[:2]
     whole = shape.kernel == image
     if not whole:

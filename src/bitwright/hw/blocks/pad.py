@@ -8,6 +8,7 @@ from typing import final
 
 import numpy as np
 
+from bitwright.figures import Resources
 from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, divisors
 from bitwright.hw.operands import wire_words
 
@@ -15,9 +16,17 @@ from bitwright.hw.operands import wire_words
 @final
 @dataclass(frozen=True)
 class Pad(Block):
-    """Border beats are made without input, one beat a cycle; module `stream_pad`."""
+    """Border beats are made without input, one beat a cycle; module `stream_pad`.
+
+    With `take_first` the first step of a frame takes the frame's first beat, ahead of its place:
+    then no border is made for a frame that does not come.
+    """
 
     LATENCY = 1
+
+    @property
+    def _takes_first(self) -> bool:
+        return self.node.integer("take_first") != 0
 
     @property
     def lanes(self) -> tuple[int, int]:
@@ -35,7 +44,10 @@ class Pad(Block):
         inside = np.zeros((top + height + bottom, left + width + right, fold), dtype=bool)
         inside[top : top + height, left : left + width] = True
         steps = np.arange(inside.size, dtype=np.int64)
-        return Firing(inside.size, steps[inside.ravel()], steps, self.LATENCY)
+        consume = steps[inside.ravel()]
+        if self._takes_first:
+            consume[0] = 0
+        return Firing(inside.size, consume, steps, self.LATENCY)
 
     def pad_code(self) -> int:
         """Wire pattern of one beat of the border."""
@@ -48,6 +60,11 @@ class Pad(Block):
         width_bits = self.outputs[0].width
         counters = sum(n.bit_length() for n in (height, width, channels // self.lanes[0]))
         return {"width": width_bits, "counter": counters}
+
+    def more_cost(self, family: str) -> Resources:
+        """The register of the beat that is taken ahead, and the choice of it."""
+        width = self.outputs[0].width
+        return Resources(lut=width, ff=width + 2) if self._takes_first else Resources()
 
     def instance(self) -> Instance:
         top, left, bottom, right = self.node.ints("padding")
@@ -63,6 +80,7 @@ class Pad(Block):
                 "Left": left,
                 "Bottom": bottom,
                 "Right": right,
+                **({"TakeFirst": 1} if self._takes_first else {}),
                 "PadValue": f"{self.outputs[0].width}'h{self.pad_code():x}",
             },
         )
