@@ -14,6 +14,7 @@ from bitwright.recipe import Recipe, load_recipe
 from bitwright.run import Outcome, Progress, Run, no_progress, open_run
 from bitwright.steps.diff_results import DiffReport
 from bitwright.steps.inspect_results import Inspection
+from bitwright.steps.memory import MemoryRow
 from bitwright.steps.pipeline import STEP_NAMES, make_steps
 from bitwright.steps.summary import Summary, summarise
 from bitwright.steps.versions import versions
@@ -45,7 +46,9 @@ class Pipeline:
             BitwrightError: the recipe, the model, the data, a tool or the design is at fault.
         """
         _check_step(until)
-        return self._run(STEP_NAMES[: STEP_NAMES.index(until) + 1])
+        before = STEP_NAMES[: STEP_NAMES.index(until) + 1]
+        there = Workspace(self.recipe).step_names
+        return self._run([name for name in before if name in there])
 
     def step(self, name: str) -> Summary:
         """Run one step, and before it whatever it needs and is not there.
@@ -54,6 +57,12 @@ class Pipeline:
             BitwrightError: as `build`.
         """
         _check_step(name)
+        if name not in Workspace(self.recipe).step_names:
+            raise RecipeError(
+                "the recipe names no teacher of its own",
+                where="teacher",
+                hint="add a section teacher with a model and its training",
+            )
         return self._run(None, name)
 
     def pending(self) -> list[str]:
@@ -63,7 +72,7 @@ class Pipeline:
             BitwrightError: the data cannot be read, or the run is of another version.
         """
         with self._opened(Workspace(self.recipe, self.progress)) as run:
-            return [name for name in STEP_NAMES if not run.is_fresh(name)]
+            return [step.name for step in run.steps if not run.is_fresh(step.name)]
 
     def _run(self, names: Sequence[str] | None, only: str = "") -> Summary:
         work = Workspace(self.recipe, self.progress)
@@ -206,6 +215,28 @@ def inspect_model(
     )
 
 
+def memory_table(
+    models: Sequence[str],
+    *,
+    classes: int | None = None,
+    input_shape: tuple[int, int, int] | None = None,
+    bits: Sequence[int] = (32, 8, 4),
+) -> tuple[MemoryRow, ...]:
+    """Trainable parameters of models and their memory, in units of 2^20 bytes, at several widths.
+
+    Args:
+        models: names of the zoo, ``package.module:factory``, or recipes.
+        classes: of classifiers; by default 10. A recipe says its own.
+        input_shape: (H, W, C); by default what a model of the zoo is usually given.
+
+    Raises:
+        BitwrightError: there is no such model, or it cannot be built.
+    """
+    from bitwright.steps.memory import memory_table as table
+
+    return table(models, classes=classes, input_shape=input_shape, bits=bits)
+
+
 def _check_step(name: str) -> None:
     if name not in STEP_NAMES:
         raise RecipeError(f"unknown step {name!r}", hint=f"steps: {', '.join(STEP_NAMES)}")
@@ -221,5 +252,6 @@ __all__ = [
     "explain_recipe",
     "inspect_model",
     "load_recipe",
+    "memory_table",
     "versions",
 ]

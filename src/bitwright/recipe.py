@@ -29,7 +29,7 @@ from bitwright.models.catalog import ModelSpec
 from bitwright.quant.policy import Policy
 from bitwright.recipe_errors import explain_mistakes
 from bitwright.recipe_yaml import Document, parse_document
-from bitwright.train.config import TrainConfig
+from bitwright.train.config import PHASES, Phases, TrainConfig
 
 RECIPES = Path(__file__).parent / "recipes"
 _MAX_BYTES = 1 << 20
@@ -49,13 +49,48 @@ class TrainSection(Section):
 
     Attributes:
         float_: settings of the float phase (key ``float``).
-        quantized: settings of the quantized phase; None means post-training quantization only.
+        quantized: settings of training in few bits, of one phase or phase by phase; None means
+            post-training quantization only.
+        pretrained: take the float network that comes with the package, where it is the result of
+            just this training (model, data, seed and settings); else it is trained here.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     float_: TrainConfig = Field(default=TrainConfig(), alias="float")
-    quantized: TrainConfig | None = None
+    quantized: Phases | None = None
+    pretrained: bool = False
+
+    @model_validator(mode="after")
+    def _one_network(self) -> TrainSection:
+        if self.float_.peer is not None:
+            raise ValueError("float trains one network: peer belongs to quantized.co_study")
+        return self
+
+
+class TeacherSection(Section):
+    """A float model whose scores the student learns.
+
+    Attributes:
+        model: which one, and the weights it starts from.
+        train: how it is trained first; None takes the weights as they are.
+    """
+
+    model: ModelSpec
+    train: TrainConfig | None = None
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return _name_alone(value)
+
+    @model_validator(mode="after")
+    def _knows_something(self) -> TeacherSection:
+        if self.train is None and self.model.weights is None and not self.model.files:
+            raise ValueError("has neither weights nor training: give model.weights or train")
+        if self.train is not None and self.train.distillation is not None:
+            raise ValueError("a teacher has no teacher of its own: remove train.distillation")
+        return self
 
 
 class Budget(Section):
@@ -185,6 +220,7 @@ class Recipe(Section):
 
     Attributes:
         quant: the policy, as `quant.Policy` reads it.
+        teacher: who teaches; several are an ensemble, none is the student's own float self.
         base_dir: folder of the recipe file: relative paths and the user's own modules start here.
     """
 
@@ -194,6 +230,7 @@ class Recipe(Section):
     data: DatasetSpec
     model: ModelSpec
     quant: dict[str, Any] = Field(default_factory=dict)
+    teacher: tuple[TeacherSection, ...] = ()
     train: TrainSection = TrainSection()
     hardware: HardwareSection = HardwareSection()
     simulate: SimulateSection = SimulateSection()
@@ -204,7 +241,22 @@ class Recipe(Section):
     @field_validator("data", "model", mode="before")
     @classmethod
     def _name_alone(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
+        return _name_alone(value)
+
+    @field_validator("teacher", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        if value is None:
+            return ()
+        return [value] if isinstance(value, Mapping) else value
+
+    @model_validator(mode="after")
+    def _float_teacher(self) -> Recipe:
+        if self.train.float_.distillation is not None and not self.teacher:
+            raise ValueError(
+                "train.float.distillation asks for a teacher, and there is no section teacher"
+            )
+        return self
 
     def resolved(self) -> dict[str, Any]:
         """The recipe with every default filled in, as plain YAML values."""
@@ -350,18 +402,30 @@ def _check_policy(recipe: Recipe, document: Document) -> None:
 
 
 def _with_seeds(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A training phase without a seed of its own takes that of the recipe."""
-    train = fields.get("train", {})
-    if not isinstance(train, Mapping):
-        return dict(fields)
-    seed = fields.get("seed", 0)
-    if not isinstance(seed, int):
-        return dict(fields)  # the recipe's own seed is what is wrong
-    phases = {
-        key: {"seed": seed, **phase} if isinstance(phase, Mapping) else phase
-        for key, phase in {"float": {}, **train}.items()
-    }
-    return {**fields, "train": phases}
+    """A training without a seed of its own takes that of the recipe; a teacher's, the next ones."""
+    seed, train = fields.get("seed", 0), fields.get("train", {})
+    if not isinstance(seed, int) or not isinstance(train, Mapping):
+        return dict(fields)  # these are what is wrong
+    seeded = {key: _seeded(phase, seed) for key, phase in {"float": {}, **train}.items()}
+    quantized = train.get("quantized")
+    if isinstance(quantized, Mapping) and any(name in quantized for name in PHASES):
+        seeded["quantized"] = {name: _seeded(phase, seed) for name, phase in quantized.items()}
+    filled = {**fields, "train": seeded}
+    teachers = fields.get("teacher")
+    if isinstance(teachers, Mapping):
+        teachers = [teachers]
+    if isinstance(teachers, Sequence) and not isinstance(teachers, str):
+        filled["teacher"] = [
+            {**entry, "train": _seeded(entry["train"], seed + number)}
+            if isinstance(entry, Mapping) and "train" in entry
+            else entry
+            for number, entry in enumerate(teachers, 1)
+        ]
+    return filled
+
+
+def _seeded(section: Any, seed: int) -> Any:
+    return {"seed": seed, **section} if isinstance(section, Mapping) else section
 
 
 def _name_alone(value: Any) -> Any:
@@ -379,17 +443,26 @@ def _with_absolute_paths(recipe: Recipe) -> Recipe:
         if not place.is_file():
             raise RecipeError(f"no file {place}", where="hardware.folding_config_file")
         updates["hardware"] = recipe.hardware.model_copy(update={"folding_config_file": place})
-    if recipe.model.files:
-        fields = {
-            "weights": recipe.model.weights and _absolute(recipe.model.weights, recipe.base_dir)
-        }
-        if recipe.model.is_file:
-            fields["name"] = str(_absolute(Path(recipe.model.name), recipe.base_dir))
-        updates["model"] = recipe.model.model_copy(update=fields)
-        for path in updates["model"].files:
-            if not path.is_file():
-                raise RecipeError(f"no file {path}", where="model")
-    return recipe.model_copy(update=updates) if updates else recipe
+    updates["model"] = _with_files(recipe.model, recipe.base_dir, "model")
+    updates["teacher"] = tuple(
+        entry.model_copy(update={"model": _with_files(entry.model, recipe.base_dir, "teacher")})
+        for entry in recipe.teacher
+    )
+    return recipe.model_copy(update=updates)
+
+
+def _with_files(spec: ModelSpec, base_dir: Path, where: str) -> ModelSpec:
+    """A model whose files have absolute paths and exist."""
+    if not spec.files:
+        return spec
+    fields: dict[str, Any] = {"weights": spec.weights and _absolute(spec.weights, base_dir)}
+    if spec.is_file:
+        fields["name"] = str(_absolute(Path(spec.name), base_dir))
+    found = spec.model_copy(update=fields)
+    for path in found.files:
+        if not path.is_file():
+            raise RecipeError(f"no file {path}", where=where)
+    return found
 
 
 def _absolute(path: Path, base_dir: Path) -> Path:

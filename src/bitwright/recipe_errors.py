@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from bitwright.errors import RecipeError
 from bitwright.recipe_yaml import Document
+from bitwright.train.config import PHASES
 
 HIDDEN = "base_dir"
 """The field of a recipe that is no key of the file."""
@@ -43,12 +44,13 @@ def _mistake(
         close = difflib.get_close_matches(str(path[-1]), known, n=1)
         guess = f"; did you mean {close[0]!r}?" if close else ""
         hint = f"keys allowed here: {', '.join(known)}"
-        return document.where(path), f"unknown key{guess}", hint
+        return document.where(_as_written(path, document)), f"unknown key{guess}", hint
     if kind == "missing":
-        hint = f"add the key {'.'.join(map(str, path))}"
-        return document.where(path), "is missing", hint
+        written = _as_written(path, document)
+        hint = f"add the key {'.'.join(map(str, written))}"
+        return document.where(written), "is missing", hint
     path = _real_part(root, path)
-    where = document.where(path)
+    where = document.where(_as_written(path, document))
     if kind == "value_error":
         return where, str(entry["msg"]).removeprefix("Value error, "), None
     if kind in ("model_type", "dict_type", "model_attributes_type"):
@@ -57,6 +59,24 @@ def _mistake(
     reason = str(entry["msg"])
     reason = f"{reason[:1].lower()}{reason[1:]}, found {_short(entry['input'])}"
     return where, reason, _allowed(root, path)
+
+
+def _as_written(path: tuple[int | str, ...], document: Document) -> tuple[int | str, ...]:
+    """The path without what may be left out in a file: the name of an only phase, the number of
+    an only teacher.
+    """
+    written: list[int | str] = []
+    value: Any = document.value
+    for key in path:
+        inner = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, Sequence) and isinstance(key, int) and key < len(value):
+            inner = value[key]
+        implied = isinstance(key, int) or key in PHASES
+        if implied and isinstance(value, Mapping) and key not in value:
+            continue
+        written.append(key)
+        value = inner
+    return tuple(written)
 
 
 def _short(value: Any) -> str:
@@ -68,6 +88,8 @@ def _model_at(root: type[BaseModel], path: Sequence[int | str]) -> type[BaseMode
     """The section that a path of keys leads to."""
     model = root
     for key in path:
+        if isinstance(key, int):
+            continue  # which one of several
         info = _by_alias(model).get(str(key))
         inner = None if info is None else _section_in(info.annotation)
         if inner is None:
@@ -88,12 +110,20 @@ def _section_in(annotation: Any) -> type[BaseModel] | None:
 def _real_part(root: type[BaseModel], path: tuple[int | str, ...]) -> tuple[int | str, ...]:
     """The path without what pydantic adds behind a field: the option of a union."""
     for length, key in enumerate(path):
+        if isinstance(key, int) and _section_in(_annotation(root, path[:length])) is not None:
+            continue
         info = _by_alias(_model_at(root, path[:length])).get(str(key))
         if info is None:
             return path[:length] if length else path
         if _section_in(info.annotation) is None:
             return path[: length + 1]
     return path
+
+
+def _annotation(root: type[BaseModel], path: Sequence[int | str]) -> Any:
+    """What is declared for the field that a path of keys leads to."""
+    info = _by_alias(_model_at(root, path[:-1])).get(str(path[-1])) if path else None
+    return None if info is None else info.annotation
 
 
 def _fields_of(root: type[BaseModel], path: Sequence[int | str]) -> list[str]:

@@ -58,6 +58,7 @@ class Step:
         facts: names of what it depends on besides: parts of the recipe, data, sources.
         function: does the work inside ``context.folder``.
         keeps_partial: it resumes by itself from what an interrupted call left in its folder.
+        number: in front of the name of its folder; None counts from 1.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Step:
     function: Callable[[StepContext], None]
     uses: tuple[str, ...] = ()
     keeps_partial: bool = False
+    number: int | None = None
 
 
 @dataclass(frozen=True)
@@ -208,8 +210,10 @@ class Run:
         return {name: self._checked[name].content for name in read if name in self._checked}
 
     def _label(self, name: str) -> str:
-        position = next(i for i, step in enumerate(self.steps, 1) if step.name == name)
-        return f"{position:02d}-{name}"
+        position, step = next(
+            (i, step) for i, step in enumerate(self.steps, 1) if step.name == name
+        )
+        return f"{position if step.number is None else step.number:02d}-{name}"
 
     def _step(self, name: str) -> Step:
         return next(step for step in self.steps if step.name == name)

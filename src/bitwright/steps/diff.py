@@ -14,7 +14,7 @@ import numpy as np
 from bitwright.errors import DataError, RunError
 from bitwright.ir import random_feeds
 from bitwright.steps.diff_results import DiffReport, Stage, StageResult
-from bitwright.steps.workspace import STEP_NAMES, Workspace
+from bitwright.steps.workspace import Workspace, step_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,7 +88,7 @@ class _Levels:
 
     def folder(self, step: str) -> Path:
         """Where a step's results lie."""
-        return self.run_dir / f"{STEP_NAMES.index(step) + 1:02d}-{step}"
+        return self.run_dir / step_folder(step)
 
     def compare(self, stage: Stage) -> StageResult:
         """One comparison; the earlier ones have been done."""

@@ -114,20 +114,26 @@ def _inspect_built(
     height, width, channels = shape
     with importable((folder, Path.cwd())):
         try:
-            built = _build(model, classes, shape, seed)
+            built, _ = build_for(model, classes, shape, seed)
         except ModelError as error:
             problem = Problem(error.where or name, error.message, error.hint or "")
             return Inspection(name, (), (problem,))
         return inspect_torch(built, policy, (channels, height, width), name)
 
 
-def _build(model: Any, classes: int | None, shape: tuple[int, int, int], seed: int) -> nn.Module:
-    """With as many classes as said; else without any, as a detector, or with ten."""
+def build_for(
+    model: Any, classes: int | None, shape: tuple[int, int, int], seed: int = 0
+) -> tuple[nn.Module, int | None]:
+    """A model with as many classes as said; else without any, as a detector, or with ten.
+
+    Returns:
+        The model, and how many classes it has.
+    """
     from bitwright.models import build_model
 
     if classes is not None:
-        return build_model(model, classes, shape, seed=seed)
+        return build_model(model, classes, shape, seed=seed), classes
     try:
-        return build_model(model, None, shape, seed=seed)
+        return build_model(model, None, shape, seed=seed), None
     except RecipeError:
-        return build_model(model, _CLASSES, shape, seed=seed)
+        return build_model(model, _CLASSES, shape, seed=seed), _CLASSES

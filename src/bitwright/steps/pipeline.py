@@ -10,6 +10,7 @@ from bitwright.run import Step, StepContext
 from bitwright.steps.workspace import STEP_NAMES, Workspace
 
 _NEEDS: dict[str, tuple[str, ...]] = {
+    "teach": (),
     "train": (),
     "quantize": ("train",),
     "lower": ("quantize",),
@@ -18,9 +19,10 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "implement": ("map",),
     "report": ("train", "quantize", "lower", "map"),
 }
-_USES: dict[str, tuple[str, ...]] = {"report": ("simulate", "implement")}
+_USES: dict[str, tuple[str, ...]] = {"report": ("teach", "simulate", "implement")}
 _FACTS: dict[str, tuple[str, ...]] = {
-    "train": ("seed", "data", "model", "train.float"),
+    "teach": ("seed", "data", "teacher"),
+    "train": ("seed", "data", "model", "train.float", "pretrained"),
     "quantize": ("quant", "train.quantized", "seed"),
     "lower": ("name",),
     "map": ("hardware",),
@@ -28,22 +30,34 @@ _FACTS: dict[str, tuple[str, ...]] = {
     "implement": ("implement", "hardware"),
     "report": ("report", "description", "simulate", "implement"),
 }
-_KEEPS_PARTIAL = frozenset({"train", "quantize"})
+_KEEPS_PARTIAL = frozenset({"teach", "train", "quantize"})
 
 
 def make_steps(work: Workspace) -> tuple[Step, ...]:
     """The pipeline of one recipe, in order."""
+    names = work.step_names
     return tuple(
         Step(
             name=name,
-            needs=_NEEDS[name],
+            needs=(*_taught(work, name), *_NEEDS[name]),
             facts=(*_FACTS[name], f"code:{name}"),
             function=_function(name, work),
-            uses=_USES.get(name, ()),
+            uses=tuple(other for other in _USES.get(name, ()) if other in names),
             keeps_partial=name in _KEEPS_PARTIAL,
+            number=STEP_NAMES.index(name),
         )
-        for name in STEP_NAMES
+        for name in names
     )
+
+
+def _taught(work: Workspace, name: str) -> tuple[str, ...]:
+    """The step of the teacher, for a step that learns from one of its own."""
+    train = work.recipe.train
+    learns = {
+        "train": train.float_.distillation is not None,
+        "quantize": train.quantized is not None and train.quantized.needs_teacher,
+    }
+    return ("teach",) if work.recipe.teacher and learns.get(name) else ()
 
 
 def _function(name: str, work: Workspace) -> Callable[[StepContext], None]:

@@ -22,9 +22,10 @@ def preflight(work: Workspace, run: Run, chosen: Sequence[str]) -> None:
     """
     pending = [name for name in chosen if not run.is_fresh(name)]
     _check_tools(work, pending)
-    if "quantize" not in pending and "train" not in pending:
+    if not {"teach", "train", "quantize"} & set(pending):
         return  # the network itself has been through all this
     check_model(work)
+    work.fresh_teachers()  # a file of another network shows here
     if "map" in pending:
         dry_run(work)
     elif "lower" in pending:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from bitwright.figures import Figure, Source
 from bitwright.run import Progress, StepContext
 from bitwright.run_files import LOGS
-from bitwright.steps.results import Epoch, OperandRow, QuantizeResult
-from bitwright.steps.train import epochs_of, train_progress, trained_model
+from bitwright.steps.results import OperandRow, PhaseRow, QuantizeResult
+from bitwright.steps.train import epochs_of, teacher_of, train_progress, trained_model
 from bitwright.steps.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -19,39 +19,65 @@ if TYPE_CHECKING:
     from bitwright.quant import FrozenModel
 
 WEIGHTS = "quantized.pt"
+TEACHER = "teacher.pt"
+"""The teacher as a co-study left it."""
 CALIBRATION_IMAGES = 1024
 _BATCH = 128
 
 
 def quantize(work: Workspace, context: StepContext) -> None:
     """From the trained float model to weights and scales that freeze into integers."""
-    from bitwright.train import evaluate, fit, save_weights
+    from bitwright.train import evaluate, save_weights
 
-    teacher = trained_model(work, context.inputs["train"])
-    model = calibrated(work, teacher, context.progress)
+    base = trained_model(work, context.inputs["train"])
+    model = calibrated(work, base, context.progress)
     before = evaluate(frozen_from(work, model), work.data.test)
-    history: tuple[Epoch, ...] = ()
-    kept = 0
-    config = work.recipe.train.quantized
-    if config is not None:
-        fitted = fit(
-            model,
-            work.data,
-            config,
-            run_dir=context.folder / LOGS,
-            teacher=teacher if config.distillation is not None else None,
-            on_progress=train_progress(context.progress, "training in few bits"),
-        )
-        history, kept = epochs_of(fitted.history), fitted.kept_epoch
+    phases: tuple[PhaseRow, ...] = ()
+    if work.recipe.train.quantized is not None:
+        phases = _study(work, context, model, base)
     save_weights(context.folder / WEIGHTS, model)
     after = evaluate(frozen_from(work, model), work.data.test)
     QuantizeResult(
         accuracy=Figure(after.accuracy, "share", Source.MEASUREMENT),
         accuracy_calibrated=Figure(before.accuracy, "share", Source.MEASUREMENT),
-        history=history,
-        kept_epoch=kept,
+        phases=phases,
         operands=explain(work, work.fresh_model()),
     ).save(context.folder)
+
+
+def _study(
+    work: Workspace, context: StepContext, model: fx.GraphModule, base: nn.Module
+) -> tuple[PhaseRow, ...]:
+    """Train in few bits; the teacher is the recipe's, or else the float model itself."""
+    from bitwright.train import evaluate, save_weights, study
+
+    settings = work.recipe.train.quantized
+    assert settings is not None
+    teacher = (teacher_of(work, context) or base) if settings.needs_teacher else None
+    learned: dict[str, Figure] = {}
+    told = train_progress(context.progress, "training in few bits")
+    results = study(
+        model,
+        work.data,
+        settings,
+        run_dir=context.folder / LOGS,
+        teacher=teacher,
+        on_progress=told,
+    )
+    if settings.co_study is not None and teacher is not None:
+        save_weights(context.folder / TEACHER, teacher)
+        share = evaluate(teacher, work.data.test).accuracy
+        learned["co_study"] = Figure(share, "share", Source.MEASUREMENT)
+    return tuple(
+        PhaseRow(
+            name=entry.name,
+            history=epochs_of(entry.result.history),
+            kept_epoch=entry.result.kept_epoch,
+            validation_accuracy=entry.result.validation_accuracy,
+            teacher_accuracy=learned.get(entry.name),
+        )
+        for entry in results
+    )
 
 
 def calibrated(

@@ -34,12 +34,13 @@ from bitwright.steps.baseline import cpu_name, measure
 from bitwright.steps.energy import energy_of
 from bitwright.steps.lower import read_graph, read_levels
 from bitwright.steps.map import read_hardware
-from bitwright.steps.report_words import accuracy, proof, required, stages
+from bitwright.steps.report_words import accuracy, phase_title, proof, required, stages
 from bitwright.steps.results import (
     Epoch,
     LowerResult,
     MapResult,
     Results,
+    TrainResult,
 )
 from bitwright.steps.summary import PAGE, RECORD, clock_of, interval_of, summary_rows
 from bitwright.steps.train import trained_model
@@ -78,7 +79,11 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
         proof=proof(found),
         curves=(
             *_curves("Training in floating point", trained.history),
-            *_curves("Training in few bits", quantized.history),
+            *(
+                curve
+                for phase in quantized.phases
+                for curve in _curves(phase_title(phase, quantized), phase.history)
+            ),
         ),
         operands=tuple(
             OperandRow(
@@ -271,6 +276,7 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
         "data": f"{data.name}: {data.train} training, {data.validation} validation, "
         f"{data.test} held-out images",
         "data SHA-256": data.digest,
+        **_training_facts(trained),
         "integer graph": lowered.digest,
         "processor": cpu_name(),
     }
@@ -281,6 +287,18 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
             facts["notes"] = "; ".join(found.implement.notes)
     facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions().items())
     return facts
+
+
+def _training_facts(trained: TrainResult) -> dict[str, str]:
+    """Where a float network that was not trained in this run comes from."""
+    taken = trained.shipped
+    if taken is None:
+        return {}
+    return {
+        "float network": f"pretrained weights {taken.name} of this package, not trained in this "
+        f"run; made by `{taken.command}`; {taken.accuracy:.2%} of the held-out images",
+        "weights SHA-256": taken.sha256,
+    }
 
 
 def _finn_files(context: StepContext, made: Report) -> None:

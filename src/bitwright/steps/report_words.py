@@ -7,7 +7,14 @@ from bitwright.figures import Figure
 from bitwright.report import AccuracyStage, Stage
 from bitwright.run import StepContext
 from bitwright.run_files import read_record
-from bitwright.steps.results import LowerResult, MapResult, QuantizeResult, Results, TrainResult
+from bitwright.steps.results import (
+    LowerResult,
+    MapResult,
+    PhaseRow,
+    QuantizeResult,
+    Results,
+    TrainResult,
+)
 from bitwright.steps.workspace import STEP_NAMES
 
 
@@ -26,6 +33,8 @@ def stages(context: StepContext, found: Results) -> tuple[Stage, ...]:
     made = []
     for name in STEP_NAMES[:-1]:
         folder = context.inputs.get(name)
+        if name == "teach" and folder is None:
+            continue  # most recipes have no such step
         record = None if folder is None else read_record(folder)
         made.append(
             Stage(
@@ -37,10 +46,19 @@ def stages(context: StepContext, found: Results) -> tuple[Stage, ...]:
     return tuple(made)
 
 
+def phase_title(phase: PhaseRow, found: QuantizeResult) -> str:
+    """What a phase of training in few bits is called."""
+    title = "Training in few bits"
+    return title if len(found.phases) == 1 else f"{title}, {phase.name.replace('_', '-')}"
+
+
 def _headlines(found: Results) -> dict[str, str]:
     lines: dict[str, str] = {}
+    if found.teach is not None:
+        lines["teach"] = _percent(found.teach.accuracy)
     if found.train is not None:
-        lines["train"] = f"{found.train.parameters:,} parameters"
+        given = "" if found.train.shipped is None else ", pretrained"
+        lines["train"] = f"{found.train.parameters:,} parameters{given}"
     if found.quantize is not None:
         lines["quantize"] = _percent(found.quantize.accuracy)
     if found.lower is not None:

@@ -75,14 +75,47 @@ class DataFacts(Result):
     test: int
 
 
+class TeacherRow(Result):
+    """One teacher; its accuracy is on the test images."""
+
+    model: str
+    parameters: int
+    accuracy: Figure
+    history: tuple[Epoch, ...]
+    kept_epoch: int
+
+
+class TeachResult(Result):
+    """The teachers, and their accuracy together."""
+
+    teachers: tuple[TeacherRow, ...]
+    accuracy: Figure
+
+
+class Shipped(Result):
+    """The checkpoint of the package that was taken instead of training.
+
+    Attributes:
+        name: of the entry.
+        command: what trained it.
+        accuracy: share of the test images that it states.
+    """
+
+    name: str
+    command: str
+    accuracy: float
+    sha256: str
+
+
 class TrainResult(Result):
-    """The float model."""
+    """The float model; ``shipped`` where it came with the package, its history too."""
 
     data: DataFacts
     parameters: int
     accuracy: Figure
     history: tuple[Epoch, ...]
     kept_epoch: int
+    shipped: Shipped | None = None
 
 
 class OperandRow(Result):
@@ -97,13 +130,27 @@ class OperandRow(Result):
     reason: str
 
 
+class PhaseRow(Result):
+    """One phase of training in few bits.
+
+    Attributes:
+        teacher_accuracy: of the network that learned along, on the test images, when the phase was
+            over; only of a co-study.
+    """
+
+    name: str
+    history: tuple[Epoch, ...]
+    kept_epoch: int
+    validation_accuracy: float
+    teacher_accuracy: Figure | None = None
+
+
 class QuantizeResult(Result):
     """The frozen model; ``accuracy_calibrated`` is that before training in few bits."""
 
     accuracy: Figure
     accuracy_calibrated: Figure
-    history: tuple[Epoch, ...]
-    kept_epoch: int
+    phases: tuple[PhaseRow, ...]
     operands: tuple[OperandRow, ...]
 
 
@@ -247,6 +294,7 @@ class SimulateResult(Result):
 class Results:
     """The results of the finished steps of a run; None where a step has not been done."""
 
+    teach: TeachResult | None = None
     train: TrainResult | None = None
     quantize: QuantizeResult | None = None
     lower: LowerResult | None = None
@@ -262,6 +310,7 @@ class Results:
             RunError: one cannot be read.
         """
         kinds: dict[str, type[Result]] = {
+            "teach": TeachResult,
             "train": TrainResult,
             "quantize": QuantizeResult,
             "lower": LowerResult,

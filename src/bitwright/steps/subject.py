@@ -18,7 +18,7 @@ from bitwright.errors import RecipeError, RunError
 from bitwright.models.catalog import MODELS, ModelSpec
 from bitwright.run_files import check_run_folder
 from bitwright.steps.fingerprint import importable
-from bitwright.steps.workspace import STEP_NAMES, Workspace
+from bitwright.steps.workspace import Workspace, step_folder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -93,7 +93,11 @@ class Subject:
             count = min(_AGREEMENT, len(self.train))
             inputs = torch.from_numpy(self.train.take(range(len(self.train))[-count:]).reals())
             return EmbeddingAgreement.of(self.model, inputs)
-        raise RecipeError(f"the data has nothing to measure {wanted} with", where="--metric")
+        raise RecipeError(
+            f"the data has nothing to measure {wanted} with",
+            where="--metric",
+            hint="agreement needs no labels; top1 needs classes, verification pairs of faces",
+        )
 
     def final(self, model: nn.Module) -> dict[str, float]:
         """Figures of a model on images that no choice was made on."""
@@ -166,7 +170,7 @@ def _of_run(place: Path, data: str | None, seed: int) -> Subject:
     base = Path(str(header.get("recipe_dir", place)))
     where = None if data is None else Path(data)
     recipe = load_recipe(place / "recipe.yaml", [], data_dir=where, base_dir=base)
-    folder = place / f"{STEP_NAMES.index('train') + 1:02d}-train"
+    folder = place / step_folder("train")
     if not (folder / "step.json").is_file():
         raise RunError(
             "has no trained model yet", where=str(place), hint=f"bitwright train {place}"

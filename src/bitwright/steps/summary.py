@@ -99,6 +99,11 @@ def _accuracy(found: Results) -> list[SummaryRow]:
         SummaryRow(label=label, figure=None if result is None else result.accuracy)
         for label, result in stages
     ]
+    if found.train is not None and found.train.shipped is not None:
+        note = f"pretrained weights {found.train.shipped.name}, not trained in this run"
+        rows[0] = SummaryRow(label=rows[0].label, figure=rows[0].figure, note=note)
+    if found.teach is not None:
+        rows.insert(0, SummaryRow(label="accuracy, teacher", figure=found.teach.accuracy))
     return [*rows, SummaryRow(label="model size", figure=size, note=_size_note(found))]
 
 

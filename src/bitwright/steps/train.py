@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitwright.figures import Figure, Source
+from bitwright.models.pretrained import Pretrained, load_into
 from bitwright.run import Progress, StepContext
 from bitwright.run_files import LOGS
 from bitwright.steps.fingerprint import data_version
-from bitwright.steps.results import DataFacts, Epoch, TrainResult
+from bitwright.steps.results import DataFacts, Epoch, Shipped, TrainResult
 from bitwright.steps.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -24,22 +25,45 @@ WEIGHTS = "weights.pt"
 
 
 def train(work: Workspace, context: StepContext) -> None:
-    """Train in floating point and measure on the test images."""
+    """Train in floating point, or take what was trained already; measure on the test images."""
     from bitwright.train import evaluate, fit, save_weights
 
     model = work.fresh_model()
-    told = train_progress(context.progress, "training")
-    config = work.recipe.train.float_
-    fitted = fit(model, work.data, config, run_dir=context.folder / LOGS, on_progress=told)
+    if (entry := work.shipped) is not None:
+        load_into(model, entry)
+        history = tuple(Epoch.model_validate(row) for row in entry.history)
+        kept = entry.kept_epoch
+    else:
+        told = train_progress(context.progress, "training")
+        config = work.recipe.train.float_
+        fitted = fit(
+            model,
+            work.data,
+            config,
+            run_dir=context.folder / LOGS,
+            teacher=teacher_of(work, context),
+            on_progress=told,
+        )
+        history, kept = epochs_of(fitted.history), fitted.kept_epoch
     save_weights(context.folder / WEIGHTS, model)
     measured = evaluate(model, work.data.test)
     TrainResult(
         data=_data_facts(work),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         accuracy=Figure(measured.accuracy, "share", Source.MEASUREMENT),
-        history=epochs_of(fitted.history),
-        kept_epoch=fitted.kept_epoch,
+        history=history,
+        kept_epoch=kept,
+        shipped=_shipped(entry),
     ).save(context.folder)
+
+
+def teacher_of(work: Workspace, context: StepContext) -> nn.Module | None:
+    """The teacher that the recipe names, as its step left it; None if this step needs none."""
+    if "teach" not in context.inputs:
+        return None
+    from bitwright.steps.teach import taught
+
+    return taught(work, context.inputs["teach"])
 
 
 def trained_model(work: Workspace, folder: Path) -> nn.Module:
@@ -64,6 +88,14 @@ def epochs_of(history: Sequence[EpochMetrics]) -> tuple[Epoch, ...]:
     """Training curves without wall times, so that equal runs give equal files."""
     names = Epoch.model_fields
     return tuple(Epoch(**{name: getattr(entry, name) for name in names}) for entry in history)
+
+
+def _shipped(entry: Pretrained | None) -> Shipped | None:
+    if entry is None:
+        return None
+    return Shipped(
+        name=entry.name, command=entry.command, accuracy=entry.accuracy, sha256=entry.sha256
+    )
 
 
 def _data_facts(work: Workspace) -> DataFacts:

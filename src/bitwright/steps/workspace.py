@@ -14,13 +14,17 @@ from bitwright.quant.policy import Policy
 from bitwright.recipe import Recipe
 from bitwright.run import Progress, no_progress
 from bitwright.steps.fingerprint import code_version, data_version, importable, model_version
+from bitwright.steps.shipped import check_unseen, shipped
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from bitwright.models import ModelSpec, Pretrained
+
 _COMMON = ("formats", "figures.py", "files.py", "run_files.py")
 _CODE = {
-    "train": ("data", "models", "train", "steps/train.py"),
+    "teach": ("data", "models", "train", "steps/teach.py", "steps/train.py"),
+    "train": ("data", "models", "train", "steps/train.py", "steps/shipped.py"),
     "quantize": ("quant", "train", "steps/quantize.py", "steps/train.py"),
     "lower": ("ir", "lower", "quant", "steps/lower.py"),
     "map": ("hw", "rtl", "ir", "build/targets", "build/target.py", "steps/map.py"),
@@ -29,6 +33,12 @@ _CODE = {
     "report": ("report", "ir", "build/energy.py", "build/energy.toml", "steps"),
 }
 STEP_NAMES = tuple(_CODE)
+"""All steps; the first one is there only where a recipe names a teacher, so it has number 0."""
+
+
+def step_folder(name: str) -> str:
+    """Name of a step's folder inside a run directory."""
+    return f"{STEP_NAMES.index(name):02d}-{name}"
 
 
 @dataclass
@@ -64,16 +74,34 @@ class Workspace:
         height, width, channels = self.data.image_shape
         return channels, height, width
 
+    @cached_property
+    def shipped(self) -> Pretrained | None:
+        """The checkpoint that stands for the float training; None: it is trained here."""
+        return shipped(self.recipe, self.data)
+
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        """The steps of this recipe, in order."""
+        return STEP_NAMES if self.recipe.teacher else STEP_NAMES[1:]
+
     def fresh_model(self) -> nn.Module:
         """The float model with its first weights."""
+        return self._built(self.recipe.model, self.recipe.seed)
+
+    def fresh_teachers(self) -> tuple[nn.Module, ...]:
+        """The teachers that the recipe names, with their first weights, or those that it gives."""
+        return tuple(
+            self._built(entry.model, self.recipe.seed if entry.train is None else entry.train.seed)
+            for entry in self.recipe.teacher
+        )
+
+    def _built(self, spec: ModelSpec, seed: int) -> nn.Module:
         from bitwright.models import build_model
 
+        check_unseen(spec, self.data)
         with importable(self.module_folders):
             return build_model(
-                self.recipe.model,
-                self.data.num_classes,
-                self.data.image_shape,
-                seed=self.recipe.seed,
+                spec, self.data.num_classes, self.data.image_shape, seed=seed, data=self.data.name
             )
 
     def facts(self) -> dict[str, Any]:
@@ -82,6 +110,7 @@ class Workspace:
         hardware = fields["hardware"]
         folding = self.recipe.hardware.folding_config_file
         splits = self.data
+        taken = self.shipped or check_unseen(self.recipe.model, splits)
         mapping = {key: value for key, value in hardware.items() if key != "folding_config_file"}
         return {
             "name": self.recipe.name,
@@ -91,7 +120,12 @@ class Workspace:
                 fields["model"] | {"weights": None},
                 model_version(self.recipe.model, self.module_folders),
             ],
+            "teacher": [
+                fields["teacher"],
+                [model_version(entry.model, self.module_folders) for entry in self.recipe.teacher],
+            ],
             "train.float": fields["train"]["float"],
+            "pretrained": None if taken is None else taken.sha256,
             "train.quantized": fields["train"]["quantized"],
             "quant": fields["quant"],
             "hardware": [mapping, folding.read_text() if folding is not None else None],

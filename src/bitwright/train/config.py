@@ -273,7 +273,7 @@ PHASES = ("self_study", "co_study", "tutor_study")
 
 class Phases(BaseModel):
     """Training in few bits, phase by phase (quantization-aware knowledge distillation, Kim et al.
-    2019); a phase that is None is left out.
+    2019); a phase that is None is left out. The settings of a `TrainConfig` stand for one phase.
 
     Attributes:
         self_study: the student learns from the labels alone.
@@ -287,13 +287,6 @@ class Phases(BaseModel):
     co_study: TrainConfig | None = None
     tutor_study: TrainConfig | None = None
 
-    @classmethod
-    def of(cls, config: TrainConfig) -> Phases:
-        """One phase: with a teacher if the settings say how to learn from one."""
-        if config.distillation is None:
-            return cls(self_study=config)
-        return cls(tutor_study=config)
-
     @property
     def present(self) -> tuple[tuple[str, TrainConfig], ...]:
         """Names and settings of the phases that there are, in order."""
@@ -306,10 +299,15 @@ class Phases(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _distil_by_default(cls, fields: Any) -> Any:
-        """The phases with a teacher learn from its scores, by the default settings if need be."""
+    def _fill_in(cls, fields: Any) -> Any:
+        """Settings without the name of a phase are those of the only one, with a teacher if they
+        say how to learn from one; phases with a teacher learn from its scores by default.
+        """
         if not isinstance(fields, Mapping):
             return fields
+        if fields and not any(name in fields for name in PHASES):
+            taught = fields.get("distillation") is not None
+            return {"tutor_study" if taught else "self_study": fields}
         return {
             name: {"distillation": {}, **phase}
             if name in PHASES[1:] and isinstance(phase, Mapping)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step `teach`: the teachers that the recipe names, trained or read, and measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bitwright.figures import Figure, Source
+from bitwright.run import StepContext
+from bitwright.run_files import LOGS
+from bitwright.steps.results import Epoch, TeacherRow, TeachResult
+from bitwright.steps.train import epochs_of, train_progress
+from bitwright.steps.workspace import Workspace
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def teach(work: Workspace, context: StepContext) -> None:
+    """Train every teacher as its section says, and measure each and all on the test images."""
+    from bitwright.train import evaluate, fit, save_weights
+
+    rows = []
+    for number, (section, model) in enumerate(
+        zip(work.recipe.teacher, work.fresh_teachers(), strict=True)
+    ):
+        history: tuple[Epoch, ...] = ()
+        kept = 0
+        if section.train is not None:
+            fitted = fit(
+                model,
+                work.data,
+                section.train,
+                run_dir=context.folder / LOGS / str(number),
+                on_progress=train_progress(context.progress, f"teacher {section.model.name}"),
+            )
+            history, kept = epochs_of(fitted.history), fitted.kept_epoch
+        save_weights(context.folder / _file(number), model)
+        measured = evaluate(model, work.data.test)
+        rows.append(
+            TeacherRow(
+                model=section.model.name,
+                parameters=sum(parameter.numel() for parameter in model.parameters()),
+                accuracy=Figure(measured.accuracy, "share", Source.MEASUREMENT),
+                history=history,
+                kept_epoch=kept,
+            )
+        )
+    together = evaluate(taught(work, context.folder), work.data.test)
+    accuracy = Figure(together.accuracy, "share", Source.MEASUREMENT)
+    TeachResult(teachers=tuple(rows), accuracy=accuracy).save(context.folder)
+
+
+def taught(work: Workspace, folder: Path) -> nn.Module:
+    """The teacher as the step left it, in evaluation mode; several are one that averages."""
+    from bitwright.train import load_weights
+    from bitwright.train.teachers import Ensemble
+
+    models = work.fresh_teachers()
+    for number, model in enumerate(models):
+        load_weights(folder / _file(number), model)
+    teacher = models[0] if len(models) == 1 else Ensemble(models)
+    return teacher.eval()
+
+
+def _file(number: int) -> str:
+    return f"teacher-{number}.pt"
