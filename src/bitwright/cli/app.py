@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from bitwright import __version__
-from bitwright.cli import compare, exchange, formats, inspecting, show
+from bitwright.cli import compare, exchange, formats, inspecting, memory, show
 from bitwright.cli import search as searching
 from bitwright.cli.options import Assign, Data, Json, RecipeArgument, RunDir, TargetName, resolve
 from bitwright.cli.output import Output
@@ -43,6 +43,7 @@ class Kind(StrEnum):
     RECIPES = "recipes"
     FORMATS = "formats"
     MODELS = "models"
+    PRETRAINED = "pretrained"
     DATASETS = "datasets"
     TARGETS = "targets"
 
@@ -136,6 +137,7 @@ def explain(recipe: RecipeArgument, assign: Assign = None, json: Json = False) -
 
 
 app.command()(inspecting.inspect)
+app.command()(memory.memory)
 app.command()(compare.diff)
 app.command("import")(exchange.import_)
 app.command()(exchange.export)
@@ -154,7 +156,7 @@ def doctor(json: Json = False) -> None:
 
 @app.command("list")
 def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")], json: Json = False) -> None:
-    """List recipes, formats, models, datasets or targets."""
+    """List recipes, formats, models, pretrained weights, datasets or targets."""
     from bitwright.cli.listing import show_list
 
     show_list(Output(json), kind.value)

@@ -58,8 +58,10 @@ def _recipes() -> _Listing:
 
 def _formats() -> _Listing:
     from bitwright.formats import list_formats
+    from bitwright.lab.variants import DYNAMIC
 
-    rows = [(f.family, f.pattern, f.meaning, ", ".join(f.examples)) for f in list_formats()]
+    families = (*list_formats(), DYNAMIC)
+    rows = [(f.family, f.pattern, f.meaning, ", ".join(f.examples)) for f in families]
     return _Listing(("family", "names", "meaning", "examples"), rows)
 
 
@@ -68,6 +70,26 @@ def _models() -> _Listing:
 
     note = "your own: module:function, a function that returns an nn.Module"
     return _Listing(("name", "summary"), [(m.name, m.summary) for m in list_models()], note)
+
+
+def _pretrained() -> _Listing:
+    from bitwright.models import list_pretrained
+
+    columns = ("name", "model", "data", "accuracy, float", "parameters", "KiB", "made by")
+    rows = [
+        (
+            e.name,
+            e.label,
+            f"{e.data}, {'x'.join(map(str, e.image_shape))}, {e.classes} classes",
+            f"{e.accuracy:.2%} of {e.test_images}",
+            e.parameters,
+            round(e.bytes / 1024),
+            e.command,
+        )
+        for e in list_pretrained()
+    ]
+    note = "in a recipe: model.weights: pretrained, or train.pretrained: true"
+    return _Listing(columns, rows, note)
 
 
 def _datasets() -> _Listing:
@@ -94,6 +116,7 @@ _LISTINGS = {
     "recipes": _recipes,
     "formats": _formats,
     "models": _models,
+    "pretrained": _pretrained,
     "datasets": _datasets,
     "targets": _targets,
 }

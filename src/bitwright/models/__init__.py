@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model zoo. Names and specs come without torch; ``build_model`` imports it when first used."""
+"""The model zoo. Names, specs and entries come without torch; building imports it when needed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from bitwright.models.catalog import ModelInfo, ModelSpec, list_models
+from bitwright.models.pretrained import Pretrained, list_pretrained, pretrained
 
 if TYPE_CHECKING:
     from bitwright.models.factory import build_model
 
-__all__ = ["ModelInfo", "ModelSpec", "build_model", "list_models"]
+__all__ = [
+    "ModelInfo",
+    "ModelSpec",
+    "Pretrained",
+    "build_model",
+    "list_models",
+    "list_pretrained",
+    "pretrained",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 #: Endings of files that hold a whole model.
 MODEL_FILES = (".prototxt", ".h5", ".hdf5", ".keras", ".safetensors")
+#: What ``weights`` says for the checkpoint that comes with the package.
+PRETRAINED: Literal["pretrained"] = "pretrained"
 
 
 class ModelSpec(BaseModel):
@@ -23,14 +25,27 @@ class ModelSpec(BaseModel):
         options: keyword arguments for the factory, such as ``widths: [64, 64]``; for a file
             ``output`` and ``ignore_extra``.
         weights: a file of trained weights (``.safetensors``, ``.pt``, ``.h5``, ``.caffemodel``, ..)
-            to start from; beside a ``.prototxt`` its ``.caffemodel`` is the default.
+            to start from, or ``pretrained``: those that come with the package for this model and
+            data set (`models.pretrained`); beside a ``.prototxt`` its ``.caffemodel`` is the
+            default.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     options: dict[str, Any] = Field(default_factory=dict)
-    weights: Path | None = None
+    weights: Literal["pretrained"] | Path | None = None
+
+    @model_validator(mode="after")
+    def _has_weights_of_its_own(self) -> ModelSpec:
+        if self.is_file and self.is_pretrained:
+            raise ValueError("a model from a file brings its weights: leave `weights` out")
+        return self
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether the weights are those that come with the package."""
+        return self.weights == PRETRAINED
 
     @property
     def is_file(self) -> bool:
@@ -44,12 +59,13 @@ class ModelSpec(BaseModel):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file that the model is read from."""
+        """Every file of the user's that the model is read from."""
+        given = self.weights if isinstance(self.weights, Path) else None
         if not self.is_file:
-            return () if self.weights is None else (self.weights,)
+            return () if given is None else (given,)
         path = Path(self.name)
         beside = path.with_suffix(".caffemodel") if path.suffix.lower() == ".prototxt" else None
-        weights = self.weights or beside
+        weights = given or beside
         return (path,) if weights is None else (path, weights)
 
 
@@ -62,12 +78,14 @@ class ModelInfo:
         summary: what it is, with its source.
         factory: ``module:function`` in ``bitwright.models``.
         options: fixed options of this name.
+        image: (H, W, C) that it is usually given.
     """
 
     name: str
     summary: str
     factory: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    image: tuple[int, int, int] = (32, 32, 3)
 
 
 _FINN = "FINN, Umuroglu et al. 2017, section 5"
@@ -83,28 +101,50 @@ _DENSENET_BLOCKS = {
     21: (1, 2, 3, 2),
     37: (2, 4, 6, 4),
     63: (3, 6, 12, 8),
+    105: (4, 9, 16, 21),
     121: (6, 12, 24, 16),
+    169: (6, 12, 32, 32),
     201: (6, 12, 48, 32),
+    264: (6, 12, 64, 48),
 }
+_DIGITS, _MNIST, _FACE, _IMAGENET = (8, 8, 1), (28, 28, 1), (80, 80, 3), (224, 224, 3)
+
+
+def _perceptron(name: str, width: int, also: str = "") -> ModelInfo:
+    """Two hidden layers of one width, with biases and without batch norm."""
+    summary = f"in-{width}-{width}-out, biases, no batch norm{also}"
+    options = {"widths": (width, width), "batch_norm": False}
+    return ModelInfo(name, summary, "plain:mlp", options, _MNIST)
+
+
 MODELS = (
-    ModelInfo("mlp", "perceptron with batch norm; options: widths", "plain:mlp"),
-    ModelInfo("tfc", f"in-64-64-64-out ({_FINN})", "plain:mlp", {"widths": (64, 64, 64)}),
-    ModelInfo("sfc", f"in-256-256-256-out ({_FINN})", "plain:mlp", {"widths": (256, 256, 256)}),
-    ModelInfo(
-        "lfc", f"in-1024-1024-1024-out ({_FINN})", "plain:mlp", {"widths": (1024, 1024, 1024)}
+    ModelInfo("mlp", "perceptron; options: widths, batch_norm", "plain:mlp", image=_MNIST),
+    *(
+        ModelInfo(name, f"in-{w}-{w}-{w}-out ({_FINN})", "plain:mlp", {"widths": (w, w, w)}, _MNIST)
+        for name, w in (("tfc", 64), ("sfc", 256), ("lfc", 1024))
     ),
+    *(_perceptron(f"dnn{width}", width) for width in (30, 300, 800, 1200)),
+    _perceptron("kl_mlp_student", 300, "; as dnn300"),
+    _perceptron("kl_mlp_teacher", 1200, "; as dnn1200"),
     ModelInfo(
         "digits_cnn",
         "two 3 x 3 convolutions for 8 x 8 images",
         "plain:plain_cnn",
         {"widths": (8, 16)},
+        _DIGITS,
     ),
-    ModelInfo("lenet", "LeNet-5-like, two 5 x 5 convolutions (LeCun et al. 1998)", "plain:lenet"),
+    ModelInfo(
+        "lenet",
+        "LeNet-5-like, two 5 x 5 convolutions (LeCun et al. 1998)",
+        "plain:lenet",
+        image=_MNIST,
+    ),
     ModelInfo(
         "mnist_cnn",
         "three 3 x 3 convolutions for 28 x 28 images",
         "plain:plain_cnn",
         {"widths": (16, 32, 32)},
+        _MNIST,
     ),
     ModelInfo(
         "cifar_cnn",
@@ -121,8 +161,14 @@ MODELS = (
         f"ResNet-18 with the 7 x 7 stem ({_HE})",
         "resnet:resnet",
         {**_R18, "stem": "imagenet"},
+        _IMAGENET,
     ),
-    ModelInfo("mobilenet", f"MobileNet v1; options: width ({_HOWARD})", "mobilenet:mobilenet"),
+    ModelInfo(
+        "mobilenet",
+        f"MobileNet v1; options: width ({_HOWARD})",
+        "mobilenet:mobilenet",
+        image=_IMAGENET,
+    ),
     ModelInfo(
         "mobilenet_cifar",
         "MobileNet v1 that starts with stride 1, for 32 x 32 images; options: width",
@@ -133,7 +179,7 @@ MODELS = (
     *(
         ModelInfo(
             f"densenet{depth}",
-            f"DenseNet-{depth} for 32 x 32 images; options: form",
+            f"DenseNet-{depth} for 32 x 32 images; options: form, stem",
             _DENSENET,
             {"blocks": blocks, "transition_activation": False},
         )
@@ -143,17 +189,27 @@ MODELS = (
         "face_densenet",
         f"any DenseNet that embeds faces; options: blocks, growth, embedding ({_HUANG})",
         _FACES,
+        image=_FACE,
     ),
     ModelInfo(
-        "face_densenet10", "DenseNet 1.0: 80 x 80 faces to 128 values, 381 888 parameters", _FACES
+        "face_densenet10",
+        "DenseNet 1.0: 80 x 80 faces to 128 values, 381 888 parameters",
+        _FACES,
+        image=_FACE,
     ),
     ModelInfo(
         "face_densenet20",
         "DenseNet 2.0: 80 x 80 faces to 128 values, 1 479 104 parameters",
         _FACES,
         {"blocks": (6, 12), "final_width": 256},
+        _FACE,
     ),
-    ModelInfo("skynet", f"SkyNet, a detector; H and W multiples of 8 ({_ZHANG})", "skynet:skynet"),
+    ModelInfo(
+        "skynet",
+        f"SkyNet, a detector; H and W multiples of 8 ({_ZHANG})",
+        "skynet:skynet",
+        image=(160, 320, 3),
+    ),
 )
 
 

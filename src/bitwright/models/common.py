@@ -77,6 +77,16 @@ def share(model: str, option: str, value: float) -> None:
         )
 
 
+def flag(model: str, option: str, value: bool) -> None:
+    """Raise unless an option is true or false.
+
+    Raises:
+        ModelError: it is something else.
+    """
+    if not isinstance(value, bool):
+        raise ModelError(f"{option} must be true or false, found {value!r}", where=model)
+
+
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from bitwright.errors import ModelError, RecipeError
 from bitwright.models.catalog import MODELS, ModelSpec
+from bitwright.models.pretrained import find_pretrained, load_into
 
 
 def build_model(
@@ -25,6 +26,7 @@ def build_model(
     input_shape: tuple[int, int, int],
     *,
     seed: int = 0,
+    data: str | None = None,
 ) -> nn.Module:
     """Build a model with fresh weights, the same for the same seed, and try it on one image.
 
@@ -37,13 +39,21 @@ def build_model(
             detector does: then any one tensor for a batch will do.
         input_shape: (H, W, C) of an image; the model itself is fed (N, C, H, W).
         seed: of torch's generator while the model is built; its state is restored afterwards.
+        data: name of the data set, of which ``weights: pretrained`` are taken.
+
+    Returns:
+        The model; its attribute ``sample_shape`` holds (C, H, W) of an image.
 
     Raises:
         DataError: a file of weights is missing, damaged, or of another network.
-        RecipeError: the name or an option is unknown, or a classifier gets no number of classes.
+        RecipeError: the name or an option is unknown, a classifier gets no number of classes, or
+            there are no pretrained weights of this model.
         ModelError: the user's code fails, is no ``nn.Module``, or gives scores of another shape.
     """
     wanted = _as_spec(spec)
+    entry = None
+    if wanted.is_pretrained:
+        entry = find_pretrained(wanted, input_shape, num_classes, data)
     if wanted.is_file:
         return _from_file(wanted, num_classes, input_shape)
     factory, options = _own(wanted) if wanted.is_own else _ours(wanted)
@@ -58,11 +68,13 @@ def build_model(
             hint="the factory must return the model",
         )
     _try(model, num_classes, input_shape, wanted.name)
-    if wanted.weights is not None:
+    if entry is not None:
+        load_into(model, entry)
+    elif isinstance(wanted.weights, Path):
         from bitwright.models.exchange.files import load_weights
 
         load_weights(model, wanted.weights, input_shape)
-    return model
+    return _sized(model, input_shape)
 
 
 def _from_file(
@@ -87,14 +99,21 @@ def _from_file(
     output = spec.options.get("output")
     loaded = load_model(
         Path(spec.name),
-        weights=spec.weights,
+        weights=spec.weights if isinstance(spec.weights, Path) else None,
         input_shape=input_shape,
         output=None if output is None else str(output),
         ignore_extra=bool(spec.options.get("ignore_extra", False)),
         build=build,
     )
     _try(loaded.model, num_classes, input_shape, spec.name)
-    return loaded.model.train()
+    return _sized(loaded.model.train(), input_shape)
+
+
+def _sized(model: nn.Module, input_shape: tuple[int, int, int]) -> nn.Module:
+    """Note what images a model is for: many a network computes something for other sizes, too."""
+    height, width, channels = input_shape
+    vars(model)["sample_shape"] = (channels, height, width)
+    return model
 
 
 def _as_spec(spec: str | ModelSpec | Mapping[str, Any]) -> ModelSpec:

@@ -3,8 +3,8 @@
 
 Every factory of the zoo is plain ``torch.nn`` without any special layer and takes ``num_classes``,
 ``input_shape`` as (H, W, C), and options. Every classifier takes (N, C, H, W) float32 in [0, 1] and
-gives (N, num_classes) scores. A layer that is followed by batch norm has no bias. Activations are
-ReLU, ReLU6, or hard tanh for signed and binary networks.
+gives (N, num_classes) scores. A layer that is followed by batch norm has no bias, every other one
+has. Activations are ReLU, ReLU6, or hard tanh for signed and binary networks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from bitwright.errors import ModelError
-from bitwright.models.common import Shape, activation_layer, positive, too_small
+from bitwright.models.common import Shape, activation_layer, flag, positive, too_small
 
 
 class _Stack:
@@ -53,11 +53,12 @@ class _Stack:
         self._channels *= self._height * self._width
         self._height = self._width = 1
 
-    def dense(self, features: int) -> None:
-        """Matrix-vector product, batch norm, activation."""
+    def dense(self, features: int, *, norm: bool = True) -> None:
+        """Matrix-vector product, batch norm or else a bias, activation."""
         number = self._next("fc")
-        self._layers[f"fc{number}"] = nn.Linear(self._channels, features, bias=False)
-        self._layers[f"fc_bn{number}"] = nn.BatchNorm1d(features)
+        self._layers[f"fc{number}"] = nn.Linear(self._channels, features, bias=not norm)
+        if norm:
+            self._layers[f"fc_bn{number}"] = nn.BatchNorm1d(features)
         self._layers[f"fc_act{number}"] = self._activation()
         self._channels = features
 
@@ -82,13 +83,15 @@ def mlp(
     *,
     widths: Sequence[int] = (64, 64),
     activation: str = "relu",
+    batch_norm: bool = True,
 ) -> nn.Sequential:
-    """Perceptron: hidden layers of these widths with batch norm, then the classifier."""
+    """Perceptron: hidden layers of these widths, with batch norm or with biases; the classifier."""
     positive("mlp", "widths", widths)
+    flag("mlp", "batch_norm", batch_norm)
     stack = _Stack("mlp", input_shape, activation)
     stack.flatten()
     for width in widths:
-        stack.dense(width)
+        stack.dense(width, norm=batch_norm)
     return stack.classify(num_classes)
 
 

@@ -106,6 +106,17 @@ def closed_form_ratio(
     return float(FLOAT_BITS * (parameters + features) / after)
 
 
+def parameter_mb(parameters: int, bits: int) -> float:
+    """Memory of all parameters at one width, in MB of 2^20 bytes: ``parameters * bits / 8 / 2^20``.
+
+    Raises:
+        FormatError: a count is negative, or there are no bits.
+    """
+    if parameters < 0 or bits < 1:
+        raise FormatError(f"{parameters} parameters of {bits} bits", hint="expected 1 bit or more")
+    return parameters * bits / 8 / 2**20
+
+
 @dataclass(frozen=True)
 class Stored:
     """What of one operand is stored.

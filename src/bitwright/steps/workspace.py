@@ -104,28 +104,29 @@ class Workspace:
                 spec, self.data.num_classes, self.data.image_shape, seed=seed, data=self.data.name
             )
 
+    def _version(self, spec: ModelSpec) -> str:
+        """Hash of what a model is read from: the user's code, files, pretrained weights."""
+        taken = check_unseen(spec, self.data)
+        return taken.sha256 if taken else model_version(spec, self.module_folders)
+
     def facts(self) -> dict[str, Any]:
         """Everything that steps depend on, by the names that `Step.facts` uses."""
         fields = self.recipe.resolved()
         hardware = fields["hardware"]
         folding = self.recipe.hardware.folding_config_file
         splits = self.data
-        taken = self.shipped or check_unseen(self.recipe.model, splits)
         mapping = {key: value for key, value in hardware.items() if key != "folding_config_file"}
         return {
             "name": self.recipe.name,
             "seed": self.recipe.seed,
             "data": [fields["data"] | {"path": None}, data_version(splits)],
-            "model": [
-                fields["model"] | {"weights": None},
-                model_version(self.recipe.model, self.module_folders),
-            ],
+            "model": [fields["model"] | {"weights": None}, self._version(self.recipe.model)],
             "teacher": [
                 fields["teacher"],
-                [model_version(entry.model, self.module_folders) for entry in self.recipe.teacher],
+                [self._version(entry.model) for entry in self.recipe.teacher],
             ],
             "train.float": fields["train"]["float"],
-            "pretrained": None if taken is None else taken.sha256,
+            "pretrained": None if self.shipped is None else self.shipped.sha256,
             "train.quantized": fields["train"]["quantized"],
             "quant": fields["quant"],
             "hardware": [mapping, folding.read_text() if folding is not None else None],
