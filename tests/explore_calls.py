@@ -58,3 +58,13 @@ def waits_for_the_other(arguments: Mapping[str, Any], folder: Path) -> float:
             raise DataError("the other job never ran")
         time.sleep(0.02)
     return 1.0
+
+
+def loses_its_watcher(arguments: Mapping[str, Any], folder: Path) -> str:
+    """Kills the process that has started it, so many times."""
+    deaths = len(list(folder.glob("lost-*")))
+    if deaths < int(arguments["times"]):
+        (folder / f"lost-{deaths}").write_text(str(os.getpid()))
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+    return f"after {deaths}"

@@ -17,7 +17,7 @@ import pytest
 import bitwright
 from bitwright.errors import RecipeError
 from bitwright.explore import Job, JobResult, run_jobs
-from bitwright.explore.runner import cores
+from bitwright.explore.process import cores
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = "tests.explore_calls"

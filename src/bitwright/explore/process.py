@@ -81,6 +81,13 @@ def run_job(job: Job, limits: Limits, stop: Callable[[], bool] = lambda: False) 
     return _failed(job, limits, _given_up(ended, number), number, start)
 
 
+def cores() -> int:
+    """Processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _tick(limits: Limits, stop: Callable[[], bool]) -> Callable[[float], None]:
     def tick(elapsed: float) -> None:
         if stop():

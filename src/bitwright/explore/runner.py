@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -11,7 +10,7 @@ from contextlib import closing
 
 from bitwright.errors import BitwrightError, RecipeError
 from bitwright.explore.job import Job, JobFailure, JobResult, result_of
-from bitwright.explore.process import Limits, Stopped, run_job
+from bitwright.explore.process import Limits, Stopped, cores, run_job
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(what, done, total)``."""
@@ -72,9 +71,10 @@ def run_jobs(
         else:
             take(result_of(job, old, was_done=True, attempts=0))
     if waiting and ray is not None:
-        from bitwright.explore.cluster import run_on_ray
+        from bitwright.explore.cluster import Wish, run_on_ray
 
-        with closing(run_on_ray(waiting, ray, workers, threads, timeout_s, retries)) as found:
+        wish = Wish(workers, threads, timeout_s, retries)
+        with closing(run_on_ray(waiting, ray, wish)) as found:
             for result in found:
                 take(result)
     elif waiting:
@@ -84,13 +84,6 @@ def run_jobs(
             for result in found:
                 take(result)
     return tuple(results[job.name] for job in jobs)
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _check(

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same jobs on a Ray cluster; one is started for this file."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bitwright.explore import cluster
+from bitwright.errors import RecipeError, ToolError
+from bitwright.explore import Job, run_jobs
+from bitwright.explore.process import Limits
+from bitwright.explore.ray_task import Place, answer_of, request_of, run_task
+
+ROOT = Path(__file__).resolve().parents[2]
+CALLS = "tests.explore_calls"
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(240)]
+
+
+def job(folder: Path, name: str, call: str, **arguments: Any) -> Job:
+    return Job(name, f"{CALLS}:{call}", arguments, folder / name)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[str]:
+    """The address of a cluster with two CPUs."""
+    if find_spec("ray") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("ray is not installed")
+        pytest.skip("ray is not installed (pip install 'bitwright[ray]')")
+    old = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    try:
+        with cluster._connected("local", cluster.Wish(workers=2)) as started:
+            yield started.get_runtime_context().gcs_address
+    finally:
+        if old is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = old
+
+
+def test_jobs_run_at_the_same_time_and_nothing_is_lost(tmp_path: Path, ray: str) -> None:
+    jobs = [
+        job(tmp_path, "a", "waits_for_the_other", other="b"),
+        job(tmp_path, "b", "waits_for_the_other", other="a"),
+        job(tmp_path, "orphan", "loses_its_watcher", times=1),
+        job(tmp_path, "killed", "dies", times=1),
+        job(tmp_path, "hopeless", "loses_its_watcher", times=9),
+        job(tmp_path, "bad", "refused"),
+        job(tmp_path, "good", "square", x=4),
+    ]
+    done = {r.name: r for r in run_jobs(jobs, ray=ray, workers=2, threads=1, retries=1)}
+    assert list(done) == [j.name for j in jobs]
+    assert done["a"].value == done["b"].value == 1.0
+    assert done["orphan"].value == "after 1" and done["orphan"].attempts == 2
+    assert done["killed"].value == 1 and done["killed"].attempts == 2
+    assert done["good"].value["square"] == 16 and done["good"].value["threads"] == 1
+    hopeless, bad = done["hopeless"].failure, done["bad"].failure
+    assert hopeless is not None and hopeless.kind == "Killed" and "2 times" in hopeless.message
+    assert bad is not None and bad.reason.endswith("holds no image")
+    assert not list(tmp_path.glob(".sees-*"))
+    again = run_jobs(jobs[:4], ray=ray)
+    assert all(r.was_done for r in again)
+
+
+def test_a_connected_process_is_not_sent_elsewhere(tmp_path: Path, ray: str) -> None:
+    with pytest.raises(ToolError, match="connected to"):
+        run_jobs([job(tmp_path, "j", "square", x=1)], ray="192.0.2.1:6379")
+
+
+def test_a_machine_without_the_folder_sends_the_files(tmp_path: Path) -> None:
+    asked = job(tmp_path / "here", "j", "square", x=3)
+    place = Place(str(tmp_path / "here"), "0123456789abcdef")  # no mark: not seen
+    answer = run_task(request_of(asked, Limits(1), place))
+    assert not (tmp_path / "here").exists() and not (place.elsewhere / "j").exists()
+    result = answer_of(asked, answer)
+    assert result.value["square"] == 9 and (asked.folder / "made.txt").read_text() == "3"
+    (found,) = run_jobs([asked])
+    assert found.was_done
+    place.elsewhere.rmdir()
+    with pytest.raises(ToolError, match="sent a file"):
+        answer_of(asked, (answer[0], {"../x": b""}))
+
+
+def test_another_version_on_the_machine_is_told(tmp_path: Path) -> None:
+    place = Place(str(tmp_path), "0123456789abcdef")
+    place.mark.touch()
+    request = json.loads(request_of(job(tmp_path, "j", "square", x=3), Limits(1), place))
+    text, _ = run_task(json.dumps(request | {"code": "other", "host": "far"}))
+    assert "is not the caller's" in json.loads(text)["failure"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "words"),
+    [
+        ("nowhere", RecipeError, "is no address"),
+        ("127.0.0.1:1", ToolError, "no Ray cluster answers"),
+        ("ray://127.0.0.1:99999999", ToolError, "no Ray cluster answers"),
+    ],
+)
+def test_an_address_that_does_not_answer(address: str, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        cluster._check_answers(address)
+
+
+def test_something_else_that_listens_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_ANSWER_S", 3.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ToolError, match="no Ray cluster answers"):
+            cluster._check_answers(address)
