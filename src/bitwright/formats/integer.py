@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """``intN``, ``uintN`` and the narrow ``intNn``: plain integers of 1 to 16 bits.
 
-=========  ================  =====================================
-name       codes             note
-=========  ================  =====================================
-``int4``   -8 .. 7           two's complement
-``int4n``  -7 .. 7           narrow: symmetric, no -8 (weights)
-``uint4``  0 .. 15
-``int1``   -1 .. 0           ``int1n`` would hold only 0: refused
-=========  ================  =====================================
+===========  ================  ====================================================
+name         codes             note
+===========  ================  ====================================================
+``int4``     -8 .. 7           two's complement
+``int4n``    -7 .. 7           narrow: symmetric, no -8 (weights)
+``uint4``    0 .. 15
+``int1``     -1 .. 0           ``int1n`` would hold only 0: refused
+``uint4z5``  0 .. 15           affine: code 5 is real zero, so levels are -5 .. 10
+===========  ================  ====================================================
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +29,17 @@ MAX_BITS = 16
 
 @dataclass(frozen=True, slots=True)
 class IntegerFormat(Format):
-    """An integer of ``width`` bits, signed or not; ``narrow`` leaves out the most negative code."""
+    """An integer of ``width`` bits, signed or not.
+
+    Attributes:
+        narrow: leaves out the most negative code.
+        zero: the zero point, the code of real zero (affine quantization): level = code - zero.
+    """
 
     width: int
     is_signed: bool
     narrow: bool = False
+    zero: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_BITS:
@@ -41,10 +48,22 @@ class IntegerFormat(Format):
             )
         if self.narrow and (not self.is_signed or self.width == 1):
             raise FormatError(f"{self.name!r}: only signed integers of 2 bits and more are narrow")
+        if self.narrow and self.zero:
+            raise FormatError(f"{self.name!r}: a narrow range has no zero point")
+        if not self.min_code <= self.zero <= self.max_code:
+            raise FormatError(
+                f"{self.name!r}: the zero point {self.zero} is no code",
+                hint=f"codes are {self.min_code} .. {self.max_code}",
+            )
 
     @property
     def name(self) -> str:
-        return f"{'' if self.is_signed else 'u'}int{self.width}{'n' if self.narrow else ''}"
+        plain = f"{'' if self.is_signed else 'u'}int{self.width}{'n' if self.narrow else ''}"
+        return f"{plain}z{self.zero}" if self.zero else plain
+
+    def with_zero(self, zero: int) -> IntegerFormat:
+        """The same codes with another zero point."""
+        return replace(self, zero=zero)
 
     @property
     def bits(self) -> int:
@@ -52,7 +71,7 @@ class IntegerFormat(Format):
 
     @property
     def signed(self) -> bool:
-        return self.is_signed
+        return self.min_level < 0
 
     @property
     def min_code(self) -> int:
@@ -64,11 +83,11 @@ class IntegerFormat(Format):
 
     @property
     def min_level(self) -> int:
-        return self.min_code
+        return self.min_code - self.zero
 
     @property
     def max_level(self) -> int:
-        return self.max_code
+        return self.max_code - self.zero
 
     @property
     def level_step(self) -> int:
@@ -82,19 +101,28 @@ class IntegerFormat(Format):
     def qonnx_name(self) -> str:
         if self == IntegerFormat(1, False):
             return "BINARY"
-        return f"{'' if self.is_signed else 'U'}INT{self.width}"
+        if not self.zero:
+            return f"{'' if self.is_signed else 'U'}INT{self.width}"
+        # The nearest type whose numbers are the levels.
+        low, high = self.min_level, self.max_level
+        bits = max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0)
+        return f"INT{bits + 1}" if low < 0 else f"UINT{bits}"
 
     def codes(self, levels: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
-        shifted = np.asarray(levels) + np.asarray(zero_point)
+        shifted = np.asarray(levels) + np.asarray(zero_point) + self.zero
         return checked_integers(shifted, self.min_code, self.max_code, f"{self.name} code")
 
     def levels(self, codes: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
         array = checked_integers(codes, self.min_code, self.max_code, f"{self.name} code")
-        return np.asarray(array - np.asarray(zero_point, dtype=np.int64))
+        return np.asarray(array - np.asarray(zero_point, dtype=np.int64) - self.zero)
 
     def check(self, overflow: Overflow) -> None:
         if overflow is Overflow.WRAP and self.narrow:
             raise FormatError("a narrow range cannot wrap", where=self.name, hint="use sat")
+        if self.zero and overflow is not Overflow.SAT:
+            raise FormatError(
+                "a range with a zero point saturates", where=self.name, hint="use sat"
+            )
 
     def quantize(
         self,
@@ -105,14 +133,14 @@ class IntegerFormat(Format):
         rng: np.random.Generator | None,
     ) -> IntArray:
         interval = (self.min_code, self.max_code)
-        return uniform_codes(ratio, zero_point, interval, rounding, overflow, rng)
+        return uniform_codes(ratio, zero_point + self.zero, interval, rounding, overflow, rng)
 
 
 def parse(text: str) -> IntegerFormat | None:
-    """`IntegerFormat` of ``int4``, ``int4n``, ``uint8``, ``INT4``, ``BINARY``; else None."""
+    """`IntegerFormat` of ``int4``, ``int4n``, ``uint4z5``, ``INT4``, ``BINARY``; else None."""
     if text.lower() == "binary":
         return IntegerFormat(1, False)
-    match = re.fullmatch(r"(u?)int(\d{1,3})(n?)", text.lower())
+    match = re.fullmatch(r"(u?)int(\d{1,3})(n?)(?:z(-?\d{1,5}))?", text.lower())
     if match is None:
         return None
-    return IntegerFormat(int(match[2]), not match[1], bool(match[3]))
+    return IntegerFormat(int(match[2]), not match[1], bool(match[3]), int(match[4] or 0))

@@ -34,9 +34,9 @@ class FormatFamily:
 _FAMILIES: tuple[FormatFamily, ...] = (
     FormatFamily(
         "integer",
-        "intN, intNn, uintN",
-        "two's complement or unsigned, 1 to 16 bits; n = narrow (symmetric)",
-        ("int4", "int4n", "uint4", "int8", "uint8"),
+        "intN, intNn, uintN, uintNzZ",
+        "two's complement or unsigned, 1 to 16 bits; n = narrow (symmetric), zZ = zero point Z",
+        ("int4", "int4n", "uint4", "int8", "uint8", "uint4z5"),
         integer.parse,
     ),
     FormatFamily("bipolar", "bipolar", "-1 or +1 in one bit", ("bipolar",), bipolar.parse),

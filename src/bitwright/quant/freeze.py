@@ -151,10 +151,10 @@ def _finish(walk: Walk, edge: Edge) -> None:
 
 def _quantize(walk: Walk, node: fx.Node, quantizer: ActivationQuantizer, edge: Edge) -> Edge:
     spec, unit = quantizer.spec, quantizer.unit
-    path = str(node.target)
+    path, number_format = str(node.target), quantizer.format
     if quantizer.role is Role.INPUT:
         scale = unit / spec.format.lsb
-        module = QuantizeInput(spec.format, scale, 0, spec.rounding, edge.source)
+        module = QuantizeInput(number_format, scale, 0, spec.rounding, edge.source)
         new = walk.emit(path, module, edge.node)
         return Edge(new, np.full(1, unit), np.zeros(1), module.lo, module.hi, path, edge.shape)
     gain, offset = np.broadcast_arrays(edge.gain / unit, edge.offset / unit)
@@ -174,11 +174,13 @@ def _quantize(walk: Walk, node: fx.Node, quantizer: ActivationQuantizer, edge: E
             multiplier, shift_offset, shift, spec.format, spec.rounding, ends, edge.interval, path
         )
     elif spec.format.bits <= walk.policy.threshold_bits:
-        activation = AffineActivation(gain, offset, spec.format, spec.rounding, edge.interval, path)
+        activation = AffineActivation(
+            gain, offset, number_format, spec.rounding, edge.interval, path
+        )
     else:
         multiplier, shift_offset, shift = shift_parameters(gain, offset, edge)
         activation = ShiftActivation(
-            multiplier, shift_offset, shift, spec.format, spec.rounding, edge.interval, path
+            multiplier, shift_offset, shift, number_format, spec.rounding, edge.interval, path
         )
     activation.unit = float(unit)
     new = walk.emit(path, activation, edge.node)

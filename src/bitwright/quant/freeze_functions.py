@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from bitwright.errors import ModelError
-from bitwright.formats import BipolarFormat
+from bitwright.formats import BipolarFormat, Format
 from bitwright.formats.base import IntArray
 from bitwright.formats.rounding import FloatArray, round_to_int
 from bitwright.quant import elementwise
@@ -54,15 +54,15 @@ def module_function(edge: Edge) -> elementwise.Function:
     return elementwise.exact(edge.function)
 
 
-def _levels(real: FloatArray, unit: float, spec: QuantSpec) -> IntArray:
-    """The quantizer's rule in float64."""
+def _levels(real: FloatArray, unit: float, spec: QuantSpec, number_format: Format) -> IntArray:
+    """The quantizer's rule in float64; ``number_format`` has the zero point."""
     if isinstance(spec.format, BipolarFormat):
         return np.where(real >= 0, 1, -1)
     if not spec.format.uniform:
         codes = spec.format.encode(real, unit / spec.format.lsb, rounding=spec.rounding)
         return np.clip(spec.format.levels(codes), spec.lowest, None)
     rounded = round_to_int(real / unit, spec.rounding)
-    clipped = np.clip(rounded, spec.format.min_level, spec.format.max_level)
+    clipped = np.clip(rounded, number_format.min_level, number_format.max_level)
     return np.asarray(clipped.astype(np.int64))
 
 
@@ -70,8 +70,10 @@ def _table(
     edge: Edge, function: elementwise.Function, quantizer: ActivationQuantizer, path: str
 ) -> LookupActivation:
     real = np.arange(edge.lo, edge.hi + 1) * edge.gain[0]
-    levels = _levels(function(real[np.newaxis])[0], quantizer.unit, quantizer.spec)
-    return LookupActivation(levels, edge.lo, quantizer.spec.format, path)
+    number_format = quantizer.format
+    found = function(real[np.newaxis])[0]
+    levels = _levels(found, quantizer.unit, quantizer.spec, number_format)
+    return LookupActivation(levels, edge.lo, number_format, path)
 
 
 def _thresholds(
@@ -84,7 +86,7 @@ def _thresholds(
     rows = max(edge.gain.size, edge.offset.size, _slopes(edge))
     gain = np.broadcast_to(edge.gain, (rows,))[:, np.newaxis]
     offset = np.broadcast_to(edge.offset, (rows,))[:, np.newaxis]
-    number_format = quantizer.spec.format
+    number_format, unit, spec = quantizer.format, quantizer.unit, quantizer.spec
     base, step = number_format.min_level, number_format.level_step
     count = (number_format.max_level - base) // step
     wanted = base + step * np.arange(1, count + 1, dtype=np.int64)
@@ -95,7 +97,7 @@ def _thresholds(
     for _ in range(int((end - start + 2).max()).bit_length()):
         middle = (below + above) >> 1
         real = middle * np.abs(gain) + offset
-        reached = _levels(function(real), quantizer.unit, quantizer.spec) >= wanted
+        reached = _levels(function(real), unit, spec, number_format) >= wanted
         unsettled = above - below > 1
         above = np.where(unsettled & reached, middle, above)
         below = np.where(unsettled & ~reached, middle, below)

@@ -7,7 +7,11 @@ use the vectorised clamp, round and multiply in place instead. Gradients:
 * inside the range the rounding is taken as the identity (straight-through estimator, Bengio 2013);
   outside, the gradient is zero;
 * a learned scale follows LSQ (Esser et al. 2020, eq. 3), which for input x, output y and incoming
-  gradient g adds up to ``(sum(g * y) - sum(g_inside * x)) / unit``: two dot products, no tensor.
+  gradient g adds up to ``(sum(g * y) - sum(g_inside * x)) / unit``: two dot products, no tensor;
+* the ends of a trained interval (Jung et al. 2019, Kim et al. 2019) get the plain gradient of
+  ``y = s * round(clip(x, low, high) / s)`` with ``s = (high - low) / n`` and the rounding as the
+  identity: ``d y / d high`` is 1 above, ``(round(x / s) - x / s) / n`` inside and 0 below, and the
+  mirror image for ``low``. There is no further factor.
 """
 
 from __future__ import annotations
@@ -27,13 +31,13 @@ class Stairs(NamedTuple):
     """What a staircase needs besides its unit.
 
     Attributes:
-        low, high: smallest and largest level.
+        low, high: smallest and largest level; tensors where they differ between channels.
         rounding: the rule between two levels.
         grid: the format whose levels it has; None where they are all integers of the interval.
     """
 
-    low: int
-    high: int
+    low: int | Tensor
+    high: int | Tensor
     rounding: Rounding
     grid: Format | None = None
 
@@ -197,6 +201,63 @@ class LearnedWeight(Function):
         passed = grad * ((weight >= low * wide) & (weight <= high * wide))
         slope = (grad * out - passed * weight).reshape(unit.numel(), -1).sum(dim=1)
         return passed, slope / unit * ctx.gradient_scale, None, None, None
+
+
+class Interval(NamedTuple):
+    """An interval of levels, as its gradient needs it.
+
+    Attributes:
+        low, high: smallest and largest level, one or (of a weight) shaped to broadcast over it.
+        steps: levels that the parameter spans: all codes but one between two ends, else those from
+            zero to the one end.
+        rounding: the rule between two levels.
+    """
+
+    low: int | Tensor
+    high: int | Tensor
+    steps: int
+    rounding: Rounding
+
+    @property
+    def stairs(self) -> Stairs:
+        """The staircase between its ends."""
+        return Stairs(self.low, self.high, self.rounding)
+
+
+class QuantizeInterval(Function):
+    """``unit * clip(round(x / unit), low, high)`` with gradients for the interval's ends.
+
+    Args of ``apply``: x (N, ...) of activations or (O, ...) of weights; ends, the parameter: (R, 2)
+    where low and high are trained, (R, 1) where one end stands for both, R = 1 or O; unit (R,);
+    interval.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ends: Tensor, unit: Tensor, interval: Interval) -> Tensor:
+        wide = spread(unit, x)
+        out = to_levels_(x / wide, interval.stairs).mul_(wide)
+        ctx.save_for_backward(x, unit, out)
+        ctx.interval, ctx.both, ctx.shape = interval, ends.shape[1] == 2, ends.shape
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        x, unit, out = ctx.saved_tensors
+        low, high, steps, _ = ctx.interval
+        wide, rows = spread(unit, x), ctx.shape[0]
+        below, above = grad * (x < low * wide), grad * (x > high * wide)
+        passed = grad - below - above
+        slope = _sums(passed * (out - x), rows) / unit / steps
+        if ctx.both:
+            ends = torch.stack([_sums(below, rows) - slope, _sums(above, rows) + slope], dim=1)
+        else:
+            ends = (slope + _sums(below * low + above * high, rows) / steps)[:, None]
+        return passed, ends.reshape(ctx.shape), None, None
+
+
+def _sums(x: Tensor, rows: int) -> Tensor:
+    """(rows,): the sum of each row of ``x``, or of everything."""
+    return x.sum().reshape(1) if rows == 1 else x.reshape(rows, -1).sum(dim=1)
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:

@@ -297,9 +297,9 @@ def _spec(
         spec.levels, spec.limits = (array.ctypes.data for array in arrays)
     else:
         spec.kind = _EVEN
-        symmetric = overflow is Overflow.SAT_SYM and element.min_code < 0
-        low = -element.max_code if symmetric else element.min_code
-        spec.low, spec.high = float(low - zero_point), float(element.max_code - zero_point)
+        symmetric = overflow is Overflow.SAT_SYM and element.min_level < 0
+        low = -element.max_level if symmetric else element.min_level
+        spec.low, spec.high = float(low - zero_point), float(element.max_level - zero_point)
     return _Spec(spec, arrays)
 
 

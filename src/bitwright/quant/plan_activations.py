@@ -19,7 +19,7 @@ from torch import fx
 from bitwright.formats import BipolarFormat, IntegerFormat
 from bitwright.quant.decisions import Operand, Plan, Problem
 from bitwright.quant.joins import GlobalAverage
-from bitwright.quant.policy import Change, Layer, Policy, Resolved, Role
+from bitwright.quant.policy import Change, Layer, Policy, Resolved, Role, ScaleRule
 from bitwright.quant.policy_defaults import complete
 from bitwright.quant.sign_fit import fit
 from bitwright.quant.sites import (
@@ -167,7 +167,7 @@ def never_negative(plan: Plan, node: fx.Node) -> bool:
     site, clip = plan.sites[node], plan.clips.get(node)
     operand = plan.activations.get(node)
     if operand is not None and operand.spec is not None:
-        return operand.spec.format.min_level >= 0
+        return operand.spec.format.min_level >= 0 and not operand.spec.zero_point
     if clip is not None:
         return clip.low >= 0
     if site.kind in (Kind.ADD, Kind.CAT, Kind.AVG_POOL, Kind.COPY):
@@ -256,9 +256,12 @@ def _has_spec(plan: Plan, node: fx.Node) -> bool:
 
 
 def group_problems(plan: Plan) -> list[Problem]:
-    """Constant scales that cannot be brought to one."""
+    """Constant scales that cannot be brought to one, and zero points that do not follow one."""
     problems = []
     for group in plan.groups:
+        affine = _affine_problem(plan, group)
+        if affine is not None:
+            problems.append(affine)
         units = {}
         for node in group:
             spec = plan.activations[node].spec
@@ -275,6 +278,25 @@ def group_problems(plan: Plan) -> list[Problem]:
                 )
             )
     return problems
+
+
+def _affine_problem(plan: Plan, group: list[fx.Node]) -> Problem | None:
+    """A zero point follows from the scale of the group and from a minimum of its own, which only
+    ``minmax`` keeps for every part.
+    """
+    specs = [plan.activations[node].spec for node in group]
+    rules = {spec.scale for spec in specs if spec is not None}
+    if not any(spec is not None and spec.zero_point for spec in specs):
+        return None
+    if rules == {ScaleRule.MINMAX}:
+        return None
+    listed = ", ".join(sorted(rule.value for rule in rules))
+    return Problem(
+        plan.sites[group[0]],
+        "it has a zero point, and shares its scale in front of a concatenation that a product "
+        f"reads (scale: {listed})",
+        "use scale: minmax for all parts, or zero_point: false",
+    )
 
 
 def _join_note(plan: Plan, node: fx.Node, site: Site) -> Operand:

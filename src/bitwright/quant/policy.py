@@ -60,6 +60,11 @@ class ScaleRule(StrEnum):
     loses the least information (the Kullback-Leibler divergence that TensorRT's calibration
     minimises), for activations. For activations the statistics are exponential averages over
     training batches.
+
+    minmax: the interval between the running averages of the minimum and of the maximum, of weights
+    too (the moving-average min-max observer of PyTorch); interval: its ends are trained with the
+    network by the plain straight-through gradient (Jung et al. 2019, Kim et al. 2019). With a
+    ``zero_point`` both ends count, else the one farther from zero.
     """
 
     MAX = "max"
@@ -69,6 +74,12 @@ class ScaleRule(StrEnum):
     LEARNED = "learned"
     CONST = "const"
     ENTROPY = "entropy"
+    MINMAX = "minmax"
+    INTERVAL = "interval"
+
+
+#: Rules whose scale is that of an interval, with ends of its own in the quantizer's state.
+RANGES = (ScaleRule.MINMAX, ScaleRule.INTERVAL)
 
 
 @dataclass(frozen=True)
@@ -82,10 +93,13 @@ class QuantSpec:
         power_of_two: the scale is rounded to a power of two.
         rounding, overflow: the rule at the grid and beyond its ends.
         percentile: for ``percentile``, in percent.
-        momentum: weight of a new batch in the running statistics of an activation.
+        momentum: weight of a new batch in the running statistics of an activation, and of a new
+            step in those of a weight (``minmax``).
         value: for ``const``, the scale.
         positive: levels below zero stay unused: a signed format behind a ReLU.
         scope: of a codebook, which layers share its table.
+        zero_point: affine: the codes cover an interval that need not be symmetric, and one of them,
+            found with the scale, is real zero. ``format`` is then the one before it is found.
     """
 
     format: Format
@@ -99,11 +113,19 @@ class QuantSpec:
     value: float = 1.0
     positive: bool = False
     scope: Scope = Scope.LAYER
+    zero_point: bool = False
 
     @property
     def lowest(self) -> int:
-        """The smallest level in use."""
+        """The smallest level in use; with a zero point, the smallest that there may be."""
+        if self.zero_point:
+            return self.format.min_level - self.format.max_level
         return 0 if self.positive else self.format.min_level
+
+    @property
+    def has_range(self) -> bool:
+        """Whether the scale follows from an interval that is state or a parameter."""
+        return self.scale in RANGES
 
     @property
     def scale_text(self) -> str:
@@ -114,6 +136,7 @@ class QuantSpec:
         elif self.scale is ScaleRule.CONST:
             text = f"const {self.value:g}"
         text = f"{text}, power of two" if self.power_of_two else text
+        text = f"{text}, with zero point" if self.zero_point else text
         return text if self.scope is Scope.LAYER else f"{text}, one table a {self.scope.value}"
 
 
@@ -167,6 +190,7 @@ class Change:
     value: float | None = None
     narrow: bool | None = None
     scope: Scope | None = None
+    zero_point: bool | None = None
 
     def over(self, earlier: Change) -> Change:
         """This change on top of an earlier one."""

@@ -21,7 +21,15 @@ from bitwright.formats import (
     TernaryFormat,
 )
 from bitwright.formats.rounding import Overflow, Rounding
-from bitwright.quant.policy import Change, Granularity, QuantSpec, Role, ScaleRule, Scope
+from bitwright.quant.policy import (
+    RANGES,
+    Change,
+    Granularity,
+    QuantSpec,
+    Role,
+    ScaleRule,
+    Scope,
+)
 
 _ACTIVATIONS = (Role.ACTIVATION, Role.INPUT)
 
@@ -34,8 +42,9 @@ def complete(change: Change, role: Role, where: str) -> QuantSpec:
     """
     if change.format is None:
         raise RecipeError(f"no format for {role.value}", where=where)
-    number_format = _narrowed(change.format, change.narrow, role, where)
-    scale = change.scale or default_scale(number_format, role)
+    scale = change.scale or default_scale(change.format, role)
+    zero_point = _zero_point(change, scale, role, where)
+    number_format = _narrowed(change.format, change.narrow, role, where, zero_point)
     # The window of a power-of-two format is its scale; block scales are exponents.
     exponents = isinstance(number_format, PowerOfTwoFormat) or number_format.block > 0
     if exponents and change.power_of_two is False:
@@ -46,18 +55,51 @@ def complete(change: Change, role: Role, where: str) -> QuantSpec:
         )
     spec = QuantSpec(
         format=number_format,
-        granularity=_granularity(number_format, change.granularity, role, where),
+        granularity=_granularity(number_format, change.granularity, role, where, zero_point),
         scale=scale,
         power_of_two=bool(change.power_of_two) or exponents,
         rounding=change.rounding or Rounding.HALF_EVEN,
         overflow=change.overflow or Overflow.SAT,
         percentile=99.9 if change.percentile is None else change.percentile,
-        momentum=0.1 if change.momentum is None else change.momentum,
+        momentum=_momentum(scale) if change.momentum is None else change.momentum,
         value=1.0 if change.value is None else change.value,
         scope=change.scope or Scope.LAYER,
+        zero_point=zero_point,
     )
     _check(spec, role, where)
     return spec
+
+
+def _momentum(scale: ScaleRule) -> float:
+    """The averaging constant; of ``minmax`` the one of PyTorch's observer."""
+    return 0.01 if scale is ScaleRule.MINMAX else 0.1
+
+
+def _zero_point(change: Change, scale: ScaleRule, role: Role, where: str) -> bool:
+    """Whether the quantizer is affine; ``minmax`` is unless the recipe says otherwise."""
+
+    def refuse(what: str, hint: str) -> RecipeError:
+        return RecipeError(what, where=f"{where}.zero_point", hint=hint)
+
+    if change.zero_point is None:
+        return scale is ScaleRule.MINMAX
+    if not change.zero_point:
+        return False
+    if not isinstance(change.format, IntegerFormat):
+        raise refuse(
+            f"{change.format} has no zero point, integers have",
+            "use intN or uintN, or leave it out",
+        )
+    if role not in (*_ACTIVATIONS, Role.WEIGHT):
+        raise refuse(f"a {role.value} has no zero point", "leave it out")
+    if scale not in RANGES:
+        raise refuse(
+            f"scale {scale.value!r} knows no interval of two ends",
+            "use scale: minmax or scale: interval with a zero point",
+        )
+    if change.narrow:
+        raise refuse("a narrow range is symmetric", "leave out narrow or zero_point")
+    return True
 
 
 def default_scale(number_format: Format, role: Role) -> ScaleRule:
@@ -104,7 +146,11 @@ def simulated_only(number_format: Format, role: Role) -> str | None:
 
 
 def _granularity(
-    number_format: Format, given: Granularity | None, role: Role, where: str
+    number_format: Format,
+    given: Granularity | None,
+    role: Role,
+    where: str,
+    zero_point: bool = False,
 ) -> Granularity:
     if number_format.block:
         if given is Granularity.PER_CHANNEL:
@@ -122,19 +168,24 @@ def _granularity(
         )
     if given is not None:
         return given
-    # One window or table a layer is what its users know; a rule can ask for one a channel.
-    whole = isinstance(number_format, PowerOfTwoFormat | CodebookFormat)
+    # One window, table or zero point a layer is what its users know; a rule can ask for one a
+    # channel.
+    whole = isinstance(number_format, PowerOfTwoFormat | CodebookFormat) or zero_point
     return Granularity.PER_CHANNEL if role is Role.WEIGHT and not whole else Granularity.PER_TENSOR
 
 
-def _narrowed(number_format: Format, narrow: bool | None, role: Role, where: str) -> Format:
-    """Signed integer weights are narrow unless the recipe says ``narrow: false``."""
+def _narrowed(
+    number_format: Format, narrow: bool | None, role: Role, where: str, zero_point: bool
+) -> Format:
+    """Signed integer weights are narrow unless they have a zero point, or the recipe says
+    ``narrow: false``.
+    """
     if not isinstance(number_format, IntegerFormat) or not number_format.signed:
         if narrow:
             raise RecipeError(f"{number_format} has no narrow variant", where=f"{where}.narrow")
         return number_format
     wanted = (role is Role.WEIGHT or number_format.narrow) if narrow is None else narrow
-    return replace(number_format, narrow=wanted and number_format.bits > 1)
+    return replace(number_format, narrow=wanted and number_format.bits > 1 and not zero_point)
 
 
 def _check(spec: QuantSpec, role: Role, where: str) -> None:
@@ -175,6 +226,8 @@ def _check_scale(spec: QuantSpec, role: Role, where: str) -> None:
             "scale 'mean' is for bipolar and ternary weights",
             "use max, percentile, mse, learned or const",
         )
+    if spec.scale is ScaleRule.INTERVAL and spec.format.max_level < 1 and not spec.zero_point:
+        refuse(f"{spec.format} has no level above zero", "add zero_point: true, or use bipolar")
     if role is not Role.WEIGHT and isinstance(spec.format, BipolarFormat):
         if spec.scale is not ScaleRule.CONST:
             refuse(
@@ -214,6 +267,9 @@ def _allowed_scales(spec: QuantSpec, role: Role) -> list[tuple[str, tuple[ScaleR
         found.append((f"the blocks of {spec.format}", (rule.MAX,)))
     if isinstance(spec.format, CodebookFormat) and not spec.format.is_fitted:
         found.append((f"the table of {spec.format}", (rule.MAX, rule.CONST)))
+    if spec.has_range and not isinstance(spec.format, IntegerFormat):
+        others = tuple(other for other in rule if other not in (*RANGES, rule.ENTROPY))
+        found.append((f"{spec.format}, which is no integer,", others))
     return found
 
 

@@ -12,10 +12,14 @@
       rules:                            # later rules win, field by field
         - {layers: 'head', role: weight, format: int8, granularity: per_tensor}
         - {position: first, role: weight, format: int8}
+        - {layers: 'stem.*', role: weight, scale: minmax}     # affine: zero_point: true
         - {type: Linear, role: activation, keep_float: true}
 
 ``dfpN`` is dynamic fixed point: two's complement of N bits, ``intN``, with one power-of-two scale a
 tensor (``power_of_two: true, granularity: per_tensor, narrow: false``).
+
+``zero_point: true`` is affine quantization (the default of ``scale: minmax``, an option of
+``scale: interval``), ``zero_point: false`` symmetric.
 """
 
 from __future__ import annotations
@@ -26,7 +30,13 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from bitwright.errors import FormatError, RecipeError
-from bitwright.formats import Format, parse_format, parse_overflow, parse_rounding
+from bitwright.formats import (
+    Format,
+    IntegerFormat,
+    parse_format,
+    parse_overflow,
+    parse_rounding,
+)
 from bitwright.formats.integer import MAX_BITS
 from bitwright.quant.policy import (
     Change,
@@ -145,9 +155,17 @@ def _dynamic_fixed_point(fields: Mapping[str, Any], where: str) -> Mapping[str, 
 
 def _format(value: Any, where: str) -> Format:
     try:
-        return parse_format(value)
+        found = parse_format(value)
     except FormatError as error:
         raise RecipeError(error.message, where=where, hint=error.hint) from error
+    if isinstance(found, IntegerFormat) and found.zero:
+        plain = found.with_zero(0)
+        raise RecipeError(
+            f"{found} names a zero point, which is found from the data",
+            where=where,
+            hint=f"write format: {plain}, scale: minmax, zero_point: true",
+        )
+    return found
 
 
 def _known(data: Mapping[str, Any], allowed: tuple[str, ...], where: str) -> None:
@@ -224,4 +242,5 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "value": _number(0.0, 1e30),
     "narrow": _flag,
     "scope": lambda value, where: _choice(Scope, value, where),
+    "zero_point": _flag,
 }

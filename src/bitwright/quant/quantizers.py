@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.errors import ModelError
-from bitwright.formats import BipolarFormat, BlockFormat
+from bitwright.formats import BipolarFormat, BlockFormat, Format, IntegerFormat
 from bitwright.quant.entropy import Histogram, entropy_scale
 from bitwright.quant.functions import (
+    Interval,
     QuantizeActivation,
+    QuantizeInterval,
     SignActivation,
     Stairs,
     SubstituteWeight,
@@ -32,6 +34,10 @@ from bitwright.quant.scales import (
     gradient_factor,
     largest_level,
     observed_scale,
+    range_of,
+    scale_of_range,
+    steps_of,
+    zero_point_of,
 )
 from bitwright.quant.weights import Phase, WeightQuantizer
 
@@ -56,7 +62,11 @@ class ScaleGroup:
     def refresh(self) -> None:
         """Set the scale to the largest of the members' statistics."""
         largest = torch.stack([m.seen * m.spec.format.lsb for m in self.members]).amax(dim=0)
-        self.owner.scale.copy_(largest / self.owner.spec.format.lsb)
+        self.owner.put_scale(largest / self.owner.spec.format.lsb)
+
+
+#: Rules whose statistics go on following the batches of training.
+_FOLLOWING = (ScaleRule.MAX, ScaleRule.PERCENTILE, ScaleRule.MSE, ScaleRule.MINMAX)
 
 
 def _load_float_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
@@ -80,7 +90,9 @@ class ActivationQuantizer(nn.Module):
     Formats without a sign, and specifications that are ``positive``, clamp at zero, so a ReLU needs
     no pass of its own. The scale is a parameter
     (``learned``) or a running statistic; before the first batch it is 0, and the first batch seen
-    in training or calibration sets it.
+    in training or calibration sets it. Of ``minmax`` and ``interval`` the state are ``ends``,
+    smallest and largest value, from which scale and zero point follow; a trained interval without
+    a zero point has one end.
 
     Args:
         spec: what to do.
@@ -108,8 +120,12 @@ class ActivationQuantizer(nn.Module):
         start = torch.full((1,), spec.value if self.constant else 0.0)
         if spec.scale is ScaleRule.LEARNED:
             self.scale = nn.Parameter(start)
+        elif spec.scale is ScaleRule.INTERVAL:
+            self.ends = nn.Parameter(torch.zeros(1, 1 + spec.zero_point))
         else:
             self.register_buffer("scale", start)
+        if spec.scale is ScaleRule.MINMAX:
+            self.register_buffer("ends", torch.zeros(1, 2))
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
         self._histogram = Histogram()
         self._ready: bool | None = None
@@ -123,7 +139,7 @@ class ActivationQuantizer(nn.Module):
         """Use the scale of a group's owner; an own one remains as a statistic, ``seen``."""
         self.__dict__["group"] = group  # not a child: its members live elsewhere
         if group.owner is not self:
-            del self.scale
+            delattr(self, "ends" if self.spec.scale is ScaleRule.INTERVAL else "scale")
         self.register_buffer("seen", torch.zeros(1))
 
     @property
@@ -132,9 +148,25 @@ class ActivationQuantizer(nn.Module):
         return self if self.group is None else self.group.owner
 
     @property
+    def format(self) -> Format:
+        """The format of the levels: that of the specification, with the zero point that the range
+        now asks for.
+        """
+        chosen = self.spec.format
+        if not (self.spec.zero_point and isinstance(chosen, IntegerFormat)):
+            return chosen
+        unit = torch.tensor(self.unit, dtype=torch.float64)
+        return chosen.with_zero(int(zero_point_of(self.ends[0, 0].cpu(), unit, chosen)))
+
+    @property
+    def lowest(self) -> int:
+        """The smallest level in use."""
+        return self.format.min_level if self.spec.zero_point else self.spec.lowest
+
+    @property
     def peak(self) -> int:
         """The largest magnitude of a level."""
-        return max(-self.spec.lowest, self.spec.format.max_level)
+        return max(-self.lowest, self.format.max_level)
 
     @property
     def has_unit(self) -> bool:
@@ -148,7 +180,7 @@ class ActivationQuantizer(nn.Module):
             owner = self.owner
             seen = self.group is None or bool(self.seen.any())
             fixed = owner.constant or self.spec.format.block > 0
-            self._ready = fixed or (seen and bool(owner.scale.detach().any()))
+            self._ready = fixed or (seen and bool(owner.state.any()))
         return self._ready
 
     @property
@@ -164,7 +196,37 @@ class ActivationQuantizer(nn.Module):
                 hint="train or calibrate first, or pass example_input",
             )
         owner = self.owner
-        return float(finish(owner.scale.detach(), owner.spec)) * owner.spec.format.lsb
+        return float(finish(owner.raw_scale(), owner.spec)) * owner.spec.format.lsb
+
+    @property
+    def state(self) -> Tensor:
+        """What training or calibration sets: the scale, or the ends of a trained interval."""
+        kept: Tensor = self.ends if self.spec.scale is ScaleRule.INTERVAL else self.scale
+        return kept.detach()
+
+    def raw_scale(self) -> Tensor:
+        """The scale (1,) of its owner before it is made positive, or a power of two."""
+        if self.spec.scale is not ScaleRule.INTERVAL:
+            return self.state
+        low, high = self.state[:, 0], self.state[:, -1].clamp(min=0)
+        return scale_of_range(low.clamp(max=0) if self.spec.zero_point else -high, high, self.spec)
+
+    @torch.no_grad()
+    def put_scale(self, scale: Tensor | float) -> None:
+        """Use this scale from now on; a range keeps the share that lies below zero."""
+        if self.spec.scale is not ScaleRule.INTERVAL:
+            self.scale.copy_(torch.as_tensor(scale))
+        elif self.spec.zero_point:
+            self.ends.mul_(scale / self.raw_scale().clamp(min=TINY))
+        else:
+            number_format = self.spec.format
+            self.ends.fill_(float(scale) * largest_level(number_format) * number_format.lsb)
+
+    @torch.no_grad()
+    def put_range(self, low: float, high: float) -> None:
+        """Use this range from now on, ``low <= 0 <= high``: scale and zero point follow."""
+        found = torch.tensor([[low, high]])
+        self._keep(found if high - low > TINY else torch.tensor([[0.0, 1.0]]))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.role is Role.INPUT:
@@ -186,6 +248,10 @@ class ActivationQuantizer(nn.Module):
         if isinstance(number_format, BipolarFormat):
             return SignActivation.apply(x, self.unit)
         owner = self.owner
+        if owner.spec.scale is ScaleRule.INTERVAL:
+            unit = torch.full((1,), self.unit, dtype=x.dtype, device=x.device)
+            interval = Interval(stairs.low, stairs.high, steps_of(owner.spec), stairs.rounding)
+            return QuantizeInterval.apply(x, owner.ends, unit, interval)
         if owner.spec.scale is not ScaleRule.LEARNED:
             return QuantizeActivation.apply(x, None, self.unit, stairs, 0.0)
         features = max(1, x.numel() // max(1, x.shape[0]))
@@ -206,14 +272,15 @@ class ActivationQuantizer(nn.Module):
         """The levels in use. A constant scale does not shrink to the range that the replaced
         activation keeps, so the upper end of that range is a level then.
         """
-        number_format = self.spec.format
+        number_format = self.format
         high = number_format.max_level
         uneven = not number_format.uniform
         if uneven and self.constant and math.isfinite(self.clip[1]):
             ratio = torch.tensor([self.clip[1] / self.unit], dtype=torch.float64)
             high = int(quantize_ratio(ratio, number_format))
         grid = number_format if uneven else None
-        return Stairs(self.spec.lowest, high, self.spec.rounding, grid)
+        low = number_format.min_level if self.spec.zero_point else self.spec.lowest
+        return Stairs(low, high, self.spec.rounding, grid)
 
     @torch.no_grad()
     def _blocks(self, x: Tensor, number_format: BlockFormat) -> Tensor:
@@ -236,7 +303,7 @@ class ActivationQuantizer(nn.Module):
 
     @property
     def _follows_batches(self) -> bool:
-        return self.owner.spec.scale in (ScaleRule.MAX, ScaleRule.PERCENTILE, ScaleRule.MSE)
+        return self.owner.spec.scale in _FOLLOWING
 
     @torch.no_grad()
     def _observe(self, x: Tensor) -> None:
@@ -246,6 +313,11 @@ class ActivationQuantizer(nn.Module):
         an exponential average. The input's maximum only grows: its range is a fact of the data.
         """
         if self.owner.constant or self.spec.format.block:
+            return
+        if not self.ready:
+            self._refuse_negative_input(x)
+        if self.spec.has_range:
+            self._observe_range(x)
             return
         kept = self.scale if self.group is None else self.seen
         if not self.ready:
@@ -263,16 +335,49 @@ class ActivationQuantizer(nn.Module):
             self.role is Role.INPUT or self.phase is Phase.CALIBRATE
         )
         if not self.ready:
-            self._refuse_negative_input(x)
             kept.copy_(seen)
         elif by_entropy:
             kept.copy_(seen)  # of all batches so far
         elif grows:
             kept.copy_(torch.maximum(kept, seen))
         else:
-            calibrating = self.phase is Phase.CALIBRATE
-            share = 1.0 / (int(self.batches) + 1) if calibrating else self.spec.momentum
-            kept.lerp_(seen, share)
+            kept.lerp_(seen, self._share)
+        self._noted()
+
+    def _observe_range(self, x: Tensor) -> None:
+        """The same for the two ends of an interval; all of its statistics are means."""
+        values = x if self.spec.lowest < 0 else x.clamp(min=0)
+        found = torch.stack(range_of(values.reshape(1, -1)), dim=1)
+        if not bool((found.abs() > TINY).any()):
+            found = found.new_tensor([[0.0, 1.0]])  # a batch of zeros says nothing about the range
+            if self.ready:
+                self._noted()
+                return
+        self._keep(found, self._share if self.ready else 1.0)
+
+    def _keep(self, found: Tensor, share: float = 1.0) -> None:
+        """Bring the statistics nearer to a range (1, 2) by a share of the distance."""
+        if self.spec.scale is ScaleRule.MINMAX:
+            self.ends.lerp_(found.to(self.ends), share)
+            kept = self.scale if self.group is None else self.seen
+            kept.copy_(scale_of_range(self.ends[:, 0], self.ends[:, 1], self.spec))
+        elif self.group is not None:
+            scale = scale_of_range(found[:, 0], found[:, 1], self.spec)
+            self.seen.lerp_(scale.to(self.seen), share)
+        else:
+            both = self.spec.zero_point
+            reach = found[:, 1] if self.spec.lowest == 0 else found.abs().amax(dim=1)
+            self.ends.lerp_((found if both else reach[:, None]).to(self.ends), share)
+        self._noted()
+
+    @property
+    def _share(self) -> float:
+        """Weight of a new batch: all batches of a calibration count the same."""
+        if self.phase is Phase.CALIBRATE:
+            return 1.0 / (int(self.batches) + 1)
+        return self.spec.momentum
+
+    def _noted(self) -> None:
         self.batches.add_(1)
         self._ready = None
         if self.group is not None:
@@ -280,7 +385,7 @@ class ActivationQuantizer(nn.Module):
 
     def _refuse_negative_input(self, x: Tensor) -> None:
         """Normalised images into an unsigned format would silently lose everything below zero."""
-        if self.role is not Role.INPUT or self.spec.format.min_level < 0 or not x.numel():
+        if self.role is not Role.INPUT or self.spec.lowest < 0 or not x.numel():
             return
         low, high = float(x.min()), float(x.max())
         if low < -1e-3 * max(high, -low):

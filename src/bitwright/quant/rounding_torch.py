@@ -110,7 +110,7 @@ def quantize_ratio(
         return quantize_to_grid(ratio, number_format, rounding, noise, round_to_int)
     if isinstance(number_format, BipolarFormat):
         return _bipolar(ratio, rounding, noise)
-    low, high = number_format.min_code, number_format.max_code
+    low, high = number_format.min_level, number_format.max_level
     rounded = round_to_int(ratio, rounding, noise)
     if overflow is not Overflow.WRAP:
         if overflow is Overflow.SAT_SYM and low < 0:

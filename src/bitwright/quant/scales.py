@@ -78,10 +78,13 @@ def rows(x: Tensor, granularity: Granularity) -> Tensor:
 def weight_scale(weight: Tensor, spec: QuantSpec) -> Tensor:
     """Scale of a weight (O, ...) by its rule: shape (1,) or (O,), the weight's dtype.
 
-    ``learned`` gives the initial value of the parameter: the MSE optimum.
+    ``learned`` gives the initial value of the parameter: the MSE optimum. The two rules with an
+    interval give the scale of the weight's own.
     """
     table = rows(weight, spec.granularity)
-    if spec.scale is ScaleRule.CONST:
+    if spec.has_range:
+        scale = scale_of_range(*range_of(table), spec)
+    elif spec.scale is ScaleRule.CONST:
         scale = torch.full_like(table[:, 0], spec.value)
     elif spec.scale is ScaleRule.MEAN:
         scale = _mean_scale(table, spec)
@@ -116,12 +119,47 @@ def observed_scale(x: Tensor, spec: QuantSpec) -> Tensor:
     if isinstance(spec.format, BipolarFormat) or spec.scale is ScaleRule.CONST:
         return x.new_full((1,), spec.value)
     values = x if spec.lowest < 0 else x.clamp(min=0)
+    if spec.has_range:
+        return scale_of_range(*range_of(values.reshape(1, -1)), spec)
     if spec.scale is ScaleRule.MAX:
         return (torch.maximum(values.amax(), -values.amin()) / _reach(spec)).reshape(1)
     table = sample(values).abs() if spec.scale is ScaleRule.PERCENTILE else sample(values)
     if spec.scale is ScaleRule.PERCENTILE:
         return (torch.quantile(table, spec.percentile / 100) / _reach(spec)).reshape(1)
     return mse_scale(table.reshape(1, -1), spec)
+
+
+def range_of(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Smallest and largest value of each row, (rows,) each; zero is always between them, so that it
+    is a level.
+    """
+    return table.amin(dim=1).clamp(max=0), table.amax(dim=1).clamp(min=0)
+
+
+def scale_of_range(low: Tensor, high: Tensor, spec: QuantSpec) -> Tensor:
+    """Scale whose levels span ``low .. high``, (rows,) each: with a zero point over all codes
+    (Jacob et al. 2018, section 2.1), else symmetric by the end farther from zero.
+    """
+    if spec.zero_point:
+        return (high - low) / (spec.format.max_code - spec.format.min_code) / spec.format.lsb
+    reach = high if spec.lowest == 0 else torch.maximum(high, -low)
+    return reach / _reach(spec)
+
+
+def steps_of(spec: QuantSpec) -> int:
+    """Steps between the two ends of an interval with a zero point, else from zero to its end."""
+    if spec.zero_point:
+        return spec.format.max_code - spec.format.min_code
+    return largest_level(spec.format)
+
+
+def zero_point_of(low: Tensor, unit: Tensor, number_format: Format) -> Tensor:
+    """The codes of real zero, float64: ``round(min_code - low / unit)``, half to even (Jacob et al.
+    2018, section 2.1). Where training has diverged, the smallest code: its loss will tell.
+    """
+    first, last = number_format.min_code, number_format.max_code
+    place = first - low.detach().to(torch.float64).clamp(max=0) / unit.to(torch.float64)
+    return torch.round(torch.nan_to_num(place, first, last, first)).clamp(first, last)
 
 
 def sample(x: Tensor) -> Tensor:
@@ -161,15 +199,16 @@ def mse_scale(table: Tensor, spec: QuantSpec) -> Tensor:
 def finish(scale: Tensor, spec: QuantSpec) -> Tensor:
     """The scale as it is used: positive, and a power of two where asked.
 
-    ``max`` rounds up (nothing is clipped); every other rule, and windows of powers, to the nearest
-    exponent.
+    ``max`` and ``minmax`` round up (nothing is clipped); every other rule, and windows of powers,
+    to the nearest exponent.
     """
     positive = scale.abs().clamp(min=TINY)
     if not spec.power_of_two:
         return positive
     exponent = torch.log2(positive)
     # The largest of a window of powers is rounded to it in the logarithm, as every other value is.
-    if spec.scale is ScaleRule.MAX and not isinstance(spec.format, PowerOfTwoFormat):
+    covers = spec.scale in (ScaleRule.MAX, ScaleRule.MINMAX)
+    if covers and not isinstance(spec.format, PowerOfTwoFormat):
         # log2 of an exact power may come out a hair above its integer.
         return torch.exp2(torch.ceil(exponent - 1e-5))
     return torch.exp2(torch.round(exponent))

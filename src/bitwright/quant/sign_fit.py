@@ -13,7 +13,7 @@ from bitwright.formats import (
     IntegerFormat,
     TernaryFormat,
 )
-from bitwright.quant.policy import Resolved
+from bitwright.quant.policy import QuantSpec, Resolved
 from bitwright.quant.sites import Clip
 
 
@@ -31,6 +31,8 @@ def fit(resolved: Resolved, clip: Clip | None, name: str) -> Resolved:
     if spec is None or isinstance(spec.format, BipolarFormat):
         return resolved
     positive = clip is not None and clip.low >= 0
+    if spec.zero_point:
+        return _affine(resolved, spec, name) if positive else resolved
     if positive and spec.format.signed and _without_negative(spec.format) == spec.format:
         # No unsigned variant: the levels below zero stay unused.
         why = f"{name} never goes below zero; {reason}"
@@ -40,6 +42,15 @@ def fit(resolved: Resolved, clip: Clip | None, name: str) -> Resolved:
         return resolved
     why = f"{name} never goes below zero" if positive else f"{name} also goes below zero"
     return Resolved(replace(spec, format=fitted), f"{why}: {spec.format} -> {fitted}; {reason}")
+
+
+def _affine(resolved: Resolved, spec: QuantSpec, name: str) -> Resolved:
+    """An interval that begins at zero has the smallest code as its zero point: that is the unsigned
+    format without one, level by level.
+    """
+    plain = IntegerFormat(spec.format.bits, False)
+    why = f"{name} never goes below zero: zero point 0; {resolved.reason}"
+    return Resolved(replace(spec, format=plain, zero_point=False), why)
 
 
 def _without_negative(number_format: Format) -> Format:

@@ -19,11 +19,20 @@ from bitwright.formats import (
     BlockFormat,
     CodebookFormat,
     Format,
+    IntegerFormat,
     Overflow,
     Rounding,
     TernaryFormat,
 )
-from bitwright.quant.functions import LearnedWeight, Stairs, SubstituteWeight, spread, to_levels_
+from bitwright.quant.functions import (
+    Interval,
+    LearnedWeight,
+    QuantizeInterval,
+    Stairs,
+    SubstituteWeight,
+    spread,
+    to_levels_,
+)
 from bitwright.quant.policy import Granularity, QuantSpec, ScaleRule
 from bitwright.quant.rounding_torch import encode_levels, quantize_ratio
 from bitwright.quant.scales import (
@@ -32,7 +41,12 @@ from bitwright.quant.scales import (
     finish,
     gradient_factor,
     is_unfitted,
+    range_of,
+    rows,
+    scale_of_range,
+    steps_of,
     weight_scale,
+    zero_point_of,
 )
 from bitwright.quant.weight_state import (
     OPTIONAL,
@@ -55,15 +69,18 @@ def _load_float_state(module: nn.Module, state: dict[str, Any], prefix: str, *_:
     """Load hook: a state dict without the learned scale is one of a float model; the scale that was
     found for other weights is forgotten.
     """
-    if prefix + "scale" not in state:
-        state[prefix + "scale"] = torch.zeros_like(module.scale)
+    for name in ("scale", "ends"):
+        if hasattr(module, name) and prefix + name not in state:
+            state[prefix + name] = torch.zeros_like(getattr(module, name))
 
 
 class WeightQuantizer(nn.Module):
     """Weight (O, ...) -> quantized weight of the same shape, with straight-through gradients.
 
     Args:
-        spec: what to do; ``learned`` adds a parameter ``scale``, initialised from the first weight.
+        spec: what to do; ``learned`` adds a parameter ``scale``, ``interval`` a parameter ``ends``
+            (of each scale, low and high with a zero point, else one), ``minmax`` a buffer ``ends``
+            of running averages; all are initialised from the first weight.
         channels: output channels O.
 
     Attributes:
@@ -90,15 +107,22 @@ class WeightQuantizer(nn.Module):
         self.__dict__["codebooks"] = None
         if spec.scale is ScaleRule.LEARNED:
             self.scale = nn.Parameter(torch.zeros(count))  # 0: not initialised yet
-            self.register_load_state_dict_pre_hook(_load_float_state)
+        elif spec.scale is ScaleRule.INTERVAL:
+            self.ends = nn.Parameter(torch.zeros(count, 1 + spec.zero_point))
+        elif spec.scale is ScaleRule.MINMAX:
+            self.register_buffer("ends", torch.zeros(count, 2))
+        self.register_load_state_dict_pre_hook(_load_float_state)
 
     @property
     def format(self) -> Format:
-        """The format of the levels: that of the specification, a codebook with its table.
+        """The format of the levels: that of the specification, a codebook with its table, an affine
+        one with its zero point (several, one a channel, make it wider).
 
-        A codebook has no table before it has seen a weight.
+        Neither is there before a weight has been seen.
         """
         chosen = self.spec.format
+        if self.spec.zero_point and isinstance(chosen, IntegerFormat):
+            return self._affine_format(chosen)
         if self.table is None or not isinstance(chosen, CodebookFormat):
             return chosen
         levels = tuple(int(level) for level in self.table.tolist())
@@ -113,6 +137,10 @@ class WeightQuantizer(nn.Module):
             return SubstituteWeight.apply(weight, self.frozen_weight(weight), None)
         if self.spec.scale is ScaleRule.LEARNED:
             return self._learned(weight)
+        if self.spec.scale is ScaleRule.INTERVAL:
+            return self._trained_interval(weight)
+        if self.spec.scale is ScaleRule.MINMAX and self.training:
+            self._observe(weight.detach())
         quantized, keep = self._quantize(weight.detach())
         return SubstituteWeight.apply(weight, quantized, keep)
 
@@ -176,10 +204,32 @@ class WeightQuantizer(nn.Module):
             return scale.to(weight.device)
         if isinstance(self.spec.format, BlockFormat):
             return torch.exp2(self.block_exponents(weight).min()).reshape(1)
-        if self.spec.scale is not ScaleRule.LEARNED:
+        if self.spec.scale is not ScaleRule.LEARNED and not self.spec.has_range:
             return weight_scale(weight.detach(), self.spec)
         self._initialise(weight)
-        return finish(self.scale.detach(), self.spec)
+        return self._own_scale()
+
+    def _own_scale(self) -> Tensor:
+        """The scale that state or a parameter holds, (1,) or (O,)."""
+        if self.spec.scale is ScaleRule.LEARNED:
+            return finish(self.scale.detach(), self.spec)
+        low, high = self.ends.detach()[:, 0], self.ends.detach()[:, -1].clamp(min=0)
+        low = low.clamp(max=0) if self.ends.shape[1] > 1 else -high
+        return finish(scale_of_range(low, high, self.spec), self.spec)
+
+    def _zero_points(self) -> Tensor:
+        """One a scale, float64."""
+        return zero_point_of(self.ends[:, 0], self._own_scale(), self.spec.format)
+
+    def _affine_format(self, chosen: IntegerFormat) -> IntegerFormat:
+        if not bool(self.ends.any()):
+            return chosen
+        zeros = self._zero_points()
+        if len(zeros) == 1:
+            return chosen.with_zero(int(zeros))
+        low, high = chosen.min_code - int(zeros.max()), chosen.max_code - int(zeros.min())
+        bits = max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0)
+        return IntegerFormat(max(1, bits + (low < 0)), low < 0)
 
     @torch.no_grad()
     def levels(self, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,6 +257,9 @@ class WeightQuantizer(nn.Module):
         unit = self.current_scale(weight).to(torch.float64) * self.spec.format.lsb
         if self._is_twn:
             return _twn_levels(weight.to(torch.float64), self.spec), unit
+        if self.spec.zero_point:
+            stairs = self._interval(weight, rounding).stairs
+            return to_levels_(weight.to(torch.float64) / spread(unit, weight), stairs), unit
         levels = encode_levels(
             weight,
             self.format,
@@ -226,6 +279,16 @@ class WeightQuantizer(nn.Module):
     def _is_twn(self) -> bool:
         """Ternary with Li and Liu's threshold, which is not half a level."""
         return isinstance(self.spec.format, TernaryFormat) and self.spec.scale is ScaleRule.MEAN
+
+    def _interval(self, weight: Tensor, rounding: Rounding) -> Interval:
+        """Smallest and largest level, one or one an output channel."""
+        number_format, steps = self.spec.format, steps_of(self.spec)
+        if not self.spec.zero_point:
+            stairs = self._stairs
+            return Interval(stairs.low, stairs.high, steps, rounding)
+        zeros = spread(self._zero_points(), weight).to(weight.device)
+        first, last = number_format.min_code, number_format.max_code
+        return Interval(first - zeros, last - zeros, steps, rounding)
 
     @property
     def _stairs(self) -> Stairs:
@@ -282,6 +345,8 @@ class WeightQuantizer(nn.Module):
             levels = quantize_ratio(weight / unit, spec.format, 0, spec.rounding, spec.overflow)
             return levels.mul_(unit), None
         ratio, stairs = weight / unit, self._stairs
+        if spec.zero_point:
+            stairs = self._interval(weight, spec.rounding).stairs
         keep = None
         if spec.scale is not ScaleRule.MAX:
             keep = (ratio >= stairs.low) & (ratio <= stairs.high)
@@ -302,10 +367,30 @@ class WeightQuantizer(nn.Module):
         factor = gradient_factor(number_format, number_format.lsb, share)
         return LearnedWeight.apply(weight, self.scale, unit, self._stairs, factor)
 
+    def _trained_interval(self, weight: Tensor) -> Tensor:
+        self._initialise(weight)
+        unit = (self._own_scale() * self.spec.format.lsb).to(weight.dtype)
+        interval = self._interval(weight, self.spec.rounding)
+        return QuantizeInterval.apply(weight, self.ends, unit, interval)
+
     @torch.no_grad()
     def _initialise(self, weight: Tensor) -> None:
-        if not bool(self.scale.any()):
+        if self.spec.has_range:
+            if not bool(self.ends.any()):
+                self._observe(weight.detach(), 1.0)
+        elif not bool(self.scale.any()):
             self.scale.copy_(weight_scale(weight.detach(), self.spec))
+
+    @torch.no_grad()
+    def _observe(self, weight: Tensor, share: float | None = None) -> None:
+        """Bring the ends nearer to those of this weight, by a share of the distance."""
+        low, high = range_of(rows(weight, self.spec.granularity))
+        found = torch.stack([low, high], dim=1)
+        if self.ends.shape[1] == 1:
+            found = found.abs().amax(dim=1, keepdim=True)
+        if share is None:
+            share = self.spec.momentum if bool(self.ends.any()) else 1.0
+        self.ends.lerp_(found.to(self.ends), share)
 
     def extra_repr(self) -> str:
         pinned = ", pinned" if self.pinned else ""
