@@ -13,21 +13,20 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.loggers import TensorBoardLogger
 from torch import Tensor, nn
 
 from bitwright.data import DataSplits
-from bitwright.errors import ModelError, RecipeError
+from bitwright.errors import ModelError
 from bitwright.train.checkpoint import load_state
 from bitwright.train.config import TrainConfig
 from bitwright.train.evaluation import Evaluation, on_device, score_images, summarise
 from bitwright.train.loss import objective
-from bitwright.train.optimizers import make_optimizer
+from bitwright.train.many import gather_gradients, share_buffers, train_on_many
 from bitwright.train.records import (
     EpochMetrics,
     FitResult,
@@ -35,7 +34,9 @@ from bitwright.train.records import (
     TrainProgress,
 )
 from bitwright.train.schedule import lr_factor
-from bitwright.train.state import CHECKPOINT, Best, Learner, Run, restore, save
+from bitwright.train.start import Job, check, close, make_fabric, start
+from bitwright.train.state import CHECKPOINT, Best, Run, restore, save
+from bitwright.train.teacher_outputs import TeacherOutputs
 from bitwright.train.transforms import augment, to_real
 
 _log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def fit(
     *,
     run_dir: str | Path,
     resume: bool = True,
-    teacher: nn.Module | None = None,
+    teacher: nn.Module | TeacherOutputs | None = None,
     peer: nn.Module | None = None,
     on_progress: OnProgress | None = None,
 ) -> FitResult:
@@ -66,45 +67,45 @@ def fit(
         config: the settings.
         run_dir: folder of this run, made if missing.
         resume: go on from ``checkpoint.pt`` if there is one; False starts anew.
-        teacher: frozen model whose scores are learned too, as ``config.distillation`` says.
+        teacher: frozen model whose scores are learned too, as ``config.distillation`` says; or its
+            scores alone, as `read_outputs` gives them.
         peer: a second model that learns at the same time, as ``config.peer`` says: each learns
             from the labels and from the other's scores (Zhang et al. 2018, deep mutual learning).
             It ends with its last weights, whatever is kept of ``model``.
         on_progress: called a few times a second and after every epoch.
 
     Raises:
-        RecipeError: distillation without a teacher or peer, a peer without distillation, or a
-            device that is not there.
+        RecipeError: distillation without a teacher or peer, a peer without distillation, labels
+            that are missing, or a device that is not there.
         RunError: the checkpoint was written with other settings.
-        DataError: the checkpoint is corrupt, or the disk is full.
-        ModelError: the checkpoint belongs to another model, or the loss is no finite number.
+        DataError: the checkpoint is corrupt, the disk is full, or the teacher's scores are those of
+            another data set.
+        ModelError: the teacher has other classes or takes other images, a layer to learn from is
+            unknown or does not fit, the checkpoint belongs to another model, or the loss is no
+            finite number.
     """
-    _check_roles(config, teacher, peer)
-    folder = Path(run_dir)
-    with _deterministic(config):
-        run = _start(model, splits, config, folder, teacher, peer, on_progress)
-        first = restore(run) if resume else 0
+    job = Job(model, splits, config, Path(run_dir), resume, teacher, peer)
+    check(job)
+    done_before = None
+    if config.devices > 1:
+        done_before = train_on_many(job, train, on_progress)
+        job = replace(job, resume=True)  # all of it is in the checkpoint now
+    fabric = make_fabric(config, job.folder, gather=done_before is not None)
+    run, first = train(fabric, job, on_progress)
+    return _finish(run, first if done_before is None else done_before)
+
+
+def train(fabric: Fabric, job: Job, on_progress: OnProgress | None) -> tuple[Run, int]:
+    """Train what is not trained yet; gives the run and the number of epochs done before."""
+    with _deterministic(job.config):
+        run = start(fabric, job, on_progress)
         try:
-            for epoch in range(first, config.epochs):
+            first = restore(run) if job.resume else 0
+            for epoch in range(first, job.config.epochs):
                 _epoch(run, epoch)
         finally:
-            _close_loggers(run)
-        return _finish(run, first)
-
-
-def _check_roles(config: TrainConfig, teacher: nn.Module | None, peer: nn.Module | None) -> None:
-    if config.distillation is not None and teacher is None and peer is None:
-        raise RecipeError(
-            "distillation is asked for, but there is no teacher",
-            where="distillation",
-            hint="name a teacher model or remove the distillation settings",
-        )
-    if peer is not None and (config.distillation is None or teacher is not None):
-        raise RecipeError(
-            "a peer learns from scores and gives its own: it needs distillation, and no teacher",
-            where="distillation",
-            hint="give distillation settings, and either a teacher or a peer",
-        )
+            close(run)
+    return run, first
 
 
 @contextmanager
@@ -124,49 +125,6 @@ def _deterministic(config: TrainConfig) -> Iterator[None]:
         finally:
             torch.set_num_threads(had_threads)
             torch.use_deterministic_algorithms(was_deterministic)
-
-
-def _start(
-    model: nn.Module,
-    splits: DataSplits,
-    config: TrainConfig,
-    folder: Path,
-    teacher: nn.Module | None,
-    peer: nn.Module | None,
-    on_progress: OnProgress | None,
-) -> Run:
-    logger = TensorBoardLogger(root_dir=folder, name="", version="tensorboard")
-    try:
-        fabric = Fabric(accelerator=config.device, devices=1, loggers=logger)
-    except (RuntimeError, ValueError) as error:
-        raise RecipeError(
-            f"device {config.device!r} is not usable: {error}",
-            where="device",
-            hint="use 'cpu' or 'auto'",
-        ) from error
-    learners = [_learner(fabric, "student", model, config)]
-    if peer is not None:
-        learners.append(_learner(fabric, "peer", peer, config.for_peer()))
-    if teacher is not None:
-        teacher = teacher.to(fabric.device).eval()
-    return Run(
-        config,
-        splits,
-        folder,
-        fabric,
-        tuple(learners),
-        teacher,
-        on_device(splits.train, fabric.device),
-        on_device(splits.validation, fabric.device),
-        on_progress,
-        Best(),
-        [],
-    )
-
-
-def _learner(fabric: Fabric, name: str, model: nn.Module, config: TrainConfig) -> Learner:
-    forward, optimizer = fabric.setup(model, make_optimizer(model, config))
-    return Learner(name, config, model, forward, optimizer)
 
 
 def _epoch(run: Run, epoch: int) -> None:
@@ -191,11 +149,12 @@ def _epoch(run: Run, epoch: int) -> None:
     )
     run.history.append(entry)
     if run.config.keep == "last" or run.best.beaten_by(measured.accuracy, measured.loss):
-        kept = run.student.model.state_dict()
+        kept = run.student.judged.state_dict()
         state = {name: value.detach().clone() for name, value in kept.items()}
         run.best = Best(epoch + 1, measured.accuracy, measured.loss, state)
-    save(run, epoch + 1)
-    _log_scalars(run, entry)
+    if run.fabric.is_global_zero:
+        save(run, epoch + 1)
+        _log_scalars(run, entry)
     if run.on_progress is not None:
         run.on_progress(_progress(run, epoch, run.batches, loss, accuracy))
 
@@ -209,14 +168,6 @@ def _log_scalars(run: Run, entry: EpochMetrics) -> None:
         run.fabric.log_dict(scalars, step=entry.epoch)
     except OSError as error:
         _log.warning("TensorBoard curves cannot be written: %s", error)
-
-
-def _close_loggers(run: Run) -> None:
-    for logger in run.fabric.loggers:
-        try:
-            logger.finalize("stopped")
-        except OSError as error:
-            _log.warning("TensorBoard curves cannot be written: %s", error)
 
 
 def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
@@ -239,51 +190,69 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
         reals = to_real(images[chosen], run.splits.scale)
         if not run.config.augmentation.is_none:
             reals = augment(reals, run.config.augmentation, generator)
-        loss, right = _step(run, reals, labels[chosen])
+        loss, right = _step(run, reals[run.share], labels[chosen[run.share]], chosen[run.share])
         total_loss += loss
         total_right += right
         if run.on_progress is not None and time.perf_counter() > next_report:
-            seen = (batch + 1) * run.batch_size
+            seen = (batch + 1) * (run.share.stop - run.share.start)
             mean, share = float(total_loss) / (batch + 1), int(total_right) / seen
             run.on_progress(_progress(run, epoch, batch + 1, mean, share))
             next_report = time.perf_counter() + _PROGRESS_SECONDS
+    if run.fabric.world_size > 1:
+        total_loss = run.fabric.all_reduce(total_loss, reduce_op="mean")
+        total_right = run.fabric.all_reduce(total_right, reduce_op="sum")
     seen = run.batches * run.batch_size
     return float(total_loss) / run.batches, int(total_right) / seen
 
 
-def _step(run: Run, reals: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """One update of every learner; gives the student's loss and number of right predictions."""
+def _step(run: Run, reals: Tensor, labels: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """One update of every learner; gives the student's loss and number of right predictions.
+
+    Args:
+        chosen: positions of the images among the training images.
+    """
     for learner in run.learners:
         learner.optimizer.zero_grad(set_to_none=True)
     scores = [learner.forward(reals) for learner in run.learners]
-    losses = [
-        objective(own, labels, _wanted(run, reals, scores, index), learner.config)
-        for index, (learner, own) in enumerate(zip(run.learners, scores, strict=True))
-    ]
+    wanted = _wanted(run, reals, scores, chosen)
+    losses = []
+    for learner, own, goal in zip(run.learners, scores, wanted, strict=True):
+        loss = objective(own, labels, goal, learner.config)
+        losses.append(loss if learner.matching is None else loss + learner.matching.loss())
     for learner, loss in zip(run.learners, losses, strict=True):
         run.fabric.backward(loss)
+        gather_gradients(run.fabric, learner.matching)
         if learner.config.clip_norm is not None:
             norm = learner.config.clip_norm
             run.fabric.clip_gradients(learner.forward, learner.optimizer, max_norm=norm)
     for learner in run.learners:
         learner.optimizer.step()
+        if learner.average is not None:
+            learner.average.update_parameters(learner.model)
+    if wanted[0] is not None:  # without a label, the teacher's word is the right one
+        labels = torch.where(labels < 0, wanted[0].argmax(dim=1), labels)
     return losses[0].detach(), (scores[0].detach().argmax(dim=1) == labels).sum()
 
 
-def _wanted(run: Run, reals: Tensor, scores: list[Tensor], index: int) -> Tensor | None:
-    """The scores that a learner learns from: its peer's, as they are, or the teacher's."""
+def _wanted(
+    run: Run, reals: Tensor, scores: list[Tensor], chosen: Tensor
+) -> list[Tensor] | list[None]:
+    """The scores that each learner learns from: the other's, as they are, or the teacher's."""
     if len(scores) > 1:
-        return scores[1 - index].detach()
-    if run.teacher is None or run.config.distillation is None:
-        return None
-    with torch.no_grad():
-        found: Tensor = run.teacher(reals)
-    return found
+        return [other.detach() for other in reversed(scores)]
+    if run.table is not None:
+        return [run.table[chosen]]
+    if run.teacher is None:
+        return [None]
+    with torch.no_grad(), run.fabric.autocast():
+        return [run.teacher(reals).float()]
 
 
 def _validate(run: Run) -> Evaluation:
+    for learner in run.learners:
+        share_buffers(run.fabric, learner.model, learner.judged)
     images, labels = run.validation
-    scores = score_images(run.student.model, images, run.splits.scale, _EVALUATION_BATCH).cpu()
+    scores = score_images(run.student.judged, images, run.splits.scale, _EVALUATION_BATCH).cpu()
     return summarise(scores, labels.cpu(), run.splits.num_classes)
 
 

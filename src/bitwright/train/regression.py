@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bitwright.errors import DataError, ModelError
 from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
-from bitwright.train.features import watched
+from bitwright.train.features import Watched, watched
 from bitwright.train.loss import relative_error
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -136,7 +136,7 @@ def _set_rates(optimizer: torch.optim.Optimizer, config: Regression, step: int) 
 
 
 def _feature_error(
-    mine: dict[str, Tensor], theirs: dict[str, Tensor], config: Regression
+    mine: Watched, theirs: Watched, config: Regression
 ) -> Tensor | float:
     if not config.features:
         return 0.0

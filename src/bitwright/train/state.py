@@ -10,17 +10,19 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from bitwright.data import DataSplits
 from bitwright.errors import DataError, RunError
 from bitwright.train.checkpoint import load_checkpoint, load_state, save_checkpoint
 from bitwright.train.config import TrainConfig
+from bitwright.train.features import FeatureMatching
 from bitwright.train.records import EpochMetrics, OnProgress, write_metrics
 
 CHECKPOINT = "checkpoint.pt"
 METRICS = "metrics.jsonl"
-_SCHEMA = 2
-_FIELDS = ("schema", "config", "epoch", "learners", "rng", "best", "history")
+_SCHEMA = 3
+_FIELDS = ("schema", "config", "epoch", "learners", "precision", "rng", "best", "history")
 
 
 @dataclass
@@ -46,6 +48,8 @@ class Learner:
         model: the network as the caller knows it.
         forward: the same as Fabric runs it.
         optimizer: of its parameters.
+        matching: its layers that learn from layers; None without any.
+        average: moving average of its weights; None without one.
     """
 
     name: str
@@ -53,6 +57,27 @@ class Learner:
     model: nn.Module
     forward: Any
     optimizer: Any
+    matching: FeatureMatching | None = None
+    average: AveragedModel | None = None
+
+    @property
+    def judged(self) -> nn.Module:
+        """The network that is measured and kept: the average, where there is one."""
+        if self.average is None:
+            return self.model
+        averaged: nn.Module = self.average.module
+        return averaged
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """By name, all that has a state."""
+        found = {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "matching": self.matching,
+            "average": self.average,
+        }
+        return {name: part for name, part in found.items() if part is not None}
 
 
 @dataclass
@@ -62,6 +87,7 @@ class Run:
     Attributes:
         learners: the student, and in a co-study its peer.
         teacher: learns no more; None without one.
+        table: (N, classes), its scores of the training images, where they were computed before.
     """
 
     config: TrainConfig
@@ -70,6 +96,7 @@ class Run:
     fabric: Fabric
     learners: tuple[Learner, ...]
     teacher: nn.Module | None
+    table: Tensor | None
     training: tuple[Tensor, Tensor]
     validation: tuple[Tensor, Tensor]
     on_progress: OnProgress | None
@@ -82,7 +109,16 @@ class Run:
 
     @property
     def batch_size(self) -> int:
-        return min(self.config.batch_size, len(self.training[1]))
+        """Of all devices together."""
+        size: int = min(self.config.batch_size, len(self.training[1]))
+        size -= size % self.fabric.world_size
+        return size
+
+    @property
+    def share(self) -> slice:
+        """The part of a batch that this process trains on."""
+        each = self.batch_size // self.fabric.world_size
+        return slice(each * self.fabric.global_rank, each * (self.fabric.global_rank + 1))
 
     @property
     def batches(self) -> int:
@@ -99,12 +135,10 @@ def save(run: Run, epochs_done: int) -> None:
         "config": run.config.model_dump_json(),
         "epoch": epochs_done,
         "learners": {
-            learner.name: {
-                "model": learner.model.state_dict(),
-                "optimizer": learner.optimizer.state_dict(),
-            }
+            learner.name: {name: part.state_dict() for name, part in learner.parts.items()}
             for learner in run.learners
         },
+        "precision": run.fabric.strategy.precision.state_dict(),
         "rng": rng,
         "best": asdict(run.best),
         "history": [asdict(entry) for entry in run.history],
@@ -122,9 +156,13 @@ def restore(run: Run) -> int:
     try:
         _check_settings(run, content, path)
         for learner in run.learners:
-            state = content["learners"][learner.name]
-            load_state(learner.model, state["model"], str(path))
-            learner.optimizer.load_state_dict(state["optimizer"])
+            for name, part in learner.parts.items():
+                state = content["learners"][learner.name][name]
+                if isinstance(part, nn.Module):
+                    load_state(part, state, str(path))
+                else:
+                    part.load_state_dict(state)
+        run.fabric.strategy.precision.load_state_dict(content["precision"])
         torch.set_rng_state(content["rng"]["cpu"])
         if "cuda" in content["rng"] and run.fabric.device.type == "cuda":
             torch.cuda.set_rng_state(content["rng"]["cuda"], run.fabric.device)

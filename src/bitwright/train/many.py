@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training on several devices: one process each, by Fabric, an equal share of every batch each.
+
+Every process draws the same order and the same augmentation and takes its slice, and the gradients
+are averaged: up to the order of float sums a step is that of one device. What depends on the batch
+as a whole is another matter: batch norm and quantizers that measure ranges see the slice of their
+own device, and the statistics of the first one are kept.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed
+import torch.multiprocessing as mp
+from lightning_fabric import Fabric
+from torch import fx, nn
+from torch.multiprocessing.spawn import ProcessException
+
+from bitwright import errors
+from bitwright.errors import BitwrightError, RunError
+from bitwright.train.checkpoint import load_checkpoint
+from bitwright.train.records import OnProgress, TrainProgress
+from bitwright.train.start import Job, make_fabric
+from bitwright.train.state import CHECKPOINT
+
+Train = Callable[[Fabric, Job, OnProgress | None], Any]
+_PORT = "MASTER_PORT"
+
+
+def train_on_many(job: Job, train: Train, on_progress: OnProgress | None) -> int:
+    """Run ``train`` in as many processes as the config has devices, until its checkpoint is done.
+
+    The processes are started anew ("spawn"), so a script that trains needs the usual
+    ``if __name__ == "__main__":``.
+
+    Args:
+        train: a function of a module, called with Fabric, the job and a progress callback.
+
+    Returns:
+        The number of epochs that were done before.
+
+    Raises:
+        BitwrightError: what a process has raised.
+        RunError: a process died without a word.
+    """
+    fabric = make_fabric(job.config, job.folder)
+    path = job.folder / CHECKPOINT
+    done = job.resume and path.is_file()
+    before = int(load_checkpoint(path, fields=("epoch",))["epoch"]) if done else 0
+    queue = mp.get_context("spawn").SimpleQueue()
+    raised: list[BitwrightError] = []
+    try:
+        with _listening(queue, raised, on_progress), _own_port():
+            fabric.launch(_work, train, _portable(job), queue)
+    except ProcessException as error:
+        raise _reason(raised, error) from error
+    return before
+
+
+def _work(fabric: Fabric, train: Train, job: Job, queue: Any) -> None:
+    """What each process does."""
+    try:
+        train(fabric, job, queue.put if fabric.is_global_zero else None)
+    except BitwrightError as error:
+        queue.put((type(error).__name__, error.message, error.where, error.hint))
+        raise
+
+
+@contextmanager
+def _listening(
+    queue: Any, raised: list[BitwrightError], on_progress: OnProgress | None
+) -> Iterator[None]:
+    """Hand on what the processes tell, while they run."""
+
+    def listen() -> None:
+        while (told := queue.get()) is not None:
+            if isinstance(told, TrainProgress):
+                if on_progress is not None:
+                    on_progress(told)
+            else:
+                name, message, where, hint = told
+                raised.append(getattr(errors, name)(message, where=where, hint=hint))
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    try:
+        yield
+    finally:
+        queue.put(None)
+        listener.join()
+
+
+@contextmanager
+def _own_port() -> Iterator[None]:
+    """The port by which the processes meet is chosen anew for each run."""
+    before = os.environ.pop(_PORT, None)
+    try:
+        yield
+    finally:
+        os.environ.pop(_PORT, None)
+        if before is not None:
+            os.environ[_PORT] = before
+
+
+def _portable(job: Job) -> Job:
+    """The job with networks that survive the way to another process."""
+    names = ("model", "teacher", "peer")
+    parts = {name: getattr(job, name) for name in names}
+    return replace(
+        job,
+        **{
+            name: _plain_graphs(part) if isinstance(part, nn.Module) else part
+            for name, part in parts.items()
+        },
+    )
+
+
+def _plain_graphs(model: nn.Module) -> nn.Module:
+    """A copy whose traced parts carry no type hints: written as text they cannot be pickled."""
+    model = copy.deepcopy(model)
+    for part in model.modules():
+        if isinstance(part, fx.GraphModule):
+            for node in part.graph.nodes:
+                node.type = None
+            part.recompile()
+    return model
+
+
+def share_buffers(fabric: Fabric, *modules: nn.Module) -> None:
+    """Give every process the buffers of the first one."""
+    if fabric.world_size == 1:
+        return
+    for buffer in {id(b): b for module in modules for b in module.buffers()}.values():
+        torch.distributed.broadcast(buffer, 0)
+
+
+def gather_gradients(fabric: Fabric, module: nn.Module | None) -> None:
+    """Average the gradients of a module that is none of Fabric's own."""
+    if module is None or fabric.world_size == 1:
+        return
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            mean = fabric.all_reduce(parameter.grad, reduce_op="mean")
+            parameter.grad.copy_(mean)
+
+
+def _reason(raised: list[BitwrightError], error: ProcessException) -> BitwrightError:
+    if raised:
+        return raised[0]
+    lines = str(error).strip().splitlines()
+    return RunError(
+        f"a training process ended: {lines[-1] if lines else error}",
+        where="devices",
+        hint="what is done so far is kept; run again, or with devices: 1",
+    )

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training run is asked for, whether that makes sense, and everything it begins with."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.loggers import TensorBoardLogger
+from lightning_fabric.strategies import DDPStrategy
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from bitwright.data import DataSplits
+from bitwright.errors import RecipeError
+from bitwright.train.config import TrainConfig
+from bitwright.train.evaluation import on_device
+from bitwright.train.features import FeatureMatching
+from bitwright.train.optimizers import make_optimizer, moving_average
+from bitwright.train.records import OnProgress
+from bitwright.train.state import Best, Learner, Run
+from bitwright.train.teacher_outputs import OUTPUTS, TeacherOutputs, kept_outputs
+from bitwright.train.teachers import check_teacher, soften
+from bitwright.train.transforms import to_real
+
+_log = logging.getLogger(__name__)
+_PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What `fit` is asked for; see there."""
+
+    model: nn.Module
+    splits: DataSplits
+    config: TrainConfig
+    folder: Path
+    resume: bool
+    teacher: nn.Module | TeacherOutputs | None
+    peer: nn.Module | None
+
+
+def check(job: Job) -> None:
+    """Refuse what cannot be trained, before anything is written.
+
+    Raises:
+        RecipeError: roles, settings or labels do not fit together.
+        ModelError: a teacher does not take the images or tells other classes apart.
+        DataError: the teacher's outputs are those of another data set.
+    """
+    _check_roles(job)
+    _check_labels(job)
+    if isinstance(job.teacher, TeacherOutputs):
+        job.teacher.of(job.splits.train, "teacher")
+    elif job.teacher is not None and job.config.distillation is not None:
+        check_teacher(job.teacher, job.splits)
+    if job.peer is not None:
+        check_teacher(job.peer, job.splits, "peer")
+
+
+def _check_roles(job: Job) -> None:
+    learned = job.config.distillation
+    if learned is not None and job.teacher is None and job.peer is None:
+        raise RecipeError(
+            "distillation is asked for, but there is no teacher",
+            where="distillation",
+            hint="name a teacher model or remove the distillation settings",
+        )
+    if job.peer is not None and (learned is None or job.teacher is not None):
+        raise RecipeError(
+            "a peer learns from scores and gives its own: it needs distillation, and no teacher",
+            where="distillation",
+            hint="give distillation settings, and either a teacher or a peer",
+        )
+    if job.peer is not None and learned is not None and learned.is_cached:
+        raise RecipeError(
+            "a peer's scores change with every step, so they cannot be computed beforehand",
+            where="distillation.outputs",
+            hint="use outputs: fresh for a co-study",
+        )
+    is_table = isinstance(job.teacher, TeacherOutputs)
+    if is_table and learned is not None and not learned.is_cached:
+        raise RecipeError(
+            "the teacher is a table of scores of the images as they are, which is not fresh",
+            where="distillation.outputs",
+            hint="use outputs: cached (cached_plain along with augmentation)",
+        )
+
+
+def _check_labels(job: Job) -> None:
+    missing = int((job.splits.train.labels < 0).sum())
+    configs = [job.config] if job.peer is None else [job.config, job.config.for_peer()]
+    learned = [config.distillation for config in configs]
+    if missing and not all(each is not None and each.alpha == 1 for each in learned):
+        raise RecipeError(
+            f"{missing} training images have no label, but the loss needs labels",
+            where="distillation.alpha",
+            hint="learn from the teacher alone (alpha: 1), or train on splits.labelled()",
+        )
+
+
+def make_fabric(config: TrainConfig, folder: Path, *, gather: bool = False) -> Fabric:
+    """The devices that a config asks for.
+
+    Args:
+        gather: only the CPU, to load what was trained elsewhere.
+
+    Raises:
+        RecipeError: they are not there, or not able to.
+    """
+    logger = TensorBoardLogger(root_dir=folder, name="", version="tensorboard")
+    device, devices = ("cpu", 1) if gather else (config.device, config.devices)
+    # Ranges of some layers may not take part in every loss, which DDP wants to be told.
+    many = DDPStrategy(start_method="spawn", find_unused_parameters=True)
+    try:
+        fabric = Fabric(
+            accelerator=device,
+            devices=devices,
+            strategy=many if devices > 1 else "auto",
+            precision="32-true" if gather else _PRECISIONS[config.precision],
+            loggers=logger,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise RecipeError(
+            f"device {device!r} is not usable: {error}",
+            where="device",
+            hint="use 'cpu' or 'auto'" + (", or fewer devices" if devices > 1 else ""),
+        ) from error
+    if config.precision == "16" and fabric.device.type == "cpu" and not gather:
+        raise RecipeError(
+            "precision 16 needs a GPU",
+            where="precision",
+            hint="use bf16, which a CPU computes too, or 32",
+        )
+    return fabric
+
+
+def start(fabric: Fabric, job: Job, on_progress: OnProgress | None) -> Run:
+    """Everything that the first step needs."""
+    config, splits, device = job.config, job.splits, fabric.device
+    teacher, table = _teacher(job, device)
+    training = on_device(splits.train, device)
+    job.model.to(device)
+    average = None if config.ema is None else moving_average(job.model, config.ema)
+    matching = None
+    pairs = config.distillation.features if config.distillation is not None else ()
+    shown = job.peer if job.peer is not None else teacher
+    if pairs and shown is not None:
+        example = to_real(training[0][:2], splits.scale)
+        matching = FeatureMatching(pairs, job.model, shown.to(device), example).to(device)
+    try:
+        learners = [_learner(fabric, "student", job.model, config, matching, average)]
+        if job.peer is not None:
+            learners.append(_learner(fabric, "peer", job.peer, config.for_peer()))
+    except BaseException:
+        if matching is not None:
+            matching.close()
+        raise
+    return Run(
+        config,
+        splits,
+        job.folder,
+        fabric,
+        tuple(learners),
+        teacher,
+        table,
+        training,
+        on_device(splits.validation, device),
+        on_progress,
+        Best(),
+        [],
+    )
+
+
+def close(run: Run) -> None:
+    """Take off what the run has put on the networks, and end the curves."""
+    for learner in run.learners:
+        if learner.matching is not None:
+            learner.matching.close()
+    for logger in run.fabric.loggers:
+        try:
+            logger.finalize("stopped")
+        except OSError as error:
+            _log.warning("TensorBoard curves cannot be written: %s", error)
+
+
+def _teacher(job: Job, device: torch.device) -> tuple[nn.Module | None, Tensor | None]:
+    """The teacher as it is asked, or the table that stands for it."""
+    learned, teacher = job.config.distillation, job.teacher
+    if learned is None or teacher is None:
+        return None, None
+    if isinstance(teacher, TeacherOutputs):
+        return None, teacher.of(job.splits.train, "teacher").to(device)
+    teacher = soften(teacher, learned.temperature).to(device).eval()
+    if not learned.is_cached:
+        return teacher, None
+    path = job.folder / OUTPUTS
+    return None, kept_outputs(teacher, job.splits.train, path).of(job.splits.train).to(device)
+
+
+def _learner(
+    fabric: Fabric,
+    name: str,
+    model: nn.Module,
+    config: TrainConfig,
+    matching: FeatureMatching | None = None,
+    average: AveragedModel | None = None,
+) -> Learner:
+    trained = model if matching is None else nn.ModuleList([model, matching])
+    forward, optimizer = fabric.setup(model, make_optimizer(trained, config))
+    return Learner(name, config, model, forward, optimizer, matching, average)
