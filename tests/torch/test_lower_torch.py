@@ -54,12 +54,19 @@ def frozen_net(seed: int = 0, **formats: str) -> tuple[nn.Module, torch.Tensor]:
 
 def frozen_or_reject(network: TorchNetwork) -> nn.Module:
     """Frozen, unless no image wakes some layer: its scale is then tiny and its bias huge; or small
-    floats need more bits than there are, or a layer has fewer weights than a codebook entries.
+    floats need more bits than there are, or a layer has fewer weights than a codebook entries, or a
+    function would need a table over floats that reach too far.
     """
     try:
         return apply(network.model, network.policy, "freeze", network.images)
     except ModelError as error:
-        known = ("53 bits", "62 bits", "more entries than", "units of the accumulator")
+        known = (
+            "53 bits",
+            "62 bits",
+            "more entries than",
+            "units of the accumulator",
+            "table over",
+        )
         if any(reason in error.message for reason in known):
             reject()
         raise

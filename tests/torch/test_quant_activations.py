@@ -16,6 +16,7 @@ from bitwright.lower.from_torch import lower
 from bitwright.quant import Policy, apply, explain
 from bitwright.quant.elementwise import MODULES
 from bitwright.quant.frozen_joins import LookupActivation, ThresholdActivation
+from bitwright.quant.plan import make_plan
 
 SHAPE = (2, 5, 5)
 
@@ -77,6 +78,16 @@ def test_prelu_may_have_a_slope_a_channel_but_none_below_zero() -> None:
 def test_an_activation_that_falls_becomes_a_table(activation: nn.Module) -> None:
     frozen, _ = frozen_of(net(activation), Policy.uniform())
     assert any(isinstance(m, LookupActivation) for m in frozen.modules())
+
+
+def test_a_table_over_floats_that_reach_too_far_is_refused_before_training() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Sigmoid(), nn.Conv2d(4, 3, 1)).eval()
+    make_plan(model, Policy.uniform(activation="e3m2"))
+    with pytest.raises(ModelError, match=r"table over e5m2 numbers, which span .* 65536 entries"):
+        make_plan(model, Policy.uniform(activation="e5m2"))
+    wide = {"layers": "1", "role": "activation", "format": "int8"}
+    rest = {"activation": "e5m2", "rules": [wide]}
+    make_plan(model, Policy.from_dict(rest))
 
 
 def test_the_input_of_a_table_follows_a_rule() -> None:

@@ -38,12 +38,25 @@ def functional_activation(
     rising = traits is not None and traits.monotone and not elementwise.falls(module)
     if few and rising:
         return _thresholds(edge, module_function(edge), quantizer, path)
-    if replace(edge, function=None).is_common and edge.hi - edge.lo < MAX_TABLE:
+    plain = replace(edge, function=None)
+    if plain.is_common and edge.hi - edge.lo < MAX_TABLE:
         return _table(edge, module_function(edge), quantizer, path)
+    if few and elementwise.falls(module):
+        raise ModelError(
+            "its learned slope is negative, so that it falls: thresholds cannot express it",
+            where=path,
+            hint="keep the slope above zero, or use nn.LeakyReLU",
+        )
+    have = (
+        f"spans {edge.hi - edge.lo + 1} units of its step; at most {MAX_TABLE} are possible"
+        if plain.is_common
+        else "is not quantized to one scale"
+    )
+    name = quantizer.spec.format.name
     raise ModelError(
-        "its learned slope is negative, so that it falls: thresholds cannot express it",
+        f"it becomes a table of {name} numbers, and its input {have}",
         where=path,
-        hint="keep the slope above zero, or use nn.LeakyReLU",
+        hint="quantize its input to an integer format of few bits",
     )
 
 

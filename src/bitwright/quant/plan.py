@@ -15,11 +15,13 @@ from torch import Tensor, fx, nn
 from bitwright.errors import ModelError, RecipeError
 from bitwright.formats import CodebookFormat, MinifloatFormat, Rounding
 from bitwright.quant.decisions import Operand, Plan, Problem
+from bitwright.quant.freeze_functions import MAX_TABLE
 from bitwright.quant.movement import Shapes, Simplified, simplify
 from bitwright.quant.plan_activations import (
     decide_activations,
     group_problems,
     is_bipolar,
+    is_table,
     never_negative,
     separate_inputs,
 )
@@ -65,7 +67,8 @@ def decide(plan: Plan, policy: Policy) -> list[Problem]:
             found = policy.resolve(layer, Role.BIAS)
             plan.biases[node] = Operand(layer, Role.BIAS, found.spec, found.reason)
     decide_activations(plan, policy)
-    return _grid_problems(plan) + _weight_problems(plan) + group_problems(plan)
+    problems = _grid_problems(plan) + _weight_problems(plan) + group_problems(plan)
+    return problems + _table_problems(plan, policy)
 
 
 def check(plan: Plan, policy: Policy) -> None:
@@ -285,6 +288,26 @@ def _check_shift(plan: Plan, policy: Policy) -> None:
                 where="quant.activation.rounding",
                 hint=f"one of {names}; or raise threshold_bits",
             )
+
+
+def _table_problems(plan: Plan, policy: Policy) -> list[Problem]:
+    """Tables over formats whose levels reach too far: those of a wide float are few, but apart."""
+    problems = []
+    for node, site in plan.sites.items():
+        if site.kind is not Kind.ACTIVATION or not is_table(plan, policy, node):
+            continue
+        for leaf in plan.leaves(site.operands[0]):
+            spec = plan.activations[leaf].spec if leaf in plan.activations else None
+            if spec is None or spec.zero_point:
+                continue
+            reach = spec.format.max_level - spec.lowest + 1
+            if reach > MAX_TABLE:
+                what = f"it becomes a table over {spec.format.name} numbers, which span {reach} "
+                what += f"units of their step; a table has at most {MAX_TABLE} entries"
+                advice = f"give {plan.sites[leaf].place} a narrower format, such as int8"
+                problems.append(Problem(site, what, advice))
+                break
+    return problems
 
 
 def _check_rules(plan: Plan, policy: Policy) -> None:
