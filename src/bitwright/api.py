@@ -32,11 +32,14 @@ class Pipeline:
         recipe: what to do.
         run_dir: where results go; resumed if it exists.
         progress: called as ``progress(what, done, total)`` during slow work.
+        reuse: a folder of run directories; a step that one of them has finished in just the same
+            way is taken over instead of done again.
     """
 
     recipe: Recipe
     run_dir: Path
     progress: Progress = no_progress
+    reuse: Path | None = None
     outcomes: list[Outcome] = field(default_factory=list)
 
     def build(self, until: str = "report") -> Summary:
@@ -94,7 +97,13 @@ class Pipeline:
         files = {"recipe.yaml": self.recipe.to_yaml()}
         steps = make_steps(work)
         return open_run(
-            self.run_dir, steps, work.facts(), files=files, notes=notes, progress=self.progress
+            self.run_dir,
+            steps,
+            work.facts(),
+            files=files,
+            notes=notes,
+            progress=self.progress,
+            reuse=self.reuse,
         )
 
 

@@ -59,7 +59,11 @@ def cache_dir(kind: str) -> Path:
 
 @contextmanager
 def exclusive(
-    path: Path, *, wait_s: float = 0.0, waiting: Callable[[str], None] | None = None
+    path: Path,
+    *,
+    wait_s: float = 0.0,
+    waiting: Callable[[str], None] | None = None,
+    remove: bool = False,
 ) -> Iterator[None]:
     """Hold a lock file; the kernel lets go of it when a process dies, however it dies.
 
@@ -67,25 +71,32 @@ def exclusive(
         path: the lock file; made if need be. Who holds it is written inside.
         wait_s: how long to wait for another holder; ``math.inf``: as long as it takes.
         waiting: called several times a second meanwhile, with the holder.
+        remove: leave no file behind.
 
     Raises:
         RunError: another process still holds it.
         OSError: the file cannot be made.
     """
     deadline = time.monotonic() + wait_s
-    with path.open("a+") as file:
-        while not _try_lock(file):
+    while True:
+        with path.open("a+") as file:
+            if _try_lock(file) and _still_there(path, file):
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+                file.flush()
+                try:
+                    yield
+                finally:
+                    if remove:
+                        path.unlink(missing_ok=True)
+                return
             file.seek(0)
             owner = file.read().strip() or "another process"
-            if time.monotonic() >= deadline:
-                raise RunError(f"is in use by {owner}", where=str(path))
-            if waiting is not None:
-                waiting(owner)
-            time.sleep(_LOCK_POLL_S)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
-        file.flush()
-        yield
+        if time.monotonic() >= deadline:
+            raise RunError(f"is in use by {owner}", where=str(path))
+        if waiting is not None:
+            waiting(owner)
+        time.sleep(_LOCK_POLL_S)
 
 
 def _try_lock(file: TextIO) -> bool:
@@ -96,3 +107,11 @@ def _try_lock(file: TextIO) -> bool:
             raise
         return False
     return True
+
+
+def _still_there(path: Path, file: TextIO) -> bool:
+    """Whether the locked file is the one of that name: its last holder may have removed it."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

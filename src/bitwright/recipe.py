@@ -338,6 +338,18 @@ def load_recipe(
     Raises:
         RecipeError: it does not exist, is no YAML, or breaks the schema.
     """
+    document = load_document(name, overrides, data_dir=data_dir)
+    return recipe_from_document(document, base_dir)
+
+
+def load_document(
+    name: str | Path, overrides: Sequence[str] = (), *, data_dir: str | Path | None = None
+) -> Document:
+    """The values of a recipe's file with their places, not yet checked; see `load_recipe`.
+
+    Raises:
+        RecipeError: it does not exist, is no YAML, or no recipe of a design.
+    """
     path = find_recipe(name)
     try:
         if path.stat().st_size > _MAX_BYTES:
@@ -363,7 +375,16 @@ def load_recipe(
     if data_dir is not None:
         place = str(Path(data_dir).expanduser().resolve())
         document = document.assign(("data", "path"), place, "--data")
-    return _validate(document, (base_dir or path.parent).resolve())
+    return document
+
+
+def recipe_from_document(document: Document, base_dir: Path | None = None) -> Recipe:
+    """The recipe of a file's values, checked; ``base_dir`` as in `load_recipe`.
+
+    Raises:
+        RecipeError: it breaks the schema.
+    """
+    return _validate(document, (base_dir or Path(document.file).parent).resolve())
 
 
 def recipe_from_dict(fields: Mapping[str, Any], base_dir: Path | None = None) -> Recipe:

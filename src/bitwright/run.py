@@ -38,6 +38,7 @@ from bitwright.run_files import (
     recover,
     write_headers,
 )
+from bitwright.run_reuse import Wanted, take_over, turn
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(what, done, total)`` during slow work; total 0 means unknown."""
@@ -87,12 +88,19 @@ class StepContext:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call did with one step."""
+    """What a call did with one step.
+
+    Attributes:
+        was_done: it was there already, here or in another run directory.
+        seconds: that the work took, whenever it was done.
+        taken_from: the run directory whose result was taken over.
+    """
 
     name: str
     folder: Path
     was_done: bool
     seconds: float
+    taken_from: Path | None = None
 
 
 @dataclass
@@ -103,12 +111,15 @@ class Run:
         folder: the directory.
         steps: the pipeline, in order.
         facts: name -> plain JSON value; the parts that steps name in ``Step.facts``.
+        reuse: a folder of run directories whose finished steps are taken over where they are those
+            that this run needs.
     """
 
     folder: Path
     steps: Sequence[Step]
     facts: Mapping[str, Any]
     progress: Progress = no_progress
+    reuse: Path | None = None
     _checked: dict[str, StepRecord] = field(default_factory=dict)
 
     def folder_of(self, name: str) -> Path:
@@ -159,9 +170,35 @@ class Run:
         return [step.name for step in self.steps if step.name in wanted]
 
     def _execute(self, step: Step) -> Outcome:
-        final = self.folder_of(step.name)
         if self.is_fresh(step.name):
-            return Outcome(step.name, final, True, self._checked[step.name].seconds)
+            seconds = self._checked[step.name].seconds
+            return Outcome(step.name, self.folder_of(step.name), True, seconds)
+        if self.reuse is None:
+            return self._do(step)
+        return self._take_over_or_do(self.reuse, step)
+
+    def _take_over_or_do(self, reuse: Path, step: Step) -> Outcome:
+        final = self.folder_of(step.name)
+        wanted = Wanted(self._label(step.name), self.key(step.name), self._input_contents(step))
+
+        def waiting(owner: str) -> None:
+            self.progress(f"waiting for {owner}, which is doing {step.name} for both", 0, 0)
+
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(turn(reuse, wanted, waiting))
+                origin = take_over(reuse, wanted, self._work(step.name), final)
+            except OSError as error:
+                known = disk_full(error, self.folder, step.name)
+                raise known or cannot_write(reuse, error) from error
+            if origin is None:
+                return self._do(step)
+        self._checked.pop(step.name, None)
+        record = read_record(final)
+        return Outcome(step.name, final, True, record.seconds if record else 0.0, origin)
+
+    def _do(self, step: Step) -> Outcome:
+        final = self.folder_of(step.name)
         work = self._prepare(step)
         read = (*step.needs, *self._available(step))
         inputs = {name: self.folder_of(name) for name in read}
@@ -190,7 +227,7 @@ class Run:
 
     def _prepare(self, step: Step) -> Path:
         """An empty folder to work in, or the one that an interrupted call left."""
-        work = self.folder / f".work-{self._label(step.name)}"
+        work = self._work(step.name)
         mark = work / ".key"
         key = self.key(step.name)
         try:
@@ -208,6 +245,9 @@ class Run:
     def _input_contents(self, step: Step) -> dict[str, str]:
         read = (*step.needs, *self._available(step))
         return {name: self._checked[name].content for name in read if name in self._checked}
+
+    def _work(self, name: str) -> Path:
+        return self.folder / f".work-{self._label(name)}"
 
     def _label(self, name: str) -> str:
         position, step = next(
@@ -228,12 +268,14 @@ def open_run(
     files: Mapping[str, str],
     notes: Mapping[str, Any],
     progress: Progress = no_progress,
+    reuse: Path | None = None,
 ) -> Iterator[Run]:
     """Open or create a run directory, for this process alone.
 
     Args:
         files: small files of the directory itself, such as ``recipe.yaml``.
         notes: what else run.json says.
+        reuse: as `Run`.
 
     Raises:
         RunError: it is in use, of another schema, no run directory, or cannot be written.
@@ -247,4 +289,4 @@ def open_run(
             recover(folder)
         except OSError as error:
             raise disk_full(error, folder, "") or cannot_write(folder, error) from error
-        yield Run(folder, steps, facts, progress)
+        yield Run(folder, steps, facts, progress, reuse)

@@ -12,7 +12,17 @@ import typer
 from bitwright import __version__
 from bitwright.cli import compare, exchange, formats, inspecting, memory, show
 from bitwright.cli import search as searching
-from bitwright.cli.options import Assign, Data, Json, RecipeArgument, RunDir, TargetName, resolve
+from bitwright.cli import study as studying
+from bitwright.cli.options import (
+    Assign,
+    Data,
+    Json,
+    RecipeArgument,
+    Reuse,
+    RunDir,
+    TargetName,
+    resolve,
+)
 from bitwright.cli.output import Output
 
 app = typer.Typer(
@@ -28,6 +38,7 @@ app = typer.Typer(
 class StepName(StrEnum):
     """The steps of a build, in order."""
 
+    TEACH = "teach"
     TRAIN = "train"
     QUANTIZE = "quantize"
     LOWER = "lower"
@@ -71,12 +82,13 @@ def build(
     until: Annotated[StepName | None, typer.Option("--until", help="Stop after this step.")] = None,
     data: Data = None,
     assign: Assign = None,
+    reuse: Reuse = None,
     json: Json = False,
 ) -> None:
     """Run every step: train, quantize, lower, map, simulate, implement, report."""
     last = until if until is not None else StepName.REPORT
     job = resolve(recipe, run_dir, data, assign, target)
-    show.run_steps(Output(json), job.recipe, job.run_dir, until=last.value)
+    show.run_steps(Output(json), job.recipe, job.run_dir, until=last.value, reuse=reuse)
 
 
 def _add_step(name: str, text: str) -> None:
@@ -142,6 +154,7 @@ app.command()(compare.diff)
 app.command("import")(exchange.import_)
 app.command()(exchange.export)
 app.command()(searching.search)
+app.command()(studying.study)
 app.add_typer(searching.ristretto)
 app.add_typer(formats.app)
 

@@ -56,6 +56,16 @@ Weights = Annotated[
 Shape = Annotated[
     str | None, typer.Option("--input-shape", metavar="HxWxC", help="Size of an image.")
 ]
+Reuse = Annotated[
+    Path | None,
+    typer.Option(
+        "--reuse",
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+        help="A folder of run directories: steps they have finished just so are taken over.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on standard output.")]
 
 

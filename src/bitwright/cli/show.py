@@ -15,20 +15,25 @@ if TYPE_CHECKING:
 
 
 def run_steps(
-    output: Output, recipe: Recipe, run_dir: Path, *, until: str = "", only: str = ""
+    output: Output,
+    recipe: Recipe,
+    run_dir: Path,
+    *,
+    until: str = "",
+    only: str = "",
+    reuse: Path | None = None,
 ) -> None:
     """Run steps of a recipe, then print the table of what the run directory holds."""
     from bitwright.api import Pipeline
 
     with output.progress() as progress:
-        pipeline = Pipeline(recipe, run_dir, progress)
+        pipeline = Pipeline(recipe, run_dir, progress, reuse)
         summary = pipeline.step(only) if only else pipeline.build(until)
     if output.json_wanted:
         output.value(summary.to_json() | {"steps": [_outcome(o) for o in pipeline.outcomes]})
         return
     for outcome in pipeline.outcomes:
-        state = "done before" if outcome.was_done else f"{outcome.seconds:.1f} s"
-        output.say(f"{outcome.name:<10} {state}")
+        output.say(f"{outcome.name:<10} {_state(outcome)}")
     rows = [_cells(row) for row in summary.rows if row.figure is not None or row.note]
     columns = ("figure", "value", "source", "")
     output.table(f"{recipe.name} on {recipe.hardware.target}", columns, rows)
@@ -85,10 +90,17 @@ def _cells(row: SummaryRow) -> tuple[str, str, str, str]:
     return row.label, show(row.figure), source, row.note
 
 
+def _state(outcome: Outcome) -> str:
+    if outcome.taken_from is not None:
+        return f"taken over from {outcome.taken_from}"
+    return "done before" if outcome.was_done else f"{outcome.seconds:.1f} s"
+
+
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {
         "name": outcome.name,
         "folder": str(outcome.folder),
         "was_done": outcome.was_done,
+        "taken_from": None if outcome.taken_from is None else str(outcome.taken_from),
         "seconds": round(outcome.seconds, 3),
     }
