@@ -216,7 +216,11 @@ def _check_written(loaded: LoadedModel, out: Path, paths: tuple[Path, ...]) -> f
 def _check_ending(kind: str, out: Path) -> None:
     endings = {"caffe": (".prototxt",), "keras": (".h5", ".hdf5"), "safetensors": (".safetensors",)}
     if not out.name.lower().endswith(endings[kind]):
-        raise RecipeError(f"{out.name} does not end in {' or '.join(endings[kind])}", where="--out")
+        raise RecipeError(
+            f"{out.name} does not end in {' or '.join(endings[kind])}",
+            where="--out",
+            hint=f"such as {out.stem or 'model'}{endings[kind][0]}",
+        )
 
 
 def read_model(source: Path) -> LoadedModel:

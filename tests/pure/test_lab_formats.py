@@ -149,6 +149,11 @@ def test_the_verbs_print_one_json_value() -> None:
     shown = json.loads(runner.invoke(app, ["formats", "show", "e2m1", "--json"]).stdout)
     assert shown["highest"] == "6" and len(shown["codes"]) == 16
     listed = json.loads(runner.invoke(app, ["formats", "list", "--json"]).stdout)
-    assert {row["family"] for row in listed} == {f.family for f in list_formats()}
+    families = {f.family for f in list_formats()}
+    assert {row["family"] for row in listed} == families | {"dynamic fixed point"}
+    shown = json.loads(runner.invoke(app, ["formats", "show", "DFP8", "--json"]).stdout)
+    assert shown["format"] == "dfp8" and shown["stands for"].startswith(
+        "int8 with one power-of-two"
+    )
     table = runner.invoke(app, ["formats", "show", "po2_4<zero>"]).stdout
     assert "0000" in table

@@ -144,7 +144,7 @@ def test_naive_and_careful_methods_differ(found: Subject, tmp_path: Path) -> Non
     [
         ({"method": "magic"}, RecipeError, "unknown method 'magic'"),
         ({"method": "gptq+adaround"}, RecipeError, "both choose"),
-        ({"limit": 0}, RecipeError, "at least 1 image"),
+        ({"limit": 0}, RecipeError, "0 images to measure on"),
         ({"formats": "int99"}, FormatError, "int99"),
     ],
 )

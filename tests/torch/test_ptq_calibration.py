@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -11,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import join_networks as nets
 from tests.ptq_networks import calibration, digits, enliven, trained_digits
-from torch import Tensor
+from torch import Tensor, nn
 
 from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.formats import parse_format
+from bitwright.models import build_model
 from bitwright.quant import Granularity, Policy, QuantSpec, ScaleRule, apply
-from bitwright.quant.ptq import calibrate
+from bitwright.quant.ptq import calibrate, post_training_quantize
 from bitwright.quant.ptq.estimators import estimate_scale, parse_estimator
 from bitwright.quant.ptq.samples import calibration_batches
 from bitwright.quant.ptq.statistics import BINS, Histogram, Observed
@@ -163,13 +165,28 @@ def test_calibration_sets_in_all_forms() -> None:
         (torch.full((4, 1, 8, 8), math.nan), "NaN or infinity"),
         (torch.rand(8), r"the shape \(8,\)"),
         (["a.png"], "found str"),
-        (torch.rand(4, 3, 8, 8), "does not pass the model"),
-        (torch.rand(4, 1, 9, 20), "does not pass the model"),
+        (torch.rand(4, 3, 8, 8), "the model is for"),
+        (torch.rand(4, 1, 9, 20), "the model is for"),
+        (None, "must be tensors or a data set, found NoneType"),
+        ("images", "found str"),
     ],
 )
 def test_unusable_calibration_sets(data: object, words: str) -> None:
     with pytest.raises(DataError, match=words):
         calibrate(trained_digits(), POLICY, data)
+
+
+def test_images_of_another_size_are_refused_where_the_model_would_take_them() -> None:
+    """A network with a global pool computes something for any size."""
+    model = build_model("resnet20", 10, (32, 32, 3)).eval()
+    other = torch.rand(2, 3, 16, 16)
+    assert model(other).shape == (2, 10)
+    for quantize in (calibrate, post_training_quantize):
+        with pytest.raises(DataError, match=r"\(3, 16, 16\), and the model is for \(3, 32, 32\)"):
+            quantize(copy.deepcopy(model), POLICY, other)
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(DataError, match="does not pass the model"):
+        calibrate(plain, POLICY, torch.rand(2, 1, 16, 16))
 
 
 def test_normalised_images_need_a_signed_input() -> None:

@@ -107,7 +107,9 @@ def test_search_of_an_impossible_budget_writes_nothing(
     assert in_the_way.read_text() == ""
 
 
-def test_ristretto_writes_a_quantized_prototxt(weights: Path, tmp_path: Path) -> None:
+def test_ristretto_writes_a_quantized_prototxt(
+    weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = tmp_path / "quantized.prototxt"
     arguments = [
         f"--model={weights.with_suffix('.prototxt')}",
@@ -117,6 +119,8 @@ def test_ristretto_writes_a_quantized_prototxt(weights: Path, tmp_path: Path) ->
         "--data=digits",
     ]  # fmt: skip
     assert run(["ristretto", "quantize", *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert "bw_params" in printed and "{" not in printed.partition("quantization_param")[2]
     assert files(tmp_path) == ["quantized.json", "quantized.md", "quantized.prototxt"]
     report = json.loads((tmp_path / "quantized.json").read_text())
     params = quantization_of(target.read_text())

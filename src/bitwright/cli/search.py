@@ -214,7 +214,9 @@ def quantize(  # noqa: PLR0913, PLR0917 - one argument an option
 
 def _show_ristretto(output: Output, result: RistrettoResult, written: Path | None) -> None:
     output.say(result.outcome.log())
-    rows = [(path, str(param.to_dict())) for path, param in result.params.items()]
-    output.table("quantization_param", ("layer", "fields"), rows)
+    shown = {path: param.to_dict() for path, param in result.params.items()}
+    names = dict.fromkeys(name for fields in shown.values() for name in fields)
+    rows = [(path, *(fields.get(n, "-") for n in names)) for path, fields in shown.items()]
+    output.table("quantization_param", ("layer", *names), rows)
     if written is not None:
         output.say(f"wrote {written}, and the report beside it")

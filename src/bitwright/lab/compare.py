@@ -187,11 +187,21 @@ def run_compare(request: CompareRequest, progress: Progress = no_progress) -> Co
 
 def _check(request: CompareRequest) -> None:
     if request.out.exists() and not request.out.is_dir():
-        raise DataError("is a file; results go to a folder", where=str(request.out))
+        raise DataError(
+            "is a file; results go to a folder", where=str(request.out), hint="name another: --out"
+        )
     if request.images < 2:
-        raise RecipeError("at least 2 images", where="--images")
+        raise RecipeError(
+            f"{request.images} images say nothing about the range of others",
+            where="--images",
+            hint="at least 2, better some hundred",
+        )
     if request.limit is not None and request.limit < 1:
-        raise RecipeError("at least 1 image", where="--limit")
+        raise RecipeError(
+            f"{request.limit} images to measure on",
+            where="--limit",
+            hint="at least 1, or leave it out to measure on all",
+        )
 
 
 class _Keys:

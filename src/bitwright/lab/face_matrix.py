@@ -103,7 +103,11 @@ def run_matrix(request: MatrixRequest, tell: Tell = lambda _: None) -> dict[str,
     """
     chosen = [r for r in rows_of(request.recipe) if _wanted(r, request.only)]
     if not chosen:
-        raise RecipeError(f"no row holds any of {', '.join(request.only)}", where="--only")
+        raise RecipeError(
+            f"no row holds any of {', '.join(request.only)}",
+            where="--only",
+            hint="parts of NETWORK/FORM/METHOD by commas, such as 1.0/folded,dfp",
+        )
     pictures = Pictures(request)
     results: list[Result] = []
     facts: dict[str, NetworkFacts] = {}

@@ -280,7 +280,7 @@ def table_fits(subject: Subject, scope: str, clusters: int) -> bool:
     tables = set(_tables(subject, scope).values())
     layers = layers_of(subject.folded).values()
     count = sum(p.numel() for layer in layers for p in layer.parameters(recurse=False))
-    return clusters * len(tables) <= count
+    return bool(clusters * len(tables) <= count)
 
 
 def clustered(subject: Subject, scope: str, clusters: int) -> Made:

@@ -123,9 +123,15 @@ def load_matrix(path: Path) -> FaceMatrixRecipe:
     try:
         fields = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RecipeError(f"cannot be read: {error}", where=str(path)) from error
+        raise RecipeError(
+            f"cannot be read: {error}", where=str(path), hint="it must be a YAML file"
+        ) from error
     if not isinstance(fields, dict) or fields.get("kind") != KIND:
-        raise RecipeError(f"is no recipe of a matrix: it lacks 'kind: {KIND}'", where=str(path))
+        raise RecipeError(
+            f"is no recipe of a matrix: it lacks 'kind: {KIND}'",
+            where=str(path),
+            hint="start from the one that is shipped: face-matrix",
+        )
     try:
         recipe = FaceMatrixRecipe.model_validate(fields)
     except ValidationError as error:

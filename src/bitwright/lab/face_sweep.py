@@ -107,7 +107,12 @@ def run_sweep(
         if not request.only or any(part in section.name.lower() for part in request.only)
     ]
     if not wanted:
-        raise RecipeError(f"no network holds any of {', '.join(request.only)}", where="--only")
+        known = ", ".join(section.name for section in request.recipe.networks)
+        raise RecipeError(
+            f"no network holds any of {', '.join(request.only)}",
+            where="--only",
+            hint=f"a part of a name: {known}",
+        )
     pictures = Pictures(request)
     points: list[SweepPoint] = []
     for section in wanted:

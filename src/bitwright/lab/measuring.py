@@ -88,7 +88,11 @@ def measure(subject: Subject, model: nn.Module, limit: int | None = None) -> Out
             "verification accuracy",
         )
     if subject.test is None:
-        raise DataError("has no test images", where=subject.name)
+        raise DataError(
+            "has no test images",
+            where=subject.name,
+            hint="name data with a test part: --data",
+        )
     from bitwright.train import evaluate
 
     test = subject.test

@@ -151,7 +151,9 @@ def check_folder(out: Path) -> None:
         DataError: it is a file.
     """
     if out.exists() and not out.is_dir():
-        raise DataError("is a file; results go to a folder", where=str(out))
+        raise DataError(
+            "is a file; results go to a folder", where=str(out), hint="name another: --out"
+        )
 
 
 def write_search(folder: Path, name: str, report: SearchReport) -> dict[str, Path]:
@@ -267,7 +269,9 @@ def run_ristretto(request: RistrettoRequest, progress: Progress) -> RistrettoRes
     _one_of(request.trimming_mode, [mode.value for mode in TrimmingMode], "--trimming_mode")
     _one_of(request.parity, [parity.value for parity in Parity], "--parity")
     if request.iterations < 1:
-        raise RecipeError("at least 1", where="--iterations")
+        raise RecipeError(
+            f"{request.iterations} batches an evaluation", where="--iterations", hint="at least 1"
+        )
     if request.model_quantized is not None and not request.model.endswith(".prototxt"):
         raise RecipeError(
             "a quantized prototxt is written from a prototxt",

@@ -13,12 +13,13 @@ from bitwright.errors import FormatError
 from bitwright.formats import CodebookFormat, Format, MinifloatFormat
 from bitwright.formats.minifloat import Specials
 from bitwright.lab.table import Column, Kind, Table
-from bitwright.lab.variants import format_of
+from bitwright.lab.variants import format_of, is_dynamic
 
 #: Bits up to which all codes are listed without being asked for.
 SHORT = 8
 _MOST = 16
 _DIGITS = 500
+_DYNAMIC = "{} with one power-of-two scale a tensor, here 1"
 _COLUMNS = (
     Column("code", "code", Kind.NUMBER),
     Column("bits", "bits"),
@@ -64,6 +65,9 @@ def describe_format(name: str, *, everything: bool = False) -> FormatFacts:
         if found.exact_levels
         else "simulated only: levels of more than 62 bits",
     }
+    if is_dynamic(name):
+        facts = {"format": name.strip().lower(), "stands for": _DYNAMIC.format(found), **facts}
+        facts["format"] = name.strip().lower()
     if found.block:
         facts["block"] = f"{found.block} values share a power-of-two scale of 8 bits"
     if isinstance(found, CodebookFormat) and not found.is_fitted:

@@ -14,6 +14,7 @@ from bitwright.formats import (
     CodebookFormat,
     FixedFormat,
     Format,
+    FormatFamily,
     IntegerFormat,
     MinifloatFormat,
     PowerOfTwoFormat,
@@ -41,6 +42,14 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 }
 DEFAULT_METHOD = "gptq"
 _INPUT = "uint8"
+#: How a recipe and a comparison write an integer with one power-of-two scale a tensor.
+DYNAMIC = FormatFamily(
+    "dynamic fixed point",
+    "dfpN",
+    "shorthand in recipes and comparisons: intN with one power-of-two scale a tensor",
+    ("dfp8", "dfp4"),
+    lambda name: parse_format(f"int{name[3:]}") if is_dynamic(name) else None,
+)
 _FAMILIES: tuple[tuple[type[Format], str], ...] = (
     (IntegerFormat, "integer"),
     (FixedFormat, "fixed point"),
@@ -74,8 +83,8 @@ class Variant:
     @property
     def family(self) -> str:
         """The family of the weights, for the plot."""
-        if _is_dynamic(self.weight):
-            return "dynamic fixed point"
+        if is_dynamic(self.weight):
+            return DYNAMIC.family
         found = format_of(self.weight)
         if isinstance(found, CodebookFormat) and isinstance(found.centroid, MinifloatFormat):
             return "codebook, minifloat"
@@ -120,8 +129,10 @@ def _operand(name: str, *, careful: bool, weight: bool) -> dict[str, Any]:
     return {**fields, "scale": "mse" if careful and not only_max else "max"}
 
 
-def _is_dynamic(name: str) -> bool:
-    return name.startswith("dfp") and name[3:].isdigit()
+def is_dynamic(name: str) -> bool:
+    """Whether a name is ``dfpN``."""
+    plain = name.strip().lower()
+    return plain.startswith("dfp") and plain[3:].isdecimal()
 
 
 def format_of(name: str) -> Format:
@@ -130,7 +141,7 @@ def format_of(name: str) -> Format:
     Raises:
         FormatError: there is no such format.
     """
-    return parse_format(f"int{name[3:]}" if _is_dynamic(name) else name)
+    return DYNAMIC.parse(name.strip().lower()) or parse_format(name)
 
 
 def parse_variants(
@@ -155,7 +166,11 @@ def parse_variants(
         RecipeError: nothing is left, or text and weights are both given.
     """
     if text is not None and weights is not None:
-        raise RecipeError("say either --formats or --weight-formats", where="--weight-formats")
+        raise RecipeError(
+            "--formats names the weights already",
+            where="--weight-formats",
+            hint="say either --formats or --weight-formats",
+        )
     names = split_names(text if text is not None else weights)
     chosen = split_names(activations)
     pairs: list[tuple[str, str]] = []
@@ -183,7 +198,7 @@ def _known(name: str, what: str) -> None:
 def partner(weight: str) -> str:
     """Activations that suit weights: floats and blocks themselves, else integers of their width."""
     found = format_of(weight)
-    if isinstance(found, MinifloatFormat | BlockFormat) or _is_dynamic(weight):
+    if isinstance(found, MinifloatFormat | BlockFormat) or is_dynamic(weight):
         return weight
     if isinstance(found, IntegerFormat):
         return f"uint{max(found.bits, 4)}"

@@ -86,7 +86,9 @@ def parse_estimator(text: str | Estimator) -> Estimator:
     except ValueError:
         names = ", ".join(kind.value for kind in EstimatorKind)
         raise RecipeError(
-            f"unknown estimator {text!r}", where="estimator", hint=f"one of {names}:99.9"
+            f"unknown estimator {text!r}",
+            where="estimator",
+            hint=f"one of {names}, or percentile:99.9",
         ) from None
 
 

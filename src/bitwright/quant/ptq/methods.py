@@ -101,7 +101,7 @@ def parse_methods(methods: Sequence[str | Method]) -> tuple[Method, ...]:
     names = [method.name for method in parsed]
     for name in names:
         if names.count(name) > 1:
-            raise RecipeError(f"{name} is given twice", where="methods")
+            raise RecipeError(f"{name} is given twice", where="methods", hint="name it once")
     wanted = sorted(names, key=ORDER.index)
     if names != wanted:
         raise RecipeError(

@@ -155,7 +155,11 @@ def measure_ranges(
         for module, mode in modes.items():
             module.training = mode
     if not seen:
-        raise ModelError("has no convolution or dense layer", where=type(model).__name__)
+        raise ModelError(
+            "has no convolution or dense layer",
+            where=type(model).__name__,
+            hint="only Conv2d and Linear have weights to quantize",
+        )
     rows = [
         LayerRange(
             path,

@@ -34,8 +34,14 @@ def calibration_batches(data: Samples, batch_size: int = BATCH) -> list[Tensor]:
         parts = [torch.from_numpy(data.reals())] if len(data) else []
     elif isinstance(data, Tensor):
         parts = [data]
-    else:
+    elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
         parts = [_tensor(item) for item in data]
+    else:
+        raise DataError(
+            f"must be tensors or a data set, found {type(data).__name__}",
+            where=_WHERE,
+            hint="a tensor (N, C, H, W), batches of such, a DataLoader or a bitwright Dataset",
+        )
     parts = [_checked(part) for part in parts if part.numel()]
     count = sum(len(part) for part in parts)
     if count == 0:
@@ -49,7 +55,11 @@ def calibration_batches(data: Samples, batch_size: int = BATCH) -> list[Tensor]:
     shapes = {tuple(part.shape[1:]) for part in parts}
     if len(shapes) > 1:
         listed = " and ".join(str(shape) for shape in sorted(shapes))
-        raise DataError(f"holds samples of different shapes: {listed}", where=_WHERE)
+        raise DataError(
+            f"holds samples of different shapes: {listed}",
+            where=_WHERE,
+            hint="crop or scale them to the size that the model is for",
+        )
     return list(torch.cat(parts).split(batch_size))
 
 
@@ -62,8 +72,11 @@ def sample_count(batches: Sequence[Tensor]) -> int:
 def check_fit(model: nn.Module, batches: Sequence[Tensor]) -> None:
     """Run one sample through a model in evaluation mode; it is left as it was.
 
+    A model that says what it is for, in an attribute ``sample_shape`` (`build_model` sets it), gets
+    no other: a network that ends in a global pool would compute something for images of any size.
+
     Raises:
-        DataError: its shape does not fit the model.
+        DataError: its shape does not fit the model, or is not the one that the model is for.
         ModelError: the model holds NaN or infinity, or gives it for this sample.
     """
     refuse_non_finite(model)
@@ -77,6 +90,13 @@ def check_fit(model: nn.Module, batches: Sequence[Tensor]) -> None:
     modes = {module: module.training for module in model.modules()}
     model.eval()
     sample = batches[0][:1]
+    meant, found = getattr(model, "sample_shape", None), tuple(sample.shape[1:])
+    if meant is not None and tuple(meant) != found:
+        raise DataError(
+            f"holds samples of shape {found}, and the model is for {tuple(meant)}",
+            where=_WHERE,
+            hint="crop or scale them to that size, as for training",
+        )
     try:
         scores = model(sample)
     except (RuntimeError, ValueError, AssertionError) as error:
@@ -90,7 +110,9 @@ def check_fit(model: nn.Module, batches: Sequence[Tensor]) -> None:
             module.training = mode
     if isinstance(scores, Tensor) and not bool(torch.isfinite(scores).all()):
         raise ModelError(
-            "gives NaN or infinity for a calibration sample", where=type(model).__name__
+            "gives NaN or infinity for a calibration sample",
+            where=type(model).__name__,
+            hint="its weights are too large, or the samples are not scaled as in training",
         )
 
 
@@ -120,6 +142,7 @@ def _tensor(item: Tensor | Sequence[Tensor]) -> Tensor:
         raise DataError(
             f"a batch must be a tensor or a (tensor, labels) pair, found {type(first).__name__}",
             where=_WHERE,
+            hint="torch.from_numpy(array) makes one of an array",
         )
     return first
 
@@ -138,5 +161,5 @@ def _checked(part: Tensor) -> Tensor:
             hint="scale the pixels as for the model: Dataset.reals() does it",
         )
     if not bool(torch.isfinite(part).all()):
-        raise DataError("holds NaN or infinity", where=_WHERE)
+        raise DataError("holds NaN or infinity", where=_WHERE, hint="remove the samples that do")
     return part.detach().to("cpu", torch.float32)

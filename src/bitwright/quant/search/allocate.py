@@ -96,7 +96,9 @@ def allocate(problem: Problem, limit: float) -> tuple[int, ...]:
     """
     if problem.smallest > limit:
         raise RecipeError(
-            f"the smallest that these candidates allow is {problem.smallest}, the limit {limit:.0f}"
+            f"the smallest that these candidates allow is {problem.smallest}, the limit "
+            f"{limit:.0f}",
+            hint="raise the budget, or allow formats of fewer bits",
         )
     return _solve(problem, limit)
 
@@ -129,7 +131,10 @@ def _solve(problem: Problem, limit: float) -> tuple[int, ...]:
     solver.parameters.max_time_in_seconds = _SECONDS
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        raise RecipeError(f"no choice found within {limit:.0f} ({solver.status_name(status)})")
+        raise RecipeError(
+            f"no choice found within {limit:.0f} ({solver.status_name(status)})",
+            hint="raise the budget, or allow fewer candidates",
+        )
     chosen = [
         next(i for i, variable in enumerate(variables) if solver.value(variable))
         for variables in picked

@@ -79,7 +79,11 @@ def _named(text: str, where: str) -> list[Format]:
     if match is not None:
         low, high = int(match["low"]), int(match["high"])
         if low > high:
-            raise RecipeError(f"the range {text!r} is empty", where=where)
+            raise RecipeError(
+                f"the range {text!r} is empty",
+                where=where,
+                hint=f"{match['kind']}{high}..{match['kind']}{low}",
+            )
         names = [f"{match['kind']}{bits}" for bits in range(low, min(high, 64) + 1)]
     try:
         return [parse_format(name) for name in names]

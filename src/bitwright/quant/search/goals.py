@@ -124,7 +124,9 @@ def parse_budget(text: str | Goal) -> Goal:
         )
     value = number * units[unit] * (1 if kind is Kind.BOPS else _BITS_PER_BYTE)
     if value <= 0:
-        raise RecipeError("must be above 0", where=f"--budget {kind.value}")
+        raise RecipeError(
+            f"{text!r} is not above 0", where=f"--budget {kind.value}", hint="such as size=60kB"
+        )
     return Goal(kind, value, text=text)
 
 

@@ -151,7 +151,11 @@ def search_ristretto(  # noqa: PLR0913 - the options of the public tool
     wanted, whose = TrimmingMode(mode), Parity(parity)
     behaviour = Behaviour.of(whose)
     if not layers_of(model):
-        raise ModelError("has no convolution or dense layer", where=type(model).__name__)
+        raise ModelError(
+            "has no convolution or dense layer",
+            where=type(model).__name__,
+            hint="only Conv2d and Linear have weights to quantize",
+        )
     ranges = measure_ranges(model, samples, batches=batches)
     window = STOCK_WINDOW if stock_window else None
     here = model if device is None else copy.deepcopy(model).to(device)

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`bitwright study`: what each phase of distillation is worth, over seeds and widths, in one table.
+
+The arms are those of quantization-aware knowledge distillation's own comparison: the float
+student, post-training quantization, self-study, self-study with a tutor, and all three phases.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.errors import RecipeError, RunError
+from bitwright.explore import Job, JobResult, run_jobs
+from bitwright.formats import parse_format
+from bitwright.lab.measuring import Outcome, share_of
+from bitwright.lab.page import Section, write_report
+from bitwright.lab.plot import Point, Scatter
+from bitwright.lab.study_jobs import ARMS, BASELINE, PTQ, RIGHT, SS_EQUAL
+from bitwright.lab.table import Column, Kind, Measured, Table, Value
+from bitwright.recipe import Recipe, recipe_from_dict
+from bitwright.run import Progress, no_progress
+from bitwright.steps.baseline import cpu_name
+from bitwright.steps.fingerprint import code_version
+from bitwright.steps.versions import versions
+from bitwright.train.config import PHASES
+
+_JOBS = "bitwright.lab.study_jobs"
+_CODE = ("formats", "data", "models", "quant", "train", "steps", "lab/study_jobs.py")
+_VERSIONS = ("python", "torch", "numpy", "lightning-fabric")
+_COLUMNS = (
+    Column("bits", "formats", about="of weights / activations"),
+    Column("arm", "arm"),
+    Column("epochs", "epochs", Kind.NUMBER, about="of training in few bits"),
+    Column("train", "training", Kind.SHARE, about="accuracy on the training images"),
+    Column("test", "test", Kind.SHARE, about="accuracy on the test images"),
+    Column(
+        "float", "against float", Kind.POINTS, about="points above the same seed's float student"
+    ),
+    Column("ptq", "against PTQ", Kind.POINTS, about="points above the same seed's PTQ"),
+)
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """What to compare.
+
+    Attributes:
+        recipe: has all three phases in ``train.quantized``.
+        out: folder of the study; what is there already is not done again.
+        seeds: how many, from 0.
+        bits: widths of weights and activations instead of the recipe's own formats.
+        arms: keys of `ARMS`.
+        workers, ray, threads: as for `explore.run_jobs`.
+        command: shown with the table.
+    """
+
+    recipe: Recipe
+    out: Path
+    seeds: int = 5
+    bits: tuple[int, ...] = ()
+    arms: tuple[str, ...] = tuple(arm for arm in ARMS if arm != SS_EQUAL)
+    workers: int | None = 1
+    ray: str | None = None
+    threads: int | None = None
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class StudyReport:
+    """The table, one row an arm and width, and where it was written."""
+
+    table: Table
+    paths: Mapping[str, Path]
+    failures: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table.to_json(),
+            "files": {kind: str(path) for kind, path in self.paths.items()},
+            "failures": list(self.failures),
+        }
+
+
+def run_study(request: StudyRequest, progress: Progress = no_progress) -> StudyReport:
+    """Run the arms of every seed and width that are not there yet, and write the table.
+
+    Raises:
+        RecipeError: the recipe has not all phases, or an arm or width makes no sense.
+        RunError: no seed came through.
+        ToolError: the cluster does not answer.
+    """
+    _check(request)
+    how = {"workers": request.workers, "ray": request.ray, "threads": request.threads}
+    code = code_version(*_CODE)
+    base = [_float_job(request, seed) for seed in range(request.seeds)]
+    progress("float networks", 0, len(base))
+    floats = run_jobs(base, on_progress=_named(progress, "float networks"), **how)
+    jobs = {
+        (bits, seed): _arms_job(request, bits, seed, f"{code} {floats[seed].value}")
+        for bits in request.bits or (None,)
+        for seed in range(request.seeds)
+        if floats[seed].failure is None
+    }
+    told = _named(progress, "arms")
+    results = dict(
+        zip(
+            jobs,
+            run_jobs(list(jobs.values()), on_progress=told, **how) if jobs else (),
+            strict=True,
+        )
+    )
+    failures = tuple(
+        f"{result.name}: {result.failure.reason}"
+        for result in (*floats, *results.values())
+        if result.failure is not None
+    )
+    whole = {key: result for key, result in results.items() if result.failure is None}
+    if not whole:
+        raise RunError(
+            f"no seed came through: {failures[0]}",
+            where=str(request.out),
+            hint="the log of each job lies in its folder; mend the reason and run this again",
+        )
+    return _report(request, whole, failures)
+
+
+def _check(request: StudyRequest) -> None:
+    phases = request.recipe.train.quantized
+    missing = [name for name in PHASES if phases is None or getattr(phases, name) is None]
+    if missing:
+        raise RecipeError(
+            f"a study compares all three phases, and {missing[0]} is not there",
+            where="train.quantized",
+            hint=f"give {', '.join(PHASES)}; `bitwright list recipes` names recipes that have them",
+        )
+    unknown = [arm for arm in request.arms if arm not in ARMS]
+    if unknown or not request.arms:
+        named = repr(unknown[0]) if unknown else "none"
+        raise RecipeError(f"no such arm: {named}", hint=f"arms: {', '.join(ARMS)}")
+    if request.seeds < 1:
+        raise RecipeError(f"expected at least one seed, found {request.seeds}", where="--seeds")
+    for bits in request.bits:
+        if not 1 <= bits <= 16:
+            raise RecipeError(f"expected 1 to 16 bits, found {bits}", where="--bits")
+        with_bits(request.recipe, bits)
+
+
+def with_bits(recipe: Recipe, bits: int) -> Recipe:
+    """A recipe with other widths of weights and activations; signs, scales and rules stay.
+
+    Weights of one bit are ``bipolar`` (-1 and +1), whose scale is the mean magnitude unless it is
+    learned. Rules for single layers stay as they are.
+
+    Raises:
+        RecipeError: the recipe keeps one of them float, or the widths contradict its rules.
+    """
+    fields = recipe.resolved()
+    quant = dict(fields["quant"])
+    for role, signed in (("weight", True), ("activation", False)):
+        given = quant.get(role, {"format": "int4" if signed else "uint4"})
+        section = {"format": given} if isinstance(given, str) else dict(given or {})
+        if not section.get("format"):
+            raise RecipeError(
+                f"{role}s have no format whose bits could change",
+                where=f"quant.{role}",
+                hint="give it a format, or leave --bits out",
+            )
+        is_signed = parse_format(str(section["format"])).min_level < 0
+        if bits == 1 and is_signed:
+            section["format"] = "bipolar"
+            if section.get("scale") not in (None, "learned", "mean"):
+                section["scale"] = "mean"
+        else:
+            section["format"] = f"{'int' if is_signed else 'uint'}{bits}"
+        quant[role] = section
+    return recipe_from_dict({**fields, "quant": quant}, recipe.base_dir)
+
+
+def _float_job(request: StudyRequest, seed: int) -> Job:
+    """Never found done: the run directory inside knows by itself what is fresh."""
+    folder = request.out / f"seed-{seed}" / "float"
+    arguments = _arguments(_seeded(request.recipe, seed))
+    call = f"{_JOBS}:train_float"
+    return Job(f"seed {seed}, float", call, arguments, folder, version=uuid.uuid4().hex)
+
+
+def _arms_job(request: StudyRequest, bits: int | None, seed: int, version: str) -> Job:
+    recipe = _seeded(request.recipe, seed)
+    name = "own" if bits is None else f"w{bits}a{bits}"
+    arguments = {
+        **_arguments(recipe if bits is None else with_bits(recipe, bits)),
+        "arms": list(request.arms),
+        "run": str((request.out / f"seed-{seed}" / "float" / "run").resolve()),
+    }
+    folder = request.out / f"seed-{seed}" / name
+    return Job(f"seed {seed}, {name}", f"{_JOBS}:train_arms", arguments, folder, version=version)
+
+
+def _arguments(recipe: Recipe) -> dict[str, Any]:
+    return {"recipe": recipe.resolved(), "base_dir": str(recipe.base_dir.resolve())}
+
+
+def _seeded(recipe: Recipe, seed: int) -> Recipe:
+    """The recipe with another seed everywhere; a teacher of given weights stays the same."""
+    fields = recipe.resolved()
+    offset = seed - recipe.seed
+    train = dict(fields["train"])
+    train["float"] = _moved(train["float"], offset)
+    train["quantized"] = {name: _moved(part, offset) for name, part in train["quantized"].items()}
+    teachers = [{**entry, "train": _moved(entry["train"], offset)} for entry in fields["teacher"]]
+    changed = {**fields, "seed": seed, "train": train, "teacher": teachers}
+    return recipe_from_dict(changed, recipe.base_dir)
+
+
+def _moved(section: dict[str, Any] | None, offset: int) -> dict[str, Any] | None:
+    return None if section is None else {**section, "seed": section["seed"] + offset}
+
+
+def _named(progress: Progress, what: str) -> Progress:
+    def told(_: str, done: int, total: int) -> None:
+        progress(what, done, total)
+
+    return told
+
+
+def _report(
+    request: StudyRequest,
+    found: Mapping[tuple[int | None, int], JobResult],
+    failures: tuple[str, ...],
+) -> StudyReport:
+    rows: list[dict[str, Value]] = []
+    widths = list(dict.fromkeys(bits for bits, _ in found))
+    for bits in widths:
+        results = [result for (width, _), result in found.items() if width == bits]
+        rows += [_row(request, bits, arm, results) for arm in request.arms]
+    seeds = [sum(width == bits for width, _ in found) for bits in widths]
+    notes = (
+        _error_note(min(seeds)),
+        *(f"{arm}: {ARMS[arm]}" for arm in request.arms),
+        *(f"left out: {failure}" for failure in failures),
+    )
+    table = Table("Arms", _COLUMNS, tuple(rows), notes)
+    facts = {
+        "command": request.command or "bitwright.lab.study.run_study",
+        "recipe": f"{request.recipe.name}: {request.recipe.description}",
+        "seeds": f"{min(seeds)} (0 to {request.seeds - 1})",
+        "processor": cpu_name(),
+        **{key: version for key, version in versions().items() if key in _VERSIONS},
+    }
+    title = f"What each phase is worth: {request.recipe.name}"
+    lead = f"The same float student, quantized and trained in every way; {ARMS[BASELINE]} first."
+    section = Section(table, (_plot(rows, request),))
+    each = Section(_by_seed(request, found))
+    paths = write_report(
+        request.out, "study", title=title, lead=lead, sections=[section, each], facts=facts
+    )
+    return StudyReport(table, paths, failures)
+
+
+def _error_note(seeds: int) -> str:
+    if seeds > 1:
+        return f"± is the standard error of the mean of {seeds} seeds; differences are paired."
+    return "± is the standard error of one network on these test images; differences are paired."
+
+
+def _row(
+    request: StudyRequest, bits: int | None, arm: str, results: Sequence[JobResult]
+) -> dict[str, Value]:
+    own = {result.folder: result.value[arm] for result in results}
+    row: dict[str, Value] = {
+        "bits": _formats(request, bits) if arm != BASELINE else "float32",
+        "arm": arm,
+        "epochs": int(next(iter(own.values()))["epochs"]),
+        "train": _mean(np.array([value["train"] for value in own.values()])),
+        "test": _mean(np.array([value["test"] for value in own.values()])),
+    }
+    if len(results) == 1:
+        row["test"] = _outcome(results[0], arm).accuracy
+    for other, key in ((BASELINE, "float"), (PTQ, "ptq")):
+        if other in request.arms and other != arm:
+            row[key] = _difference(results, arm, other)
+    return row
+
+
+def _difference(results: Sequence[JobResult], arm: str, other: str) -> Measured:
+    """Mean of the paired differences with its standard error, over seeds or over images."""
+    if len(results) == 1:
+        return _outcome(results[0], arm).loss_against(_outcome(results[0], other))
+    return _mean(np.array([r.value[arm]["test"] - r.value[other]["test"] for r in results]))
+
+
+def _outcome(result: JobResult, arm: str) -> Outcome:
+    right = _right(result, arm)
+    return Outcome(share_of(right), right, np.empty(0))
+
+
+def _right(result: JobResult, arm: str) -> NDArray[np.bool_]:
+    with np.load(result.folder / RIGHT) as kept:
+        return np.asarray(kept[arm], dtype=np.bool_)
+
+
+def _mean(values: NDArray[np.float64]) -> Measured:
+    if len(values) == 1:
+        return Measured(float(values[0]))
+    return Measured(float(values.mean()), float(values.std(ddof=1)) / sqrt(len(values)))
+
+
+def _formats(request: StudyRequest, bits: int | None) -> str:
+    recipe = request.recipe if bits is None else with_bits(request.recipe, bits)
+    texts = []
+    for role in ("weight", "activation"):
+        given = recipe.quant.get(role, "default")
+        texts.append(str(given.get("format")) if isinstance(given, Mapping) else str(given))
+    return "/".join(texts)
+
+
+def _by_seed(request: StudyRequest, found: Mapping[tuple[int | None, int], JobResult]) -> Table:
+    columns = (
+        Column("bits", "formats"),
+        Column("seed", "seed", Kind.NUMBER),
+        *(Column(arm, arm, Kind.SHARE) for arm in request.arms),
+    )
+    rows = tuple(
+        {
+            "bits": _formats(request, bits),
+            "seed": seed,
+            **{arm: result.value[arm]["test"] for arm in request.arms},
+        }
+        for (bits, seed), result in found.items()
+    )
+    return Table("Test accuracy of each seed", columns, rows)
+
+
+def _plot(rows: Sequence[Mapping[str, Value]], request: StudyRequest) -> Scatter:
+    """Accuracy of each arm over the epochs that it took."""
+    points = []
+    baseline = None
+    for row in rows:
+        measured, epochs = row["test"], row["epochs"]
+        assert isinstance(measured, Measured)
+        assert isinstance(epochs, int)
+        if row["arm"] == BASELINE:
+            baseline = ("float", 100 * measured.value)
+            continue
+        error = None if measured.error is None else 100 * measured.error
+        label, series = str(row["arm"]), str(row["bits"])
+        points.append(Point(label, series, float(epochs), 100 * measured.value, error))
+    return Scatter(
+        f"{request.recipe.name}: test accuracy",
+        "epochs in few bits",
+        "accuracy [%]",
+        tuple(points),
+        baseline=baseline,
+    )
