@@ -73,6 +73,28 @@ def test_counts_what_is_stored() -> None:
     assert folding_of(folded).parameters_after == stored
 
 
+@pytest.mark.parametrize("what", ["weights", "norms", "both"])
+def test_counts_of_tensors_that_are_shared(what: str) -> None:
+    """Each convolution needs a weight of its own once it has taken up its batch norm."""
+    model = enliven(
+        nn.Sequential(
+            nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(),
+            nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(),
+            nn.Conv2d(4, 4, 3, padding=1), nn.AvgPool2d(2), nn.BatchNorm2d(4),
+        )
+    )  # fmt: skip
+    if what != "norms":
+        model[3].weight = model[6].weight = model[0].weight
+    if what != "weights":
+        model[4].weight, model[4].bias = model[1].weight, model[8].bias
+    x = torch.randn(3, 4, 6, 6)
+    folded = fold_batch_norms(model, x)
+    assert largest_difference(model, folded, x) < 1e-6
+    folding = folding_of(folded)
+    assert folding.parameters_after == sum(t.numel() for t in folded.state_dict().values())
+    assert folding.parameters_removed == sum(norm.saved for norm in folding.norms)
+
+
 @pytest.mark.parametrize(
     ("name", "layers", "parameters"), [("face_densenet10", 7, 5056), ("face_densenet20", 19, 19008)]
 )

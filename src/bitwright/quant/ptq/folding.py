@@ -51,7 +51,8 @@ class FoldedNorm:
         into: path of the layer that holds its numbers now.
         merged: it went into a product (case A); else it became a scale and a shift (case B).
         channels: N.
-        saved: parameters less than before, running statistics counted.
+        saved: parameters less than before, running statistics counted. Fewer than none are saved
+            where a layer took up a batch norm and shared its weight before: now it has its own.
     """
 
     path: str
@@ -131,23 +132,21 @@ def fold_batch_norms(
         norm = cast(Norm, copied.get_submodule(path))
         product = _product_before(plan, node)
         factor, shift = affine_of(norm)
+        stored = count_parameters(copied)  # before and after: tensors may be shared
         if product is not None:
-            layer = cast(Product, copied.get_submodule(str(product.target)))
-            saved = 4 * len(factor) if norm.affine else 2 * len(factor)
-            saved -= 0 if layer.bias is not None else len(factor)
-            into = str(product.target)
+            into, constants = str(product.target), 0
             statistics[into] = _statistics(norm)
             groups[into] = Group.MERGED
-            _merge(layer, factor, shift)
+            _merge(cast(Product, copied.get_submodule(into)), factor, shift)
             node.replace_all_uses_with(cast(fx.Node, node.args[0]))
             plan.graph.erase_node(node)
-            norms.append(FoldedNorm(path, into, True, len(factor), saved))
+            _put(copied, path, nn.Identity())
         else:
-            saved = (4 if norm.affine else 2) * len(factor) - _stand_alone(
-                copied, plan.graph, node, norm, factor, shift, dense
-            )
+            into = path
             groups[path] = Group.NORM
-            norms.append(FoldedNorm(path, path, False, len(factor), saved))
+            constants = _stand_alone(copied, plan.graph, node, norm, factor, shift, dense)
+        saved = stored - count_parameters(copied) - constants
+        norms.append(FoldedNorm(path, into, product is not None, len(factor), saved))
     result = fx.GraphModule(copied, plan.graph, class_name=f"Folded{type(model).__name__}")
     result.graph.lint()
     result.delete_all_unused_submodules()
@@ -285,24 +284,31 @@ def _stand_alone(
     shift: Tensor,
     dense: bool,
 ) -> int:
-    """Put a scale and a shift in the place of a batch norm; gives the numbers they store."""
+    """Put a scale and a shift in the place of a batch norm.
+
+    Returns:
+        How many numbers they store that are no parameters of a layer.
+    """
     path = str(node.target)
-    parent, _, name = path.rpartition(".")
-    owner = root.get_submodule(parent)
     kind = norm.running_mean.dtype if norm.running_mean is not None else torch.float32
     if isinstance(norm, nn.BatchNorm2d):
-        owner._modules[name] = _scale_layer(factor, shift, kind, dense)
-        return sum(p.numel() for p in owner._modules[name].parameters())
+        _put(root, path, _scale_layer(factor, shift, kind, dense))
+        return 0
     constants = nn.Module()
     constants.register_buffer("factor", factor.to(kind))
     constants.register_buffer("shift", shift.to(kind))
-    owner._modules[name] = constants
+    _put(root, path, constants)
     with graph.inserting_before(node):
         scaled = graph.call_function(torch.mul, (node.args[0], graph.get_attr(f"{path}.factor")))
         moved = graph.call_function(torch.add, (scaled, graph.get_attr(f"{path}.shift")))
     node.replace_all_uses_with(moved)
     graph.erase_node(node)
     return 2 * len(factor)
+
+
+def _put(root: nn.Module, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    root.get_submodule(parent)._modules[name] = module
 
 
 @torch.no_grad()
