@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from bitwright.steps.fingerprint import code_version
 from bitwright.steps.versions import versions
 from bitwright.train.config import PHASES
 
+_Found = Mapping[tuple[int | None, int], JobResult]
+"""Finished jobs by width and seed."""
 _JOBS = "bitwright.lab.study_jobs"
 _CODE = ("formats", "data", "models", "quant", "train", "steps", "lab/study_jobs.py")
 _VERSIONS = ("python", "torch", "numpy", "lightning-fabric")
@@ -98,25 +101,19 @@ def run_study(request: StudyRequest, progress: Progress = no_progress) -> StudyR
         ToolError: the cluster does not answer.
     """
     _check(request)
-    how = {"workers": request.workers, "ray": request.ray, "threads": request.threads}
+    run = partial(run_jobs, workers=request.workers, ray=request.ray, threads=request.threads)
     code = code_version(*_CODE)
     base = [_float_job(request, seed) for seed in range(request.seeds)]
     progress("float networks", 0, len(base))
-    floats = run_jobs(base, on_progress=_named(progress, "float networks"), **how)
+    floats = run(base, on_progress=_named(progress, "float networks"))
     jobs = {
         (bits, seed): _arms_job(request, bits, seed, f"{code} {floats[seed].value}")
         for bits in request.bits or (None,)
         for seed in range(request.seeds)
         if floats[seed].failure is None
     }
-    told = _named(progress, "arms")
-    results = dict(
-        zip(
-            jobs,
-            run_jobs(list(jobs.values()), on_progress=told, **how) if jobs else (),
-            strict=True,
-        )
-    )
+    made = run(list(jobs.values()), on_progress=_named(progress, "arms"))
+    results = dict(zip(jobs, made, strict=True))
     failures = tuple(
         f"{result.name}: {result.failure.reason}"
         for result in (*floats, *results.values())
@@ -198,10 +195,11 @@ def _arms_job(request: StudyRequest, bits: int | None, seed: int, version: str) 
     arguments = {
         **_arguments(recipe if bits is None else with_bits(recipe, bits)),
         "arms": list(request.arms),
+        "version": version,
         "run": str((request.out / f"seed-{seed}" / "float" / "run").resolve()),
     }
     folder = request.out / f"seed-{seed}" / name
-    return Job(f"seed {seed}, {name}", f"{_JOBS}:train_arms", arguments, folder, version=version)
+    return Job(f"seed {seed}, {name}", f"{_JOBS}:train_arms", arguments, folder)
 
 
 def _arguments(recipe: Recipe) -> dict[str, Any]:
@@ -231,11 +229,7 @@ def _named(progress: Progress, what: str) -> Progress:
     return told
 
 
-def _report(
-    request: StudyRequest,
-    found: Mapping[tuple[int | None, int], JobResult],
-    failures: tuple[str, ...],
-) -> StudyReport:
+def _report(request: StudyRequest, found: _Found, failures: tuple[str, ...]) -> StudyReport:
     rows: list[dict[str, Value]] = []
     widths = list(dict.fromkeys(bits for bits, _ in found))
     for bits in widths:
@@ -322,7 +316,7 @@ def _formats(request: StudyRequest, bits: int | None) -> str:
     return "/".join(texts)
 
 
-def _by_seed(request: StudyRequest, found: Mapping[tuple[int | None, int], JobResult]) -> Table:
+def _by_seed(request: StudyRequest, found: _Found) -> Table:
     columns = (
         Column("bits", "formats"),
         Column("seed", "seed", Kind.NUMBER),

@@ -8,6 +8,7 @@ it goes on from what an earlier attempt left.
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bitwright.files import atomic_write
 from bitwright.recipe import Recipe, recipe_from_dict
 from bitwright.run_files import read_record
 from bitwright.steps.workspace import Workspace, step_folder
@@ -65,6 +67,7 @@ def train_arms(arguments: Mapping[str, Any], folder: Path) -> dict[str, dict[str
         that it was trained in few bits. ``right.npz`` beside it says which test images each arm
         told rightly.
     """
+    _forget_others(folder, str(arguments["version"]))
     bench = _Bench.open(arguments, folder)
     found: dict[str, dict[str, float]] = {}
     right = {}
@@ -77,6 +80,16 @@ def train_arms(arguments: Mapping[str, Any], folder: Path) -> dict[str, dict[str
         right[arm] = parts["test"].predictions == bench.work.data.test.labels
     np.savez_compressed(folder / RIGHT, **right)
     return found
+
+
+def _forget_others(folder: Path, version: str) -> None:
+    """Leave nothing in the folder that other code, or other float networks, have trained."""
+    mark = folder / ".version"
+    if not mark.is_file() or mark.read_text(encoding="utf-8") != version:
+        for place in folder.iterdir():
+            if place.is_dir():
+                shutil.rmtree(place)
+        atomic_write(mark, version)
 
 
 def recipe_of(arguments: Mapping[str, Any]) -> Recipe:
