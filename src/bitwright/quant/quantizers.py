@@ -228,6 +228,28 @@ class ActivationQuantizer(nn.Module):
         found = torch.tensor([[low, high]])
         self._keep(found if high - low > TINY else torch.tensor([[0.0, 1.0]]))
 
+    @torch.no_grad()
+    def change(self, spec: QuantSpec, *, carry: bool) -> None:
+        """Go over to a specification that differs in the width of its format.
+
+        Args:
+            carry: bring the scale along: a maximum or an interval remains what it was, any other
+                scale is set anew by the next batch. False: the state is that of the new one.
+        """
+        before, self.spec, self._ready = self.spec, spec, None
+        if not carry or self.constant or not self.owner.state.any():
+            return
+        kept = self.owner.state if self.group is None else self.seen
+        if spec.scale is ScaleRule.MINMAX:
+            self._keep(self.ends.clone())
+        elif spec.scale is ScaleRule.MAX or (spec.has_range and self.group is not None):
+            kept.mul_(largest_level(before.format) / largest_level(spec.format))
+        elif not spec.has_range:
+            kept.zero_()
+        if self.group is not None and spec.scale is not ScaleRule.INTERVAL:
+            self.group.refresh()
+        self._ready = None
+
     def forward(self, x: Tensor) -> Tensor:
         if self.role is Role.INPUT:
             self.sample_shape = tuple(x.shape[1:])

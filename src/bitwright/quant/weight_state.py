@@ -21,7 +21,7 @@ from bitwright.quant.policy import Granularity, QuantSpec, ScaleRule
 from bitwright.quant.scales import TINY, rows
 
 #: The names of the optional buffers.
-OPTIONAL = ("table", "table_scale", "pinned_levels", "pinned_unit")
+OPTIONAL = ("table", "table_scale", "pinned_levels", "pinned_unit", "pinned_mask")
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 

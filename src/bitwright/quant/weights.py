@@ -93,6 +93,8 @@ class WeightQuantizer(nn.Module):
     table_scale: Tensor | None
     pinned_levels: Tensor | None
     pinned_unit: Tensor | None
+    #: Which weights are pinned, where it is not all of them.
+    pinned_mask: Tensor | None
 
     def __init__(self, spec: QuantSpec, channels: int) -> None:
         super().__init__()
@@ -134,7 +136,7 @@ class WeightQuantizer(nn.Module):
         if not (self.training or torch.is_grad_enabled()):
             return self.frozen_weight(weight)
         if self.pinned_levels is not None:
-            return SubstituteWeight.apply(weight, self.frozen_weight(weight), None)
+            return self._pinned_weight(weight)
         if self.spec.scale is ScaleRule.LEARNED:
             return self._learned(weight)
         if self.spec.scale is ScaleRule.INTERVAL:
@@ -163,13 +165,57 @@ class WeightQuantizer(nn.Module):
         check_pin(given, wide, self.format, (1, self.channels))
         exact = self.format.exact_levels
         self.pinned_levels = smallest_integer(given) if exact else given.to(torch.float64).clone()
-        self.pinned_unit = wide.to(given.device)
+        self.pinned_unit, self.pinned_mask = wide.to(given.device), None
         self.revision += 1
+
+    @torch.no_grad()
+    def fix(self, weight: Tensor, portion: float) -> None:
+        """Pin a share of the weights to their levels, largest magnitude first; until all of them
+        are, the others are trained as real numbers. What is pinned stays so.
+
+        The unit is that of the first call.
+        """
+        levels, unit = self.levels(weight)
+        if self.pinned_levels is not None and self.pinned_mask is None:
+            return
+        before = self.pinned_mask
+        magnitude = weight.detach().abs().reshape(-1)
+        if before is not None:
+            magnitude = magnitude.masked_fill(before.reshape(-1), torch.inf)
+        chosen = magnitude.argsort(descending=True, stable=True)[: round(portion * len(magnitude))]
+        mask = torch.zeros_like(magnitude, dtype=torch.bool)
+        mask[chosen] = True
+        if before is not None:
+            mask |= before.reshape(-1)
+        self.pin(levels, unit)
+        if not bool(mask.all()):
+            self.pinned_mask = mask.reshape(weight.shape)
+
+    def _pinned_weight(self, weight: Tensor) -> Tensor:
+        """Pinned weights, and among them those that are not pinned yet as they are."""
+        quantized = self.frozen_weight(weight)
+        if self.pinned_mask is None:
+            return SubstituteWeight.apply(weight, quantized, None)
+        mixed = torch.where(self.pinned_mask, quantized, weight.detach())
+        return SubstituteWeight.apply(weight, mixed, ~self.pinned_mask)
 
     def unpin(self) -> None:
         """Follow the float weight again."""
-        self.pinned_levels = self.pinned_unit = None
+        self.pinned_levels = self.pinned_unit = self.pinned_mask = None
         self.revision += 1
+
+    @torch.no_grad()
+    def change(self, spec: QuantSpec, *, carry: bool) -> None:
+        """Go over to a specification that differs in the width of its format.
+
+        Args:
+            carry: a trained scale is found anew for the next weight; what follows from the weight
+                or from an interval does so anyway. False: the state is that of the new one.
+        """
+        self.spec = spec
+        self.revision += 1
+        if carry and spec.scale is ScaleRule.LEARNED:
+            self.scale.zero_()
 
     @property
     def pinned(self) -> bool:
@@ -249,7 +295,12 @@ class WeightQuantizer(nn.Module):
                     f"levels of shape {tuple(self.pinned_levels.shape)} are pinned to a weight of "
                     f"shape {tuple(weight.shape)}"
                 )
-            return self.pinned_levels.to(torch.float64), self.pinned_unit.to(torch.float64)
+            kept, unit = self.pinned_levels.to(torch.float64), self.pinned_unit.to(torch.float64)
+            if self.pinned_mask is None:
+                return kept, unit
+            # The others lie on the same grid, each where it is now.
+            ratio = weight.to(torch.float64) / spread(unit, weight)
+            return torch.where(self.pinned_mask, kept, self._on_grid(ratio)), unit
         stochastic = self.spec.rounding is Rounding.STOCHASTIC
         rounding = Rounding.HALF_EVEN if stochastic else self.spec.rounding
         if isinstance(self.spec.format, BlockFormat):
@@ -268,6 +319,12 @@ class WeightQuantizer(nn.Module):
             overflow=self.spec.overflow,
         )
         return levels, unit
+
+    def _on_grid(self, ratio: Tensor) -> Tensor:
+        """Levels of reals in units of a level, float64, half to even."""
+        if self.spec.zero_point:
+            return to_levels_(ratio, self._interval(ratio, Rounding.HALF_EVEN).stairs)
+        return quantize_ratio(ratio, self.format)
 
     @torch.no_grad()
     def frozen_weight(self, weight: Tensor) -> Tensor:

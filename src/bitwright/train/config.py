@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from bitwright.train.incremental import Incremental
+
 _Share = Annotated[float, Field(ge=0.0, le=1.0)]
 _GAMMA = 0.1  # of schedules that drop, where a recipe names none
 
@@ -157,6 +159,8 @@ class TrainConfig(BaseModel):
         augmentation: random changes to the training images.
         distillation: how much to learn from a teacher, when one is given.
         peer: in a co-study, what is different for the second network.
+        incremental: bits that fall, or weights that are fixed portion by portion, while the student
+            trains.
         ema: None, or the decay of a moving average of the weights, such as 0.999; the average is
             then what is validated and kept.
         precision: 32 bits; or ``bf16`` or ``16`` where that is safe (mixed precision).
@@ -195,6 +199,7 @@ class TrainConfig(BaseModel):
     augmentation: Augmentation = Augmentation()
     distillation: Distillation | None = None
     peer: PeerTraining | None = None
+    incremental: Incremental | None = None
     ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     precision: Literal["32", "bf16", "16"] = "32"
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
@@ -253,6 +258,18 @@ class TrainConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _stages_fit(self) -> TrainConfig:
+        if self.incremental is None:
+            return self
+        self.incremental.check_epochs(self.epochs)
+        if self.incremental.portions and self.ema is not None:
+            raise ValueError(
+                "incremental.portions fixes weights, and ema would move them on average: "
+                "use one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _peer_learns_from_scores(self) -> TrainConfig:
         if self.peer is not None and self.distillation is None:
             raise ValueError(
@@ -265,7 +282,7 @@ class TrainConfig(BaseModel):
         """The settings of the second network of a co-study."""
         given = {} if self.peer is None else dict(self.peer)
         changed = {name: value for name, value in given.items() if value is not None}
-        return self.model_copy(update={**changed, "peer": None})
+        return self.model_copy(update={**changed, "peer": None, "incremental": None})
 
 
 PHASES = ("self_study", "co_study", "tutor_study")
@@ -319,6 +336,12 @@ class Phases(BaseModel):
     def _roles_fit(self) -> Phases:
         if not self.present:
             raise ValueError(f"names no phase; give at least one of {', '.join(PHASES)}")
+        for name, config in self.present[:-1]:
+            if config.incremental is not None and config.incremental.portions:
+                raise ValueError(
+                    f"{name} would end with all weights fixed (incremental.portions), and the "
+                    "phases behind it could not train them: put it into the last phase"
+                )
         if self.self_study is not None and self.self_study.distillation is not None:
             raise ValueError("self_study has no teacher: its distillation belongs to tutor_study")
         for name, config in self.present:

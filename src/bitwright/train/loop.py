@@ -34,6 +34,7 @@ from bitwright.train.records import (
     TrainProgress,
 )
 from bitwright.train.schedule import lr_factor
+from bitwright.train.stages import enter_epoch
 from bitwright.train.start import Job, check, close, make_fabric, start
 from bitwright.train.state import CHECKPOINT, Best, Run, restore, save
 from bitwright.train.teacher_outputs import TeacherOutputs
@@ -130,6 +131,7 @@ def _deterministic(config: TrainConfig) -> Iterator[None]:
 def _epoch(run: Run, epoch: int) -> None:
     """One pass over the training images, the validation, and the checkpoint."""
     started = time.perf_counter()
+    enter_epoch(run, epoch)
     loss, accuracy = _train_epoch(run, epoch)
     if not torch.isfinite(torch.tensor(loss)):
         raise ModelError(

@@ -21,6 +21,7 @@ from bitwright.train.evaluation import on_device
 from bitwright.train.features import FeatureMatching
 from bitwright.train.optimizers import make_optimizer, moving_average
 from bitwright.train.records import OnProgress
+from bitwright.train.stages import check_incremental
 from bitwright.train.state import Best, Learner, Run
 from bitwright.train.teacher_outputs import OUTPUTS, TeacherOutputs, kept_outputs
 from bitwright.train.teachers import check_teacher, soften
@@ -53,6 +54,7 @@ def check(job: Job) -> None:
     """
     _check_roles(job)
     _check_labels(job)
+    check_incremental(job.model, job.config)
     if isinstance(job.teacher, TeacherOutputs):
         job.teacher.of(job.splits.train, "teacher")
     elif job.teacher is not None and job.config.distillation is not None:
