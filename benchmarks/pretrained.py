@@ -99,7 +99,7 @@ def add(options: argparse.Namespace) -> Pretrained:
         "command": options.command,
         "seed": recipe.seed,
         "validation": recipe.data.validation,
-        "training": training.model_dump(mode="json"),
+        "training": training.model_dump(mode="json", exclude_defaults=True),
         "history": [row.model_dump() for row in history],
         "kept_epoch": kept,
         "data_digest": data_version(splits),
@@ -110,8 +110,19 @@ def add(options: argparse.Namespace) -> Pretrained:
     }
     entry = Pretrained.model_validate(fields)
     entry = entry.model_copy(update={"accuracy": measure(entry, splits)})
-    atomic_write(STORE / f"{entry.name}.json", entry.model_dump_json(indent=1) + "\n")
+    atomic_write(STORE / f"{entry.name}.json", _text(entry))
     return entry
+
+
+def _text(entry: Pretrained) -> str:
+    """JSON with a line a field, and one an epoch."""
+    rows = []
+    for name, value in entry.model_dump(mode="json").items():
+        text = json.dumps(value)
+        if name == "history" and value:
+            text = "[\n  " + ",\n  ".join(json.dumps(row) for row in value) + "\n ]"
+        rows.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(rows) + "\n}\n"
 
 
 def _trained_by(options: argparse.Namespace, run: Path) -> tuple[Path, tuple[Epoch, ...], int]:

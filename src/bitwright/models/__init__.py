@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bitwright.models.catalog import ModelInfo, ModelSpec, list_models
-from bitwright.models.pretrained import Pretrained, list_pretrained, pretrained
+from bitwright.models.pretrained import Pretrained, list_pretrained, load_pretrained
 
 if TYPE_CHECKING:
     from bitwright.models.factory import build_model
@@ -18,7 +18,7 @@ __all__ = [
     "build_model",
     "list_models",
     "list_pretrained",
-    "pretrained",
+    "load_pretrained",
 ]
 
 

@@ -7,7 +7,7 @@ package instead: then the entry names addresses, and the file is fetched once in
 Wherever it comes from, its SHA-256 is checked whenever it is used.
 
     weights: pretrained            # in a recipe's model: the entry of this model and data set
-    pretrained("digits-cnn")       # in Python: the model by the entry's name
+    load_pretrained("digits-cnn")  # in Python: the model by the entry's name
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Pretrained(BaseModel):
         command: the exact command that made it, run in the folder of the package's source.
         seed: of data cuts, first weights and training.
         validation: share of the training images that was kept apart.
-        training: the settings of the float training (`TrainConfig`); None if ``command`` is no
-            training of a recipe.
+        training: the settings of the float training (`TrainConfig`) that are not defaults; None if
+            ``command`` is no training of a recipe.
         history: a row an epoch; ``kept_epoch`` is the one whose weights these are.
         data_digest: hash of all images and labels.
         data_note: what is special about the copy of the data.
@@ -108,10 +108,10 @@ def list_pretrained() -> tuple[Pretrained, ...]:
     Raises:
         DataError: an entry is damaged.
     """
-    return _entries(STORE)
+    return read_entries(STORE)
 
 
-def pretrained(name: str) -> nn.Module:
+def load_pretrained(name: str) -> nn.Module:
     """The model of an entry with its weights, in evaluation mode.
 
     Raises:
@@ -239,7 +239,12 @@ def _told(options: Mapping[str, Any]) -> str:
 
 
 @cache
-def _entries(store: Path) -> tuple[Pretrained, ...]:
+def read_entries(store: Path) -> tuple[Pretrained, ...]:
+    """Every entry of a folder, by name; read once.
+
+    Raises:
+        DataError: one is damaged.
+    """
     return tuple(read_entry(path) for path in sorted(store.glob("*.json")))
 
 
