@@ -107,7 +107,7 @@ KEY = "model_p2.1.3.weight"
         (lambda a: a[KEY].__setitem__(0, np.nan), f"'{KEY}' holds NaN"),
         (lambda a: a.update({"fc.weight": np.zeros(3, np.float32)}), r"has 'fc\.weight'"),
         (lambda a: a["model_p3.0.1.running_var"].fill(-1), "negative variance"),
-        (lambda a: a.update({KEY: np.array("text", dtype="S4")}), "no whole HDF5 file of numbers"),
+        (lambda a: a.update({KEY: np.array("text", dtype="S4")}), f"lacks '{KEY}'"),
     ],
 )
 def test_wrong_weights_are_named_and_leave_the_model_alone(
@@ -148,7 +148,7 @@ def test_names_and_sizes_that_only_a_broken_file_has(tmp_path: Path) -> None:
     path = write(tmp_path / "w.h5", lambda a: None)
     with h5py.File(path, "a") as file:
         file.create_dataset("huge", (1 << 40,), "f4", chunks=(1 << 20,))
-    with pytest.raises(DataError, match=r"'huge' has the shape"):
+    with pytest.raises(DataError, match=r"'huge' claims to have the shape"):
         load_skynet_weights(path)
     whole = write(tmp_path / "w.h5", lambda a: None).read_bytes()
     path.write_bytes(whole.replace(b"model_p3.", b"model_\xff\xfe."))
@@ -156,7 +156,7 @@ def test_names_and_sizes_that_only_a_broken_file_has(tmp_path: Path) -> None:
         load_skynet_weights(path)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 def test_flipped_bytes_never_end_in_another_error(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
     path = write(tmp_path / "w.h5", lambda a: None)
@@ -177,5 +177,5 @@ def test_other_networks_do_not_take_the_published_weights(published: Path) -> No
 
 def test_without_h5py_the_extra_is_named(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(DataError, match=r"bitwright\[detection\]"):
+    with pytest.raises(DataError, match=r"bitwright\[exchange\]"):
         load_skynet_weights(published / "dac.weights")

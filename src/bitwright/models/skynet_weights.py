@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bitwright.errors import DataError, ModelError
+from bitwright.models.exchange.hdf5 import read_hdf5
 from bitwright.models.skynet import SkyNet, folded_weights
 
-Arrays = Mapping[str, NDArray[np.float32]]
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _SOURCE = "the published file is dac.weights of TomG008/SkyNet"
-#: Numbers in a data set; a broken file may claim any size.
-_MOST = 1 << 24
 _COUNTER = "num_batches_tracked"
 
 
@@ -56,7 +53,8 @@ def load_skynet_weights(path: str | Path, model: SkyNet | None = None) -> SkyNet
 
 
 def _from_hdf5(path: Path, model: SkyNet) -> dict[str, Tensor]:
-    arrays = read_hdf5(path)
+    found = read_hdf5(path, str(path))  # in a process of its own: broken files crash the library
+    arrays = {name.lstrip("/"): values.astype(np.float32) for name, values in found.arrays.items()}
     expected = {k: v for k, v in model.state_dict().items() if not k.endswith(_COUNTER)}
     missing = [key for key in expected if key not in arrays]
     extra = [key for key in arrays if key not in expected and not key.endswith(_COUNTER)]
@@ -67,53 +65,18 @@ def _from_hdf5(path: Path, model: SkyNet) -> dict[str, Tensor]:
         raise DataError(what + more, where=str(path), hint=_SOURCE)
     state = {}
     for key, wanted in expected.items():
-        found = arrays[key]
-        if found.shape != tuple(wanted.shape):
+        values = arrays[key]
+        if values.shape != tuple(wanted.shape):
             raise DataError(
-                f"{key!r} has the shape {found.shape}, expected {tuple(wanted.shape)}",
+                f"{key!r} has the shape {values.shape}, expected {tuple(wanted.shape)}",
                 where=str(path),
                 hint=_SOURCE,
             )
-        _require_finite(found, key, path)
-        if key.endswith("running_var") and (found < 0).any():
+        _require_finite(values, key, path)
+        if key.endswith("running_var") and (values < 0).any():
             raise DataError(f"{key!r} holds a negative variance", where=str(path), hint=_SOURCE)
-        state[key] = torch.from_numpy(found.copy())
+        state[key] = torch.from_numpy(values.copy())
     return state
-
-
-def read_hdf5(path: Path) -> dict[str, NDArray[np.float32]]:
-    """Every data set of an HDF5 file, groups joined with a slash, as float32.
-
-    Raises:
-        DataError: h5py is not installed, or the file is corrupt, or a data set holds no numbers.
-    """
-    try:
-        import h5py
-    except ModuleNotFoundError:
-        raise DataError(
-            "is an HDF5 file, and h5py is not installed",
-            where=str(path),
-            hint="pip install 'bitwright[detection]'",
-        ) from None
-    arrays: dict[str, NDArray[np.float32]] = {}
-    try:
-        with h5py.File(path, "r") as file:
-            found: list[tuple[str, object]] = []
-            file.visititems(lambda name, thing: found.append((name, thing)))
-            for name, thing in found:
-                if not isinstance(name, str):
-                    raise ValueError(f"{name!r} is no name")
-                if isinstance(thing, h5py.Dataset):
-                    if thing.size is None or thing.size > _MOST:
-                        raise ValueError(f"{name!r} has the shape {thing.shape}")
-                    arrays[name] = np.asarray(thing[()]).astype(np.float32)
-    except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
-        raise DataError(
-            f"is no whole HDF5 file of numbers: {error}",
-            where=str(path),
-            hint="the file is corrupt or cut short; fetch it again",
-        ) from error
-    return arrays
 
 
 def _from_folded(path: Path, model: SkyNet) -> dict[str, Tensor]:

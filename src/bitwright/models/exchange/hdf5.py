@@ -26,7 +26,7 @@ from bitwright.models.exchange.network import FloatArray
 #: Numbers in one data set; a broken file may claim any size.
 _MOST = 1 << 28
 _SECONDS = 300
-_HINT = "the file is cut short, damaged or no HDF5 file of Keras; copy it again"
+_HINT = "the file is cut short or damaged; copy it again"
 
 
 @dataclass(frozen=True, eq=False)
