@@ -93,12 +93,10 @@ def soft_loss(
     found = functional.log_softmax(scores / temperature, dim=1)
     if form == "kl":
         wanted = functional.log_softmax(teacher_scores / temperature, dim=1)
-        value = functional.kl_div(found, wanted, reduction=reduction, log_target=True)
+        total = functional.kl_div(found, wanted, reduction="sum", log_target=True)
     else:
-        wanted = functional.softmax(teacher_scores / temperature, dim=1)
-        terms = -wanted * found
-        value = terms.mean() if reduction == "mean" else terms.sum() / len(terms)
-    return temperature**2 * value
+        total = -(functional.softmax(teacher_scores / temperature, dim=1) * found).sum()
+    return temperature**2 * total / (scores.numel() if reduction == "mean" else len(scores))
 
 
 def distillation_loss(
