@@ -163,6 +163,10 @@ class TrainConfig(BaseModel):
             trains.
         ema: None, or the decay of a moving average of the weights, such as 0.999; the average is
             then what is validated and kept.
+        freeze_norms: None, or the share of the run after which the statistics of batch norms stay
+            as they are: they are what the network then trains with, as in use, instead of those of
+            each batch; factor and offset are trained on (Krishnamoorthi 2018, section 3.2). 0: from
+            the first step on, for quantization after a float training.
         precision: 32 bits; or ``bf16`` or ``16`` where that is safe (mixed precision).
         threads: CPU threads; None leaves it to torch. Small networks train fastest on one, and then
             give the same weights on machines with different numbers of cores.
@@ -201,6 +205,7 @@ class TrainConfig(BaseModel):
     peer: PeerTraining | None = None
     incremental: Incremental | None = None
     ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    freeze_norms: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     precision: Literal["32", "bf16", "16"] = "32"
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
@@ -277,6 +282,19 @@ class TrainConfig(BaseModel):
                 "give distillation as well"
             )
         return self
+
+    @model_validator(mode="after")
+    def _norms_stay_in_time(self) -> TrainConfig:
+        if self.freeze_norms and self.epochs and not self.norms_stay(self.epochs - 1):
+            raise ValueError(
+                f"freeze_norms: {self.freeze_norms:g} of {self.epochs} epochs is past the last "
+                f"one's beginning; at most {1 - 1 / self.epochs:.3g} takes effect"
+            )
+        return self
+
+    def norms_stay(self, epoch: int) -> bool:
+        """Whether the statistics of batch norms stay in an epoch, counted from 0."""
+        return self.freeze_norms is not None and epoch >= self.freeze_norms * self.epochs - 1e-6
 
     def for_peer(self) -> TrainConfig:
         """The settings of the second network of a co-study."""

@@ -35,7 +35,7 @@ from bitwright.train.records import (
 )
 from bitwright.train.schedule import lr_factor
 from bitwright.train.stages import enter_epoch
-from bitwright.train.start import Job, check, close, make_fabric, start
+from bitwright.train.start import Job, check, close, make_fabric, norms_of, start
 from bitwright.train.state import CHECKPOINT, Best, Run, restore, save
 from bitwright.train.teacher_outputs import TeacherOutputs
 from bitwright.train.transforms import augment, to_real
@@ -179,6 +179,9 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
     order = torch.randperm(len(labels), generator=generator).to(labels.device)
     for learner in run.learners:
         learner.forward.train()
+        if learner.config.norms_stay(epoch):
+            for norm in norms_of(learner.model):
+                norm.eval()
     total_loss = torch.zeros((), dtype=torch.float64, device=labels.device)
     total_right = torch.zeros((), dtype=torch.int64, device=labels.device)
     next_report = time.perf_counter() + _PROGRESS_SECONDS

@@ -61,6 +61,19 @@ def check(job: Job) -> None:
         check_teacher(job.teacher, job.splits)
     if job.peer is not None:
         check_teacher(job.peer, job.splits, "peer")
+    if job.config.freeze_norms is not None and not norms_of(job.model):
+        raise RecipeError(
+            "the model has no batch norm whose statistics could stay",
+            where="freeze_norms",
+            hint="remove it; a network whose batch norms were folded has none any more",
+        )
+
+
+def norms_of(model: nn.Module) -> list[nn.Module]:
+    """Every layer that keeps running statistics of what passes."""
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    norms = (module for module in model.modules() if isinstance(module, kinds))
+    return [norm for norm in norms if norm.track_running_stats]
 
 
 def _check_roles(job: Job) -> None:
