@@ -234,7 +234,8 @@ def _report(request: StudyRequest, found: _Found, failures: tuple[str, ...]) -> 
     widths = list(dict.fromkeys(bits for bits, _ in found))
     for bits in widths:
         results = [result for (width, _), result in found.items() if width == bits]
-        rows += [_row(request, bits, arm, results) for arm in request.arms]
+        arms = [arm for arm in request.arms if arm != BASELINE or bits == widths[0]]
+        rows += [_row(request, bits, arm, results) for arm in arms]
     seeds = [sum(width == bits for width, _ in found) for bits in widths]
     notes = (
         _error_note(min(seeds)),
