@@ -125,7 +125,8 @@ def test_portions_fix_the_largest_weights_and_the_rest_trains_on(few: DataSplits
         assert int(layer.weight_quantizer.pinned_mask.sum()) == round(0.75 * mask.numel())
     fix_portion(model, 1.0)
     assert all(
-        l.weight_quantizer.pinned and l.weight_quantizer.pinned_mask is None for l in layers(model)
+        layer.weight_quantizer.pinned and layer.weight_quantizer.pinned_mask is None
+        for layer in layers(model)
     )
     assert_integers_agree(model.eval(), few)
 

@@ -209,12 +209,15 @@ def _feature_scales(spec: QuantSpec | None, follows: bool) -> int:
 
 
 def scale_bits(spec: QuantSpec) -> int:
-    """Bits of one scale: none where the format fixes it, an exponent where it is a power of two."""
+    """Bits of one scale and its zero point: none where the format fixes it, an exponent where it is
+    a power of two.
+    """
     if spec.format.block:
         return 0  # counted as exponents
     if spec.scale is ScaleRule.CONST and spec.value == 1:
         return 0
-    return EXPONENT_BITS if spec.power_of_two else SCALE_BITS
+    zero_point = spec.format.bits if spec.zero_point else 0
+    return zero_point + (EXPONENT_BITS if spec.power_of_two else SCALE_BITS)
 
 
 def bit_operations(facts: list[Facts]) -> int:

@@ -8,7 +8,7 @@ The file: 4 bytes ``BWQ2``, the length of the header (4 bytes, little-endian), t
 the parts one after the other, and the CRC-32 of all that (4 bytes). Codes are as wide as the
 format, a codebook's table has ``size`` entries, a block's exponent a byte, a scale 4 bytes (a power
 of two 1, none if it is 1), other numbers of the model 4 bytes. `PackedReport` says what takes how
-much.
+much, and `PackedReport.parameter_bits` is to the bit what `sizes.model_size` counts.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from bitwright.errors import DataError, ModelError
+from bitwright.errors import DataError, FormatError, ModelError
 from bitwright.files import atomic_write
-from bitwright.formats import BlockFormat, CodebookFormat, Format
+from bitwright.formats import BlockFormat, CodebookFormat, Format, parse_format
 from bitwright.formats.rounding import FloatArray
 from bitwright.quant.functions import spread
 from bitwright.quant.layers import QuantConv2d, QuantLinear
@@ -42,6 +42,7 @@ from bitwright.quant.packed_parts import (
     table_of,
 )
 from bitwright.quant.policy import ScaleRule, Scope
+from bitwright.quant.quantizers import ActivationQuantizer
 from bitwright.quant.scales import finish, is_unfitted
 from bitwright.quant.weight_state import OPTIONAL, smallest_integer
 from bitwright.quant.weights import WeightQuantizer
@@ -50,7 +51,7 @@ _MAGIC = b"BWQ2"
 _FIXED = 12
 _KINDS = ("codes", "tables", "scales", "exponents", "numbers")
 _HINT = "the file is corrupt or cut short"
-_STABLE = (ScaleRule.LEARNED, ScaleRule.CONST)
+_STABLE = (ScaleRule.LEARNED, ScaleRule.CONST, ScaleRule.MINMAX, ScaleRule.INTERVAL)
 _COUNTERS = ("batches", "num_batches_tracked")
 
 
@@ -63,6 +64,10 @@ class PackedReport:
         numbers: everything else that the model has learned or counted: biases without a format,
             batch norm, scales of activations.
         header: names, formats and shapes, with the fixed bytes around.
+        padding: bits that only fill up bytes: behind the codes of each tensor and each table, and
+            in each code of more than 16 bits.
+        features: bytes of ``numbers`` that belong to activations: a scale each, in float32, also
+            where it is constant or shared with another.
     """
 
     codes: int
@@ -71,6 +76,13 @@ class PackedReport:
     exponents: int
     numbers: int
     header: int
+    padding: int = 0
+    features: int = 0
+
+    @property
+    def parameter_bits(self) -> int:
+        """What is left without header, padding and activations: `SizeReport.parameter_bits`."""
+        return 8 * (self.payload - self.features) - self.padding
 
     @property
     def total(self) -> int:
@@ -89,6 +101,7 @@ class _Writer:
 
     Attributes:
         tables: of codebooks, number by content; layers that share one name its number.
+        padding: see `PackedReport`.
     """
 
     entries: list[dict[str, Any]] = field(default_factory=list)
@@ -96,21 +109,27 @@ class _Writer:
     sizes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_KINDS, 0))
     tables: dict[tuple[Scope, bytes], int] = field(default_factory=dict)
     written: int = 0
+    padding: int = 0
 
-    def add(self, kind: str, body: bytes) -> int:
-        """Append a part; its length goes into the entry that describes it."""
+    def add(self, kind: str, body: bytes, bits: int | None = None) -> int:
+        """Append a part; its length goes into the entry that describes it.
+
+        Args:
+            bits: how many of the part say something; None: all.
+        """
         self.parts.append(body)
         self.sizes[kind] += len(body)
+        self.padding += 0 if bits is None else 8 * len(body) - bits
         return len(body)
 
-    def add_table(self, body: bytes, scope: Scope) -> tuple[int, int]:
+    def add_table(self, body: bytes, scope: Scope, bits: int) -> tuple[int, int]:
         """Number and length of a table; the length is 0 if it has been written for another."""
         key = scope, body
         if scope is not Scope.LAYER and key in self.tables:
             return self.tables[key], self.add("tables", b"")
         self.tables[key] = self.written
         self.written += 1
-        return self.tables[key], self.add("tables", body)
+        return self.tables[key], self.add("tables", body, bits)
 
 
 def save_packed(path: Path, model: fx.GraphModule) -> PackedReport:
@@ -134,7 +153,12 @@ def save_packed(path: Path, model: fx.GraphModule) -> PackedReport:
     except OSError as error:
         what = f"cannot be written: {error.strerror or error}"
         raise DataError(what, where=str(path)) from error
-    return PackedReport(**out.sizes, header=len(header) + _FIXED)
+    return PackedReport(
+        **out.sizes,
+        header=len(header) + _FIXED,
+        padding=out.padding,
+        features=_feature_bytes(model),
+    )
 
 
 def load_packed(path: Path, model: fx.GraphModule) -> None:
@@ -176,6 +200,13 @@ def _quantizers(model: fx.GraphModule) -> Iterator[tuple[str, tuple[WeightQuanti
                 yield f"{name}.bias", (layer.bias_quantizer, layer.bias.detach())
 
 
+def _feature_bytes(model: fx.GraphModule) -> int:
+    """Bytes of numbers that belong to the quantizers of activations."""
+    found = [m for m in model.modules() if isinstance(m, ActivationQuantizer)]
+    kept = [(key, value) for m in found for key, value in m.state_dict().items()]
+    return sum(4 * v.numel() for key, v in kept if key.rpartition(".")[2] not in _COUNTERS)
+
+
 def _is_packed(key: str, quantizers: dict[str, tuple[WeightQuantizer, Tensor]]) -> bool:
     """Whether a state key is covered by codes: a weight, or what its quantizer keeps."""
     owner, _, last = key.rpartition(".")
@@ -197,14 +228,16 @@ def _write_codes(out: _Writer, name: str, quantizer: WeightQuantizer, tensor: Te
         "pinned": quantizer.pinned or not _is_stable(quantizer),
         "parts": [],
     }
+    if spec.zero_point:
+        entry["levels"] = number_format.name  # with the zero point, or a wider one for several
     elements = levels.cpu().numpy()
     if isinstance(number_format, BlockFormat):
         elements, exponents = split_blocks(levels, float(unit), number_format, name)
         entry["parts"].append(out.add("exponents", exponent_bytes(exponents, number_format.length)))
     else:
         scale = unit.cpu().numpy() / number_format.lsb
-        if spec.scale is ScaleRule.LEARNED and not entry["pinned"]:
-            # The parameter itself: what is used of it (positive, perhaps rounded) follows.
+        if spec.scale is ScaleRule.LEARNED and not entry["pinned"] and not spec.power_of_two:
+            # The parameter itself: what is used of it follows.
             scale = quantizer.scale.detach().to(torch.float64).cpu().numpy()
             entry["raw"] = True
             body, entry["scale"] = scale.astype("<f4").tobytes(), "float32"
@@ -214,9 +247,11 @@ def _write_codes(out: _Writer, name: str, quantizer: WeightQuantizer, tensor: Te
             body, entry["scale"] = scale_bytes(scale, spec.power_of_two)
         entry["parts"].append(out.add("scales", body))
     if isinstance(number_format, CodebookFormat) and is_unfitted(spec.format):
-        entry["table"], length = out.add_table(table_bytes(number_format), spec.scope)
+        table = table_bytes(number_format)
+        entry["table"], length = out.add_table(table, spec.scope, number_format.table_bits)
         entry["parts"].append(length)
-    entry["parts"].append(out.add("codes", code_bytes(elements, number_format)))
+    body, bits = code_bytes(elements, number_format), elements.size * number_format.bits
+    entry["parts"].append(out.add("codes", body, bits))
     out.entries.append(entry)
 
 
@@ -311,7 +346,7 @@ def _weight_state(
     if len(parts) != 2 + unfitted:
         raise DataError(f"has {len(parts)} parts", where=where, hint=_HINT)
     prefix, state = f"{name}_quantizer.", {}
-    number_format = spec.format
+    number_format = _affine(entry, where) if spec.zero_point else spec.format
     if unfitted:
         number_format = _table(entry, parts[1], reader, spec.format, where)
     levels = levels_of(parts[-1], number_format, like.numel(), where).reshape(like.shape)
@@ -341,6 +376,14 @@ def _weight_state(
         used = torch.from_numpy(unit / number_format.lsb).to(torch.float32)
         state[f"{prefix}scale"] = used.expand(quantizer.scale.shape).clone()
     return state
+
+
+def _affine(entry: dict[str, Any], where: str) -> Format:
+    """The format with the zero point."""
+    try:
+        return parse_format(entry.get("levels", ""))
+    except FormatError as error:
+        raise DataError("has no format of its levels", where=where, hint=_HINT) from error
 
 
 def _scale(entry: dict[str, Any], body: bytes, channels: int, where: str) -> FloatArray:

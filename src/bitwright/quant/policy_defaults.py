@@ -195,6 +195,18 @@ def _check(spec: QuantSpec, role: Role, where: str) -> None:
             where=f"{where}.granularity",
             hint="an exact accumulator needs one scale for the whole input: use per_tensor",
         )
+    if spec.zero_point and spec.overflow is not Overflow.SAT:
+        raise RecipeError(
+            f"an operand with a zero point saturates, overflow {spec.overflow.value!r} is for others",
+            where=f"{where}.overflow",
+            hint="leave overflow out, or zero_point: false",
+        )
+    if spec.zero_point and spec.granularity is Granularity.PER_CHANNEL and spec.format.bits > 15:
+        raise RecipeError(
+            "levels of several zero points would have more than 16 bits",
+            where=f"{where}.granularity",
+            hint="use per_tensor, or up to 15 bits",
+        )
     _check_family(spec, role, where)
     _check_scale(spec, role, where)
     try:

@@ -62,7 +62,11 @@ class ScaleGroup:
     def refresh(self) -> None:
         """Set the scale to the largest of the members' statistics."""
         largest = torch.stack([m.seen * m.spec.format.lsb for m in self.members]).amax(dim=0)
-        self.owner.put_scale(largest / self.owner.spec.format.lsb)
+        scale = largest / self.owner.spec.format.lsb
+        if self.owner.spec.scale is ScaleRule.MINMAX:
+            self.owner.scale.copy_(scale)  # its own ends stay what they are
+        else:
+            self.owner.put_scale(scale)
 
 
 #: Rules whose statistics go on following the batches of training.
@@ -213,14 +217,14 @@ class ActivationQuantizer(nn.Module):
 
     @torch.no_grad()
     def put_scale(self, scale: Tensor | float) -> None:
-        """Use this scale from now on; a range keeps the share that lies below zero."""
+        """Use this scale from now on; a range that has two ends keeps their ratio."""
+        wanted = torch.as_tensor(scale)
+        if self.spec.has_range and self.ends.shape[1] > 1 and bool(self.ends.any()):
+            self.ends.mul_(wanted / self.raw_scale().clamp(min=TINY))
+        elif self.spec.has_range:
+            self.ends[:, -1] = wanted * steps_of(self.spec) * self.spec.format.lsb
         if self.spec.scale is not ScaleRule.INTERVAL:
-            self.scale.copy_(torch.as_tensor(scale))
-        elif self.spec.zero_point:
-            self.ends.mul_(scale / self.raw_scale().clamp(min=TINY))
-        else:
-            number_format = self.spec.format
-            self.ends.fill_(float(scale) * largest_level(number_format) * number_format.lsb)
+            self.scale.copy_(wanted)
 
     @torch.no_grad()
     def put_range(self, low: float, high: float) -> None:

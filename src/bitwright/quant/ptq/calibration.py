@@ -27,6 +27,7 @@ from bitwright.quant.ptq.estimators import (
 )
 from bitwright.quant.ptq.samples import Samples, calibration_batches, check_fit
 from bitwright.quant.ptq.statistics import Histogram, Observed
+from bitwright.quant.ptq.two_sided import estimate_range
 from bitwright.quant.quantizers import ActivationQuantizer, Phase, set_phase
 
 _SLIGHTLY = 1e-3
@@ -67,15 +68,27 @@ def calibrate(
     entering = None if input_estimator is None else parse_estimator(input_estimator)
     for owner, seen in observe(converted, batches).items():
         wanted = entering if owner.role is Role.INPUT else chosen
-        set_scale(owner, estimate_scale(seen, owner.spec, wanted or estimator_of(owner.spec)))
+        _settle(owner, seen, wanted or estimator_of(owner.spec))
     set_phase(converted, Phase.TRAIN)
     return converted
 
 
+def _settle(owner: ActivationQuantizer, seen: Observed, estimator: Estimator) -> None:
+    """Give a quantizer, and those that share its scale, what an estimator finds."""
+    members = members_of(owner)
+    if not any(member.spec.zero_point for member in members):
+        set_scale(owner, estimate_scale(seen, owner.spec, estimator))
+        return
+    histogram = seen.histogram if owner.group is None else None
+    for member in members:
+        ends = estimate_range(seen.ranges[member], histogram, member.spec, estimator)
+        member.put_range(*ends)
+        member.batches.fill_(1)
+
+
 def set_scale(owner: ActivationQuantizer, scale: float) -> None:
     """Give an activation quantizer, and those that share its scale, this scale."""
-    with torch.no_grad():
-        owner.scale.fill_(scale)
+    owner.put_scale(scale)
     for member in members_of(owner):
         member.batches.fill_(1)
         if member.group is not None:
@@ -102,7 +115,9 @@ def observe(
     def note_range(quantizer: ActivationQuantizer, x: Tensor) -> None:
         entry = seen[quantizer.owner]
         values = x if quantizer.spec.lowest < 0 else x.clamp(min=0)
-        entry.maxima.append(float(torch.maximum(values.amax(), -values.amin())))
+        low, high = min(float(values.amin()), 0.0), max(float(values.amax()), 0.0)
+        entry.maxima.append(max(high, -low))
+        entry.ranges.setdefault(quantizer, []).append((low, high))
         if quantizer.role is Role.INPUT:
             entry.negative = min(entry.negative, float(x.amin()))
 

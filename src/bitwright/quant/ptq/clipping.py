@@ -63,8 +63,8 @@ def smallest_error(view: LayerView, found: Moments) -> Lattice:
 @dataclass(frozen=True)
 class Recalibrate:
     """Activation scales set again on the way, when the layers before are quantized: the one that
-    brings the quantized activation nearest to the float network's. Shared and constant scales and
-    the input's stay.
+    brings the quantized activation nearest to the float network's. Shared and constant scales,
+    those with a zero point and the input's stay.
     """
 
     name = "recalibrate"
@@ -73,8 +73,7 @@ class Recalibrate:
         """Set the scale of one activation quantizer."""
         quantizer = view.quantizer
         spec = quantizer.spec
-        fixed = quantizer.group is not None or quantizer.constant or spec.format.block
-        if fixed or quantizer.role is Role.INPUT or isinstance(spec.format, BipolarFormat):
+        if quantizer.role is Role.INPUT or not _has_one_scale(quantizer):
             return
         x, wanted = _sample(view.inputs), _sample(view.references).clamp(*quantizer.clip)
         base = quantizer.unit / spec.format.lsb
@@ -90,6 +89,13 @@ def _quantized(x: Tensor, scale: float, quantizer: ActivationQuantizer, spec: Qu
     unit = scale * spec.format.lsb
     levels = quantize_ratio(x.clamp(*quantizer.clip) / unit, spec.format, rounding=spec.rounding)
     return levels.clamp(min=spec.lowest) * unit
+
+
+def _has_one_scale(quantizer: ActivationQuantizer) -> bool:
+    """Whether there is a scale of its own to search, and no zero point that goes with it."""
+    spec = quantizer.spec
+    fixed = quantizer.group is not None or quantizer.constant or spec.format.block
+    return not (fixed or spec.zero_point or isinstance(spec.format, BipolarFormat))
 
 
 def _sample(batches: Batches) -> Tensor:

@@ -99,6 +99,8 @@ _OF_RULE = {
     ScaleRule.LEARNED: EstimatorKind.MSE,
     ScaleRule.MEAN: EstimatorKind.MSE,
     ScaleRule.ENTROPY: EstimatorKind.ENTROPY,
+    ScaleRule.MINMAX: EstimatorKind.AVERAGE,
+    ScaleRule.INTERVAL: EstimatorKind.AVERAGE,
 }
 
 

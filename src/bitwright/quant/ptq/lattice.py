@@ -91,10 +91,10 @@ def candidates(layer: QuantConv2d | QuantLinear, lattice: Lattice) -> list[Tenso
     """Units worth trying instead of the policy's, (1,) or (O,) each; the policy's own is first.
 
     From the unit that clips nothing down to 0.4 of it, or neighbouring powers of two. Constant
-    scales, tables and blocks have no other.
+    scales, tables, blocks and units that go with a zero point have no other.
     """
     spec = lattice.spec
-    fixed = spec.scale is ScaleRule.CONST or is_unfitted(spec.format)
+    fixed = spec.scale is ScaleRule.CONST or is_unfitted(spec.format) or spec.zero_point
     if fixed or isinstance(spec.format, BlockFormat | BipolarFormat):
         return [lattice.unit]
     if spec.power_of_two:

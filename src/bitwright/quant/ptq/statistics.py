@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,11 +60,13 @@ class Observed:
         maxima: largest magnitude of each batch; of positive values only for an unsigned format.
         histogram: filled in a second pass, when the range is known.
         negative: the smallest value seen.
+        ranges: by quantizer, smallest and largest value of each batch, zero between them.
     """
 
     maxima: list[float] = field(default_factory=list)
     histogram: Histogram | None = None
     negative: float = 0.0
+    ranges: dict[Any, list[tuple[float, float]]] = field(default_factory=dict)
 
     @property
     def largest(self) -> float:
