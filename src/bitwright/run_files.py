@@ -16,6 +16,7 @@ from typing import Any
 
 from bitwright import __version__
 from bitwright.errors import BitwrightError, RunError
+from bitwright.explore.job import JOB_FILES
 from bitwright.files import atomic_write, exclusive, sha256_file
 
 SCHEMA = 1
@@ -72,7 +73,7 @@ def check_run_folder(folder: Path) -> dict[str, Any] | None:
     """
     path = folder / "run.json"
     if not path.is_file():
-        if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
+        if folder.is_dir() and any(_is_foreign(entry) for entry in folder.iterdir()):
             raise RunError(
                 "is not empty and is no run directory",
                 where=str(folder),
@@ -99,6 +100,11 @@ def check_run_folder(folder: Path) -> dict[str, Any] | None:
         )
     result: dict[str, Any] = header
     return result
+
+
+def _is_foreign(entry: Path) -> bool:
+    """Whether it makes a folder no place for a run; the files of the job that makes one do not."""
+    return not entry.name.startswith(".") and entry.name not in JOB_FILES
 
 
 def read_record(folder: Path) -> StepRecord | None:

@@ -13,6 +13,7 @@ from bitwright import __version__
 from bitwright.cli import compare, exchange, formats, inspecting, memory, show
 from bitwright.cli import search as searching
 from bitwright.cli import study as studying
+from bitwright.cli import sweep as sweeping
 from bitwright.cli.options import (
     Assign,
     Data,
@@ -155,6 +156,7 @@ app.command("import")(exchange.import_)
 app.command()(exchange.export)
 app.command()(searching.search)
 app.command()(studying.study)
+app.command()(sweeping.sweep)
 app.add_typer(searching.ristretto)
 app.add_typer(formats.app)
 

@@ -95,16 +95,36 @@ def resolve(
         RunError: a run directory of another version.
     """
     from bitwright.recipe import load_recipe
-    from bitwright.run_files import check_run_folder
 
     overrides = list(assignments or [])
     if target is not None:
         overrides.append(f"hardware.target={json.dumps(target)}")
+    file, base_dir = recipe_source(name)
+    recipe = load_recipe(file, overrides, data_dir=data, base_dir=base_dir)
+    if base_dir is None:
+        return Job(recipe, run_dir or Path("runs") / recipe.name)
+    place = Path(file).parent
+    if run_dir is not None and run_dir.resolve() != place.resolve():
+        raise RecipeError(
+            f"{place} is a run directory itself",
+            where="--run-dir",
+            hint=f"name a recipe, such as {place / 'recipe.yaml'}, to start another run",
+        )
+    return Job(recipe, place)
+
+
+def recipe_source(name: str) -> tuple[str | Path, Path | None]:
+    """The recipe's name or file, and where its relative paths start if RECIPE is a run directory.
+
+    Raises:
+        RecipeError: an empty folder.
+        RunError: a run directory of another version.
+    """
+    from bitwright.run_files import check_run_folder
+
     place = Path(name).expanduser()
     if not place.is_dir():
-        recipe = load_recipe(name, overrides, data_dir=data)
-        folder = run_dir or Path("runs") / recipe.name
-        return Job(recipe, folder)
+        return name, None
     header = check_run_folder(place)
     if header is None:
         raise RecipeError(
@@ -112,15 +132,7 @@ def resolve(
             where=str(place),
             hint="name a YAML file or a folder that `bitwright build` made",
         )
-    if run_dir is not None and run_dir.resolve() != place.resolve():
-        raise RecipeError(
-            f"{place} is a run directory itself",
-            where="--run-dir",
-            hint=f"name a recipe, such as {place / 'recipe.yaml'}, to start another run",
-        )
-    base = Path(str(header.get("recipe_dir", place)))
-    recipe = load_recipe(place / "recipe.yaml", overrides, data_dir=data, base_dir=base)
-    return Job(recipe, place)
+    return place / "recipe.yaml", Path(str(header.get("recipe_dir", place)))
 
 
 def parse_shape(text: str | None) -> tuple[int, int, int] | None:

@@ -24,6 +24,8 @@ SCHEMA = 1
 JOB, LOG, RESULT, FAILURE, LOCK = "job.json", "job.log", "result.json", "failure.json", ".job.lock"
 #: What a folder holds of its job; all else in it is the job's own work.
 JOB_FILES = frozenset({JOB, LOG, RESULT, FAILURE, LOCK})
+#: Exit status of a job's process that was asked to end (SIGTERM).
+TERMINATED = 143
 
 
 @dataclass(frozen=True)

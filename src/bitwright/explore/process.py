@@ -14,8 +14,7 @@ from pathlib import Path
 
 import bitwright
 from bitwright.errors import BitwrightError
-from bitwright.explore.job import LOG, Job, JobFailure, JobResult, result_of
-from bitwright.explore.worker import TERMINATED
+from bitwright.explore.job import LOG, TERMINATED, Job, JobFailure, JobResult, result_of
 from bitwright.tools.process import Completed, run_process
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

@@ -23,13 +23,12 @@ from types import FrameType
 from typing import Any
 
 from bitwright.errors import BitwrightError, RunError
-from bitwright.explore.job import FAILURE, JOB, LOCK, RESULT, SCHEMA, JobFailure
+from bitwright.explore.job import FAILURE, JOB, LOCK, RESULT, SCHEMA, TERMINATED, JobFailure
 from bitwright.files import atomic_write, exclusive
 
 _LOOK_S = 0.25
 _GRACE_S = 2.0
 _LOCK_S = 20.0
-TERMINATED = 128 + signal.SIGTERM
 BUG = 70
 
 
