@@ -249,7 +249,7 @@ def _python_batch(rows: np.ndarray, labels: np.ndarray) -> bytes:
 
 def _archive(path: Path, kind: str) -> None:
     with tarfile.open(path, "w:gz") as archive:
-        for number, batch in enumerate(cifar.BATCHES):
+        for number, batch in enumerate(cifar.CIFAR10.batches):
             rows, labels = _cifar_arrays(number)
             if kind == "binary":
                 body = np.hstack([labels[:, None].astype(np.uint8), rows]).tobytes()
@@ -272,7 +272,7 @@ def test_cifar_is_read_from_the_official_archives(tmp_path: Path, kind: str, pac
         path.unlink()
     splits = load_dataset("cifar10", tmp_path)
     assert splits.image_shape == (32, 32, 3)
-    assert splits.classes == cifar.CLASSES
+    assert splits.classes == cifar.CIFAR10.classes
     rows, labels = _cifar_arrays(5)
     assert np.array_equal(splits.test.labels, labels)
     planes = rows.reshape(-1, 3, 32, 32)
@@ -281,6 +281,26 @@ def test_cifar_is_read_from_the_official_archives(tmp_path: Path, kind: str, pac
     sample = splits.train[0]
     assert np.array_equal(sample.image.transpose(2, 0, 1).ravel(), training[sample.index])
     assert len(splits.train) + len(splits.validation) == 100
+
+
+@pytest.mark.parametrize("kind", ["binary", "python"])
+def test_cifar_100_has_fine_labels_behind_coarse_ones(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / f"cifar-100-{kind}"
+    folder.mkdir()
+    for number, batch in enumerate(("train", "test")):
+        rows, _ = _cifar_arrays(number, count=200)
+        fine, coarse = np.arange(200) % 100, np.arange(200) % 20
+        if kind == "binary":
+            body = np.hstack([np.stack([coarse, fine], 1).astype(np.uint8), rows]).tobytes()
+            (folder / f"{batch}.bin").write_bytes(body)
+        else:
+            body = _python_batch(rows, fine).replace(b"U\x06labels", b"U\x0bfine_labels")
+            (folder / batch).write_bytes(body)
+    splits = load_dataset("cifar100", tmp_path)
+    assert splits.num_classes == 100
+    assert np.array_equal(splits.test.labels, np.arange(200) % 100)
+    rows, _ = _cifar_arrays(1, count=200)
+    assert np.array_equal(splits.test.images[:, 7, 9, 2], rows.reshape(-1, 3, 32, 32)[:, 2, 7, 9])
 
 
 def test_broken_cifar_archives_are_named(tmp_path: Path) -> None:

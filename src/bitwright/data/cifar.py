@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CIFAR-10 (Krizhevsky, 2009): 50 000 + 10 000 colour images, 32 x 32, ten classes.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009): 50 000 + 10 000 colour images, 32 x 32.
 
-Read from the official binary or Python archive (packed or unpacked), or from images in class
-folders (``cifar10-jpg.zip``). Pickles of the Python archive are parsed, never executed.
+Read from the official binary or Python archives (packed or unpacked), or from images in class
+folders (such as ``cifar10-jpg.zip``). Pickles of the Python archives are parsed, never executed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickletools
 import tarfile
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,65 +22,128 @@ from bitwright.data.files import Progress, cache_path, download, read_bytes
 from bitwright.data.splits import Labelled, Labels, split_two
 from bitwright.errors import DataError
 
-URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
-SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
-CLASSES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
 SCALE = 1 / 255
-BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
-_PLACES = (
-    "cifar-10-batches-bin",
-    "cifar-10-binary.tar.gz",
-    "cifar-10-batches-py",
-    "cifar-10-python.tar.gz",
-    "cifar10-jpg.zip",
-    "cifar10-jpg",
-)
 _PIXELS = 3 * 32 * 32
 _Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
-def find(place: Path) -> Path | None:
-    """The CIFAR-10 archive or folder at or in ``place``, in a sub-folder ``cifar10`` too."""
+@dataclass(frozen=True)
+class Edition:
+    """One of the two data sets.
+
+    Attributes:
+        url, sha256: of the official binary archive.
+        classes: names in the order of the labels.
+        training, test: names of the files inside.
+        label_bytes: bytes in front of each image in the binary files; the last one is the label.
+        label_key: of the labels in the Python files.
+        places: names of archives and folders under which it is found.
+    """
+
+    name: str
+    url: str
+    sha256: str
+    classes: tuple[str, ...]
+    training: tuple[str, ...]
+    test: str
+    label_bytes: int
+    label_key: bytes
+    places: tuple[str, ...]
+
+    @property
+    def batches(self) -> tuple[str, ...]:
+        return (*self.training, self.test)
+
+
+CIFAR10 = Edition(
+    name="cifar10",
+    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    classes=tuple("airplane automobile bird cat deer dog frog horse ship truck".split()),
+    training=tuple(f"data_batch_{number}" for number in range(1, 6)),
+    test="test_batch",
+    label_bytes=1,
+    label_key=b"labels",
+    places=(
+        "cifar-10-batches-bin",
+        "cifar-10-binary.tar.gz",
+        "cifar-10-batches-py",
+        "cifar-10-python.tar.gz",
+        "cifar10-jpg.zip",
+        "cifar10-jpg",
+    ),
+)
+CIFAR100 = Edition(
+    name="cifar100",
+    url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+    sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+    classes=tuple(
+        "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus "
+        "butterfly camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach "
+        "couch crab crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster "
+        "house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree "
+        "motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear "
+        "pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket "
+        "rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar "
+        "sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip "
+        "turtle wardrobe whale willow_tree wolf woman worm".split()
+    ),
+    training=("train",),
+    test="test",
+    label_bytes=2,
+    label_key=b"fine_labels",
+    places=(
+        "cifar-100-binary",
+        "cifar-100-binary.tar.gz",
+        "cifar-100-python",
+        "cifar-100-python.tar.gz",
+        "cifar100-jpg.zip",
+        "cifar100-jpg",
+    ),
+)
+EDITIONS = {edition.name: edition for edition in (CIFAR10, CIFAR100)}
+
+
+def find(place: Path, edition: Edition = CIFAR10) -> Path | None:
+    """The archive or folder at or in ``place``, in a sub-folder of the data set's name too."""
     if place.is_file():
         return place
-    for base in (place, place / "cifar10"):
-        if (base / "data_batch_1.bin").is_file() or (base / "data_batch_1").is_file():
+    for base in (place, place / edition.name):
+        if _is_official(base, edition) or (base / "train" / edition.classes[0]).is_dir():
             return base
-        if (base / "train" / CLASSES[0]).is_dir():
-            return base
-        for name in _PLACES:
+        for name in edition.places:
             if (base / name).exists():
                 return base / name
     return None
 
 
-def fetch(progress: Progress) -> Path:
+def _is_official(folder: Path, edition: Edition) -> bool:
+    first = edition.training[0]
+    return (folder / f"{first}.bin").is_file() or (folder / first).is_file()
+
+
+def fetch(progress: Progress, edition: Edition = CIFAR10) -> Path:
     """Download the official binary archive into the cache and give its path."""
-    target = cache_path("cifar10", "cifar-10-binary.tar.gz")
-    return download([URL], target, SHA256, progress=progress)
+    target = cache_path(edition.name, Path(edition.url).name)
+    return download([edition.url], target, edition.sha256, progress=progress)
 
 
-def load(path: Path, *, name: str, validation: float, seed: int, progress: Progress) -> DataSplits:
-    """Read any of the known forms of CIFAR-10.
+def load(
+    path: Path,
+    *,
+    name: str,
+    validation: float,
+    seed: int,
+    progress: Progress,
+    edition: Edition = CIFAR10,
+) -> DataSplits:
+    """Read any of the known forms.
 
     Raises:
         DataError: a file is missing, corrupt, truncated, or holds something else.
     """
-    is_official = path.name.endswith((".tar.gz", ".tgz")) or (
-        (path / "data_batch_1.bin").is_file() or (path / "data_batch_1").is_file()
-    )
-    if not is_official:
+    packed = path.name.endswith((".tar.gz", ".tgz"))
+    if not packed and not _is_official(path, edition):
         decoding = folders.Decoding(size=(32, 32), grey=False)
         splits = folders.load(
             path,
@@ -90,26 +154,28 @@ def load(path: Path, *, name: str, validation: float, seed: int, progress: Progr
             seed=seed,
             progress=progress,
         )
-        if splits.classes != CLASSES:
-            raise DataError(f"holds the classes {splits.classes}, not CIFAR-10's", where=str(path))
+        if splits.classes != edition.classes:
+            raise DataError(
+                f"holds the classes {splits.classes}, not those of {name}", where=str(path)
+            )
         return splits
-    contents = _read_folder(path) if path.is_dir() else _read_tar(path, progress)
-    parts = [_parse(contents, batch, path) for batch in BATCHES]
+    read = _read_folder(path, edition) if path.is_dir() else _read_tar(path, edition, progress)
+    parts = [_parse(read, batch, path, edition) for batch in edition.batches]
     training = Labelled(
         np.concatenate([images for images, _ in parts[:-1]]),
         np.concatenate([labels for _, labels in parts[:-1]]),
     )
-    shared = Labels(name, CLASSES, SCALE, str(path))
+    shared = Labels(name, edition.classes, SCALE, str(path))
     return split_two(training, Labelled(*parts[-1]), shared, validation=validation, seed=seed)
 
 
-def _read_folder(path: Path) -> dict[str, bytes]:
-    wanted = {f"{batch}{suffix}" for batch in BATCHES for suffix in (".bin", "")}
+def _read_folder(path: Path, edition: Edition) -> dict[str, bytes]:
+    wanted = {f"{batch}{suffix}" for batch in edition.batches for suffix in (".bin", "")}
     return {name: read_bytes(path / name) for name in wanted if (path / name).is_file()}
 
 
-def _read_tar(path: Path, progress: Progress) -> dict[str, bytes]:
-    wanted = {f"{batch}{suffix}" for batch in BATCHES for suffix in (".bin", "")}
+def _read_tar(path: Path, edition: Edition, progress: Progress) -> dict[str, bytes]:
+    wanted = {f"{batch}{suffix}" for batch in edition.batches for suffix in (".bin", "")}
     contents: dict[str, bytes] = {}
     try:
         with tarfile.open(path, "r:gz") as archive:
@@ -118,7 +184,7 @@ def _read_tar(path: Path, progress: Progress) -> dict[str, bytes]:
                 handle = archive.extractfile(member) if name in wanted else None
                 if handle is not None:
                     contents[name] = handle.read()
-                    progress(f"unpacking {path.name}", len(contents), len(BATCHES))
+                    progress(f"unpacking {path.name}", len(contents), len(edition.batches))
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise DataError(
             f"is no whole .tar.gz archive: {error}",
@@ -128,22 +194,23 @@ def _read_tar(path: Path, progress: Progress) -> dict[str, bytes]:
     return contents
 
 
-def _parse(contents: dict[str, bytes], batch: str, path: Path) -> _Arrays:
+def _parse(contents: dict[str, bytes], batch: str, path: Path, edition: Edition) -> _Arrays:
     where = f"{path}:{batch}"
     if f"{batch}.bin" in contents:
-        return parse_binary(contents[f"{batch}.bin"], where)
+        return parse_binary(contents[f"{batch}.bin"], where, edition)
     if batch in contents:
-        return parse_python(contents[batch], where)
+        return parse_python(contents[batch], where, edition)
     raise DataError(
         "is missing",
         where=where,
-        hint=f"expected {', '.join(BATCHES)} of the official archive; fetch it again",
+        hint=f"expected {', '.join(edition.batches)} of the official archive; fetch it again",
     )
 
 
-def parse_binary(content: bytes, where: str) -> _Arrays:
-    """Records of one label byte and 3072 pixel bytes (red, green, blue planes)."""
-    record = 1 + _PIXELS
+def parse_binary(content: bytes, where: str, edition: Edition = CIFAR10) -> _Arrays:
+    """Records of one or two label bytes and 3072 pixel bytes (red, green, blue planes)."""
+    front = edition.label_bytes
+    record = front + _PIXELS
     if not content or len(content) % record:
         raise DataError(
             f"has {len(content)} bytes, not a multiple of {record}",
@@ -151,14 +218,14 @@ def parse_binary(content: bytes, where: str) -> _Arrays:
             hint="the file is corrupt or cut short; fetch it again",
         )
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, record)
-    return _images(records[:, 1:], records[:, 0].astype(np.int64), where)
+    return _images(records[:, front:], records[:, front - 1].astype(np.int64), where, edition)
 
 
-def parse_python(content: bytes, where: str) -> _Arrays:
+def parse_python(content: bytes, where: str, edition: Edition = CIFAR10) -> _Arrays:
     """A batch of the Python archive, read as a list of opcodes: nothing in it is executed.
 
     Its pickle (protocol 2, written by Python 2) holds the pixels as the one long string and the
-    labels as the integers that follow the key ``labels``.
+    labels as the integers that follow the key of the edition.
     """
     pixels, labels, in_labels = b"", [], False
     filler = {"MARK", "APPENDS", "EMPTY_LIST", "BINPUT", "LONG_BINPUT"}
@@ -167,14 +234,14 @@ def parse_python(content: bytes, where: str) -> _Arrays:
             if isinstance(argument, str | bytes):
                 raw = argument.encode("latin-1") if isinstance(argument, str) else argument
                 pixels = max(pixels, raw, key=len)
-                in_labels = raw == b"labels"
+                in_labels = raw == edition.label_key
             elif in_labels and opcode.name in {"BININT1", "BININT"}:
                 labels.append(argument)
             elif opcode.name not in filler:
                 in_labels = False
     except (ValueError, UnicodeError) as error:
         raise DataError(
-            f"is no CIFAR-10 batch: {error}",
+            f"is no batch of {edition.name}: {error}",
             where=where,
             hint="the file is corrupt or cut short; fetch it again",
         ) from error
@@ -185,11 +252,14 @@ def parse_python(content: bytes, where: str) -> _Arrays:
             hint=f"expected {_PIXELS} bytes an image; fetch the archive again",
         )
     rows = np.frombuffer(pixels, dtype=np.uint8).reshape(-1, _PIXELS)
-    return _images(rows, np.asarray(labels, dtype=np.int64), where)
+    return _images(rows, np.asarray(labels, dtype=np.int64), where, edition)
 
 
-def _images(rows: NDArray[np.uint8], labels: NDArray[np.int64], where: str) -> _Arrays:
-    if int(labels.max()) >= len(CLASSES):
-        raise DataError(f"label {labels.max()} is not among the ten classes", where=where)
+def _images(
+    rows: NDArray[np.uint8], labels: NDArray[np.int64], where: str, edition: Edition
+) -> _Arrays:
+    count = len(edition.classes)
+    if int(labels.max()) >= count:
+        raise DataError(f"label {labels.max()} is not among the {count} classes", where=where)
     images = rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), labels

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def load_dataset(
 ) -> DataSplits:
     """Load a data set and cut it into training, validation and test images.
 
-    MNIST and CIFAR-10 are looked for in ``data_dir``, else at ``spec.path``, else in the folder
+    MNIST and the CIFARs are looked for in ``data_dir``, else at ``spec.path``, else in the folder
     named by the environment variable BITWRIGHT_DATA; not found there, they are downloaded once
     into the user's cache, checked by SHA-256.
 
@@ -60,10 +61,17 @@ def _load(
         case "mnist":
             folder = _locate("mnist", place, mnist.find) or mnist.fetch(progress)
             return mnist.load(folder, name="mnist", validation=wanted.validation, seed=seed)
-        case "cifar10":
-            path = _locate("cifar10", place, cifar.find) or cifar.fetch(progress)
-            share = wanted.validation
-            return cifar.load(path, name="cifar10", validation=share, seed=seed, progress=progress)
+        case "cifar10" | "cifar100":
+            edition = cifar.EDITIONS[wanted.name]
+            found = _locate(wanted.name, place, partial(cifar.find, edition=edition))
+            return cifar.load(
+                found or cifar.fetch(progress, edition),
+                name=wanted.name,
+                validation=wanted.validation,
+                seed=seed,
+                progress=progress,
+                edition=edition,
+            )
         case "folder":
             return _load_folder(wanted, data_dir, seed, progress)
     known = ", ".join(info.name for info in DATASETS)

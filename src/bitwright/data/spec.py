@@ -58,6 +58,11 @@ DATASETS = (
         "60 000 images of ten kinds, 32 x 32 colour",
         "official archive or class folders, or downloaded (170 MB)",
     ),
+    DatasetInfo(
+        "cifar100",
+        "60 000 images of a hundred kinds, 32 x 32 colour",
+        "official archive or class folders, or downloaded (169 MB)",
+    ),
     DatasetInfo("folder", "your own images", "a folder or zip file of class folders"),
 )
 
