@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from bitwright.errors import RecipeError, RunError
 from bitwright.explore import Job, JobResult, run_jobs
-from bitwright.formats import parse_format
+from bitwright.lab.changes import with_bits, with_seed
 from bitwright.lab.measuring import Outcome, share_of
 from bitwright.lab.page import Section, write_report
 from bitwright.lab.plot import Point, Scatter
 from bitwright.lab.study_jobs import ARMS, BASELINE, PTQ, RIGHT, SS_EQUAL
 from bitwright.lab.table import Column, Kind, Measured, Table, Value
-from bitwright.recipe import Recipe, recipe_from_dict
+from bitwright.recipe import Recipe
 from bitwright.run import Progress, no_progress
 from bitwright.steps.baseline import cpu_name
 from bitwright.steps.fingerprint import code_version
@@ -150,47 +150,16 @@ def _check(request: StudyRequest) -> None:
         with_bits(request.recipe, bits)
 
 
-def with_bits(recipe: Recipe, bits: int) -> Recipe:
-    """A recipe with other widths of weights and activations; signs, scales and rules stay.
-
-    Weights of one bit are ``bipolar`` (-1 and +1), whose scale is the mean magnitude unless it is
-    learned. Rules for single layers stay as they are.
-
-    Raises:
-        RecipeError: the recipe keeps one of them float, or the widths contradict its rules.
-    """
-    fields = recipe.resolved()
-    quant = dict(fields["quant"])
-    for role, signed in (("weight", True), ("activation", False)):
-        given = quant.get(role, {"format": "int4" if signed else "uint4"})
-        section = {"format": given} if isinstance(given, str) else dict(given or {})
-        if not section.get("format"):
-            raise RecipeError(
-                f"{role}s have no format whose bits could change",
-                where=f"quant.{role}",
-                hint="give it a format, or leave --bits out",
-            )
-        is_signed = parse_format(str(section["format"])).min_level < 0
-        if bits == 1 and is_signed:
-            section["format"] = "bipolar"
-            if section.get("scale") not in (None, "learned", "mean"):
-                section["scale"] = "mean"
-        else:
-            section["format"] = f"{'int' if is_signed else 'uint'}{bits}"
-        quant[role] = section
-    return recipe_from_dict({**fields, "quant": quant}, recipe.base_dir)
-
-
 def _float_job(request: StudyRequest, seed: int) -> Job:
     """Never found done: the run directory inside knows by itself what is fresh."""
     folder = request.out / f"seed-{seed}" / "float"
-    arguments = _arguments(_seeded(request.recipe, seed))
+    arguments = _arguments(with_seed(request.recipe, seed))
     call = f"{_JOBS}:train_float"
     return Job(f"seed {seed}, float", call, arguments, folder, version=uuid.uuid4().hex)
 
 
 def _arms_job(request: StudyRequest, bits: int | None, seed: int, version: str) -> Job:
-    recipe = _seeded(request.recipe, seed)
+    recipe = with_seed(request.recipe, seed)
     name = "own" if bits is None else f"w{bits}a{bits}"
     arguments = {
         **_arguments(recipe if bits is None else with_bits(recipe, bits)),
@@ -204,22 +173,6 @@ def _arms_job(request: StudyRequest, bits: int | None, seed: int, version: str) 
 
 def _arguments(recipe: Recipe) -> dict[str, Any]:
     return {"recipe": recipe.resolved(), "base_dir": str(recipe.base_dir.resolve())}
-
-
-def _seeded(recipe: Recipe, seed: int) -> Recipe:
-    """The recipe with another seed everywhere; a teacher of given weights stays the same."""
-    fields = recipe.resolved()
-    offset = seed - recipe.seed
-    train = dict(fields["train"])
-    train["float"] = _moved(train["float"], offset)
-    train["quantized"] = {name: _moved(part, offset) for name, part in train["quantized"].items()}
-    teachers = [{**entry, "train": _moved(entry["train"], offset)} for entry in fields["teacher"]]
-    changed = {**fields, "seed": seed, "train": train, "teacher": teachers}
-    return recipe_from_dict(changed, recipe.base_dir)
-
-
-def _moved(section: dict[str, Any] | None, offset: int) -> dict[str, Any] | None:
-    return None if section is None else {**section, "seed": section["seed"] + offset}
 
 
 def _named(progress: Progress, what: str) -> Progress:
