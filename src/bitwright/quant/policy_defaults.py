@@ -197,7 +197,7 @@ def _check(spec: QuantSpec, role: Role, where: str) -> None:
         )
     if spec.zero_point and spec.overflow is not Overflow.SAT:
         raise RecipeError(
-            f"an operand with a zero point saturates, overflow {spec.overflow.value!r} is for others",
+            f"an operand with a zero point saturates, it has no {spec.overflow.value!r}",
             where=f"{where}.overflow",
             hint="leave overflow out, or zero_point: false",
         )
