@@ -148,8 +148,12 @@ class FeatureMatching(nn.Module):
             self.close()
             raise
 
-    def loss(self) -> Tensor:
-        """Weighted sum over the pairs, on the batch that both networks saw last."""
+    def loss(self, everywhere: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Weighted sum over the pairs, on the batch that both networks saw last.
+
+        Args:
+            everywhere: mean of a number over all processes that hold a part of the batch.
+        """
         mine, theirs = self._sides
         parts = []
         for pair, regressor in zip(self.pairs, self.regressors, strict=True):
@@ -158,7 +162,9 @@ class FeatureMatching(nn.Module):
             if pair.kind == "attention":
                 parts.append(pair.weight * attention_loss(found, wanted))
             else:
-                parts.append(pair.weight * relative_error(regressor(found), wanted))
+                power = wanted.square().mean()
+                power = power if everywhere is None else everywhere(power)
+                parts.append(pair.weight * relative_error(regressor(found), wanted, power))
         return torch.stack(parts).sum()
 
     def close(self) -> None:

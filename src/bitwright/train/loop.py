@@ -223,7 +223,9 @@ def _step(run: Run, reals: Tensor, labels: Tensor, chosen: Tensor) -> tuple[Tens
     losses = []
     for learner, own, goal in zip(run.learners, scores, wanted, strict=True):
         loss = objective(own, labels, goal, learner.config)
-        losses.append(loss if learner.matching is None else loss + learner.matching.loss())
+        if learner.matching is not None:
+            loss = loss + learner.matching.loss(run.fabric.all_reduce)  # the mean
+        losses.append(loss)
     for learner, loss in zip(run.learners, losses, strict=True):
         run.fabric.backward(loss)
         gather_gradients(run.fabric, learner.matching)

@@ -47,10 +47,10 @@ def absolute_error(found: Tensor, wanted: Tensor) -> Tensor:
     return functional.l1_loss(found, wanted)
 
 
-def relative_error(found: Tensor, wanted: Tensor) -> Tensor:
-    """Mean squared error as a share of the mean square wanted."""
-    power = wanted.square().mean().clamp(min=torch.finfo(wanted.dtype).tiny)
-    return (found - wanted).square().mean() / power
+def relative_error(found: Tensor, wanted: Tensor, power: Tensor | None = None) -> Tensor:
+    """Mean squared error as a share of the mean square wanted, or of another ``power``."""
+    power = wanted.square().mean() if power is None else power
+    return (found - wanted).square().mean() / power.clamp(min=torch.finfo(wanted.dtype).tiny)
 
 
 _ON_PROBABILITIES = {

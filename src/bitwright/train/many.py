@@ -54,20 +54,36 @@ def train_on_many(job: Job, train: Train, on_progress: OnProgress | None) -> int
     path = job.folder / CHECKPOINT
     done = job.resume and path.is_file()
     before = int(load_checkpoint(path, fields=("epoch",))["epoch"]) if done else 0
+    if before >= job.config.epochs:
+        return before
     queue = mp.get_context("spawn").SimpleQueue()
     raised: list[BitwrightError] = []
     try:
         with _listening(queue, raised, on_progress), _own_port():
-            fabric.launch(_work, train, _portable(job), queue)
+            fabric.launch(_work, train, _Parcel(job), queue)
     except ProcessException as error:
         raise _reason(raised, error) from error
     return before
 
 
-def _work(fabric: Fabric, train: Train, job: Job, queue: Any) -> None:
+class _Parcel:
+    """A job on its way to another process.
+
+    Networks arrive there in memory that all processes share, so each takes a copy.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = _with_networks(job, _plain_graphs)
+
+    def open(self) -> Job:
+        """The job, with networks of its own."""
+        return _with_networks(self._job, copy.deepcopy)
+
+
+def _work(fabric: Fabric, train: Train, parcel: _Parcel, queue: Any) -> None:
     """What each process does."""
     try:
-        train(fabric, job, queue.put if fabric.is_global_zero else None)
+        train(fabric, parcel.open(), queue.put if fabric.is_global_zero else None)
     except BitwrightError as error:
         queue.put((type(error).__name__, error.message, error.where, error.hint))
         raise
@@ -109,17 +125,10 @@ def _own_port() -> Iterator[None]:
             os.environ[_PORT] = before
 
 
-def _portable(job: Job) -> Job:
-    """The job with networks that survive the way to another process."""
-    names = ("model", "teacher", "peer")
-    parts = {name: getattr(job, name) for name in names}
-    return replace(
-        job,
-        **{
-            name: _plain_graphs(part) if isinstance(part, nn.Module) else part
-            for name, part in parts.items()
-        },
-    )
+def _with_networks(job: Job, change: Callable[[nn.Module], nn.Module]) -> Job:
+    parts = {name: getattr(job, name) for name in ("model", "teacher", "peer")}
+    changed = {n: change(part) for n, part in parts.items() if isinstance(part, nn.Module)}
+    return replace(job, **changed)
 
 
 def _plain_graphs(model: nn.Module) -> nn.Module:

@@ -131,7 +131,9 @@ def make_fabric(config: TrainConfig, folder: Path, *, gather: bool = False) -> F
     # Ranges of some layers may not take part in every loss, which DDP wants to be told.
     many = DDPStrategy(start_method="spawn", find_unused_parameters=True)
     try:
-        fabric = Fabric(
+        if config.precision == "16" and not gather:
+            _needs_gpu(Fabric(accelerator=device, devices=1).device)
+        return Fabric(
             accelerator=device,
             devices=devices,
             strategy=many if devices > 1 else "auto",
@@ -144,13 +146,15 @@ def make_fabric(config: TrainConfig, folder: Path, *, gather: bool = False) -> F
             where="device",
             hint="use 'cpu' or 'auto'" + (", or fewer devices" if devices > 1 else ""),
         ) from error
-    if config.precision == "16" and fabric.device.type == "cpu" and not gather:
+
+
+def _needs_gpu(device: torch.device) -> None:
+    if device.type == "cpu":
         raise RecipeError(
             "precision 16 needs a GPU",
             where="precision",
             hint="use bf16, which a CPU computes too, or 32",
         )
-    return fabric
 
 
 def start(fabric: Fabric, job: Job, on_progress: OnProgress | None) -> Run:
