@@ -18,7 +18,7 @@ def with_bits(recipe: Recipe, bits: int) -> Recipe:
     """A recipe with other widths of weights and activations; signs, scales and rules stay.
 
     Signed operands of one bit are ``bipolar`` (-1 and +1), whose scale is the mean magnitude
-    unless it is learned. Rules for single layers stay as they are.
+    unless it is learned; those with ``zero_point: true`` are ``int1``. Rules for single layers stay as they are.
 
     Raises:
         RecipeError: the recipe keeps one of them float, or the widths contradict its rules.
@@ -37,7 +37,7 @@ def with_bits(recipe: Recipe, bits: int) -> Recipe:
                 hint="give it a format, or leave the bits out",
             )
         is_signed = parse_format(str(section["format"])).min_level < 0
-        if bits == 1 and is_signed:
+        if bits == 1 and is_signed and not section.get("zero_point"):
             section["format"] = "bipolar"
             if section.get("scale") not in (None, "learned", "mean"):
                 section["scale"] = "mean"
