@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from bitwright.explore import cluster
 from bitwright.errors import RecipeError, ToolError
-from bitwright.explore import Job, run_jobs
+from bitwright.explore import Job, cluster, run_jobs
 from bitwright.explore.process import Limits
 from bitwright.explore.ray_task import Place, answer_of, request_of, run_task
 

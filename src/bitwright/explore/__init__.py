@@ -2,6 +2,15 @@
 """Many independent jobs, on processes of this machine or on a Ray cluster; none is lost."""
 
 from bitwright.explore.job import JOB_FILES, Job, JobFailure, JobResult
-from bitwright.explore.runner import OnResult, Progress, run_jobs
+from bitwright.explore.runner import OnResult, Progress, check_options, run_jobs
 
-__all__ = ["JOB_FILES", "Job", "JobFailure", "JobResult", "OnResult", "Progress", "run_jobs"]
+__all__ = [
+    "JOB_FILES",
+    "Job",
+    "JobFailure",
+    "JobResult",
+    "OnResult",
+    "Progress",
+    "check_options",
+    "run_jobs",
+]

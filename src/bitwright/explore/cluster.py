@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -157,10 +158,7 @@ def _marked(jobs: Sequence[Job]) -> Iterator[Place]:
 @contextmanager
 def _connected(address: str, wish: Wish) -> Iterator[Any]:
     """Ray, connected; a cluster that was started here ends here."""
-    if find_spec("ray") is None:
-        raise ToolError(
-            "is not installed", where="Ray", hint="pip install 'bitwright[ray]', or leave out --ray"
-        )
+    _check_installed()
     settings = _SETTINGS | (_PASSWORD if address == LOCAL else {})
     for name, value in settings.items():
         os.environ.setdefault(name, value)
@@ -190,12 +188,33 @@ def _connected(address: str, wish: Wish) -> Iterator[Any]:
         ray.shutdown()
 
 
+def check_cluster(address: str) -> None:
+    """Whether jobs can be sent there; a cluster of this machine is not started for that.
+
+    Raises:
+        RecipeError: no address.
+        ToolError: Ray is not installed, or no cluster answers.
+    """
+    _check_installed()
+    connected = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    if address != LOCAL and not connected:
+        _check_answers(address)
+
+
+def _check_installed() -> None:
+    if find_spec("ray") is None:
+        raise ToolError(
+            "is not installed", where="Ray", hint="pip install 'bitwright[ray]', or leave out --ray"
+        )
+
+
 def _check_same(ray: Any, address: str) -> None:
     have = ray.get_runtime_context().gcs_address
     if address not in (LOCAL, "auto", have):
         raise ToolError(f"this process is connected to {have}", where=f"--ray {address}")
 
 
+@cache  # an answer; errors are not kept
 def _check_answers(address: str) -> None:
     """Ray itself waits for minutes, or ends the process, where no cluster answers: first ask.
 

@@ -13,7 +13,6 @@ from math import inf
 from pathlib import Path
 
 import bitwright
-from bitwright.errors import BitwrightError
 from bitwright.explore.job import LOG, TERMINATED, Job, JobFailure, JobResult, result_of
 from bitwright.tools.process import Completed, run_process
 
@@ -39,8 +38,8 @@ class Stopped(BaseException):
     """The caller wants no more; no error, and not to be caught as one."""
 
 
-class _TimeUp(BitwrightError):
-    """A job's time is up."""
+class _TimeUp(Exception):
+    """A job's time is up; never leaves this module."""
 
 
 def run_job(job: Job, limits: Limits, stop: Callable[[], bool] = lambda: False) -> JobResult:
@@ -68,7 +67,7 @@ def run_job(job: Job, limits: Limits, stop: Callable[[], bool] = lambda: False) 
                 tick=_tick(limits, stop),
             )
         except _TimeUp as error:
-            return _failed(job, limits, JobFailure("TimeUp", error.message), number, start)
+            return _failed(job, limits, JobFailure("TimeUp", str(error)), number, start)
         found = job.finished()
         if found is not None:
             return replace(

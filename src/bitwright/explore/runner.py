@@ -53,7 +53,8 @@ def run_jobs(
         ToolError: Ray is not installed, or no cluster answers.
         KeyboardInterrupt: passed on when all processes have ended.
     """
-    _check(jobs, workers, threads, timeout_s, retries)
+    check_options(workers=workers, threads=threads, timeout_s=timeout_s, retries=retries)
+    _check_names(jobs)
     results: dict[str, JobResult] = {}
 
     def take(result: JobResult) -> None:
@@ -86,20 +87,34 @@ def run_jobs(
     return tuple(results[job.name] for job in jobs)
 
 
-def _check(
-    jobs: Sequence[Job],
-    workers: int | None,
-    threads: int | None,
-    timeout_s: float | None,
-    retries: int,
+def check_options(
+    *,
+    workers: int | None = None,
+    threads: int | None = None,
+    timeout_s: float | None = None,
+    retries: int = 2,
+    ray: str | None = None,
 ) -> None:
+    """Whether `run_jobs` would take these, before anything is done.
+
+    Raises:
+        RecipeError: numbers out of range.
+        ToolError: Ray is not installed, or no cluster answers.
+    """
     for name, value, least in (("workers", workers, 1), ("threads", threads, 1)):
         if value is not None and value < least:
             raise RecipeError(f"at least {least}, found {value}", where=name)
     if retries < 0:
         raise RecipeError(f"at least 0, found {retries}", where="retries")
     if timeout_s is not None and not timeout_s > 0:
-        raise RecipeError(f"more than 0 s, found {timeout_s}", where="timeout")
+        raise RecipeError(f"more than 0 s, found {timeout_s:g}", where="timeout")
+    if ray is not None:
+        from bitwright.explore.cluster import check_cluster
+
+        check_cluster(ray)
+
+
+def _check_names(jobs: Sequence[Job]) -> None:
     for what, values in (
         ("name", [job.name for job in jobs]),
         ("folder", [str(job.folder) for job in jobs]),

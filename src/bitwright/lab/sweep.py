@@ -27,7 +27,7 @@ from bitwright import __version__
 from bitwright.api import Pipeline
 from bitwright.data import DataSplits
 from bitwright.errors import BitwrightError, RecipeError, RunError
-from bitwright.explore import Job, JobResult, OnResult, run_jobs
+from bitwright.explore import Job, JobResult, OnResult, check_options, run_jobs
 from bitwright.explore.job import RESULT
 from bitwright.files import atomic_write, exclusive
 from bitwright.lab.page import write_report
@@ -116,6 +116,13 @@ def run_sweep(
     """
     if request.until not in STEP_NAMES:
         raise RecipeError(f"no step is called {request.until!r}", hint=", ".join(STEP_NAMES))
+    check_options(
+        workers=request.workers,
+        threads=request.threads,
+        timeout_s=request.timeout_s,
+        retries=request.retries,
+        ray=request.ray,
+    )
     check_folder(request.out, request.name)
     with _held(request.out):
         jobs = _jobs(request, progress)

@@ -10,7 +10,8 @@ import difflib
 import itertools
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -215,16 +216,25 @@ def _check_key(key: str) -> None:
 
 
 def _recipe(document: Document, base_dir: Path, settings: Sequence[tuple[str, Any]]) -> Recipe:
-    for key, value in settings:
-        if key not in SHORTHANDS:
-            document = document.assign(tuple(key.split(".")), value, OPTION)
-    recipe = recipe_from_document(document, base_dir)
+    fields = [(key, value) for key, value in settings if key not in SHORTHANDS]
+    for key, value in fields:
+        document = document.assign(tuple(key.split(".")), value, OPTION)
+    with _naming(fields):
+        recipe = recipe_from_document(document, base_dir)
     for key, value in settings:
         if key in SHORTHANDS:
-            try:
+            with _naming([(key, value)]):
                 recipe = SHORTHANDS[key](recipe, value)
-            except BitwrightError as error:
-                where = f"{OPTION} {key}={shown(value)}"
-                where += f": {error.where}" if error.where not in (None, key) else ""
-                raise RecipeError(error.message, where=where, hint=error.hint) from error
     return recipe
+
+
+@contextmanager
+def _naming(settings: Sequence[tuple[str, Any]]) -> Iterator[None]:
+    """Errors say by which values they come."""
+    try:
+        yield
+    except BitwrightError as error:
+        given = " ".join(f"{key}={shown(value)}" for key, value in settings)
+        known = (None, given.partition("=")[0])
+        where = f"{OPTION} {given}" + ("" if error.where in known else f": {error.where}")
+        raise RecipeError(error.message, where=where, hint=error.hint) from error
