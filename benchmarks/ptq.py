@@ -6,20 +6,22 @@
 Trains the float models into RUNS if they are not there (``ptq_float.py``), quantizes them with the
 same calibration images, and measures every result on the whole test set: ours as the frozen integer
 model, Brevitas' as its own simulation, ONNX Runtime's as it runs. PYTHON is the interpreter of an
-environment with ``brevitas`` (and ``tqdm``); without it its rows are left out. Writes
-``docs/results/ptq.json`` and ``ptq.md``. What is measured is kept in RUNS, tool by tool: a run that
-was stopped goes on, and a new measurement needs new files there.
+environment with ``brevitas`` (and ``tqdm``); without it its rows stay as the page has them, if the
+float network is the same. Writes ``docs/results/ptq.json`` and ``ptq.md``. What is measured is kept
+in RUNS, tool by tool, under a hash of all that it depends on (code, recipe, float weights, images,
+versions of the peers): a run that was stopped goes on, and what has changed is measured again.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.metadata
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,18 +32,22 @@ from ptq_float import WEIGHTS, float_model, splits_of
 from ptq_onnxruntime import measure as measure_onnxruntime
 from torch import nn
 
-from bitwright.data import DataSplits
+from bitwright.data import DataSplits, digest_of
+from bitwright.files import atomic_write, sha256_file
 from bitwright.lower.from_torch import lower
 from bitwright.quant import Policy, apply
 from bitwright.quant.ptq import AdaRound, post_training_quantize
-from bitwright.recipe import find_recipe, load_recipe
+from bitwright.recipe import Recipe, find_recipe, load_recipe
 from bitwright.steps.baseline import cpu_name
+from bitwright.steps.fingerprint import code_version
 from bitwright.train import evaluate
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 IMAGES = 512
 CASES = {"mnist": "mnist-cnn-w4a4", "cifar": "cifar-cnn-ptq-w4a4"}
+#: Of our package, what our rows depend on.
+_CODE = ("formats", "quant", "models", "train/evaluation.py")
 _PEER_SECONDS = 3 * 3600
 
 
@@ -122,15 +128,44 @@ def brevitas_rows(
     return json.loads(out.read_text(encoding="utf-8"))
 
 
-def _kept(path: Path, measure: Callable[[], Any]) -> Any:
-    """What an interrupted run has measured already, or else a new measurement."""
-    if not path.exists():
-        path.write_text(json.dumps(measure(), indent=1) + "\n", encoding="utf-8")
-    return json.loads(path.read_text(encoding="utf-8"))
+def _kept(path: Path, depends_on: Iterable[str], measure: Callable[[], Any]) -> Any:
+    """What an interrupted run has measured already with the same code and data, or else anew."""
+    key = hashlib.sha256("\n".join(depends_on).encode()).hexdigest()
+    if path.exists():
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(kept, dict) and kept.get("key") == key:
+            return kept["measured"]
+        print(f"{path}: measured with other code or data: again", flush=True)
+    measured = measure()
+    atomic_write(path, json.dumps({"key": key, "measured": measured}, indent=1) + "\n")
+    return measured
 
 
-def measured(case: str, options: argparse.Namespace) -> dict[str, Any]:
-    """All rows of one network."""
+def _basis(recipe: Recipe, splits: DataSplits, folder: Path) -> tuple[str, ...]:
+    """What every tool's figures depend on: the float network and the images."""
+    images = digest_of(splits.train, splits.test)
+    return sha256_file(folder / WEIGHTS), recipe.model.model_dump_json(), str(IMAGES), images
+
+
+def _version_of(python: Path, package: str) -> str:
+    """Of a package in another environment."""
+    code = f"import importlib.metadata as m; print(m.version({package!r}))"
+    done = subprocess.run(
+        [str(python), "-c", code], check=True, capture_output=True, text=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
+def _script(name: str) -> str:
+    return sha256_file(Path(__file__).with_name(name))
+
+
+def measured(case: str, options: argparse.Namespace, earlier: dict[str, Any]) -> dict[str, Any]:
+    """All rows of one network.
+
+    Args:
+        earlier: what the page has of it.
+    """
     recipe = load_recipe(find_recipe(CASES[case]))
     folder = options.runs / recipe.name
     if not (folder / WEIGHTS).exists():
@@ -141,17 +176,26 @@ def measured(case: str, options: argparse.Namespace) -> dict[str, Any]:
     model = float_model(recipe, splits, folder)
     result: dict[str, Any] = {"float": evaluate(model, splits.test).accuracy}
     print(case, "float", result["float"], flush=True)
-    result["ours"] = _kept(folder / "ours.json", lambda: our_rows(model, splits))
+    basis = _basis(recipe, splits, folder)
+    result["ours"] = _kept(
+        folder / "ours.json",
+        (*basis, code_version(*_CODE), repr([(r, r.policy) for r in ROWS]), torch.__version__),
+        lambda: our_rows(model, splits),
+    )
     images = splits.train.take(range(IMAGES)).reals()
     result["onnxruntime"] = _kept(
         folder / "onnxruntime.json",
+        (*basis, _script("ptq_onnxruntime.py"), importlib.metadata.version("onnxruntime")),
         lambda: measure_onnxruntime(model, images, splits.test, folder),
     )
     if options.peers is not None:
         result["brevitas"] = _kept(
             folder / "brevitas.json",
+            (*basis, _script("ptq_brevitas.py"), _version_of(options.peers, "brevitas")),
             lambda: brevitas_rows(options.peers, model, splits, folder),
         )
+    elif earlier.get("float") == result["float"] and "brevitas" in earlier:
+        result["brevitas"] = earlier["brevitas"]
     result["test_images"] = len(splits.test)
     return result
 
@@ -206,7 +250,7 @@ def main() -> None:
     page = RESULTS / "ptq.json"
     results = json.loads(page.read_text(encoding="utf-8")) if page.exists() else {"cases": {}}
     for case in CASES if options.only is None else (options.only,):
-        results["cases"][case] = measured(case, options)
+        results["cases"][case] = measured(case, options, results["cases"].get(case, {}))
     peers = [found["brevitas"] for found in results["cases"].values() if "brevitas" in found]
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "onnxruntime")]
     versions += [f"brevitas {p['version']} on torch {p['torch']}" for p in peers[:1]]
