@@ -92,18 +92,33 @@ def test_a_packed_model_computes_the_same(tmp_path: Path, kind: str) -> None:
     assert (again.codes, again.tables) == (report.codes, report.tables)
 
 
-@pytest.mark.parametrize("kind", ["int4-max", "e4m3", "po2", "cb16", "cb16-group", "mxfp4"])
-def test_the_file_has_the_size_that_is_counted(tmp_path: Path, kind: str) -> None:
-    """Codes, tables, scales and exponents of weights, each part rounded up to whole bytes."""
-    rules = policy(WEIGHTS[kind])
-    model = trained(1, rules)
+@pytest.mark.parametrize("bias", [None, "e5m7", "dfp16"])
+@pytest.mark.parametrize("kind", [*WEIGHTS, "e5m7", "e5m12"])
+def test_the_file_has_the_size_that_is_counted(tmp_path: Path, kind: str, bias: str | None) -> None:
+    """To the bit: what is not counted are the header, filled-up bytes, and activations."""
+    model = trained(1, policy(WEIGHTS.get(kind, kind), bias))
     report = save_packed(tmp_path / "m.bwq", model)
     size = model_size(model, sample_shape=(3, 6, 6))
-    weights = [entry for entry in size.entries if entry.role == "weight"]
-    assert report.codes == sum(packed_size(entry.count, entry.bits) for entry in weights)
+    assert report.parameter_bits == size.parameter_bits
+    coded = [e for e in size.entries if e.role == "weight" or (e.role == "bias" and bias)]
+    if max(entry.bits for entry in coded) <= 16:
+        assert report.codes == sum(packed_size(entry.count, entry.bits) for entry in coded)
+        assert report.padding < 8 * len(coded)
     assert 8 * report.tables == size.part("table")
     assert 8 * report.exponents == size.part("exponents")
-    assert 8 * report.scales == sum(entry.scales for entry in weights)
+    assert 8 * report.scales == sum(entry.scales for entry in coded)
+    assert report.features == 4 * 3
+
+
+def test_a_learned_power_of_two_takes_one_byte(tmp_path: Path) -> None:
+    """What was learned of it below its rounding is forgotten, as the weights' own digits are."""
+    rules = policy(WEIGHTS["int8-po2"])
+    model, other = trained(1, rules), trained(2, rules)
+    assert save_packed(tmp_path / "m.bwq", model).scales == 7 + 7 + 1
+    load_packed(tmp_path / "m.bwq", other)
+    for mine, back in ((m.get_submodule("0").weight_quantizer.scale for m in (model, other)),):
+        assert torch.equal(back, torch.exp2(torch.log2(back).round()))
+        assert ((mine / back).log2().abs() <= 0.5).all()
 
 
 def test_pinned_levels_survive(tmp_path: Path) -> None:
