@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.errors import DataError, MismatchError
-from bitwright.formats import parse_format
+from bitwright.formats import Format, IntegerFormat, parse_format
 from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval
 from bitwright.lower.ranges import (
     ChannelRange,
@@ -190,6 +190,13 @@ def _register(lo: int, hi: int) -> int:
     return bits_for_interval(min(lo, 0), max(hi, 0))
 
 
+def _level_bits(number_format: Format) -> int:
+    """Bits of a code; of an integer with a zero point those of its levels, which may be more."""
+    if isinstance(number_format, IntegerFormat) and number_format.zero:
+        return bits_for_interval(number_format.min_level, number_format.max_level)
+    return number_format.bits
+
+
 def _dot_claim(graph: Graph, node: Node, found: DotRange) -> AccumulatorClaim:
     source = graph.types[node.inputs[0]]
     dot = as_conv(node, source.channels) if node.op == "sum_pool" else node
@@ -197,8 +204,8 @@ def _dot_claim(graph: Graph, node: Node, found: DotRange) -> AccumulatorClaim:
     lo, hi = found.final.hull
     partial_lo, partial_hi = found.partial.hull
     row_lo, row_hi = int(found.final.lo.argmin()), int(found.final.hi.argmax())
-    weight_bits = parse_format(dot.string("weight_format")).bits
-    input_bits = source.wire_bits if source.format is None else source.format.bits
+    weight_bits = _level_bits(parse_format(dot.string("weight_format")))
+    input_bits = source.wire_bits if source.format is None else _level_bits(source.format)
     terms = weight[0].size
     place_lo, place_hi = found.low_at[row_lo], found.high_at[row_hi]
     return AccumulatorClaim(

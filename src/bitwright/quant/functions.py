@@ -256,8 +256,11 @@ class QuantizeInterval(Function):
 
 
 def _sums(x: Tensor, rows: int) -> Tensor:
-    """(rows,): the sum of each row of ``x``, or of everything."""
-    return x.sum().reshape(1) if rows == 1 else x.reshape(rows, -1).sum(dim=1)
+    """(rows,): the sum of each row of ``x``, or of everything, in at least 32 bits."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    if rows == 1:
+        return x.sum(dtype=wide).reshape(1)
+    return x.reshape(rows, -1).sum(dim=1, dtype=wide)
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
