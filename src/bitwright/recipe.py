@@ -65,19 +65,24 @@ class TrainSection(Section):
     def _one_network(self) -> TrainSection:
         if self.float_.peer is not None:
             raise ValueError("float trains one network: peer belongs to quantized.co_study")
+        if self.float_.incremental is not None:
+            raise ValueError("float has no bits to lower: incremental belongs to quantized")
         return self
 
 
 class TeacherSection(Section):
-    """A float model whose scores the student learns.
+    """A float model whose scores the student learns, or the scores alone.
 
     Attributes:
         model: which one, and the weights it starts from.
         train: how it is trained first; None takes the weights as they are.
+        logits: instead of a model: file of the scores of the training images, computed elsewhere
+            (`train.teacher_outputs.write_outputs`).
     """
 
-    model: ModelSpec
+    model: ModelSpec | None = None
     train: TrainConfig | None = None
+    logits: Path | None = None
 
     @field_validator("model", mode="before")
     @classmethod
@@ -86,10 +91,18 @@ class TeacherSection(Section):
 
     @model_validator(mode="after")
     def _knows_something(self) -> TeacherSection:
+        if (self.model is None) == (self.logits is None):
+            raise ValueError("give either model or logits")
+        if self.model is None:
+            if self.train is not None:
+                raise ValueError("logits are no network that could be trained: remove train")
+            return self
         if self.train is None and self.model.weights is None and not self.model.files:
             raise ValueError("has neither weights nor training: give model.weights or train")
         if self.train is not None and self.train.distillation is not None:
             raise ValueError("a teacher has no teacher of its own: remove train.distillation")
+        if self.train is not None and self.train.incremental is not None:
+            raise ValueError("a teacher has no bits to lower: remove train.incremental")
         return self
 
 
@@ -256,6 +269,24 @@ class Recipe(Section):
             raise ValueError(
                 "train.float.distillation asks for a teacher, and there is no section teacher"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _logits_serve(self) -> Recipe:
+        if all(entry.logits is None for entry in self.teacher):
+            return self
+        if len(self.teacher) > 1:
+            raise ValueError("teacher.logits stand for the only teacher, not for one of several")
+        study = self.train.quantized
+        if study is not None and study.co_study is not None:
+            raise ValueError("co_study trains the teacher, and teacher.logits are none")
+        for config in (self.train.float_, study.tutor_study if study is not None else None):
+            learned = config.distillation if config is not None else None
+            if learned is not None and not learned.is_cached:
+                raise ValueError(
+                    "teacher.logits are the scores of the images as they are: "
+                    "set distillation.outputs to cached"
+                )
         return self
 
     def resolved(self) -> dict[str, Any]:
@@ -459,17 +490,28 @@ def _with_absolute_paths(recipe: Recipe) -> Recipe:
     if recipe.data.path is not None:
         place = _absolute(recipe.data.path, recipe.base_dir)
         updates["data"] = recipe.data.model_copy(update={"path": place})
+    if recipe.data.unlabelled is not None:
+        place = _absolute(recipe.data.unlabelled, recipe.base_dir)
+        updates["data"] = updates.get("data", recipe.data).model_copy(update={"unlabelled": place})
     if recipe.hardware.folding_config_file is not None:
         place = _absolute(recipe.hardware.folding_config_file, recipe.base_dir)
         if not place.is_file():
             raise RecipeError(f"no file {place}", where="hardware.folding_config_file")
         updates["hardware"] = recipe.hardware.model_copy(update={"folding_config_file": place})
     updates["model"] = _with_files(recipe.model, recipe.base_dir, "model")
-    updates["teacher"] = tuple(
-        entry.model_copy(update={"model": _with_files(entry.model, recipe.base_dir, "teacher")})
-        for entry in recipe.teacher
-    )
+    updates["teacher"] = tuple(_teacher_files(entry, recipe.base_dir) for entry in recipe.teacher)
     return recipe.model_copy(update=updates)
+
+
+def _teacher_files(section: TeacherSection, base_dir: Path) -> TeacherSection:
+    if section.model is not None:
+        update: dict[str, Any] = {"model": _with_files(section.model, base_dir, "teacher")}
+    else:
+        assert section.logits is not None
+        update = {"logits": _absolute(section.logits, base_dir)}
+        if not update["logits"].is_file():
+            raise RecipeError(f"no file {update['logits']}", where="teacher.logits")
+    return section.model_copy(update=update)
 
 
 def _with_files(spec: ModelSpec, base_dir: Path, where: str) -> ModelSpec:

@@ -26,6 +26,7 @@ def preflight(work: Workspace, run: Run, chosen: Sequence[str]) -> None:
         return  # the network itself has been through all this
     check_model(work)
     work.fresh_teachers()  # a file of another network shows here
+    work.teacher_logits()  # and one of another data set
     if "map" in pending:
         dry_run(work)
     elif "lower" in pending:

@@ -55,7 +55,8 @@ def phase_title(phase: PhaseRow, found: QuantizeResult) -> str:
 def _headlines(found: Results) -> dict[str, str]:
     lines: dict[str, str] = {}
     if found.teach is not None:
-        lines["teach"] = _percent(found.teach.accuracy)
+        measured = found.teach.accuracy
+        lines["teach"] = "a file of logits" if measured is None else _percent(measured)
     if found.train is not None:
         given = "" if found.train.shipped is None else ", pretrained"
         lines["train"] = f"{found.train.parameters:,} parameters{given}"

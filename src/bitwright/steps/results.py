@@ -76,11 +76,11 @@ class DataFacts(Result):
 
 
 class TeacherRow(Result):
-    """One teacher; its accuracy is on the test images."""
+    """One teacher; its accuracy is on the test images, None for a file of logits."""
 
     model: str
     parameters: int
-    accuracy: Figure
+    accuracy: Figure | None
     history: tuple[Epoch, ...]
     kept_epoch: int
 
@@ -89,7 +89,7 @@ class TeachResult(Result):
     """The teachers, and their accuracy together."""
 
     teachers: tuple[TeacherRow, ...]
-    accuracy: Figure
+    accuracy: Figure | None
 
 
 class Shipped(Result):

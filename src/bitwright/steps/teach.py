@@ -16,21 +16,35 @@ from bitwright.steps.workspace import Workspace
 if TYPE_CHECKING:
     from torch import nn
 
+    from bitwright.train.teacher_outputs import TeacherOutputs
+
+LOGITS = "logits.pt"
+
 
 def teach(work: Workspace, context: StepContext) -> None:
-    """Train every teacher as its section says, and measure each and all on the test images."""
+    """Train every teacher as its section says, and measure each and all on the test images; scores
+    that were computed elsewhere are kept as they are.
+    """
     from bitwright.train import evaluate, fit, save_weights
+    from bitwright.train.teacher_outputs import write_outputs
 
+    outputs = work.teacher_logits()
+    if outputs is not None:
+        write_outputs(context.folder / LOGITS, outputs)
+        row = TeacherRow(model="logits", parameters=0, accuracy=None, history=(), kept_epoch=0)
+        TeachResult(teachers=(row,), accuracy=None).save(context.folder)
+        return
     rows = []
     for number, (section, model) in enumerate(
         zip(work.recipe.teacher, work.fresh_teachers(), strict=True)
     ):
+        assert section.model is not None
         history: tuple[Epoch, ...] = ()
         kept = 0
         if section.train is not None:
             fitted = fit(
                 model,
-                work.data,
+                work.data.labelled(),
                 section.train,
                 run_dir=context.folder / LOGS / str(number),
                 on_progress=train_progress(context.progress, f"teacher {section.model.name}"),
@@ -47,13 +61,20 @@ def teach(work: Workspace, context: StepContext) -> None:
                 kept_epoch=kept,
             )
         )
-    together = evaluate(taught(work, context.folder), work.data.test)
+    together = evaluate(_together(work, context.folder), work.data.test)
     accuracy = Figure(together.accuracy, "share", Source.MEASUREMENT)
     TeachResult(teachers=tuple(rows), accuracy=accuracy).save(context.folder)
 
 
-def taught(work: Workspace, folder: Path) -> nn.Module:
+def taught(work: Workspace, folder: Path) -> nn.Module | TeacherOutputs:
     """The teacher as the step left it, in evaluation mode; several are one that averages."""
+    from bitwright.train.teacher_outputs import read_outputs
+
+    path = folder / LOGITS
+    return read_outputs(path) if path.is_file() else _together(work, folder)
+
+
+def _together(work: Workspace, folder: Path) -> nn.Module:
     from bitwright.train import load_weights
     from bitwright.train.teachers import Ensemble
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from bitwright.train import EpochMetrics, OnProgress, TrainProgress
+    from bitwright.train.teacher_outputs import TeacherOutputs
 
 WEIGHTS = "weights.pt"
 
@@ -38,7 +39,7 @@ def train(work: Workspace, context: StepContext) -> None:
         config = work.recipe.train.float_
         fitted = fit(
             model,
-            work.data,
+            work.data if config.labels_serve_nothing else work.data.labelled(),
             config,
             run_dir=context.folder / LOGS,
             teacher=teacher_of(work, context),
@@ -57,7 +58,7 @@ def train(work: Workspace, context: StepContext) -> None:
     ).save(context.folder)
 
 
-def teacher_of(work: Workspace, context: StepContext) -> nn.Module | None:
+def teacher_of(work: Workspace, context: StepContext) -> nn.Module | TeacherOutputs | None:
     """The teacher that the recipe names, as its step left it; None if this step needs none."""
     if "teach" not in context.inputs:
         return None

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.data import DataSplits, load_dataset
+from bitwright.files import sha256_file
 from bitwright.quant.policy import Policy
-from bitwright.recipe import Recipe
+from bitwright.recipe import Recipe, TeacherSection
 from bitwright.run import Progress, no_progress
 from bitwright.steps.fingerprint import code_version, data_version, importable, model_version
 from bitwright.steps.shipped import check_unseen, shipped
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from bitwright.models import ModelSpec, Pretrained
+    from bitwright.train.teacher_outputs import TeacherOutputs
 
 _COMMON = ("formats", "figures.py", "files.py", "run_files.py")
 _CODE = {
@@ -93,7 +95,19 @@ class Workspace:
         return tuple(
             self._built(entry.model, self.recipe.seed if entry.train is None else entry.train.seed)
             for entry in self.recipe.teacher
+            if entry.model is not None
         )
+
+    def teacher_logits(self) -> TeacherOutputs | None:
+        """The scores that the recipe names instead of a teacher, checked against the data."""
+        from bitwright.train.teacher_outputs import read_outputs
+
+        for entry in self.recipe.teacher:
+            if entry.logits is not None:
+                outputs = read_outputs(entry.logits)
+                outputs.of(self.data.train, str(entry.logits))
+                return outputs
+        return None
 
     def _built(self, spec: ModelSpec, seed: int) -> nn.Module:
         from bitwright.models import build_model
@@ -109,6 +123,12 @@ class Workspace:
         taken = check_unseen(spec, self.data)
         return taken.sha256 if taken else model_version(spec, self.module_folders)
 
+    def _teacher_version(self, section: TeacherSection) -> str:
+        if section.model is not None:
+            return self._version(section.model)
+        assert section.logits is not None
+        return sha256_file(section.logits)
+
     def facts(self) -> dict[str, Any]:
         """Everything that steps depend on, by the names that `Step.facts` uses."""
         fields = self.recipe.resolved()
@@ -119,11 +139,11 @@ class Workspace:
         return {
             "name": self.recipe.name,
             "seed": self.recipe.seed,
-            "data": [fields["data"] | {"path": None}, data_version(splits)],
+            "data": [fields["data"] | {"path": None, "unlabelled": None}, data_version(splits)],
             "model": [fields["model"] | {"weights": None}, self._version(self.recipe.model)],
             "teacher": [
                 fields["teacher"],
-                [self._version(entry.model) for entry in self.recipe.teacher],
+                [self._teacher_version(entry) for entry in self.recipe.teacher],
             ],
             "train.float": fields["train"]["float"],
             "pretrained": None if self.shipped is None else self.shipped.sha256,

@@ -296,6 +296,13 @@ class TrainConfig(BaseModel):
         """Whether the statistics of batch norms stay in an epoch, counted from 0."""
         return self.freeze_norms is not None and epoch >= self.freeze_norms * self.epochs - 1e-6
 
+    @property
+    def labels_serve_nothing(self) -> bool:
+        """Whether everyone learns from scores alone, so that images without labels do."""
+        everyone = [self] if self.peer is None else [self, self.for_peer()]
+        learned = [each.distillation for each in everyone]
+        return all(each is not None and each.alpha == 1 for each in learned)
+
     def for_peer(self) -> TrainConfig:
         """The settings of the second network of a co-study."""
         given = {} if self.peer is None else dict(self.peer)

@@ -18,6 +18,7 @@ from bitwright.errors import RecipeError
 from bitwright.train.config import Phases
 from bitwright.train.loop import fit
 from bitwright.train.records import FitResult, OnProgress
+from bitwright.train.teacher_outputs import TeacherOutputs
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def study(
     *,
     run_dir: str | Path,
     resume: bool = True,
-    teacher: nn.Module | None = None,
+    teacher: nn.Module | TeacherOutputs | None = None,
     on_progress: OnProgress | None = None,
 ) -> tuple[PhaseResult, ...]:
     """Train a student in place, in the phases that there are.
@@ -46,12 +47,13 @@ def study(
 
     Args:
         student: the quantized model, calibrated.
-        splits: as for `fit`.
+        splits: as for `fit`; training images without a label serve only phases that learn from the
+            teacher alone.
         phases: settings of each.
         run_dir: folder of the whole study.
         resume: go on from what the folder holds; False starts anew.
         teacher: the float model that teaches. Co-study trains it in place; tutor-study uses it as
-            it is then.
+            it is then, or its scores alone.
         on_progress: as for `fit`; the names of the phases are those of the folders.
 
     Returns:
@@ -67,16 +69,22 @@ def study(
             where="train.quantized",
             hint="name a teacher model, or leave these phases out",
         )
+    if phases.co_study is not None and not isinstance(teacher, nn.Module):
+        raise RecipeError(
+            "co-study trains the teacher, and this one is a table of its scores",
+            where="train.quantized.co_study",
+            hint="name a teacher model, or leave this phase out",
+        )
     results = []
     for name, config in phases.present:
         result = fit(
             student,
-            splits,
+            splits if config.labels_serve_nothing else splits.labelled(),
             config,
             run_dir=Path(run_dir) / name,
             resume=resume,
             teacher=teacher if name == "tutor_study" else None,
-            peer=teacher if name == "co_study" else None,
+            peer=teacher if name == "co_study" and isinstance(teacher, nn.Module) else None,
             on_progress=on_progress,
         )
         results.append(PhaseResult(name, result))

@@ -135,9 +135,7 @@ def _set_rates(optimizer: torch.optim.Optimizer, config: Regression, step: int) 
         group["lr"] = group["base"] * share
 
 
-def _feature_error(
-    mine: Watched, theirs: Watched, config: Regression
-) -> Tensor | float:
+def _feature_error(mine: Watched, theirs: Watched, config: Regression) -> Tensor | float:
     if not config.features:
         return 0.0
     errors = [relative_error(mine[path], theirs[path]) for path in config.features]

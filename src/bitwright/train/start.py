@@ -107,9 +107,7 @@ def _check_roles(job: Job) -> None:
 
 def _check_labels(job: Job) -> None:
     missing = int((job.splits.train.labels < 0).sum())
-    configs = [job.config] if job.peer is None else [job.config, job.config.for_peer()]
-    learned = [config.distillation for config in configs]
-    if missing and not all(each is not None and each.alpha == 1 for each in learned):
+    if missing and not job.config.labels_serve_nothing:
         raise RecipeError(
             f"{missing} training images have no label, but the loss needs labels",
             where="distillation.alpha",
