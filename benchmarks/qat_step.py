@@ -3,6 +3,7 @@
 
     python benchmarks/qat_step.py                      # prints the table, writes docs/results/
     python benchmarks/qat_step.py --models cnv --rounds 5 --no-write
+    python benchmarks/qat_step.py --distill --threads 1 --clock cpu
 
 Both models of a pair are built from the same module and run in one process, alternately (float,
 quantized, float, quantized, ...), so that whatever else the machine does meets both. A step is
@@ -234,9 +235,51 @@ def machine() -> dict[str, str | int]:
     }
 
 
+def distilled(given: argparse.Namespace) -> None:
+    """Measure, print and write docs/results/distill_step.*; two repeats of each pair."""
+    import distill_step
+
+    clock = CLOCKS[given.clock]
+    repeats = [
+        [
+            distill_step.measure(pair, given.rounds, given.batch, clock)
+            for pair in distill_step.PAIRS
+        ]
+        for _ in range(2)
+    ]
+    tables = [distill_step.table(results) for results in repeats]
+    print("\n\n".join(tables))
+    if given.no_write:
+        return
+    command = "python benchmarks/qat_step.py " + " ".join(sys.argv[1:])
+    record = {
+        "command": command,
+        "machine": machine(),
+        "load_average": os.getloadavg()[0],
+        "batch": given.batch,
+        "clock": given.clock,
+        "policy": "weight int4 per channel, activation uint4 learned, input uint8",
+        "repeats": [[asdict(result) for result in results] for results in repeats],
+    }
+    (RESULTS / "distill_step.json").write_text(json.dumps(record, indent=2) + "\n")
+    facts = ", ".join(f"{key} {value}" for key, value in machine().items())
+    page = (
+        "# Training step of a distilled student\n\n"
+        f"`{command}` on {facts}; batch {given.batch}; {given.clock} clock.\n\n"
+        "The training loop's step of the quantized student alone, one forward of its teacher, and "
+        "the loop's step with that teacher, timed in turn; the ratio is the last against the sum "
+        "of the first two, of the fastest rounds and as the median of the rounds. Two repeats.\n\n"
+    )
+    page += "\n\n".join(f"Repeat {n}\n\n{text}" for n, text in enumerate(tables, 1)) + "\n"
+    (RESULTS / "distill_step.md").write_text(page)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument(
+        "--distill", action="store_true", help="a distilled student's step instead (distill_step)"
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
@@ -246,6 +289,9 @@ def main() -> None:
     parser.add_argument("--no-write", action="store_true", help="print only")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    if given.distill:
+        distilled(given)
+        return
     results: list[Result] = []
     for name in given.models:
         print(f"{name} ...", file=sys.stderr, flush=True)

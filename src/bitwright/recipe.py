@@ -28,6 +28,7 @@ from bitwright.errors import RecipeError
 from bitwright.models.catalog import ModelSpec
 from bitwright.quant.policy import Policy
 from bitwright.recipe_errors import explain_mistakes
+from bitwright.recipe_paths import with_absolute_paths
 from bitwright.recipe_yaml import Document, parse_document
 from bitwright.train.config import PHASES, Phases, TrainConfig
 
@@ -440,7 +441,7 @@ def _validate(document: Document, base_dir: Path) -> Recipe:
     except ValidationError as error:
         raise explain_mistakes(error, document, Recipe) from error
     _check_policy(recipe, document)
-    return _with_absolute_paths(recipe)
+    return with_absolute_paths(recipe)
 
 
 def _check_policy(recipe: Recipe, document: Document) -> None:
@@ -482,55 +483,3 @@ def _seeded(section: Any, seed: int) -> Any:
 
 def _name_alone(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
-
-
-def _with_absolute_paths(recipe: Recipe) -> Recipe:
-    """Relative paths start at the recipe's folder, or else where the user stands."""
-    updates: dict[str, Any] = {}
-    if recipe.data.path is not None:
-        place = _absolute(recipe.data.path, recipe.base_dir)
-        updates["data"] = recipe.data.model_copy(update={"path": place})
-    if recipe.data.unlabelled is not None:
-        place = _absolute(recipe.data.unlabelled, recipe.base_dir)
-        updates["data"] = updates.get("data", recipe.data).model_copy(update={"unlabelled": place})
-    if recipe.hardware.folding_config_file is not None:
-        place = _absolute(recipe.hardware.folding_config_file, recipe.base_dir)
-        if not place.is_file():
-            raise RecipeError(f"no file {place}", where="hardware.folding_config_file")
-        updates["hardware"] = recipe.hardware.model_copy(update={"folding_config_file": place})
-    updates["model"] = _with_files(recipe.model, recipe.base_dir, "model")
-    updates["teacher"] = tuple(_teacher_files(entry, recipe.base_dir) for entry in recipe.teacher)
-    return recipe.model_copy(update=updates)
-
-
-def _teacher_files(section: TeacherSection, base_dir: Path) -> TeacherSection:
-    if section.model is not None:
-        update: dict[str, Any] = {"model": _with_files(section.model, base_dir, "teacher")}
-    else:
-        assert section.logits is not None
-        update = {"logits": _absolute(section.logits, base_dir)}
-        if not update["logits"].is_file():
-            raise RecipeError(f"no file {update['logits']}", where="teacher.logits")
-    return section.model_copy(update=update)
-
-
-def _with_files(spec: ModelSpec, base_dir: Path, where: str) -> ModelSpec:
-    """A model whose files have absolute paths and exist."""
-    if not spec.files:
-        return spec
-    fields: dict[str, Any] = {"weights": spec.weights and _absolute(spec.weights, base_dir)}
-    if spec.is_file:
-        fields["name"] = str(_absolute(Path(spec.name), base_dir))
-    found = spec.model_copy(update=fields)
-    for path in found.files:
-        if not path.is_file():
-            raise RecipeError(f"no file {path}", where=where)
-    return found
-
-
-def _absolute(path: Path, base_dir: Path) -> Path:
-    path = path.expanduser()
-    if path.is_absolute():
-        return path
-    beside = base_dir / path
-    return (beside if beside.exists() or not path.exists() else path).resolve()
