@@ -242,6 +242,21 @@ def test_one_size_whatever_form_a_model_has() -> None:
     assert frozen.feature_count == planned.feature_count
 
 
+@pytest.mark.parametrize(
+    ("activation", "entering"), [(None, None), (None, "uint8"), ("uint4", None), ("e4m3", "e4m3")]
+)
+def test_features_that_stay_float_are_counted(activation: str | None, entering: str | None) -> None:
+    """A network of quantized weights alone still holds its features, 32 bits each."""
+    model, _, _ = trained()
+    policy = Policy.uniform("int3", activation, entering)
+    planned = model_size(model, policy, sample_shape=SHAPE)
+    converted = model_size(apply(model, policy, "train", sample_shape=SHAPE), sample_shape=SHAPE)
+    assert planned.feature_count == converted.feature_count == 64 + 512 + 256
+    assert converted.feature_bits == planned.feature_bits
+    assert converted.memory_ratio == planned.memory_ratio
+    assert converted.network_rate == planned.network_rate
+
+
 @pytest.mark.parametrize("scope", ["layer", "network"])
 def test_the_packed_file_has_this_size(tmp_path: Path, scope: str) -> None:
     model, train, _ = trained()

@@ -20,6 +20,8 @@ from bitwright.quant.sites import PASSING, Kind
 
 _META = "bitwright"
 _SHAPE = "bitwright_shape"
+#: Operands that stay float, by the name of the node that gives them.
+FLOATS = "bitwright_floats"
 Quantizers = dict[fx.Node, ActivationQuantizer]
 
 
@@ -133,6 +135,9 @@ def _convert(model: nn.Module, policy: Policy, example: Tensor | None) -> fx.Gra
     result.graph.lint()
     result.recompile()
     result.meta[_META] = policy
+    result.meta[FLOATS] = {
+        node.name: operand for node, operand in plan.activations.items() if operand.spec is None
+    }
     result.train(model.training)
     return result
 

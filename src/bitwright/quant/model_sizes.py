@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from bitwright.errors import ModelError
 from bitwright.formats import Format
-from bitwright.quant.convert import codebook_groups, input_shape, is_converted
+from bitwright.quant.convert import FLOATS, codebook_groups, input_shape, is_converted
 from bitwright.quant.decisions import Operand, Plan
 from bitwright.quant.frozen import (
     AffineActivation,
@@ -341,13 +341,24 @@ def _graph_facts(model: fx.GraphModule, shape: tuple[int, ...] | None) -> list[F
     modules = dict(model.named_modules())
     called = {n: modules[str(n.target)] for n in model.graph.nodes if n.op == "call_module"}
     features = (ActivationQuantizer, QuantizeInput, *_ACTIVATIONS)
-    keys = {n: f"{n.target}.{_role(m).value}" for n, m in called.items() if isinstance(m, features)}
+    floats: dict[str, Operand] = model.meta.get(FLOATS, {})
+    facts = {
+        n: Facts(o.layer.path, o.layer.type, o.role, None, shapes.get(n, ()))
+        for n in model.graph.nodes
+        if (o := floats.get(n.name)) is not None
+    }
+    facts |= {
+        n: _graph_feature(n, m, shapes.get(n, ()))
+        for n, m in called.items()
+        if isinstance(m, features)
+    }
+    keys = {node: fact.key for node, fact in facts.items()}
     found = []
-    for node, module in called.items():
-        if isinstance(module, _PRODUCTS):
-            found.append(_graph_weight(node, module, keys, shapes))
-        elif node in keys and node in shapes:
-            found.append(_graph_feature(node, module, shapes[node]))
+    for node in model.graph.nodes:
+        if isinstance(called.get(node), _PRODUCTS):
+            found.append(_graph_weight(node, called[node], keys, shapes))
+        elif node in facts and node in shapes:
+            found.append(facts[node])
     return found
 
 
