@@ -20,7 +20,7 @@ from bitwright.errors import DataError
 from bitwright.files import atomic_write
 
 _KEY = "bitwright"
-_HINT = "pip install 'bitwright[exchange]'"
+_HINT = "pip install safetensors"
 
 
 def save_tensors(
