@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from torch import fx, nn
 
 from bitwright.data import DataSplits, load_dataset
-from bitwright.errors import ModelError
+from bitwright.errors import ModelError, RecipeError
 from bitwright.lower.compare_torch import compare_torch_graph
 from bitwright.lower.from_torch import lower
 from bitwright.models import build_model
@@ -21,6 +21,7 @@ from bitwright.quant import Policy, apply
 from bitwright.quant.incremental import fix_portion, set_bits
 from bitwright.quant.layers import QuantConv2d, QuantLinear
 from bitwright.quant.quantizers import ActivationQuantizer
+from bitwright.recipe import recipe_from_dict
 from bitwright.train import TrainConfig, TrainProgress, fit, load_checkpoint
 from bitwright.train.config import Phases
 
@@ -242,3 +243,15 @@ def test_portions_belong_to_the_last_phase() -> None:
     assert Phases.model_validate({"self_study": {}, "tutor_study": portions}).tutor_study
     with pytest.raises(ValidationError, match="use one of the two"):
         config(PORTIONS, ema=0.99)
+
+
+def test_a_recipe_lowers_the_bits_of_quantized_training_alone() -> None:
+    fields = {"name": "falling", "model": "digits_cnn", "data": "digits"}
+    training = {"epochs": 5, "incremental": BITS}
+    recipe = recipe_from_dict({**fields, "train": {"quantized": training}})
+    assert recipe.train.quantized.self_study.incremental.stages == 3
+    with pytest.raises(RecipeError, match="no bits to lower"):
+        recipe_from_dict({**fields, "train": {"float": training}})
+    teacher = {"model": "digits_cnn", "train": training}
+    with pytest.raises(RecipeError, match="no bits to lower"):
+        recipe_from_dict({**fields, "teacher": teacher})

@@ -78,13 +78,11 @@ def rows(x: Tensor, granularity: Granularity) -> Tensor:
 def weight_scale(weight: Tensor, spec: QuantSpec) -> Tensor:
     """Scale of a weight (O, ...) by its rule: shape (1,) or (O,), the weight's dtype.
 
-    ``learned`` gives the initial value of the parameter: the MSE optimum. The two rules with an
-    interval give the scale of the weight's own.
+    ``learned`` gives the initial value of the parameter: the MSE optimum. Rules with an interval
+    have the scale of that (`scale_of_range`).
     """
     table = rows(weight, spec.granularity)
-    if spec.has_range:
-        scale = scale_of_range(*range_of(table), spec)
-    elif spec.scale is ScaleRule.CONST:
+    if spec.scale is ScaleRule.CONST:
         scale = torch.full_like(table[:, 0], spec.value)
     elif spec.scale is ScaleRule.MEAN:
         scale = _mean_scale(table, spec)
@@ -119,8 +117,6 @@ def observed_scale(x: Tensor, spec: QuantSpec) -> Tensor:
     if isinstance(spec.format, BipolarFormat) or spec.scale is ScaleRule.CONST:
         return x.new_full((1,), spec.value)
     values = x if spec.lowest < 0 else x.clamp(min=0)
-    if spec.has_range:
-        return scale_of_range(*range_of(values.reshape(1, -1)), spec)
     if spec.scale is ScaleRule.MAX:
         return (torch.maximum(values.amax(), -values.amin()) / _reach(spec)).reshape(1)
     table = sample(values).abs() if spec.scale is ScaleRule.PERCENTILE else sample(values)
