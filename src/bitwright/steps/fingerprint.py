@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import json
+import logging
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -14,10 +16,13 @@ from functools import cache
 from pathlib import Path
 
 from bitwright.data import Dataset, DataSplits, digest_of
-from bitwright.files import sha256_file
+from bitwright.files import atomic_write, cache_dir, sha256_file
 from bitwright.models import ModelSpec
 
 PACKAGE = Path(__file__).resolve().parents[1]
+_log = logging.getLogger(__name__)
+#: Count up when `_meaning` changes.
+_MEANINGS = f"meanings-1-{sys.version_info[0]}.{sys.version_info[1]}.json"
 _SOURCES = frozenset({".py", ".sv", ".c", ".h", ".cpp", ".toml", ".vlt", ".json"})
 
 
@@ -29,6 +34,7 @@ def code_version(*parts: str) -> str:
         parts: folders or modules of the package, such as ``train`` or ``steps/train.py``.
     """
     digest = hashlib.sha256(f"python {sys.version_info[:2]}".encode())
+    known_before = len(_meanings())
     for part in sorted(parts):
         place = PACKAGE / part
         files = sorted(place.rglob("*")) if place.is_dir() else [place]
@@ -36,6 +42,7 @@ def code_version(*parts: str) -> str:
             if path.suffix in _SOURCES and path.is_file():
                 digest.update(path.relative_to(PACKAGE).as_posix().encode())
                 digest.update(_own_meaning(path))
+    _keep_meanings(known_before)
     return digest.hexdigest()[:32]
 
 
@@ -92,7 +99,34 @@ def importable(folders: Iterable[Path]) -> Iterator[None]:
 
 @cache
 def _own_meaning(path: Path) -> bytes:
-    return _meaning(path)
+    content = sha256_file(path)
+    known = _meanings()
+    if content not in known:
+        known[content] = _meaning(path).hex()
+    return bytes.fromhex(known[content])
+
+
+@cache
+def _meanings() -> dict[str, str]:
+    """Hash of the bytes of our own files -> of their meaning, as earlier processes have found it:
+    to parse all our files takes longer than a small training.
+    """
+    try:
+        found = json.loads((cache_dir("code") / _MEANINGS).read_text(encoding="utf-8"))
+        return {str(key): bytes.fromhex(value).hex() for key, value in found.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _keep_meanings(known_before: int) -> None:
+    """For the next process; one that cannot be kept is found again."""
+    found = _meanings()
+    if len(found) == known_before:
+        return
+    try:
+        atomic_write(cache_dir("code") / _MEANINGS, json.dumps(found))
+    except OSError as error:
+        _log.debug("%s cannot be kept: %s", _MEANINGS, error)
 
 
 def _meaning(path: Path) -> bytes:
