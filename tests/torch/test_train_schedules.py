@@ -94,6 +94,7 @@ def test_a_plateau_waits_for_its_patience() -> None:
         ({"divisor": 0.5}, "greater than or equal to 1"),
         ({"schedule": "multi"}, "Input should be"),
         ({"every": 0}, "greater than or equal to 1"),
+        ({"every": 100}, "never drop"),
         ({"decay": -1.0}, "greater than or equal to 0"),
     ],
 )

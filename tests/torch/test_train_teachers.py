@@ -337,6 +337,10 @@ def test_a_teacher_that_does_not_fit_is_refused_before_training(
             "augmentation changes them",
         ),
         ({"batch_size": 30, "devices": 4}, "multiple of devices"),
+        (
+            {"distillation": {}, "peer": {"distillation": {"outputs": "cached"}}},
+            "a peer learns from fresh scores alone",
+        ),
     ],
 )
 def test_impossible_settings_are_refused(fields: dict[str, object], reason: str) -> None:
@@ -352,3 +356,40 @@ def test_plain_scores_may_serve_changed_images_if_asked(
     )
     fit(network(), splits, how, run_dir=tmp_path, teacher=teacher)
     assert (tmp_path / OUTPUTS).is_file()
+
+
+def test_a_peer_has_no_cached_scores_and_takes_the_images(
+    splits: DataSplits, tmp_path: Path
+) -> None:
+    for peer, how, reason in (
+        (network(), config(outputs="cached"), "cannot be computed beforehand"),
+        (network(classes=3), config(), "gives 3 classes"),
+    ):
+        with pytest.raises(BitwrightError, match=reason):
+            fit(network(), splits, how, run_dir=tmp_path / "r", peer=peer)
+    assert not (tmp_path / "r").exists()
+
+
+def test_layers_learn_from_those_of_a_peer_too(splits: DataSplits, tmp_path: Path) -> None:
+    student, peer = network(), network(12, seed=5)
+    how = config(features=[HINT, ATTENTION])
+    fit(student, splits, how, run_dir=tmp_path, peer=peer)
+    assert not same(student, network()) and not same(peer, network(12, seed=5))
+    learners = load_checkpoint(tmp_path / "checkpoint.pt")["learners"]
+    assert "matching" in learners["student"] and "matching" not in learners["peer"]
+    assert not any(part._forward_hooks for part in (*student.modules(), *peer.modules()))
+
+
+def test_a_teacher_of_no_weight_is_not_asked(splits: DataSplits, tmp_path: Path) -> None:
+    class Silent(nn.Module):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            Silent.calls += 1
+            return torch.zeros(len(x), 4)
+
+    models = network(), network()
+    plain = config(alpha=0.0).model_copy(update={"distillation": None})
+    fit(models[0], splits, plain, run_dir=tmp_path / "1")
+    fit(models[1], splits, config(alpha=0.0), run_dir=tmp_path / "2", teacher=Silent())
+    assert same(*models) and Silent.calls == 1  # the check before training

@@ -107,7 +107,8 @@ class PeerTraining(BaseModel):
     Attributes:
         lr: highest learning rate; it follows the first network's schedule and warm-up.
         optimizer, momentum, nesterov, weight_decay: as in `TrainConfig`.
-        distillation: how much it learns from the first network's scores.
+        distillation: how much it learns from the first network's scores; what these settings leave
+            out has its default.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -118,6 +119,14 @@ class PeerTraining(BaseModel):
     nesterov: bool | None = None
     weight_decay: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     distillation: Distillation | None = None
+
+    @model_validator(mode="after")
+    def _scores_alone(self) -> PeerTraining:
+        if self.distillation is not None and (
+            self.distillation.features or self.distillation.is_cached
+        ):
+            raise ValueError("a peer learns from fresh scores alone: remove features and outputs")
+        return self
 
 
 class TrainConfig(BaseModel):
@@ -234,6 +243,11 @@ class TrainConfig(BaseModel):
                 f"the milestone at epoch {late[0]:g} is past the end of the run "
                 f"({self.epochs} epochs): it would never be reached; milestones below 1 are shares "
                 "of the run and go along with epochs"
+            )
+        if self.every is not None and self.every >= self.epochs > 0:
+            raise ValueError(
+                f"every: {self.every} epochs is past the end of the run ({self.epochs} epochs): "
+                "the rate would never drop"
             )
         return self
 

@@ -95,11 +95,18 @@ def _listening(
 ) -> Iterator[None]:
     """Hand on what the processes tell, while they run."""
 
+    failed: list[BaseException] = []
+
     def listen() -> None:
+        """Whatever happens, the queue is emptied: the processes wait while it is full."""
         while (told := queue.get()) is not None:
             if isinstance(told, TrainProgress):
-                if on_progress is not None:
+                if on_progress is None or failed:
+                    continue
+                try:
                     on_progress(told)
+                except BaseException as error:
+                    failed.append(error)
             else:
                 name, message, where, hint = told
                 raised.append(getattr(errors, name)(message, where=where, hint=hint))
@@ -111,6 +118,8 @@ def _listening(
     finally:
         queue.put(None)
         listener.join()
+    if failed:  # too late to stop anything, but not to be told
+        raise failed[0]
 
 
 @contextmanager

@@ -207,7 +207,7 @@ def close(run: Run) -> None:
 def _teacher(job: Job, device: torch.device) -> tuple[nn.Module | None, Tensor | None]:
     """The teacher as it is asked, or the table that stands for it."""
     learned, teacher = job.config.distillation, job.teacher
-    if learned is None or teacher is None:
+    if learned is None or teacher is None or not (learned.alpha or learned.features):
         return None, None
     if isinstance(teacher, TeacherOutputs):
         return None, teacher.of(job.splits.train, "teacher").to(device)
