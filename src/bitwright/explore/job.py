@@ -128,6 +128,7 @@ class JobResult:
         was_done: an earlier call had done it.
         attempts: processes it took; more than 1 if one was killed.
         seconds: wall-clock time of the last process.
+        cpu_seconds: processor time of the process that finished it, and of its children.
         threads: CPU threads that it was given.
         host: the machine that did it.
     """
@@ -139,6 +140,7 @@ class JobResult:
     was_done: bool = False
     attempts: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     threads: int = 0
     host: str = ""
 
@@ -155,6 +157,7 @@ class JobResult:
             "was_done": self.was_done,
             "attempts": self.attempts,
             "seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
             "threads": self.threads,
             "host": self.host,
         }
@@ -169,6 +172,7 @@ def result_of(job: Job, found: Mapping[str, Any], *, was_done: bool, attempts: i
         was_done=was_done,
         attempts=attempts,
         seconds=float(found.get("seconds", 0.0)),
+        cpu_seconds=float(found.get("cpu_seconds", 0.0)),
         threads=int(found.get("threads", 0)),
         host=str(found.get("host", "")),
     )

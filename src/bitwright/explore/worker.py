@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import resource
 import signal
 import sys
 import threading
@@ -76,9 +77,15 @@ def _do(folder: Path, asked: Mapping[str, Any]) -> None:
         **{key: asked[key] for key in ("name", "call", "arguments", "version", "threads")},
         "host": platform.node(),
         "seconds": round(time.monotonic() - start, 3),
+        "cpu_seconds": round(_cpu_seconds(), 3),
         "value": value,
     }
     atomic_write(folder / RESULT, json.dumps(answer, indent=1, allow_nan=False) + "\n")
+
+
+def _cpu_seconds() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def _leave(folder: Path, failure: JobFailure) -> None:
