@@ -274,4 +274,4 @@ def test_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["list", "pretrained", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == [entry.name for entry in ENTRIES]
-    assert all(row["made_by"] and "%" in row["accuracy,_float"] for row in rows)
+    assert all(row["made_by"] and "%" in row["float_accuracy"] for row in rows)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from bitwright.cli.output import Output
@@ -11,11 +12,12 @@ from bitwright.cli.output import Output
 
 @dataclass(frozen=True)
 class _Listing:
-    """A table: column names, rows, and a note below."""
+    """A table: column names, rows, a note below; and what only JSON has of each row."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     note: str = ""
+    more: tuple[dict[str, Any], ...] = ()
 
 
 def show_list(output: Output, kind: str) -> None:
@@ -23,7 +25,10 @@ def show_list(output: Output, kind: str) -> None:
     listing = _LISTINGS[kind]()
     if output.json_wanted:
         keys = [column.replace(" ", "_") for column in listing.columns]
-        output.value([dict(zip(keys, row, strict=True)) for row in listing.rows])
+        rows = [dict(zip(keys, row, strict=True)) for row in listing.rows]
+        output.value(
+            [row | more for row, more in zip(rows, listing.more or repeat({}), strict=False)]
+        )
         return
     output.table(kind, listing.columns, listing.rows, listing.note)
 
@@ -75,7 +80,8 @@ def _models() -> _Listing:
 def _pretrained() -> _Listing:
     from bitwright.models import list_pretrained
 
-    columns = ("name", "model", "data", "accuracy, float", "parameters", "KiB", "made by")
+    entries = list_pretrained()
+    columns = ("name", "model", "data", "float accuracy", "parameters", "KiB")
     rows = [
         (
             e.name,
@@ -84,12 +90,13 @@ def _pretrained() -> _Listing:
             f"{e.accuracy:.2%} of {e.test_images}",
             e.parameters,
             round(e.bytes / 1024),
-            e.command,
         )
-        for e in list_pretrained()
+        for e in entries
     ]
-    note = "in a recipe: model.weights: pretrained, or train.pretrained: true"
-    return _Listing(columns, rows, note)
+    made = [f"{entry.name} was made by: {entry.command}" for entry in entries]
+    use = "in a recipe: model.weights: pretrained, or train.pretrained: true"
+    more = tuple({"made_by": entry.command} for entry in entries)
+    return _Listing(columns, rows, "\n".join([*made, use]), more)
 
 
 def _datasets() -> _Listing:
