@@ -119,7 +119,9 @@ def _loaded(network: Network, input_shape: Shape | None) -> LoadedModel:
     shape = shape_of_input(network)
     if input_shape is not None and input_shape != shape:
         raise ModelError(
-            f"takes images of (H, W, C) = {shape}, not {input_shape}", where=network.name
+            f"takes images of (H, W, C) = {shape}, not {input_shape}",
+            where=network.name,
+            hint="give it images of that size",
         )
     return LoadedModel(module_of(network), shape, network.convention, network)
 
@@ -194,21 +196,31 @@ def load_weights(model: nn.Module, path: Path, input_shape: Shape) -> None:
 
 def _torch_state(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise DataError("does not exist", where=str(path))
+        raise DataError("does not exist", where=str(path), hint="check the path")
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for files that are not its own
         raise DataError(
-            f"is no checkpoint of torch: {type(error).__name__}", where=str(path)
+            f"is no checkpoint of torch: {type(error).__name__}",
+            where=str(path),
+            hint="save it with torch.save(model.state_dict(), path)",
         ) from error
     for key in ("state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
     if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
-        raise DataError("holds no state dict: names and tensors", where=str(path))
+        raise DataError(
+            "holds no state dict: names and tensors",
+            where=str(path),
+            hint="save it with torch.save(model.state_dict(), path)",
+        )
     for name, values in found.items():
         if values.is_floating_point() and not torch.isfinite(values).all():
-            raise DataError(f"{name!r} holds NaN or infinity", where=str(path))
+            raise DataError(
+                f"{name!r} holds NaN or infinity",
+                where=str(path),
+                hint="the training has diverged, or the file is damaged",
+            )
     return dict(found)
 
 
