@@ -98,7 +98,7 @@ def test_a_killed_point_is_redone_and_none_is_lost(
     # The same call again does only what is gone, and gets the same bits.
     before = artefacts(out)
     assert len(before) == 8
-    lost = next((out / "points").glob("bits=2,seed=1-*"))
+    lost = next((out / "points").glob("bits-2_seed-1-*"))
     shutil.rmtree(lost)
     code, again, _ = swept(capsys, recipe, *GRID, "--out", out)
     assert code == 0 and again["rows"] == found["rows"] and artefacts(out) == before

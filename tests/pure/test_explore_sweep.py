@@ -55,7 +55,7 @@ def test_the_grid_is_every_combination(file: Path) -> None:
     assert last.recipe.quant["weight"] == {"format": "int2"}
     assert last.recipe.quant["input"] == "uint4"
     assert len({p.folder for p in found}) == 8
-    assert all(set(p.folder) <= set("abcdefghijklmnopqrstuvwxyz0123456789=,-") for p in found)
+    assert all(set(p.folder) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-") for p in found)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,13 @@ def test_what_the_schema_refuses_is_refused_before_anything_runs(
     with pytest.raises(RecipeError) as caught:
         points(file, over)
     assert words in str(caught.value) and "--over" in str(caught.value)
+
+
+def test_points_are_told_apart_by_name(file: Path) -> None:
+    one, other = points(file, "train.float.epochs=1", "train.quantized.epochs=1,2")
+    assert one.title == "train.float.epochs=1, train.quantized.epochs=1" != other.title
+    (odd,) = points(file, "description='a/b: \u00e9 x'")
+    assert odd.folder.startswith("description-a-b-x-") and odd.recipe.description == "a/b: \u00e9 x"
 
 
 def test_too_many_points(file: Path) -> None:

@@ -13,7 +13,7 @@ import secrets
 import socket
 import sys
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -159,8 +159,7 @@ def _marked(jobs: Sequence[Job]) -> Iterator[Place]:
 def _connected(address: str, wish: Wish) -> Iterator[Any]:
     """Ray, connected; a cluster that was started here ends here."""
     _check_installed()
-    settings = _SETTINGS | (_PASSWORD if address == LOCAL else {})
-    for name, value in settings.items():
+    for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     import ray
 
@@ -178,14 +177,27 @@ def _connected(address: str, wish: Wish) -> Iterator[Any]:
             "include_dashboard": False,
             "object_store_memory": _STORE_BYTES,
         }
+    with _set(_PASSWORD if address == LOCAL else {}):
+        try:
+            ray.init(address=address, **options)
+        except Exception as error:  # Ray raises plain exceptions
+            raise _no_answer(address, _first_line(error)) from error
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables, for a while; where the user has set one, it stays."""
+    ours = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(ours)
     try:
-        ray.init(address=address, **options)
-    except Exception as error:  # Ray raises plain exceptions
-        raise _no_answer(address, _first_line(error)) from error
-    try:
-        yield ray
+        yield
     finally:
-        ray.shutdown()
+        for name in ours:
+            os.environ.pop(name, None)
 
 
 def check_cluster(address: str) -> None:

@@ -16,6 +16,7 @@ import bitwright
 from bitwright.explore.job import LOG, TERMINATED, Job, JobFailure, JobResult, result_of
 from bitwright.tools.process import Completed, run_process
 
+WORKER = "bitwright.explore.worker"
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -58,7 +59,7 @@ def run_job(job: Job, limits: Limits, stop: Callable[[], bool] = lambda: False) 
         job.prepare(limits.threads)
         try:
             ended = run_process(
-                [sys.executable, "-m", "bitwright.explore.worker", str(job.folder.resolve())],
+                [sys.executable, "-m", WORKER, str(job.folder.resolve()), str(os.getpid())],
                 cwd=Path.cwd(),
                 log=job.folder / LOG,
                 timeout=inf,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of one job: ``python -m bitwright.explore.worker FOLDER``.
+"""The process of one job: ``python -m bitwright.explore.worker FOLDER [PARENT]``.
 
-It ends when the process that started it is gone, so that nothing goes on unseen, and it holds a
-lock of its folder, so that a job which is redone never meets what is left of the first attempt.
+It ends when the process that started it (its id is PARENT) is gone, so that nothing goes on unseen,
+and it holds a lock of its folder, so that a job which is redone never meets what is left of the
+first attempt.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ BUG = 70
 
 def main(arguments: list[str]) -> int:
     """Do the job that lies in a folder; gives the exit code."""
+    parent = int(arguments[1]) if len(arguments) > 1 else os.getppid()
     signal.signal(signal.SIGTERM, _terminated)
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     folder = Path(arguments[0])
     try:
         asked = json.loads((folder / JOB).read_text(encoding="utf-8"))

@@ -273,9 +273,9 @@ def _keys(request: SweepRequest, progress: Progress) -> list[dict[str, str]]:
         kind = digest_of([entry[name] for name in ("data", "model", "quant", "teacher")])
         try:
             data = (sources[number], work.data)
-            run = Run(request.out, make_steps(work), work.facts())
-            keys = {name: run.key(name) for name in _steps(work, request.until)}
             folder = request.out / _POINTS / point.folder
+            run = Run(folder, make_steps(work), work.facts())
+            keys = {name: run.key(name) for name in _steps(work, request.until)}
             if kind not in checked and not _is_done(folder, request.until, keys):
                 check_model(work)
                 work.fresh_teachers()

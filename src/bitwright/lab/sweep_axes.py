@@ -64,14 +64,18 @@ class SweepPoint:
 
     @property
     def title(self) -> str:
-        """For people: ``bits=4, seed=0``; of long keys the last part."""
-        words = (f"{short(key)}={shown(value)}" for key, value in self.settings)
-        return ", ".join(words) or "the recipe itself"
+        """For people: ``bits=4, seed=0``; of long keys the last part, where that is enough."""
+        names = [short(key) for key, _ in self.settings]
+        return ", ".join(
+            f"{name if names.count(name) == 1 else key}={shown(value)}"
+            for name, (key, value) in zip(names, self.settings, strict=True)
+        )
 
     @property
     def folder(self) -> str:
-        """The title as a name of a folder, with a hash of the settings."""
-        name = re.sub(r"[^A-Za-z0-9.,=+-]+", "_", self.title.replace(", ", ","))[:_NAME_LENGTH]
+        """The title as a name of a folder that no tool trips over, with a hash of the settings."""
+        name = self.title.replace(", ", "_").replace("=", "-")
+        name = re.sub(r"[^A-Za-z0-9._+-]+", "-", name)[:_NAME_LENGTH].strip("-.")
         return f"{name}-{digest_of(list(self.settings))[:8]}"
 
     def without(self, key: str) -> tuple[tuple[str, Any], ...]:
