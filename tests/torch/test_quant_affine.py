@@ -281,10 +281,10 @@ def test_every_pair_of_quantizers_trains_and_freezes(bits: int, weight: str) -> 
             }
         )
         model = apply(net(), policy, "train", images()).train()
-        losses = trained(model, steps=12)
-        # With one bit of the running maximum only what exceeds half of it is not zero, which is
-        # nothing here at last: that trains nothing in so few steps, but it must still freeze.
-        if (bits, rule) != (1, "affine"):
+        losses = trained(model, steps=8)
+        # Between running minimum and maximum one bit leaves next to nothing but zeros (of weights
+        # as large below zero as above, nothing): no gradient comes back, but it must freeze.
+        if bits > 1 or "affine" not in (weight, rule):
             assert min(losses[-3:]) < losses[0], f"{bits} bits, {weight}, {rule}: {losses}"
         if index % 2 == bits % 2:
             continue  # every combination trains; half of them freeze, each rule with each width

@@ -31,10 +31,12 @@ from bitwright.quant.scales import (
     TINY,
     block_exponents,
     finish,
+    first_range,
     gradient_factor,
     largest_level,
     observed_scale,
     range_of,
+    sample,
     scale_of_range,
     steps_of,
     zero_point_of,
@@ -246,10 +248,10 @@ class ActivationQuantizer(nn.Module):
         kept = self.owner.state if self.group is None else self.seen
         if spec.scale is ScaleRule.MINMAX:
             self._keep(self.ends.clone())
-        elif spec.scale is ScaleRule.MAX or (spec.has_range and self.group is not None):
-            kept.mul_(largest_level(before.format) / largest_level(spec.format))
-        elif not spec.has_range:
+        elif spec.scale is not ScaleRule.MAX and (not spec.has_range or steps_of(spec) == 1):
             kept.zero_()
+        elif spec.scale is ScaleRule.MAX or self.group is not None:
+            kept.mul_(largest_level(before.format) / largest_level(spec.format))
         if self.group is not None and spec.scale is not ScaleRule.INTERVAL:
             self.group.refresh()
         self._ready = None
@@ -373,7 +375,10 @@ class ActivationQuantizer(nn.Module):
     def _observe_range(self, x: Tensor) -> None:
         """The same for the two ends of an interval; all of its statistics are means."""
         values = x if self.spec.lowest < 0 else x.clamp(min=0)
-        found = torch.stack(range_of(values.reshape(1, -1)), dim=1)
+        if self.spec.scale is ScaleRule.INTERVAL and steps_of(self.spec) == 1:
+            found = torch.stack(first_range(sample(values).reshape(1, -1), self.spec), dim=1)
+        else:
+            found = torch.stack(range_of(values.reshape(1, -1)), dim=1)
         if not bool((found.abs() > TINY).any()):
             found = found.new_tensor([[0.0, 1.0]])  # a batch of zeros says nothing about the range
             if self.ready:

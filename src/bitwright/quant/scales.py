@@ -7,6 +7,7 @@ A scale here is the ``scale`` of `Format.encode`; one level is ``scale * format.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from bitwright.formats import (
     BlockFormat,
     CodebookFormat,
     Format,
+    IntegerFormat,
     MinifloatFormat,
     PowerOfTwoFormat,
     TernaryFormat,
@@ -130,6 +132,32 @@ def range_of(table: Tensor) -> tuple[Tensor, Tensor]:
     is a level.
     """
     return table.amin(dim=1).clamp(max=0), table.amax(dim=1).clamp(min=0)
+
+
+def first_range(table: Tensor, spec: QuantSpec) -> tuple[Tensor, Tensor]:
+    """Where a trained interval begins, of each row, (rows,) each: at the smallest and the largest
+    value. With a single step from zero that would round nearly everything to zero, so that no
+    gradient came back: there, at the interval of the least squared error.
+    """
+    if steps_of(spec) > 1:
+        return range_of(table)
+    if not spec.zero_point:
+        reach = mse_scale(table, spec) * spec.format.lsb
+        return (torch.zeros_like(reach) if spec.lowest == 0 else -reach), reach
+    # The one level beside zero lies on the side that loses less by it.
+    one = replace(spec, format=IntegerFormat(1, False), zero_point=False)
+    below, above = (-table).clamp(min=0), table.clamp(min=0)
+    low, high = mse_scale(below, one), mse_scale(above, one)
+    zero = torch.zeros_like(low)
+    lower = _gain(below, low) > _gain(above, high)
+    return torch.where(lower, -low, zero), torch.where(lower, zero, high)
+
+
+def _gain(side: Tensor, unit: Tensor) -> Tensor:
+    """By how much a level lowers the squared error of each row, against zero alone."""
+    wide = unit[:, None]
+    levels = torch.round(side / wide).clamp(0, 1)
+    return (side.square() - (side - levels * wide).square()).sum(dim=1)
 
 
 def scale_of_range(low: Tensor, high: Tensor, spec: QuantSpec) -> Tensor:

@@ -39,6 +39,7 @@ from bitwright.quant.scales import (
     TERNARY_THRESHOLD,
     block_exponents,
     finish,
+    first_range,
     gradient_factor,
     is_unfitted,
     range_of,
@@ -216,6 +217,8 @@ class WeightQuantizer(nn.Module):
         self.revision += 1
         if carry and spec.scale is ScaleRule.LEARNED:
             self.scale.zero_()
+        if carry and spec.scale is ScaleRule.INTERVAL and steps_of(spec) == 1:
+            self.ends.zero_()
 
     @property
     def pinned(self) -> bool:
@@ -441,7 +444,9 @@ class WeightQuantizer(nn.Module):
     @torch.no_grad()
     def _observe(self, weight: Tensor, share: float | None = None) -> None:
         """Bring the ends nearer to those of this weight, by a share of the distance."""
-        low, high = range_of(rows(weight, self.spec.granularity))
+        table = rows(weight, self.spec.granularity)
+        trained = self.spec.scale is ScaleRule.INTERVAL
+        low, high = first_range(table, self.spec) if trained else range_of(table)
         found = torch.stack([low, high], dim=1)
         if self.ends.shape[1] == 1:
             found = found.abs().amax(dim=1, keepdim=True)

@@ -24,7 +24,7 @@ from bitwright.quant.entropy import entropy_scale
 from bitwright.quant.policy import QuantSpec, ScaleRule
 from bitwright.quant.ptq.statistics import Histogram, Observed
 from bitwright.quant.rounding_torch import quantize_ratio
-from bitwright.quant.scales import TINY, largest_level
+from bitwright.quant.scales import TINY, largest_level, steps_of
 
 _CANDIDATES = 120
 _SMALLEST = 0.05
@@ -106,6 +106,8 @@ _OF_RULE = {
 
 def estimator_of(spec: QuantSpec) -> Estimator:
     """The estimator that a policy's scale rule asks for; a learned scale starts at the MSE one."""
+    if spec.scale is ScaleRule.INTERVAL and steps_of(spec) == 1:
+        return Estimator(EstimatorKind.MSE)  # as `first_range`
     return Estimator(_OF_RULE.get(spec.scale, EstimatorKind.MSE), spec.percentile)
 
 
