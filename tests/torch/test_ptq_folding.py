@@ -193,7 +193,7 @@ def test_ranges_are_the_maxima() -> None:
 
 
 def test_ranges_refuse_bad_samples() -> None:
-    with pytest.raises(DataError, match="does not pass the model"):
+    with pytest.raises(DataError, match="the model is for"):
         measure_ranges(trained_digits(), torch.rand(4, 3, 8, 8))
     with pytest.raises(ModelError, match="no convolution"):
         measure_ranges(nn.Sequential(nn.ReLU()), torch.rand(4, 3))
