@@ -13,7 +13,7 @@ import secrets
 import socket
 import sys
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -37,6 +37,7 @@ _STORE_BYTES = 100 * 2**20
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_agent_register_timeout_ms": "120000",
+    "RAY_gcs_server_port_wait_time_s": "60",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
@@ -159,7 +160,10 @@ def _marked(jobs: Sequence[Job]) -> Iterator[Place]:
 def _connected(address: str, wish: Wish) -> Iterator[Any]:
     """Ray, connected; a cluster that was started here ends here."""
     _check_installed()
-    for name, value in _SETTINGS.items():
+    settings = dict(_SETTINGS)
+    if address == LOCAL and "ray" not in sys.modules:  # it reads this once, when it is imported
+        settings |= _PASSWORD
+    for name, value in settings.items():
         os.environ.setdefault(name, value)
     import ray
 
@@ -177,27 +181,14 @@ def _connected(address: str, wish: Wish) -> Iterator[Any]:
             "include_dashboard": False,
             "object_store_memory": _STORE_BYTES,
         }
-    with _set(_PASSWORD if address == LOCAL else {}):
-        try:
-            ray.init(address=address, **options)
-        except Exception as error:  # Ray raises plain exceptions
-            raise _no_answer(address, _first_line(error)) from error
-        try:
-            yield ray
-        finally:
-            ray.shutdown()
-
-
-@contextmanager
-def _set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables, for a while; where the user has set one, it stays."""
-    ours = {name: value for name, value in variables.items() if name not in os.environ}
-    os.environ.update(ours)
     try:
-        yield
+        ray.init(address=address, **options)
+    except Exception as error:  # Ray raises plain exceptions
+        raise _no_answer(address, _first_line(error)) from error
+    try:
+        yield ray
     finally:
-        for name in ours:
-            os.environ.pop(name, None)
+        ray.shutdown()
 
 
 def check_cluster(address: str) -> None:
