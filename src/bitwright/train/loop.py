@@ -218,8 +218,10 @@ def _step(run: Run, reals: Tensor, labels: Tensor, chosen: Tensor) -> tuple[Tens
     """
     for learner in run.learners:
         learner.optimizer.zero_grad(set_to_none=True)
+    told = _told(run, reals, chosen)  # first: its memory is free again for the student's
     scores = [learner.forward(reals) for learner in run.learners]
-    wanted = _wanted(run, reals, scores, chosen)
+    # In a co-study each learns the other's scores, as they are.
+    wanted = [other.detach() for other in reversed(scores)] if len(scores) > 1 else [told]
     losses = []
     for learner, own, goal in zip(run.learners, scores, wanted, strict=True):
         loss = objective(own, labels, goal, learner.config)
@@ -236,23 +238,21 @@ def _step(run: Run, reals: Tensor, labels: Tensor, chosen: Tensor) -> tuple[Tens
         learner.optimizer.step()
         if learner.average is not None:
             learner.average.update_parameters(learner.model)
-    if wanted[0] is not None:  # without a label, the teacher's word is the right one
-        labels = torch.where(labels < 0, wanted[0].argmax(dim=1), labels)
+    goal = wanted[0]
+    if goal is not None:  # without a label, the teacher's word is the right one
+        labels = torch.where(labels < 0, goal.argmax(dim=1), labels)
     return losses[0].detach(), (scores[0].detach().argmax(dim=1) == labels).sum()
 
 
-def _wanted(
-    run: Run, reals: Tensor, scores: list[Tensor], chosen: Tensor
-) -> list[Tensor] | list[None]:
-    """The scores that each learner learns from: the other's, as they are, or the teacher's."""
-    if len(scores) > 1:
-        return [other.detach() for other in reversed(scores)]
+def _told(run: Run, reals: Tensor, chosen: Tensor) -> Tensor | None:
+    """The teacher's scores of a batch; None without a teacher."""
     if run.table is not None:
-        return [run.table[chosen]]
+        return run.table[chosen]
     if run.teacher is None:
-        return [None]
+        return None
     with torch.no_grad(), run.fabric.autocast():
-        return [run.teacher(reals).float()]
+        found: Tensor = run.teacher(reals).float()
+    return found
 
 
 def _validate(run: Run) -> Evaluation:
