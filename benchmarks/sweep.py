@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One worker against two, by processes and on a local Ray cluster: the same small trainings.
 
-    python benchmarks/sweep.py [--points 6] [--epochs 60] [--json docs/results/sweep.json]
+    python benchmarks/sweep.py [--points 6] [--epochs 60] [--out docs/results/sweep]
 
 Every point trains the float network of `digits` on one thread, each with another seed, so that they
 share nothing. For each way it prints
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import tempfile
 import time
@@ -92,26 +93,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--points", type=int, default=6)
     parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--out", type=Path, help="writes OUT.md and OUT.json")
     options = parser.parse_args()
-    print("| way | wall s | start s | at once | CPU s a point | speed-up | by processor |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
-    rows = []
+    rows: list[Measured] = []
+    lines = [
+        "| way | wall s | start s | at once | CPU s a point | speed-up | by processor |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    print("\n".join(lines))
     for name, workers, ray in WAYS:
-        found = measure(name, workers, ray, options.points, options.epochs)
-        rows.append(found)
-        one = rows[0]
-        print(
-            f"| {name} | {found.wall:.1f} | {found.start:.1f} | {found.at_once:.2f} "
-            f"| {found.cpu:.1f} | {one.wall / found.wall:.2f} "
-            f"| {found.at_once / one.at_once * one.cpu / found.cpu:.2f} |",
-            flush=True,
-        )
+        rows.append(measure(name, workers, ray, options.points, options.epochs))
+        lines.append(line_of(rows[-1], rows[0]))
+        print(lines[-1], flush=True)
     about = f"{options.points} points of {options.epochs} epochs; {cpu_name()}, {cores()} cores"
-    print(f"\n{about}, Python {platform.python_version()}")
-    if options.json is not None:
+    about += f", Python {platform.python_version()}, load average {os.getloadavg()[2]:.1f}"
+    print(f"\n{about}")
+    if options.out is not None:
         record = {"about": about, "ways": [vars(row) for row in rows]}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        options.out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+        words = (__doc__ or "").partition("\n")[2].strip()
+        page = ["# One worker against two", "", words, "", *lines, "", about]
+        options.out.with_suffix(".md").write_text("\n".join(page) + "\n")
+
+
+def line_of(found: Measured, one: Measured) -> str:
+    """A row of the table; ``one`` is the way with one process."""
+    bound = found.at_once / one.at_once * one.cpu / found.cpu
+    return (
+        f"| {found.name} | {found.wall:.1f} | {found.start:.1f} | {found.at_once:.2f} "
+        f"| {found.cpu:.1f} | {one.wall / found.wall:.2f} | {bound:.2f} |"
+    )
 
 
 if __name__ == "__main__":
