@@ -69,4 +69,4 @@ def _same(recorded: dict[str, Any] | None, wanted: TrainConfig) -> bool:
     except ValidationError:  # a setting that this version no longer has
         return False
     out = set(_WHERE)
-    return then.model_dump(exclude=out) == wanted.model_dump(exclude=out)
+    return bool(then.model_dump(exclude=out) == wanted.model_dump(exclude=out))
