@@ -68,7 +68,9 @@ def test_help_loads_nothing_heavy() -> None:
         assert verb in done.stdout
 
 
-@pytest.mark.parametrize("kind", ["recipes", "formats", "models", "pretrained", "datasets", "targets"])
+@pytest.mark.parametrize(
+    "kind", ["recipes", "formats", "models", "pretrained", "datasets", "targets"]
+)
 def test_lists_as_table_and_as_json(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["list", kind]) == 0
     table = capsys.readouterr().out

@@ -78,7 +78,8 @@ def model_version(spec: ModelSpec, folders: Iterable[Path]) -> str:
 
 def data_version(splits: DataSplits) -> str:
     """Hash of every image, label and class name of a data set."""
-    return digest_of(splits.train, splits.validation, splits.test)
+    digest: str = digest_of(splits.train, splits.validation, splits.test)
+    return digest
 
 
 def images_version(part: Dataset) -> str:
