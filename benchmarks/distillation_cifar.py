@@ -2,86 +2,145 @@
 """What a teacher is worth to a four-bit DenseNet on CIFAR-10, on a CPU: the arms of a study.
 
     python benchmarks/distillation_cifar.py --runs RUNS --seeds 0 1
+    python benchmarks/distillation_cifar.py --runs RUNS --seeds 0 --arms qkd --no-page  # only one
 
-For each seed a `bitwright study` of one seed, over every arm and self-study for as many epochs as
-all phases have together (``ss_equal``). The float networks come with the package and are the same
-for all seeds; a seed changes the order of images, their augmentation, and nothing else. Differences
-are paired: the same images, seeds averaged. Test images are used once an arm, for no choice.
+The arms are those of `bitwright study`, over seeds of the phases alone: the float networks come
+with the package and are the same for all seeds, which change the order of images and their
+augmentation. Arms may be trained by several processes side by side (second line); an interrupted
+one goes on, and arms that begin alike share the beginning. Networks in few bits are measured as
+integers. Differences are paired: the same images, seeds averaged. Test images are used once an arm,
+for no choice.
 
-An interrupted run goes on where it was. Writes docs/results/distillation_cifar.json and .md.
+Writes docs/results/distillation_cifar.json and .md.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
+import shutil
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
-from bitwright.api import versions
+from bitwright.api import Pipeline, versions
 from bitwright.files import atomic_write
-from bitwright.lab.study import StudyRequest, run_study
-from bitwright.lab.study_jobs import ARMS, RIGHT
+from bitwright.lab.study_jobs import ARMS, BASELINE, PTQ, QKD, SS, SS_EQUAL, SS_TS, as_long
 from bitwright.recipe import load_recipe
+from bitwright.run import no_progress
 from bitwright.steps.baseline import cpu_name
-from bitwright.steps.results import TeachResult, load_result
-from bitwright.steps.workspace import step_folder
-from bitwright.train.config import PHASES
+from bitwright.steps.quantize import calibrated, frozen_from
+from bitwright.steps.teach import taught
+from bitwright.steps.train import trained_model
+from bitwright.steps.workspace import Workspace, step_folder
+from bitwright.train import evaluate, study
+from bitwright.train.config import PHASES, Phases
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 RECIPE = "cifar-densenet21-qkd-small"
 #: Which differences the page shows: (should be better, should be worse).
 PAIRS = (
-    ("baseline", "qkd"),
-    ("qkd", "ss"),
-    ("ss", "ptq"),
-    ("qkd", "ss_equal"),
-    ("qkd", "ss_ts"),
-    ("ss_ts", "ss"),
+    (BASELINE, QKD),
+    (QKD, SS),
+    (SS, PTQ),
+    (QKD, SS_EQUAL),
+    (QKD, SS_TS),
+    (SS_TS, SS),
 )
 Shares = NDArray[np.float64]
 
 
-def one_seed(recipe: str, seed: int, runs: Path) -> Path:
-    """Run the study with this seed of its phases; gives the folder of its arms."""
-    changes = [f"train.quantized.{phase}.seed={seed}" for phase in PHASES]
-    out = runs / f"phases-{seed}"
-    request = StudyRequest(load_recipe(recipe, changes), out, seeds=1, arms=tuple(ARMS), threads=1)
-    report = run_study(request)
-    if report.failures:
-        sys.exit("\n".join(report.failures))
-    return out / "seed-0" / "own"
+@dataclass(frozen=True)
+class Networks:
+    """The float networks that every arm starts from."""
+
+    student: nn.Module
+    teacher: nn.Module
+
+
+def networks(work: Workspace, run_dir: Path) -> Networks:
+    """The recipe's float networks, trained or read by its own steps."""
+    Pipeline(work.recipe, run_dir).build("train")
+    student = trained_model(work, run_dir / step_folder("train"))
+    if not work.recipe.teacher:
+        return Networks(student, student)
+    return Networks(student, taught(work, run_dir / step_folder("teach")))
+
+
+def phases_of(arm: str, whole: Phases) -> Phases | None:
+    """What an arm trains; None: nothing."""
+    match arm:
+        case "ss":
+            return Phases(self_study=whole.self_study)
+        case "ss_equal":
+            return Phases(self_study=as_long(whole))
+        case "ss_ts":
+            return Phases(self_study=whole.self_study, tutor_study=whole.tutor_study)
+        case "qkd":
+            return whole
+    return None
+
+
+def run_arm(work: Workspace, nets: Networks, arm: str, folder: Path) -> dict[str, Any]:
+    """Train one arm, measure it once on the test images, and keep which it told rightly."""
+    record = folder / "result.json"
+    if record.exists():
+        return dict(json.loads(record.read_text()))
+    whole = work.recipe.train.quantized
+    if whole is None or len(whole.present) != len(PHASES):
+        sys.exit("the recipe must name all phases")
+    phases = phases_of(arm, whole)
+    shared = folder.parent / SS / PHASES[0]
+    if arm in (SS_TS, QKD) and shared.exists():
+        shutil.copytree(shared, folder / PHASES[0], dirs_exist_ok=True)
+    model: nn.Module = copy.deepcopy(nets.student)
+    curves = {}
+    if arm != BASELINE:
+        fake = calibrated(work, model, no_progress)
+        if phases is not None:
+            teacher = copy.deepcopy(nets.teacher) if phases.needs_teacher else None
+            for phase in study(fake, work.data, phases, run_dir=folder, teacher=teacher):
+                curves[phase.name] = [entry.seconds for entry in phase.result.history]
+        model = frozen_from(work, fake)
+    found = {
+        "epochs": sum(len(curve) for curve in curves.values()),
+        "minutes": {name: sum(curve) / 60 for name, curve in curves.items()},
+        "validation": evaluate(model, work.data.validation).accuracy,
+    }
+    measured = evaluate(model, work.data.test)
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "right.npy", measured.predictions == work.data.test.labels)
+    found["test"] = measured.accuracy
+    atomic_write(record, json.dumps(found))
+    return found
 
 
 def told_rightly(folders: Sequence[Path], arm: str) -> Shares:
     """(seeds, images) 1 where the arm's network is right about a test image."""
-    rows = []
-    for folder in folders:
-        with np.load(folder / RIGHT) as kept:
-            rows.append(kept[arm])
-    return np.array(rows, dtype=np.float64)
+    return np.array([np.load(folder / arm / "right.npy") for folder in folders], dtype=np.float64)
 
 
 def arm_row(folders: Sequence[Path], arm: str) -> dict[str, Any]:
     """Accuracy of each seed, mean, and both errors of the mean, in points."""
-    found = [json.loads((folder / "result.json").read_text())["value"][arm] for folder in folders]
-    points = [100 * value["test"] for value in found]
-    right = told_rightly(folders, arm).mean(axis=0)
+    found = [json.loads((folder / arm / "result.json").read_text()) for folder in folders]
+    points = np.array([100 * value["test"] for value in found])
     return {
         "arm": arm,
         "epochs": found[0]["epochs"],
-        "test": points,
-        "mean": float(np.mean(points)),
-        "error_seeds": error(np.array(points)) if len(points) > 1 else None,
-        "error_images": error(100 * right),
+        "minutes": found[0]["minutes"],
+        "test": points.tolist(),
+        "mean": float(points.mean()),
+        "error_seeds": error(points) if len(points) > 1 else None,
+        "error_images": error(100 * told_rightly(folders, arm).mean(axis=0)),
         "validation": [100 * value["validation"] for value in found],
-        "train": [100 * value["train"] for value in found],
     }
 
 
@@ -93,7 +152,7 @@ def pair_row(folders: Sequence[Path], better: str, worse: str) -> dict[str, Any]
         "better": better,
         "worse": worse,
         "difference": float(apart.mean()),
-        "seeds": [float(value) for value in seeds],
+        "seeds": seeds.tolist(),
         "error_seeds": error(seeds) if len(seeds) > 1 else None,
         "error_images": error(apart.mean(axis=0)),
     }
@@ -104,41 +163,35 @@ def error(values: Shares) -> float:
     return float(values.std(ddof=1) / len(values) ** 0.5)
 
 
-def minutes(folder: Path) -> dict[str, float]:
-    """What each phase of each arm took."""
-    found = {}
-    for path in sorted(folder.glob("*/*/metrics.jsonl")):
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        name = "/".join(path.parts[-3:-1])
-        found[name] = sum(row["seconds"] for row in rows) / 60
-    return found
-
-
 def page(content: dict[str, Any]) -> str:
     """The results as Markdown."""
+    teacher = content["teacher"]
+    told = "its own float self" if teacher is None else f"a float network of {teacher:.2f} %"
     lines = [
         "# Distillation on CIFAR-10: four bits, on a CPU\n",
         f"`{content['command']}`; recipe `{content['recipe']}`, seeds {content['seeds']} of the "
         f"phases; {content['machine']}; torch {content['versions']['torch']}, "
-        f"{content['date']}. Test accuracy on {content['images']} images, few-bit networks as "
-        "integers. The images are a copy of CIFAR-10 whose files are JPEG, recompressed: "
-        f"on them the float student reaches {content['rows'][0]['mean']:.2f} % and the float "
-        f"teacher {content['teacher']:.2f} %. Both errors are standard errors of the mean.\n",
-        "| arm | epochs in few bits | test accuracy, % | +- images | +- seeds | by seed |",
-        "|---|---|---|---|---|---|",
+        f"{content['date']}. Test accuracy on {content['images']} images, networks in few bits as "
+        "integers. The images are a copy of CIFAR-10 whose files are JPEG, recompressed; on them "
+        f"the float student reaches {content['rows'][0]['mean']:.2f} %. The teacher is {told}. "
+        "Both errors are standard errors of the mean.\n",
+        "| arm | epochs in few bits | test accuracy, % | +- images | +- seeds | by seed | "
+        "validation, % |",
+        "|---|---:|---:|---:|---:|---|---|",
     ]
     for row in content["rows"]:
-        each = ", ".join(f"{value:.2f}" for value in row["test"])
+        each, held = (
+            ", ".join(f"{value:.2f}" for value in row[key]) for key in ("test", "validation")
+        )
         lines.append(
             f"| {row['arm']} | {row['epochs']} | {row['mean']:.2f} | {row['error_images']:.2f} | "
-            f"{optional(row['error_seeds'])} | {each} |"
+            f"{optional(row['error_seeds'])} | {each} | {held} |"
         )
-    lines.append("")
-    lines += [f"- {row['arm']}: {ARMS[row['arm']]}" for row in content["rows"]]
+    lines += ["", *(f"- {row['arm']}: {ARMS[row['arm']]}" for row in content["rows"])]
     lines += [
         "\nDifferences on the same images, in points:\n",
         "| | difference | +- images | +- seeds | by seed |",
-        "|---|---|---|---|---|",
+        "|---|---:|---:|---:|---|",
     ]
     for row in content["pairs"]:
         each = ", ".join(f"{value:+.2f}" for value in row["seeds"])
@@ -146,8 +199,6 @@ def page(content: dict[str, Any]) -> str:
             f"| {row['better']} - {row['worse']} | {row['difference']:+.2f} | "
             f"{row['error_images']:.2f} | {optional(row['error_seeds'])} | {each} |"
         )
-    total = sum(content["minutes"].values())
-    lines.append(f"\nTraining in few bits, all arms of one seed: {total:.0f} minutes.")
     return "\n".join(lines) + "\n"
 
 
@@ -156,25 +207,44 @@ def optional(value: float | None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--recipe", default=RECIPE)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--no-page", action="store_true", help="train and measure only")
     chosen = parser.parse_args()
-    folders = [one_seed(chosen.recipe, seed, chosen.runs) for seed in chosen.seeds]
-    floats = folders[0].parent / "float" / "run" / step_folder("teach")
+    folders = [chosen.runs / f"seed{seed}" for seed in chosen.seeds]
+    for seed, folder in zip(chosen.seeds, folders, strict=True):
+        changes = [f"train.quantized.{phase}.seed={seed}" for phase in PHASES]
+        work = Workspace(load_recipe(chosen.recipe, changes))
+        nets = networks(work, chosen.runs / f"float-{'-'.join(chosen.arms)}")
+        for arm in chosen.arms:
+            print(seed, arm, run_arm(work, nets, arm, folder / arm), flush=True)
+    if not chosen.no_page:
+        write_page(chosen, work, nets, folders)
+
+
+def write_page(
+    chosen: argparse.Namespace, work: Workspace, nets: Networks, folders: Sequence[Path]
+) -> None:
+    """The table of the arms that were asked for."""
+    arms = chosen.arms
     content = {
         "command": "python benchmarks/distillation_cifar.py " + " ".join(sys.argv[1:]),
         "recipe": chosen.recipe,
         "seeds": chosen.seeds,
-        "images": told_rightly(folders, "ptq").shape[1],
+        "images": len(work.data.test),
         "machine": f"{cpu_name()}, 1 thread",
         "date": time.strftime("%Y-%m-%d"),
         "versions": versions(),
-        "teacher": 100 * load_result(TeachResult, floats).accuracy.value,
-        "rows": [arm_row(folders, arm) for arm in ARMS],
-        "pairs": [pair_row(folders, *pair) for pair in PAIRS],
-        "minutes": minutes(folders[0]),
+        "teacher": 100 * evaluate(nets.teacher, work.data.test).accuracy
+        if work.recipe.teacher
+        else None,
+        "rows": [arm_row(folders, arm) for arm in arms],
+        "pairs": [pair_row(folders, *pair) for pair in PAIRS if set(pair) <= set(arms)],
         "resolved": load_recipe(chosen.recipe).resolved(),
     }
     atomic_write(RESULTS / "distillation_cifar.json", json.dumps(content, indent=1) + "\n")
