@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What distillation is worth to perceptrons on MNIST: a study over widths, and a sweep of alpha.
+"""What distillation is worth to perceptrons on MNIST: studies over widths, and a sweep of alpha.
 
     python benchmarks/distillation.py --runs RUNS             # hours on a CPU; goes on where it was
     python benchmarks/distillation.py --runs RUNS --collect   # the pages from what is there
 
-The first form does what these two commands do (all of it may also be done by them):
-
-    bitwright study mnist-kl-mlp-qkd-w8a8 --seeds 5 --bits 8,4,2,1 --out RUNS/study
-    bitwright sweep mnist-dnn30-kd-w4a4 --over alpha=0,0.1,0.2,0.3,0.4,0.5,0.9 seeds=5 \\
-        --until train --out RUNS/dnn30
-
-Test images are used once for every network of the tables and for no choice: settings were chosen
-on the validation images, 10 % of the training images. Every seed has its own cut of them, its own
-first weights and order of images, and its own teacher. Writes docs/results/distillation.json and
-distillation.md.
+The first form gives the commands of the page, which may as well be given by hand. Test images are
+used once for every network of the tables and for no choice: settings were chosen on validation
+images, 10 % of the training images. Every seed has its own cut of them, its own first weights and
+order of images. Writes docs/results/distillation.json and distillation.md.
 """
 
 from __future__ import annotations
@@ -21,10 +15,11 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -37,9 +32,22 @@ from bitwright.steps.baseline import cpu_name
 from bitwright.steps.workspace import step_folder
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
-STUDY, SWEEP = "mnist-kl-mlp-qkd-w8a8", "mnist-dnn30-kd-w4a4"
+TEACHER, STUDY, SWEEP = "mnist-kl-mlp-teacher", "mnist-kl-mlp-qkd-w8a8", "mnist-dnn30-kd-w4a4"
 WIDTHS = (8, 4, 2, 1)
+_PEER = "train.quantized.co_study.peer.lr=0.0001"
+#: Folder of a study -> what is special about its teachers, and what the command line says of it.
+STUDIES = {
+    "shared": (
+        "One teacher for all seeds, trained for 40 epochs",
+        ["--set", "teacher={{model: {{name: kl_mlp_teacher, weights: {teacher}}}}}"],
+    ),
+    "study": (
+        "A teacher for every seed, trained for 15 epochs",
+        ["--set", _PEER],
+    ),
+}
 ALPHAS = (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.9)
+SEEDS = 5
 SHOWN = ("baseline", "ptq", "ss", "ss_ts", "qkd")
 #: Points that QKD may lie below the float student at 4, 2 and 1 bit.
 ALLOWED = {4: 0.2, 2: 0.6, 1: 1.5}
@@ -47,46 +55,77 @@ Arms = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
+class Study:
+    """The finished jobs of one study.
+
+    Attributes:
+        title: of its section.
+        arms: width -> seed -> arm -> accuracies (shares) and epochs.
+        teachers: seed -> test accuracy of the teacher.
+    """
+
+    title: str
+    arms: Mapping[int, Mapping[int, Arms]]
+    teachers: Mapping[int, float]
+
+
+@dataclass(frozen=True)
 class Found:
     """What the runs hold.
 
     Attributes:
-        arms: width -> seed -> arm -> accuracies (shares) and epochs.
-        teachers: seed -> test accuracy of the study's teacher.
+        studies: folder -> its jobs.
         alphas: alpha -> seed -> accuracies of the small student.
         tutors: seed -> test accuracy of the sweep's teacher.
     """
 
-    arms: Mapping[int, Mapping[int, Arms]]
-    teachers: Mapping[int, float]
+    studies: Mapping[str, Study]
     alphas: Mapping[float, Mapping[int, dict[str, float]]]
     tutors: Mapping[int, float]
 
 
+def commands(runs: Path, seeds: int) -> list[list[str]]:
+    """What is to be done, in order."""
+    teacher = runs / "teacher"
+    weights = (teacher / step_folder("train") / "weights.pt").absolute()
+    widths = ",".join(map(str, WIDTHS))
+    wanted = [["train", TEACHER, "--run-dir", str(teacher)]]
+    for name, (_, more) in STUDIES.items():
+        told = [text.format(teacher=weights) for text in more]
+        given = ["--seeds", str(seeds), "--bits", widths, *told, "--out", str(runs / name)]
+        wanted.append(["study", STUDY, *given])
+    over = [f"alpha={','.join(map(str, ALPHAS))}", f"seeds={seeds}"]
+    wanted.append(["sweep", SWEEP, "--over", *over, "--until", "train", "--out", f"{runs}/dnn30"])
+    return wanted
+
+
 def run(runs: Path, seeds: int, workers: int) -> None:
     """Do what is not done yet."""
-    over = [f"alpha={','.join(map(str, ALPHAS))}", f"seeds={seeds}"]
-    own = ["--workers", str(workers), "--threads", "1"]
-    widths = ",".join(map(str, WIDTHS))
-    study = ["study", STUDY, "--seeds", str(seeds), "--bits", widths, "--out", str(runs / "study")]
-    sweep = ["sweep", SWEEP, "--over", *over, "--until", "train", "--out", str(runs / "dnn30")]
-    for command in (study, sweep):
+    for command in commands(runs, seeds):
+        own = [] if command[0] == "train" else ["--workers", str(workers), "--threads", "1"]
         # Hours, and it may be stopped and started again at will: no timeout.
         subprocess.run([sys.executable, "-m", "bitwright", *command, *own], check=True)
 
 
-def collect(runs: Path) -> Found:
-    """Read every finished job."""
+def read_study(folder: Path, title: str) -> Study:
+    """Read every finished job of a study."""
     arms: dict[int, dict[int, Arms]] = {}
     teachers = {}
-    for seed, folder in _seeds(runs / "study"):
+    for seed, place in _seeds(folder):
         for width in WIDTHS:
-            value = _value(folder / f"w{width}a{width}")
+            value = _value(place / f"w{width}a{width}")
             if value is not None:
                 arms.setdefault(width, {})[seed] = value
-        taught = _json(folder / "float" / "run" / step_folder("teach") / "result.json")
+        taught = _json(place / "float" / "run" / step_folder("teach") / "result.json")
         if taught is not None:
             teachers[seed] = taught["accuracy"]["value"]
+    return Study(title, dict(sorted(arms.items(), reverse=True)), teachers)
+
+
+def collect(runs: Path) -> Found:
+    """Read every finished job."""
+    studies = {name: read_study(runs / name, title) for name, (title, _) in STUDIES.items()}
+    studies = {name: study for name, study in studies.items() if study.arms}
     alphas: dict[float, dict[int, dict[str, float]]] = {}
     tutors = {}
     for folder in sorted((runs / "dnn30" / "points").glob("*")):
@@ -105,7 +144,7 @@ def collect(runs: Path) -> Found:
             "validation": kept["validation_accuracy"],
         }
         tutors[seed] = taught["accuracy"]["value"]
-    return Found(arms, teachers, dict(sorted(alphas.items())), tutors)
+    return Found(studies, dict(sorted(alphas.items())), tutors)
 
 
 def _seeds(folder: Path) -> list[tuple[int, Path]]:
@@ -131,7 +170,7 @@ def mean(values: Sequence[float]) -> Measured:
     return Measured(fmean(values), error)
 
 
-def arms_table(found: Found) -> Table:
+def arms_table(study: Study) -> Table:
     """A row for every width and arm: means over the seeds, differences seed by seed."""
     columns = (
         Column("width", "weights / activations"),
@@ -146,7 +185,7 @@ def arms_table(found: Found) -> Table:
     )
     rows: list[dict[str, Value]] = []
     shown: list[Sequence[int]] = []
-    for width, by_seed in found.arms.items():
+    for width, by_seed in study.arms.items():
         for arm in SHOWN:
             if arm == "baseline" and tuple(by_seed) in shown:
                 continue  # the same networks at every width
@@ -169,7 +208,7 @@ def arms_table(found: Found) -> Table:
         "± is the standard error of the mean over seeds; differences are paired.",
         *(f"{arm}: {ARMS[arm]}." for arm in SHOWN),
     )
-    return Table("Arms", columns, tuple(rows), notes)
+    return Table("", columns, tuple(rows), notes)
 
 
 def difference(by_seed: Mapping[int, Arms], arm: str, other: str) -> Measured:
@@ -205,6 +244,20 @@ def alpha_table(found: Found) -> Table:
     return Table("", columns, tuple(rows))
 
 
+def _study_targets(study: Study, row: Callable[[str, str, str, bool], None]) -> None:
+    for width, by_seed in study.arms.items():
+        what = f"{study.title}: QKD, {width} bit"
+        over = 100 * difference(by_seed, "qkd", "baseline").value
+        if width in ALLOWED:
+            low = -ALLOWED[width]
+            row(f"{what}, against float", f">= {low:+.1f} points", f"{over:+.2f}", over >= low)
+        else:
+            test = 100 * fmean(value["qkd"]["test"] for value in by_seed.values())
+            gain = 100 * difference(by_seed, "qkd", "ptq").value
+            row(what, ">= 98.70 %", f"{test:.2f} %", test >= 98.7)
+            row(f"{what}, against PTQ", ">= +0.30 points", f"{gain:+.2f}", gain >= 0.3)
+
+
 def targets_table(found: Found) -> Table:
     """What was asked for, and what was reached; the alpha is the best on validation images."""
     columns = (
@@ -218,17 +271,8 @@ def targets_table(found: Found) -> Table:
     def row(what: str, asked: str, reached: str, met: bool) -> None:
         rows.append({"what": what, "asked": asked, "reached": reached, "met": met})
 
-    for width, by_seed in found.arms.items():
-        over = 100 * difference(by_seed, "qkd", "baseline").value
-        if width in ALLOWED:
-            low = -ALLOWED[width]
-            asked = f">= {low:+.1f} points"
-            row(f"QKD, {width} bit, against float", asked, f"{over:+.2f}", over >= low)
-        else:
-            test = 100 * fmean(value["qkd"]["test"] for value in by_seed.values())
-            gain = 100 * difference(by_seed, "qkd", "ptq").value
-            row(f"QKD, {width} bit", ">= 98.70 %", f"{test:.2f} %", test >= 98.7)
-            row(f"QKD, {width} bit, against PTQ", ">= +0.30 points", f"{gain:+.2f}", gain >= 0.3)
+    for study in found.studies.values():
+        _study_targets(study, row)
     taught = {alpha: by for alpha, by in found.alphas.items() if alpha}
     if taught:
 
@@ -245,22 +289,28 @@ def page(found: Found, facts: Mapping[str, str]) -> str:
     """The results as Markdown."""
     lines = [
         "# Distillation: perceptrons on MNIST\n",
-        "Test images are used once for every network of the tables and for no choice: settings "
-        "were chosen on the validation images, 10 % of the training images. Every seed has its own "
-        "cut of them, its own first weights and order of images, and its own teacher.\n",
+        "Test images are used once for every network of the tables: settings were chosen on "
+        "validation images, 10 % of the training images. Every seed has its own cut of them, its "
+        "own first weights and order of images. The shared teacher was trained longer after the "
+        "other study's first test figures had been seen, and with a slower co-study.\n",
         "The teachers are trained as Hinton, Vinyals and Dean (2015, section 3) train theirs: on "
         "images moved by up to two pixels. No student sees a moved image in any arm, the float one "
         "included; what a student knows of them comes from its teacher's scores. A few-bit network "
         "is measured as frozen integers; its image keeps 8 bits.\n",
         targets_table(found).to_markdown(),
     ]
-    if found.arms:
-        teachers = ", ".join(f"{100 * value:.2f}" for value in found.teachers.values())
+    lines += [
+        "## 784-300-300-10 from 784-1200-1200-10\n",
+        "The float student: 100 epochs, batch 64, SGD with Nesterov momentum 0.9 from 0.1, halved "
+        "at 20, 40 and 60, weight decay 5e-4, no augmentation; the best epoch by validation.\n",
+    ]
+    for study in found.studies.values():
+        own = [f"{100 * value:.2f}" for value in study.teachers.values()]
+        shown = ", ".join(own if len(set(own)) > 1 else own[:1])
         lines += [
-            "## 784-300-300-10 from 784-1200-1200-10\n",
-            f"The float student: 100 epochs, batch 64, SGD with Nesterov momentum 0.9 from 0.1, "
-            f"halved at 20, 40 and 60, weight decay 5e-4. Teachers, test, by seed: {teachers} %.\n",
-            arms_table(found).to_markdown().replace("## Arms\n\n", ""),
+            f"### {study.title}\n",
+            f"Teachers, test images, by seed: {shown} %.\n",
+            arms_table(study).to_markdown(),
         ]
     if found.alphas:
         tutors = ", ".join(f"{100 * value:.2f}" for _, value in sorted(found.tutors.items()))
@@ -269,7 +319,10 @@ def page(found: Found, facts: Mapping[str, str]) -> str:
             f"Floating point, temperature 3. Teachers, test, by seed: {tutors} %.\n",
             alpha_table(found).to_markdown(),
         ]
+    own = [shlex.join(["bitwright", *command]) for command in commands(Path("RUNS"), SEEDS)]
+    here = f"{Path.cwd()}/"
     lines += ["## How\n", *(f"* {key}: {value}" for key, value in facts.items())]
+    lines += ["\n```", *(text.replace(here, "") for text in own), "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -277,7 +330,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--collect", action="store_true", help="train nothing")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--workers", type=int, default=2, help="networks at a time")
     parser.add_argument("--source", default="", help="what the runs were made with, for the page")
     parser.add_argument("--no-write", action="store_true", help="print only")
@@ -285,7 +338,7 @@ def main() -> None:
     if not given.collect:
         run(given.runs, given.seeds, given.workers)
     found = collect(given.runs)
-    if not found.arms and not found.alphas:
+    if not found.studies and not found.alphas:
         sys.exit(f"{given.runs}: no finished run")
     facts = {
         "command": "`python benchmarks/distillation.py --runs RUNS`",
@@ -303,8 +356,7 @@ def main() -> None:
     record = {
         "facts": facts,
         "targets": targets_table(found).to_json(),
-        "arms": {str(width): by for width, by in found.arms.items()},
-        "teachers": found.teachers,
+        "studies": {name: asdict(study) for name, study in found.studies.items()},
         "alphas": {str(alpha): by for alpha, by in found.alphas.items()},
         "tutors": found.tutors,
     }
