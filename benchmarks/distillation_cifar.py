@@ -57,11 +57,12 @@ PAIRS = (
 )
 NOTES = """
 Float > QKD > QAT > PTQ comes out in this order, but QKD is above QAT by no more than the error, and
-below QAT of as many epochs (`ss_equal`). The student is small and far from fitting its training
-images, so that labels teach it as much as a teacher does; what a phase adds is mostly epochs, and
-every phase starts its learning rate anew. Settings were compared on the
-5 000 validation images, one seed each, standard error of an accuracy 0.6 points, of a paired
-difference about 0.4:
+below QAT of as many epochs (`ss_equal`): what the phases add here is epochs. Likely reasons: the
+student is so small that it is far from fitting its training images, where labels serve it as well
+as a teacher; and every phase starts its learning rate anew, which one long phase does not. The arms
+were trained side by side on a busy machine, so the minutes in the JSON file are long. Settings were
+compared on the 5 000 validation images, one seed each; the standard error of an accuracy is 0.6
+points, that of a paired difference about 0.4:
 
 | `--arms ... --no-page --set ...` | validation, % |
 |---|---:|
@@ -69,7 +70,7 @@ difference about 0.4:
 | `ss`, `train.quantized.self_study.lr=0.0003` | 74.82 |
 | `ss_ts`, teacher `cifar_cnn` (83.5 %), temperature 8, tutor-study's learning rate 0.001 | 75.08 |
 | `ss_ts`, the same, temperature 3 | 75.06 |
-| `ss_ts`, as in the recipe (the float self as teacher, temperature 2, learning rate 0.001) | 75.48 |
+| `ss_ts`, as in the recipe (the float self teaches, temperature 2) | 75.48 |
 
 ## Full length
 
