@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from bitwright.errors import RecipeError
 from bitwright.explore import Job, JobResult
 from bitwright.lab import study as studies
 from bitwright.lab.study import StudyReport, StudyRequest, run_study, with_bits
-from bitwright.lab.study_jobs import ARMS, RIGHT, train_arms, train_float
+from bitwright.lab.study_jobs import ARMS, RIGHT, recipe_of, train_arms, train_float
 from bitwright.lab.table import Measured
 from bitwright.recipe import Recipe
 from bitwright.steps.quantize import frozen_model
@@ -116,6 +118,21 @@ def test_what_is_there_is_not_trained_again(
         again = run_study(request)
     assert again.table.rows == report.table.rows
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("checkpoint.pt")}
+
+
+def test_a_network_of_another_policy_is_not_taken_for_ours(
+    studied: tuple[StudyReport, Path], tmp_path: Path
+) -> None:
+    """The folder holds checkpoints of the same shapes and the same training settings."""
+    before = studied[1] / "seed-0" / "w4a4"
+    shutil.copytree(before, tmp_path / "used")
+    (tmp_path / "new").mkdir()
+    asked = json.loads((before / "job.json").read_text(encoding="utf-8"))["arguments"]
+    asked |= {"arms": ["ss"], "recipe": with_bits(recipe_of(asked), 2).resolved()}
+    found = [train_arms(asked, tmp_path / name) for name in ("new", "used")]
+    assert found[0] == found[1]
+    place = "ss/self_study/checkpoint.pt"
+    assert (tmp_path / "used" / place).read_bytes() != (before / place).read_bytes()
 
 
 def test_widths_change_formats_and_nothing_else(recipe: Recipe) -> None:

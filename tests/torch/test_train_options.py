@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,16 @@ from torch import nn
 from bitwright.data import Dataset, DataSplits, load_dataset
 from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.quant import Policy, apply
-from bitwright.train import Augmentation, TrainConfig, TrainProgress, augment, evaluate, fit
+from bitwright.train import (
+    Augmentation,
+    TrainConfig,
+    TrainProgress,
+    augment,
+    evaluate,
+    fit,
+    loop,
+    start,
+)
 from bitwright.train.optimizers import make_optimizer, moving_average
 from bitwright.train.transforms import flip, rotate_zoom, shift
 
@@ -161,6 +171,31 @@ def test_half_of_the_bits_train_too(few: DataSplits, tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(RecipeError, match="precision 16 needs a GPU"):
             fit(full, few, SHORT.model_copy(update={"precision": "16"}), run_dir=tmp_path / "16")
+
+
+@pytest.mark.filterwarnings("ignore:You passed")
+def test_scaled_gradients_train_both_of_a_co_study(
+    few: DataSplits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 bits want a GPU; their scale of gradients, which every step may change, is tried here."""
+    settings = {"precision": "16", "clip_norm": 0.5, "distillation": {}, "peer": {}}
+    config = TrainConfig.model_validate({**SHORT.model_dump(), "optimizer": "sgd", **settings})
+    plain = loop.make_fabric
+
+    def scaled(*args: Any, **options: Any) -> Any:
+        fabric = plain(*args, **options)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1)
+        fabric.strategy.precision.scaler = scaler
+        return fabric
+
+    monkeypatch.setattr(start, "_needs_gpu", lambda device: None)
+    pairs = (network(), network(5)), (network(), network(5))
+    fit(pairs[0][0], few, config, run_dir=tmp_path / "plain", peer=pairs[0][1])
+    monkeypatch.setattr(loop, "make_fabric", scaled)
+    fit(pairs[1][0], few, config, run_dir=tmp_path / "scaled", peer=pairs[1][1])
+    for first, second in zip(*pairs, strict=True):
+        for a, b in zip(first.parameters(), second.parameters(), strict=True):
+            assert torch.allclose(a, b, atol=1e-5)
 
 
 def test_two_processes_train_as_one(few: DataSplits, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from bitwright.files import atomic_write
 from bitwright.recipe import Recipe, recipe_from_dict
-from bitwright.run_files import read_record
+from bitwright.run_files import digest_of, read_record
 from bitwright.steps.workspace import Workspace, step_folder
 from bitwright.train.config import Phases, TrainConfig
 
@@ -67,7 +67,10 @@ def train_arms(arguments: Mapping[str, Any], folder: Path) -> dict[str, dict[str
         that it was trained in few bits. ``right.npz`` beside it says which test images each arm
         told rightly.
     """
-    _forget_others(folder, str(arguments["version"]))
+    # What the float networks depend on is in the version: their content.
+    recipe = arguments["recipe"]
+    settings = [recipe["quant"], recipe["train"]["quantized"], recipe["seed"]]
+    _forget_others(folder, digest_of([arguments["version"], *settings]))
     bench = _Bench.open(arguments, folder)
     found: dict[str, dict[str, float]] = {}
     right = {}
@@ -83,7 +86,9 @@ def train_arms(arguments: Mapping[str, Any], folder: Path) -> dict[str, dict[str
 
 
 def _forget_others(folder: Path, version: str) -> None:
-    """Leave nothing in the folder that other code, or other float networks, have trained."""
+    """Leave nothing in the folder that was trained by other code, from other float networks, or
+    with other settings.
+    """
     mark = folder / ".version"
     if not mark.is_file() or mark.read_text(encoding="utf-8") != version:
         for place in folder.iterdir():

@@ -229,12 +229,12 @@ def _step(run: Run, reals: Tensor, labels: Tensor, chosen: Tensor) -> tuple[Tens
             loss = loss + learner.matching.loss(run.fabric.all_reduce)  # the mean
         losses.append(loss)
     for learner, loss in zip(run.learners, losses, strict=True):
+        # Both in one turn: with 16 bits every step changes the scale that gradients have.
         run.fabric.backward(loss)
         gather_gradients(run.fabric, learner.matching)
         if learner.config.clip_norm is not None:
             norm = learner.config.clip_norm
             run.fabric.clip_gradients(learner.forward, learner.optimizer, max_norm=norm)
-    for learner in run.learners:
         learner.optimizer.step()
         if learner.average is not None:
             learner.average.update_parameters(learner.model)

@@ -20,15 +20,17 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
         ModelError: the model has nothing to train.
     """
     groups = _groups(model, config)
+    # A fused optimizer takes the scale of 16 bits off by itself, too late for clipping.
+    fused = config.precision != "16" or config.clip_norm is None
     if config.optimizer == "sgd":
         nesterov = config.nesterov and config.momentum > 0
         return torch.optim.SGD(
-            groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov, fused=True
+            groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov, fused=fused
         )  # one pass over memory a step: a quarter of the time on one core
     if config.optimizer == "asgd":
         return torch.optim.ASGD(groups, lr=config.lr)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=config.lr, fused=True)
+    return kind(groups, lr=config.lr, fused=fused)
 
 
 def moving_average(model: nn.Module, decay: float) -> AveragedModel:
