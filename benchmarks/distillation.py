@@ -292,8 +292,8 @@ def page(found: Found, facts: Mapping[str, str]) -> str:
         "Test images are used once for every network of the tables: settings were chosen on "
         "validation images, 10 % of the training images. Every seed has its own cut of them, its "
         "own first weights and order of images. The shared teacher was trained longer after the "
-        "other study's first test figures had been seen, and its co-study is slower; it is trained on "
-        "seed 0's cut, so it knows validation images of the others, which choose the epoch there.\n",
+        "other study's first test figures had been seen, and its co-study is slower; it is trained "
+        "on seed 0's cut, so it knows validation images of the others, which choose the epoch.\n",
         "The teachers are trained as Hinton, Vinyals and Dean (2015, section 3) train theirs: on "
         "images moved by up to two pixels. No student sees a moved image in any arm, the float one "
         "included; what a student knows of them comes from its teacher's scores. A few-bit network "
