@@ -323,6 +323,10 @@ def page(found: Found, facts: Mapping[str, str]) -> str:
     own = [shlex.join(["bitwright", *command]) for command in commands(Path("RUNS"), SEEDS)]
     here = f"{Path.cwd()}/"
     lines += ["## How\n", *(f"* {key}: {value}" for key, value in facts.items())]
+    lines += [
+        "\nIn full, by these commands; rows with fewer seeds, and widths or alphas that are not"
+    ]
+    lines += ["shown, are of commands that have not come to their end:"]
     lines += ["\n```", *(text.replace(here, "") for text in own), "```"]
     return "\n".join(lines) + "\n"
 
