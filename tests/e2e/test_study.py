@@ -141,7 +141,10 @@ def test_widths_change_formats_and_nothing_else(recipe: Recipe) -> None:
     assert with_bits(wide, 8).quant["weight"] == {"format": "int8", "scale": "learned"}
     assert with_bits(wide, 1).quant["weight"] == {"format": "bipolar", "scale": "learned"}
     assert with_bits(recipe, 1).quant["activation"]["format"] == "uint1"
+    signed = tiny_recipe(quant={"activation": {"format": "int4", "scale": "learned"}})
+    assert with_bits(signed, 1).quant["activation"] == {"format": "bipolar"}
     assert with_bits(recipe, 8).train == recipe.train
+    assert with_bits(tiny_recipe(quant={"weight": "int4n"}), 4).quant["weight"]["format"] == "int4n"
     with pytest.raises(RecipeError, match="no format"):
         with_bits(tiny_recipe(quant={"weight": None}), 4)
 

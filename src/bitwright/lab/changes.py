@@ -17,8 +17,9 @@ _DEFAULT_FORMATS = {"weight": "int4", "activation": "uint4"}
 def with_bits(recipe: Recipe, bits: int) -> Recipe:
     """A recipe with other widths of weights and activations; signs, scales and rules stay.
 
-    Signed operands of one bit are ``bipolar`` (-1 and +1), whose scale is the mean magnitude
-    unless it is learned; those with ``zero_point: true`` are ``int1``. Rules for single layers stay as they are.
+    Signed operands of one bit are ``bipolar`` (-1 and +1), with ``zero_point: true`` ``int1``. The
+    scale of bipolar weights is the mean magnitude unless it is learned, that of activations is
+    constant. Rules for single layers stay as they are.
 
     Raises:
         RecipeError: the recipe keeps one of them float, or the widths contradict its rules.
@@ -36,13 +37,17 @@ def with_bits(recipe: Recipe, bits: int) -> Recipe:
                 where=f"quant.{role}",
                 hint="give it a format, or leave the bits out",
             )
-        is_signed = parse_format(str(section["format"])).min_level < 0
+        given_format = parse_format(str(section["format"]))
+        is_signed = given_format.min_level < 0
+        narrow = "n" if bits > 1 and getattr(given_format, "narrow", False) else ""
         if bits == 1 and is_signed and not section.get("zero_point"):
             section["format"] = "bipolar"
-            if section.get("scale") not in (None, "learned", "mean"):
+            if role == "activation":
+                section = {k: v for k, v in section.items() if k != "scale" or v == "const"}
+            elif section.get("scale") not in (None, "learned", "mean"):
                 section["scale"] = "mean"
         else:
-            section["format"] = f"{'int' if is_signed else 'uint'}{bits}"
+            section["format"] = f"{'int' if is_signed else 'uint'}{bits}{narrow}"
         quant[role] = section
     return recipe_from_dict({**recipe.resolved(), "quant": quant}, recipe.base_dir)
 

@@ -242,7 +242,7 @@ def _integer_bias(real: FloatArray, gain: FloatArray, edge: Edge, path: str) -> 
     """The bias in units of the accumulator.
 
     Raises:
-        ModelError: it would not fit: the input's scale has shrunk to nothing.
+        ModelError: it would not fit: a scale, of input or weights, has shrunk to nothing.
     """
     bias = np.rint(real / gain)
     widest = float(np.abs(bias).max())
@@ -252,6 +252,14 @@ def _integer_bias(real: FloatArray, gain: FloatArray, edge: Edge, path: str) -> 
             f"more than fit: the levels of its input, from {edge.source}, are that fine",
             where=path,
             hint="use fewer exponent bits, or integers",
+        )
+    weights, inputs = float(gain.min() / edge.gain.max()), float(edge.gain.min())
+    if widest >= 2.0**_BIAS_BITS and weights < inputs:
+        raise ModelError(
+            f"its bias would have {int(np.log2(widest)) + 1} bits, more than fit: the scale of its "
+            f"weights has shrunk to {weights:.3g}: they have died",
+            where=path,
+            hint="lower the learning rate, or choose another rule for the scale of weights",
         )
     if widest >= 2.0**_BIAS_BITS:
         raise ModelError(
