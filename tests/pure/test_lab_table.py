@@ -101,6 +101,21 @@ def test_plots_of_few_or_equal_points(ys: list[float]) -> None:
     assert "nan" not in str(below.to_svg())
 
 
+def test_bits_have_no_halves_and_long_series_do_not_run_into_each_other() -> None:
+    points = tuple(
+        Point("", f"train.quantized.self_study.lr={i}", x, y)
+        for i in range(3)
+        for x, y in ((2.0, 90.0), (4.0, 91.0))
+    )
+    svg = str(Scatter("t", "bits", "%", points).to_svg())
+    assert ">3<" in svg and ">2.5<" not in svg
+    starts = [
+        (float(x), float(y))
+        for x, y in re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>train\.', svg)
+    ]
+    assert all(b[0] - a[0] > 200 for a, b in itertools.pairwise(starts) if a[1] == b[1])
+
+
 @pytest.mark.parametrize("error", [0.0, 0.14])
 def test_names_cover_nothing_where_all_accuracies_are_the_same(error: float) -> None:
     """29 networks at 100 %, as on an easy data set: names stand beside each other, all of them."""

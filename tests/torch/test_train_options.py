@@ -260,3 +260,7 @@ def test_unlabelled_images_join_the_training_images(tmp_path: Path) -> None:
     assert splits.test.digest() == plain.test.digest()
     with pytest.raises(DataError, match="no such folder"):
         load_dataset({"name": "digits", "unlabelled": tmp_path / "absent"})
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no image") as refused:
+        load_dataset({"name": "digits", "unlabelled": tmp_path / "empty"})
+    assert "without labels" in refused.value.hint and "CLASS" not in refused.value.hint

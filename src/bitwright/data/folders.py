@@ -78,7 +78,9 @@ def add_unlabelled(
         DataError: there is no image, or one is corrupt.
     """
     height, width, channels = splits.image_shape
-    listing = list_images(path)
+    listing = list_images(
+        path, expected="images to learn from without labels, in any folders below"
+    )
     images = _images(listing, Decoding((height, width), channels == 1), progress)
     train = splits.train
     if images.shape[3] != channels:

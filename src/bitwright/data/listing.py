@@ -25,6 +25,7 @@ SPLITS = {
     "test": "test",
     "testing": "test",
 }
+_CLASSES = "CLASS/IMAGE, or train/CLASS/IMAGE and test/CLASS/IMAGE"
 Parts = tuple[str, ...]
 
 
@@ -59,8 +60,11 @@ class Layout:
     members: dict[str, tuple[list[int], list[int]]]
 
 
-def list_images(path: Path) -> Listing:
+def list_images(path: Path, expected: str = _CLASSES) -> Listing:
     """List a folder or zip file.
+
+    Args:
+        expected: what should be there, for the hint of a refusal.
 
     Raises:
         DataError: it does not exist, is no zip file, or holds no image.
@@ -73,13 +77,13 @@ def list_images(path: Path) -> Listing:
         raise DataError(
             "no such folder or file",
             where=str(path),
-            hint="name a folder of class folders, or a zip file of one",
+            hint=f"name a folder, or a zip file of one: {expected}",
         )
     if not listing.names:
         raise DataError(
             f"holds no image ({', '.join(sorted(EXTENSIONS))})",
             where=str(path),
-            hint="expected CLASS/IMAGE, or train/CLASS/IMAGE and test/CLASS/IMAGE",
+            hint=f"expected {expected}",
         )
     return listing
 

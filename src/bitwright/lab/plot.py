@@ -18,7 +18,7 @@ _ROOM = 18.0
 _LETTER, _LINE = 6.2, 12.0
 #: How far up and down a name may be moved where points lie close together.
 _STEPS = 8
-_LEGEND_STEP = 150.0
+_LEGEND_STEP, _LEGEND_MARK = 150.0, 28.0
 _SHAPES = ("circle", "square", "diamond", "triangle")
 
 
@@ -79,6 +79,8 @@ class _Drawer:
         self.y_lo, self.y_hi = self.y_ticks[0], self.y_ticks[-1]
         xs = [self._x(p.x) for p in plot.points]
         self.x_ticks = ticks(min(xs), max(xs), 8)
+        if not plot.log_x and all(x == int(x) for x in xs):  # no 2.5 bits or epochs
+            self.x_ticks = [tick for tick in self.x_ticks if tick == int(tick)]
         margin = 0.04 * (max(xs) - min(xs)) or 0.5
         self.x_lo, self.x_hi = min(xs) - margin, max(xs) + margin
         self.taken: list[tuple[float, float, float, float]] = []
@@ -147,9 +149,10 @@ class _Drawer:
 
     def _legend(self) -> list[str]:
         parts = []
-        columns = int((_WIDTH - _LEFT) // _LEGEND_STEP)
+        step = max(_LEGEND_STEP, _LEGEND_MARK + _LETTER * max(map(len, self.style)))
+        columns = max(1, int((_WIDTH - _LEFT) // step))
         for index, (name, (colour, shape)) in enumerate(self.style.items()):
-            x = _LEFT + (index % columns) * _LEGEND_STEP
+            x = _LEFT + (index % columns) * step
             y = 42.0 + 14 * (index // columns)
             parts.append(_shape(shape, x, y - 4, colour, ""))
             parts.append(text_at(x + 9, y, name, "start"))

@@ -198,19 +198,24 @@ def _report(request: StudyRequest, found: _Found, failures: tuple[str, ...]) -> 
     table = Table("Arms", _COLUMNS, tuple(rows), notes)
     facts = {
         "command": request.command or "bitwright.lab.study.run_study",
-        "recipe": f"{request.recipe.name}: {request.recipe.description}",
-        "seeds": f"{min(seeds)} (0 to {request.seeds - 1})",
+        "recipe": ": ".join(filter(None, (request.recipe.name, request.recipe.description))),
+        "seeds": _seeds_note(min(seeds), request.seeds),
         "processor": cpu_name(),
         **{key: version for key, version in versions().items() if key in _VERSIONS},
     }
     title = f"What each phase is worth: {request.recipe.name}"
-    lead = f"The same float student, quantized and trained in every way; {ARMS[BASELINE]} first."
+    lead = "One float student a seed, quantized and trained in each of these ways."
     section = Section(table, (_plot(rows, request),))
     each = Section(_by_seed(request, found))
     paths = write_report(
         request.out, "study", title=title, lead=lead, sections=[section, each], facts=facts
     )
     return StudyReport(table, paths, failures)
+
+
+def _seeds_note(whole: int, wanted: int) -> str:
+    named = f"0 to {wanted - 1}" if wanted > 1 else "0"
+    return f"{named}; {whole} of {wanted} came through" if whole < wanted else named
 
 
 def _error_note(seeds: int) -> str:

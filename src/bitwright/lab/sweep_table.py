@@ -24,6 +24,7 @@ _DRAWN = ("accuracy, RTL", "accuracy, integer graph", "accuracy, quantized", "ac
 _WIDE = 20.0
 # Figures of a pipeline in the order it makes them.
 _ORDER = (
+    "accuracy, teacher",
     "accuracy, float",
     "accuracy, calibrated",
     "accuracy, quantized",
