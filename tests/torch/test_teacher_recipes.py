@@ -82,3 +82,18 @@ def test_scores_that_cannot_teach_are_refused_before_training(
         asked = recipe_from_dict(recipe(tmp_path, **changes), base_dir=tmp_path)
         build_recipe(asked, tmp_path / "run", until="quantize")
     assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+@pytest.mark.parametrize("teachers", [1, 2])
+def test_an_unknown_layer_to_learn_from_is_refused_before_the_teacher_trains(
+    tmp_path: Path, teachers: int
+) -> None:
+    path = "absent" if teachers == 1 else "fc1"
+    features = [{"kind": "hint", "student": "fc1", "teacher": path}]
+    train = {"float": SHORT, "quantized": {**SHORT, "distillation": {"features": features}}}
+    teacher = [{"model": {"name": "mlp", "options": {"widths": [32]}}, "train": SHORT}] * teachers
+    asked = recipe_from_dict(recipe(tmp_path, train=train, teacher=teacher))
+    with pytest.raises(BitwrightError, match=f"no layer '{path}'") as refused:
+        build_recipe(asked, tmp_path / "run", until="quantize")
+    assert ("members.0.fc1" in refused.value.hint) == (teachers == 2)
+    assert not list(tmp_path.rglob("metrics.jsonl"))

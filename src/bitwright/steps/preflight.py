@@ -25,7 +25,7 @@ def preflight(work: Workspace, run: Run, chosen: Sequence[str]) -> None:
     if not {"teach", "train", "quantize"} & set(pending):
         return  # the network itself has been through all this
     check_model(work)
-    work.fresh_teachers()  # a file of another network shows here
+    _check_features(work)  # a teacher's file of another network shows here too
     work.teacher_logits()  # and one of another data set
     if "map" in pending:
         dry_run(work)
@@ -53,6 +53,28 @@ def check_model(work: Workspace) -> None:
             where=work.recipe.model.name,
             hint="replace these operations in the model",
         )
+
+
+def _check_features(work: Workspace) -> None:
+    """The layers that are to learn from layers are there, in student and teacher.
+
+    Raises:
+        ModelError: one is not, or a teacher cannot be built.
+    """
+    from bitwright.train.features import check_paths
+    from bitwright.train.teachers import Ensemble
+
+    teachers = work.fresh_teachers()
+    student = work.fresh_model()
+    teacher = Ensemble(teachers) if len(teachers) > 1 else next(iter(teachers), student)
+    train = work.recipe.train
+    phases = (
+        () if train.quantized is None else tuple(config for _, config in train.quantized.present)
+    )
+    for config in (train.float_, *phases):
+        pairs = config.distillation.features if config.distillation else ()
+        check_paths(student, [p.student for p in pairs], "distillation.features (student)")
+        check_paths(teacher, [p.teacher for p in pairs], "distillation.features (teacher)")
 
 
 def dry_run(work: Workspace) -> MapResult:

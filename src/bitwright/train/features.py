@@ -83,10 +83,25 @@ def watched(
         kept.close()
 
 
-def _layer(model: nn.Module, path: str, where: str) -> nn.Module:
+def check_paths(model: nn.Module, paths: Sequence[str], where: str) -> None:
+    """Every path names a layer.
+
+    Raises:
+        ModelError: one does not; its hint names the path in a member where the model has members.
+    """
     modules = dict(model.named_modules())
-    if path not in modules:
-        raise ModelError(f"{type(model).__name__} has no layer {path!r}", where=where, hint=_HINT)
+    for path in paths:
+        if path not in modules:
+            inner = f"members.0.{path}"
+            hint = f"did you mean {inner!r}? {_HINT}" if inner in modules else _HINT
+            raise ModelError(
+                f"{type(model).__name__} has no layer {path!r}", where=where, hint=hint
+            )
+
+
+def _layer(model: nn.Module, path: str, where: str) -> nn.Module:
+    check_paths(model, [path], where)
+    modules = dict(model.named_modules())
     if isinstance(model, fx.GraphModule) and path:
         return modules[_called(model, path, where)]
     return modules[path]
