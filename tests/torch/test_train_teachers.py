@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from bitwright.data import Dataset, DataSplits
-from bitwright.errors import BitwrightError, DataError, ModelError, RecipeError
+from bitwright.errors import BitwrightError, DataError, ModelError, RecipeError, RunError
 from bitwright.models import build_model
 from bitwright.quant import Policy, apply
 from bitwright.train import Augmentation, Distillation, TrainConfig, evaluate, fit, load_checkpoint
@@ -393,3 +393,14 @@ def test_a_teacher_of_no_weight_is_not_asked(splits: DataSplits, tmp_path: Path)
     fit(models[0], splits, plain, run_dir=tmp_path / "1")
     fit(models[1], splits, config(alpha=0.0), run_dir=tmp_path / "2", teacher=Silent())
     assert same(*models) and Silent.calls == 1  # the check before training
+
+
+@pytest.mark.parametrize("outputs", ["fresh", "cached"])
+def test_a_run_goes_on_with_its_own_teacher_alone(
+    splits: DataSplits, teacher: nn.Module, tmp_path: Path, outputs: str
+) -> None:
+    how = {"config": config(1, outputs=outputs), "run_dir": tmp_path}
+    fit(network(), splits, teacher=teacher, **how)
+    assert fit(network(), splits, teacher=teacher, **how).resumed_from == 1
+    with pytest.raises(RunError, match="another teacher"):
+        fit(network(), splits, teacher=network(12, seed=77), **how)

@@ -78,7 +78,7 @@ def fit(
     Raises:
         RecipeError: distillation without a teacher or peer, a peer without distillation, labels
             that are missing, or a device that is not there.
-        RunError: the checkpoint was written with other settings.
+        RunError: the checkpoint was written with other settings or another teacher.
         DataError: the checkpoint is corrupt, the disk is full, or the teacher's scores are those of
             another data set.
         ModelError: the teacher has other classes or takes other images, a layer to learn from is

@@ -24,7 +24,7 @@ from bitwright.train.records import OnProgress
 from bitwright.train.stages import check_incremental
 from bitwright.train.state import Best, Learner, Run
 from bitwright.train.teacher_outputs import OUTPUTS, TeacherOutputs, kept_outputs
-from bitwright.train.teachers import check_teacher, soften
+from bitwright.train.teachers import check_teacher, fingerprint, soften
 from bitwright.train.transforms import to_real
 
 _log = logging.getLogger(__name__)
@@ -189,6 +189,7 @@ def start(fabric: Fabric, job: Job, on_progress: OnProgress | None) -> Run:
         on_progress,
         Best(),
         [],
+        _taught_by(job),
     )
 
 
@@ -216,6 +217,14 @@ def _teacher(job: Job, device: torch.device) -> tuple[nn.Module | None, Tensor |
         return teacher, None
     path = job.folder / OUTPUTS
     return None, kept_outputs(teacher, job.splits.train, path).of(job.splits.train).to(device)
+
+
+def _taught_by(job: Job) -> str | None:
+    """By what a resumed run knows its teacher again."""
+    if job.config.distillation is None or job.teacher is None:
+        return None
+    given = job.teacher
+    return given.teacher if isinstance(given, TeacherOutputs) else fingerprint(given)
 
 
 def _learner(

@@ -88,6 +88,7 @@ class Run:
         learners: the student, and in a co-study its peer.
         teacher: learns no more; None without one.
         table: (N, classes), its scores of the training images, where they were computed before.
+        taught_by: `fingerprint` of the teacher; None without one.
     """
 
     config: TrainConfig
@@ -102,6 +103,7 @@ class Run:
     on_progress: OnProgress | None
     best: Best
     history: list[EpochMetrics]
+    taught_by: str | None = None
 
     @property
     def student(self) -> Learner:
@@ -133,6 +135,7 @@ def save(run: Run, epochs_done: int) -> None:
     content = {
         "schema": _SCHEMA,
         "config": run.config.model_dump_json(),
+        "taught_by": run.taught_by,
         "epoch": epochs_done,
         "learners": {
             learner.name: {name: part.state_dict() for name, part in learner.parts.items()}
@@ -186,6 +189,8 @@ def _check_settings(run: Run, content: dict[str, Any], path: Path) -> None:
         raise RunError(
             f"has schema {found}, this version writes {_SCHEMA}", where=str(path), hint=hint
         )
+    if content.get("taught_by", run.taught_by) != run.taught_by:
+        raise RunError("was written with another teacher", where=str(path), hint=hint)
     before = TrainConfig.model_validate_json(content["config"])
     for name in TrainConfig.model_fields:
         then, now = getattr(before, name), getattr(run.config, name)
