@@ -104,7 +104,7 @@ def test_plots_of_few_or_equal_points(ys: list[float]) -> None:
 def test_bits_have_no_halves_and_long_series_do_not_run_into_each_other() -> None:
     points = tuple(
         Point("", f"train.quantized.self_study.lr={i}", x, y)
-        for i in range(3)
+        for i in range(8)
         for x, y in ((2.0, 90.0), (4.0, 91.0))
     )
     svg = str(Scatter("t", "bits", "%", points).to_svg())
@@ -114,6 +114,8 @@ def test_bits_have_no_halves_and_long_series_do_not_run_into_each_other() -> Non
         for x, y in re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>train\.', svg)
     ]
     assert all(b[0] - a[0] > 200 for a, b in itertools.pairwise(starts) if a[1] == b[1])
+    highest = min(float(y) for y in re.findall(r'<line [^>]*y1="([\d.]+)"', svg))
+    assert highest > max(y for _, y in starts) + 10
 
 
 @pytest.mark.parametrize("error", [0.0, 0.14])

@@ -19,6 +19,7 @@ _LETTER, _LINE = 6.2, 12.0
 #: How far up and down a name may be moved where points lie close together.
 _STEPS = 8
 _LEGEND_STEP, _LEGEND_MARK = 150.0, 28.0
+_LEGEND_TOP, _LEGEND_LINE = 42.0, 14.0
 _SHAPES = ("circle", "square", "diamond", "triangle")
 
 
@@ -89,6 +90,10 @@ class _Drawer:
             name: (COLOURS[i % len(COLOURS)], _SHAPES[(i // len(COLOURS) + i) % len(_SHAPES)])
             for i, name in enumerate(names)
         }
+        self.step = max(_LEGEND_STEP, _LEGEND_MARK + _LETTER * max(map(len, names)))
+        self.columns = max(1, int((_WIDTH - _LEFT) // self.step))
+        rows = -(-len(names) // self.columns)
+        self.top = max(_TOP, _LEGEND_TOP + _LEGEND_LINE * rows)  # below the legend
 
     def draw(self) -> Markup:
         parts = [*self._axes(), *self._legend()]
@@ -112,7 +117,9 @@ class _Drawer:
             _HEIGHT
             - _BOTTOM
             - _ROOM
-            - (y - self.y_lo) / (self.y_hi - self.y_lo) * (_HEIGHT - _TOP - _BOTTOM - 2 * _ROOM),
+            - (y - self.y_lo)
+            / (self.y_hi - self.y_lo)
+            * (_HEIGHT - self.top - _BOTTOM - 2 * _ROOM),
         )
 
     def _at(self, point: Point) -> tuple[float, float]:
@@ -149,11 +156,9 @@ class _Drawer:
 
     def _legend(self) -> list[str]:
         parts = []
-        step = max(_LEGEND_STEP, _LEGEND_MARK + _LETTER * max(map(len, self.style)))
-        columns = max(1, int((_WIDTH - _LEFT) // step))
         for index, (name, (colour, shape)) in enumerate(self.style.items()):
-            x = _LEFT + (index % columns) * step
-            y = 42.0 + 14 * (index // columns)
+            x = _LEFT + (index % self.columns) * self.step
+            y = _LEGEND_TOP + _LEGEND_LINE * (index // self.columns)
             parts.append(_shape(shape, x, y - 4, colour, ""))
             parts.append(text_at(x + 9, y, name, "start"))
         return parts
@@ -194,7 +199,7 @@ class _Drawer:
             left = x + dx - {"start": 0.0, "end": width, "middle": width / 2}[anchor]
             box = (left - 2, y + dy - _LINE + 2, left + width + 2, y + dy + 2)
             inside = box[0] >= _LEFT and box[2] <= _WIDTH - 2
-            inside = inside and box[1] >= _TOP - 4 and box[3] <= _HEIGHT - _BOTTOM + 2
+            inside = inside and box[1] >= self.top - 4 and box[3] <= _HEIGHT - _BOTTOM + 2
             if inside and not any(_overlap(box, other) for other in self.taken):
                 self.taken.append(box)
                 far = abs(dy) > _LINE + 8
