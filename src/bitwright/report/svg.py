@@ -81,10 +81,10 @@ def line_chart(
             )
         legend_x = width - right - 100 * (len(series) - index)
         parts.append(
-            f'<line x1="{legend_x:.0f}" x2="{legend_x + 16:.0f}" y1="10" y2="10" class="line" '
+            f'<line x1="{legend_x:.0f}" x2="{legend_x + 16:.0f}" y1="22" y2="22" class="line" '
             f'style="stroke:{colour}"/>'
         )
-        parts.append(text_at(legend_x + 20, 14, name, "start"))
+        parts.append(text_at(legend_x + 20, 26, name, "start"))
     return drawing(width, height, title, parts)
 
 

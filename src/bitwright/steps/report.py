@@ -127,7 +127,7 @@ def _curves(title: str, history: Sequence[Epoch]) -> tuple[Curve, ...]:
         "validation": tuple(entry.validation_accuracy for entry in history),
     }
     return (
-        Curve(title=f"{title}: loss", y_label="cross entropy", epochs=epochs, series=loss),
+        Curve(title=f"{title}: loss", y_label="mean over images", epochs=epochs, series=loss),
         Curve(title=f"{title}: accuracy", y_label="share", epochs=epochs, series=accuracy),
     )
 
