@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from bitwright.data import DataSplits, load_dataset
-from bitwright.errors import RecipeError
+from bitwright.errors import ModelError, RecipeError
 from bitwright.models import build_model
 from bitwright.quant import Policy, apply
 from bitwright.train import Phases, TrainConfig, fit, study
@@ -148,6 +148,13 @@ def test_a_study_killed_in_any_phase_goes_on_to_the_same_weights(
     study(again, few, PHASES, run_dir=folder, teacher=tutor)
     assert same(whole, again)
     assert same(teacher, tutor)
+
+
+def test_a_frozen_peer_is_refused(few: DataSplits, tmp_path: Path) -> None:
+    peer = teacher_net().requires_grad_(False)
+    assert PHASES.co_study is not None
+    with pytest.raises(ModelError, match="is frozen"):
+        fit(student_net(few), few, PHASES.co_study, run_dir=tmp_path, peer=peer)
 
 
 def test_a_phase_with_a_teacher_needs_one(few: DataSplits, tmp_path: Path) -> None:

@@ -274,6 +274,13 @@ def test_a_device_that_is_not_there_is_refused(few: DataSplits, tmp_path: Path) 
         fit(fresh(), few, TrainConfig(epochs=1, device="cuda"), run_dir=tmp_path)
 
 
+def test_a_checkpoint_of_other_images_is_not_resumed(few: DataSplits, tmp_path: Path) -> None:
+    fit(fresh(), few, CONFIG, run_dir=tmp_path)
+    others = replace(few, train=few.train.take(range(1, len(few.train))))
+    with pytest.raises(RunError, match="other training images"):
+        fit(fresh(), others, CONFIG, run_dir=tmp_path)
+
+
 def test_a_checkpoint_of_other_settings_is_not_resumed(few: DataSplits, tmp_path: Path) -> None:
     fit(fresh(), few, CONFIG, run_dir=tmp_path)
     with pytest.raises(RunError, match=r"lr = 0\.005, but now lr = 0\.5"):

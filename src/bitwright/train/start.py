@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from bitwright.data import DataSplits
-from bitwright.errors import RecipeError
+from bitwright.errors import ModelError, RecipeError
 from bitwright.train.config import TrainConfig
 from bitwright.train.evaluation import on_device
 from bitwright.train.features import FeatureMatching
@@ -61,6 +61,12 @@ def check(job: Job) -> None:
         check_teacher(job.teacher, job.splits)
     if job.peer is not None:
         check_teacher(job.peer, job.splits, "peer")
+        if not any(parameter.requires_grad for parameter in job.peer.parameters()):
+            raise ModelError(
+                "is frozen, but the peer of a co-study learns",
+                where="peer",
+                hint="set requires_grad on its parameters, or give it as teacher",
+            )
     if job.config.freeze_norms is not None and not norms_of(job.model):
         raise RecipeError(
             "the model has no batch norm whose statistics could stay",
@@ -190,6 +196,7 @@ def start(fabric: Fabric, job: Job, on_progress: OnProgress | None) -> Run:
         Best(),
         [],
         _taught_by(job),
+        splits.train.digest(),
     )
 
 

@@ -89,6 +89,7 @@ class Run:
         teacher: learns no more; None without one.
         table: (N, classes), its scores of the training images, where they were computed before.
         taught_by: `fingerprint` of the teacher; None without one.
+        data: digest of the training images and labels.
     """
 
     config: TrainConfig
@@ -104,6 +105,7 @@ class Run:
     best: Best
     history: list[EpochMetrics]
     taught_by: str | None = None
+    data: str | None = None
 
     @property
     def student(self) -> Learner:
@@ -136,6 +138,7 @@ def save(run: Run, epochs_done: int) -> None:
         "schema": _SCHEMA,
         "config": run.config.model_dump_json(),
         "taught_by": run.taught_by,
+        "data": run.data,
         "epoch": epochs_done,
         "learners": {
             learner.name: {name: part.state_dict() for name, part in learner.parts.items()}
@@ -191,6 +194,8 @@ def _check_settings(run: Run, content: dict[str, Any], path: Path) -> None:
         )
     if content.get("taught_by", run.taught_by) != run.taught_by:
         raise RunError("was written with another teacher", where=str(path), hint=hint)
+    if content.get("data", run.data) != run.data:
+        raise RunError("was written with other training images", where=str(path), hint=hint)
     before = TrainConfig.model_validate_json(content["config"])
     for name in TrainConfig.model_fields:
         then, now = getattr(before, name), getattr(run.config, name)
