@@ -66,6 +66,7 @@ def frozen_or_reject(network: TorchNetwork) -> nn.Module:
             "more entries than",
             "units of the accumulator",
             "table over",
+            "shares its scale in front of",
         )
         if any(reason in error.message for reason in known):
             reject()

@@ -231,7 +231,8 @@ def bit_operations(facts: list[Facts]) -> int:
 
 
 def _widest(keys: tuple[str, ...], widths: dict[str, int]) -> int:
-    return max((widths[key] for key in keys), default=FLOAT_BITS)
+    """Bits of the widest of some features; one of which nothing is known is float."""
+    return max((widths.get(key, FLOAT_BITS) for key in keys), default=FLOAT_BITS)
 
 
 def stored(fact: Facts) -> Stored:
