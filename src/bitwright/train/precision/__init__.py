@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies that choose the precision of every product while training runs."""
