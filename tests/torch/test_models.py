@@ -17,6 +17,9 @@ SHAPES = {"mlp": (8, 8, 1), "digits_cnn": (8, 8, 1), "cnv": (32, 32, 3)}
 #: Large ones, or no classifiers; they have tests of their own.
 APART = (
     "lfc",
+    "alexnet",
+    "alexnet_imagenet",
+    "googlenet_imagenet",
     "resnet18_imagenet",
     "densenet121",
     "densenet201",

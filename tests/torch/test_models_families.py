@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from bitwright.errors import ModelError, RecipeError
-from bitwright.models import build_model
+from bitwright.models import build_model, googlenet
+from bitwright.models.googlenet import Inception
 from bitwright.models.skynet import Reorg
 
 CIFAR, IMAGENET, FACE = (32, 32, 3), (224, 224, 3), (80, 80, 3)
@@ -28,6 +29,11 @@ def parameters(model: nn.Module) -> int:
         ("resnet32", {}, 10, CIFAR, 464_154 + 2_752),
         ("resnet18", {}, 10, CIFAR, 11_173_962),
         ("resnet18_imagenet", {}, 1000, IMAGENET, 11_689_512),  # as torchvision's
+        ("alexnet", {}, 10, CIFAR, 2_472_266),
+        ("alexnet_imagenet", {}, 1000, IMAGENET, 61_100_840),  # as torchvision's
+        # A widely used one for CIFAR has 6 166 250: 7 904 biases in front of batch norms
+        ("googlenet", {}, 10, CIFAR, 6_166_250 - 7_904),
+        ("googlenet_imagenet", {"tower": "3x3"}, 1000, IMAGENET, 6_624_904),  # as torchvision's
         ("mobilenet", {}, 1000, IMAGENET, 4_231_976),  # as Keras's trainable ones
         ("mobilenet", {"width": 0.25}, 1000, IMAGENET, 470_072),
         ("mobilenet_cifar", {}, 10, CIFAR, 3_217_226),
@@ -112,6 +118,13 @@ def test_mobilenet_takes_images_of_any_size(name: str, size: tuple[int, int]) ->
         ("mobilenet", {"strides": [1, 2]}, "2 strides for 13"),
         ("mobilenet", {"stem_stride": 1.5}, "stem_stride must be a whole number"),
         ("mobilenet", {"activation": "swish"}, "unknown activation 'swish'"),
+        ("alexnet", {"form": "vgg"}, "unknown form 'vgg'"),
+        ("alexnet", {"dropout": 1}, "dropout must be at least 0 and below 1, found 1"),
+        ("alexnet_imagenet", {}, "too small: nothing is left after pool3"),
+        ("googlenet", {"stem": "strided"}, "unknown stem 'strided'"),
+        ("googlenet", {"tower": "7x7"}, "unknown tower '7x7'"),
+        ("googlenet", {"width": 0}, "width must lie above 0"),
+        ("googlenet", {"dropout": True}, "dropout must be at least 0"),
         ("densenet", {"blocks": []}, "blocks must be positive"),
         ("densenet", {"growth": 0}, "growth must be a whole number from 1 on"),
         ("densenet", {"bottleneck": -1}, "bottleneck must be a whole number from 0 on"),
@@ -126,6 +139,57 @@ def test_options_that_make_no_sense_are_named(name: str, options, message: str) 
     classes = None if name == "skynet" else 10
     with pytest.raises(ModelError, match=message):
         build_model({"name": name, "options": options}, classes, CIFAR)
+
+
+def weights_of(block: nn.Module) -> int:
+    return sum(m.weight.numel() for m in block.modules() if isinstance(m, nn.Conv2d))
+
+
+def test_googlenet_has_the_blocks_of_the_paper() -> None:
+    """Szegedy et al. 2015, table 1: channels out, and millions of multiplications a block."""
+    model = build_model("googlenet_imagenet", 1000, IMAGENET)
+    blocks = [module for module in model if isinstance(module, Inception)]
+    pixels = [28 * 28] * 2 + [14 * 14] * 5 + [7 * 7] * 2
+    found = [round(weights_of(b) * p / 1e6, 1) for b, p in zip(blocks, pixels, strict=True)]
+    printed = [128, 304, 73, 88, 100, 119, 170, 54, 71]
+    apart = [at for at, (a, b) in enumerate(zip(found, printed, strict=True)) if abs(a - b) >= 1]
+    assert apart == [7]  # 5a is 51.1 by the widths that the paper gives: it has 54 there
+    outputs = [256, 480, 512, 512, 512, 528, 832, 832, 1024]
+    inputs = [block.one[0].in_channels for block in blocks]
+    shapes = [b.eval()(torch.zeros(1, i, 3, 3)).shape for b, i in zip(blocks, inputs, strict=True)]
+    assert [shape[1] for shape in shapes] == outputs
+
+
+@pytest.mark.parametrize("size", [8, 9, 14, 56, 57])
+def test_pools_that_round_up_are_padded_ones(size: int) -> None:
+    images = torch.rand(2, 3, size, size)
+    rounded = nn.MaxPool2d(3, 2, ceil_mode=True)(images)
+    assert torch.equal(googlenet._halving("imagenet")(images), rounded)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "products"),
+    [
+        ("alexnet", 32, 3 * 5 - 1),
+        ("resnet20", 32, 3 * 21 - 1),
+        ("resnet18_imagenet", 64, 3 * 20 - 1),
+        ("googlenet", 32, 3 * 64 - 1),
+        ("googlenet_imagenet", 64, 3 * 57 - 1),  # 170, as published for training it
+    ],
+)
+def test_training_takes_three_products_a_convolution(name: str, size: int, products: int) -> None:
+    """Forward, gradient of the weights, and of the input: but nobody asks for the image's."""
+    model = build_model(name, 10, (size, size, 3)).train()
+    counted = []
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(
+                lambda layer, inputs, _: counted.append(
+                    1 + layer.weight.requires_grad + inputs[0].requires_grad
+                )
+            )
+    model(torch.zeros(2, 3, size, size))
+    assert sum(counted) == products
 
 
 def test_skynet_is_as_large_as_published() -> None:

@@ -192,11 +192,18 @@ _TINY: dict[str, dict[str, Any]] = {
     "plain:lenet": {"widths": (2, 4, 8, 8)},
     "plain:cnv": {"widths": (4, 4, 4, 8)},
     "mobilenet:mobilenet": {"width": 0.05},
+    "alexnet:alexnet": {"width": 0.05},
+    "googlenet:googlenet": {"width": 0.04},
     "densenet:densenet": {"growth": 4, "bottleneck": 2},
     "face_densenet:face_densenet": {"growth": 4, "bottleneck": 2, "embedding": 10},
     "skynet:skynet": {},
 }
-_IMAGE = {"plain:lenet": (20, 20, 1), "skynet:skynet": (16, 16, 3), "mobilenet:mobilenet": CIFAR}
+_IMAGE = {
+    "plain:lenet": (20, 20, 1),
+    "skynet:skynet": (16, 16, 3),
+    "mobilenet:mobilenet": CIFAR,
+    "alexnet:alexnet": (64, 64, 3),
+}
 _SMALL = (16, 16, 1)
 
 

@@ -74,6 +74,17 @@ def exact_graph(
             {"form": "convolution_first"},
             {"conv": 20, "concat": 8, "dense": 1, "sum_pool": 4},
         ),
+        ("alexnet", {"width": 0.25}, {"conv": 5, "max_pool": 3, "dense": 1}),
+        (
+            "googlenet",
+            {"width": 0.125},
+            {"conv": 64, "concat": 9, "max_pool": 11, "dense": 1, "sum_pool": 1},
+        ),
+        (
+            "googlenet_imagenet",
+            {"width": 0.125},
+            {"conv": 57, "concat": 9, "max_pool": 13, "dense": 1},
+        ),
         ("mobilenet_cifar", {"width": 0.25}, {"conv": 27, "dense": 1, "sum_pool": 1}),
         ("mobilenet", {"width": 0.25}, {"conv": 27, "dense": 1}),
     ],
@@ -88,6 +99,16 @@ def test_four_bits_on_cifar(cifar: torch.Tensor, name: str, options, ops: dict[s
     expected = frozen.levels(cifar).to(torch.int64).numpy()
     assert np.array_equal(found["scores"], expected)
     assert len(np.unique(expected, axis=0)) > 1  # it tells images apart
+
+
+def test_the_alexnet_of_imagenet_in_four_bits(cifar: torch.Tensor) -> None:
+    """Dropout is gone, 3 x 3 pools overlap, and three matrices end it."""
+    options = {"width": 0.125, "dropout": 0.5}
+    model = build_model({"name": "alexnet_imagenet", "options": options}, 10, (96, 96, 3))
+    images = torch.nn.functional.interpolate(cifar[:32], scale_factor=3)
+    _, graph = exact_graph(model.eval(), POLICY, images)
+    counted = Counter(node.op for node in graph)
+    assert (counted["conv"], counted["max_pool"], counted["dense"]) == (5, 3, 3)
 
 
 def apply_input(frozen: FrozenModel, images: torch.Tensor) -> np.ndarray:

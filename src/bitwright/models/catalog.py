@@ -92,6 +92,8 @@ _FINN = "FINN, Umuroglu et al. 2017, section 5"
 _HE = "He et al. 2016"
 _HOWARD = "Howard et al. 2017"
 _HUANG = "Huang et al. 2017"
+_KRIZHEVSKY = "Krizhevsky 2014"
+_SZEGEDY = "Szegedy et al. 2015"
 _ZHANG = "Zhang et al. 2020"
 _RESNET32 = {"blocks": (5, 5, 5)}
 _R18 = {"blocks": (2, 2, 2, 2), "widths": (64, 128, 256, 512)}
@@ -153,6 +155,30 @@ MODELS = (
         {"widths": (32, 64, 128, 256)},
     ),
     ModelInfo("cnv", f"VGG-like, 64-64-128-128-256-256-512-512 ({_FINN})", "plain:cnv"),
+    ModelInfo(
+        "alexnet",
+        f"AlexNet for 32 x 32 images, no batch norm; options: width ({_KRIZHEVSKY})",
+        "alexnet:alexnet",
+    ),
+    ModelInfo(
+        "alexnet_imagenet",
+        f"AlexNet, 61.1 M parameters, dropout; options: width, dropout ({_KRIZHEVSKY})",
+        "alexnet:alexnet",
+        {"form": "imagenet", "dropout": 0.5},
+        _IMAGENET,
+    ),
+    ModelInfo(
+        "googlenet",
+        f"GoogLeNet for 32 x 32 images; options: width, tower ({_SZEGEDY})",
+        "googlenet:googlenet",
+    ),
+    ModelInfo(
+        "googlenet_imagenet",
+        f"GoogLeNet with batch norm, one classifier; options: width, tower ({_SZEGEDY})",
+        "googlenet:googlenet",
+        {"stem": "imagenet", "tower": "5x5", "dropout": 0.4},
+        _IMAGENET,
+    ),
     ModelInfo("resnet20", f"ResNet-20 for 32 x 32 images ({_HE})", "resnet:resnet"),
     ModelInfo("resnet32", f"ResNet-32 for 32 x 32 images ({_HE})", "resnet:resnet", _RESNET32),
     ModelInfo("resnet18", "ResNet-18 with a 3 x 3 stem, for 32 x 32 images", "resnet:resnet", _R18),

@@ -77,6 +77,22 @@ def share(model: str, option: str, value: float) -> None:
         )
 
 
+def dropped(model: str, value: float) -> None:
+    """Raise unless the option ``dropout`` is a number from 0 on and below 1.
+
+    Raises:
+        ModelError: it is something else.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < 1:
+        raise ModelError(f"dropout must be at least 0 and below 1, found {value!r}", where=model)
+
+
+def scaled(channels: int, width: float, least: int = 1) -> int:
+    """A share of a layer's channels, at least ``least``."""
+    return max(least, int(channels * width))
+
+
 def flag(model: str, option: str, value: bool) -> None:
     """Raise unless an option is true or false.
 

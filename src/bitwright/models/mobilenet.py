@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from torch import nn
 
 from bitwright.errors import ModelError
-from bitwright.models.common import Shape, activation_layer, initialise, positive, share, whole
+from bitwright.models.common import (
+    Shape,
+    activation_layer,
+    initialise,
+    positive,
+    scaled,
+    share,
+    whole,
+)
 
 #: Width and stride of the thirteen separable convolutions behind the first one.
 _WIDTHS = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
@@ -58,20 +66,17 @@ def mobilenet(
             f"{len(strides)} strides for {len(_WIDTHS)} separable convolutions", where="mobilenet"
         )
     layer = activation_layer("mobilenet", activation)
-    channels = _scaled(_STEM, width)
+    channels = scaled(_STEM, width, _LEAST)
     layers: list[nn.Module] = [
         nn.Conv2d(input_shape[2], channels, 3, stem_stride, padding=1, bias=False),
         nn.BatchNorm2d(channels),
         layer(),
     ]
     for wanted, stride in zip(_WIDTHS, strides, strict=True):
-        layers.append(separable(channels, _scaled(wanted, width), stride, layer))
-        channels = _scaled(wanted, width)
+        kept = scaled(wanted, width, _LEAST)
+        layers.append(separable(channels, kept, stride, layer))
+        channels = kept
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes)]
     model = nn.Sequential(*layers)
     initialise(model)
     return model
-
-
-def _scaled(channels: int, width: float) -> int:
-    return max(_LEAST, int(channels * width))

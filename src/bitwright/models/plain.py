@@ -18,7 +18,7 @@ from bitwright.errors import ModelError
 from bitwright.models.common import Shape, activation_layer, flag, positive, too_small
 
 
-class _Stack:
+class Stack:
     """Collects named layers while it follows the shape of what flows through them."""
 
     def __init__(self, name: str, input_shape: Shape, activation: str) -> None:
@@ -27,25 +27,32 @@ class _Stack:
         self._activation = activation_layer(name, activation)
         self._height, self._width, self._channels = input_shape
         self._layers: OrderedDict[str, nn.Module] = OrderedDict()
-        self._count = {"conv": 0, "pool": 0, "fc": 0}
+        self._count = {"conv": 0, "pool": 0, "dropout": 0, "fc": 0}
 
-    def conv(self, channels: int, kernel: int = 3, padding: int = 0) -> None:
-        """Convolution, batch norm, activation."""
+    def conv(
+        self,
+        channels: int,
+        kernel: int = 3,
+        padding: int = 0,
+        *,
+        stride: int = 1,
+        norm: bool = True,
+    ) -> None:
+        """Convolution, batch norm or else a bias, activation."""
         number = self._next("conv")
         self._layers[f"conv{number}"] = nn.Conv2d(
-            self._channels, channels, kernel, padding=padding, bias=False
+            self._channels, channels, kernel, stride, padding, bias=not norm
         )
-        self._layers[f"bn{number}"] = nn.BatchNorm2d(channels)
+        if norm:
+            self._layers[f"bn{number}"] = nn.BatchNorm2d(channels)
         self._layers[f"act{number}"] = self._activation()
-        self._resize(
-            self._height + 2 * padding - kernel + 1, self._width + 2 * padding - kernel + 1
-        )
+        self._slide(kernel, stride, padding)
         self._channels = channels
 
-    def pool(self) -> None:
-        """2 x 2 maximum."""
-        self._layers[f"pool{self._next('pool')}"] = nn.MaxPool2d(2)
-        self._resize(self._height // 2, self._width // 2)
+    def pool(self, kernel: int = 2) -> None:
+        """The maximum of windows of ``kernel`` x ``kernel``, two pixels apart."""
+        self._layers[f"pool{self._next('pool')}"] = nn.MaxPool2d(kernel, 2)
+        self._slide(kernel, 2, 0)
 
     def flatten(self) -> None:
         """One vector an image."""
@@ -62,6 +69,11 @@ class _Stack:
         self._layers[f"fc_act{number}"] = self._activation()
         self._channels = features
 
+    def dropout(self, share: float) -> None:
+        """Zero this share of the values, in training only; nothing where the share is 0."""
+        if share:
+            self._layers[f"dropout{self._next('dropout')}"] = nn.Dropout(share)
+
     def classify(self, num_classes: int) -> nn.Sequential:
         """The last matrix-vector product, with bias; gives the finished model."""
         self._layers[f"fc{self._next('fc')}"] = nn.Linear(self._channels, num_classes)
@@ -71,7 +83,11 @@ class _Stack:
         self._count[kind] += 1
         return self._count[kind]
 
-    def _resize(self, height: int, width: int) -> None:
+    def _slide(self, kernel: int, stride: int, padding: int) -> None:
+        """The size of the image behind a window that slides over it."""
+        height, width = (
+            (size + 2 * padding - kernel) // stride + 1 for size in (self._height, self._width)
+        )
         if height < 1 or width < 1:
             raise too_small(self._name, self._input_shape, next(reversed(self._layers)))
         self._height, self._width = height, width
@@ -88,7 +104,7 @@ def mlp(
     """Perceptron: hidden layers of these widths, with batch norm or with biases; the classifier."""
     positive("mlp", "widths", widths)
     flag("mlp", "batch_norm", batch_norm)
-    stack = _Stack("mlp", input_shape, activation)
+    stack = Stack("mlp", input_shape, activation)
     stack.flatten()
     for width in widths:
         stack.dense(width, norm=batch_norm)
@@ -107,7 +123,7 @@ def plain_cnn(
     With the default widths and 8 x 8 grey digits: 1 864 weights, 23 680 multiplications an image.
     """
     positive("plain_cnn", "widths", widths)
-    stack = _Stack("plain_cnn", input_shape, activation)
+    stack = Stack("plain_cnn", input_shape, activation)
     for width in widths:
         stack.conv(width, padding=1)
         stack.pool()
@@ -126,7 +142,7 @@ def lenet(
     positive("lenet", "widths", widths)
     if len(widths) != 4:
         raise ModelError(f"LeNet has four widths, found {list(widths)}", where="lenet")
-    stack = _Stack("lenet", input_shape, activation)
+    stack = Stack("lenet", input_shape, activation)
     stack.conv(widths[0], kernel=5, padding=2)
     stack.pool()
     stack.conv(widths[1], kernel=5)
@@ -150,7 +166,7 @@ def cnv(
     positive("cnv", "widths", widths)
     if len(widths) != 4:
         raise ModelError(f"CNV has four widths, found {list(widths)}", where="cnv")
-    stack = _Stack("cnv", input_shape, activation)
+    stack = Stack("cnv", input_shape, activation)
     for width in widths[:2]:
         stack.conv(width)
         stack.conv(width)
