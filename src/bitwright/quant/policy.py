@@ -19,13 +19,14 @@ from bitwright.formats.rounding import Overflow, Rounding
 
 
 class Role(StrEnum):
-    """What an operand is to its layer. The last four belong to low-precision training."""
+    """What an operand is to its layer. Gradients belong to training in low precision."""
 
     INPUT = "input"
     WEIGHT = "weight"
     ACTIVATION = "activation"
     BIAS = "bias"
     GRAD_OUTPUT = "grad_output"
+    GRAD_INPUT = "grad_input"
     GRAD_WEIGHT = "grad_weight"
     ACCUMULATOR = "accumulator"
     OPTIMIZER_STATE = "optimizer_state"
@@ -65,6 +66,9 @@ class ScaleRule(StrEnum):
     too (the moving-average min-max observer of PyTorch); interval: its ends are trained with the
     network by the plain straight-through gradient (Jung et al. 2019, Kim et al. 2019). With a
     ``zero_point`` both ends count, else the one farther from zero.
+
+    dynamic: a power of two found anew for every tensor from its largest and smallest element
+    (MuPPET, Rajagopal et al. 2020): weights, and every operand of training in low precision.
     """
 
     MAX = "max"
@@ -76,6 +80,7 @@ class ScaleRule(StrEnum):
     ENTROPY = "entropy"
     MINMAX = "minmax"
     INTERVAL = "interval"
+    DYNAMIC = "dynamic"
 
 
 #: Rules whose scale is that of an interval, with ends of its own in the quantizer's state.

@@ -32,6 +32,8 @@ TINY = 2.0**-60
 SAMPLE = 1 << 16
 #: Ternary weights: threshold 0.7 x mean magnitude (Li and Liu, Ternary Weight Networks, eq. 6).
 TERNARY_THRESHOLD = 0.7
+#: Exponents of dynamic fixed point are between the negative of this and this.
+DYNAMIC_RANGE = 120
 _MSE_CANDIDATES = 40
 _MSE_SMALLEST = 0.05
 
@@ -168,6 +170,32 @@ def scale_of_range(low: Tensor, high: Tensor, spec: QuantSpec) -> Tensor:
         return (high - low) / (spec.format.max_code - spec.format.min_code) / spec.format.lsb
     reach = high if spec.lowest == 0 else torch.maximum(high, -low)
     return reach / _reach(spec)
+
+
+def dynamic_exponent(low: float, high: float, lowest: int, highest: int) -> int:
+    """``s`` of dynamic fixed point, the largest with ``high * 2^s < highest + 1/2`` or equal, and
+    the same below: ``floor(log2(min((UB + 1/2) / max, (LB - 1/2) / min)))`` (MuPPET, Rajagopal et
+    al. 2020; Vink 2023, eq. 3.4), where real = level * 2^-s.
+
+    Args:
+        low, high: smallest and largest element, finite. Only the quotients that are positive count:
+            a tensor on one side of zero has one, zeros alone have none, and their ``s`` is 0.
+            Of an unsigned format the negative side, which it cuts off, does not count.
+        lowest, highest: levels LB <= 0 < UB.
+
+    Returns:
+        -120 .. 120.
+    """
+    quotients = [(highest + 0.5) / high] if high > 0 else []
+    if low < 0 and lowest < 0:
+        quotients.append((lowest - 0.5) / low)
+    if not quotients:
+        return 0
+    # A quotient of 24-bit numbers does not round to a power of two that it is not; infinity (the
+    # numbers are denormal) becomes the largest.
+    smallest = min(quotients)
+    exponent = math.frexp(smallest)[1] - 1 if math.isfinite(smallest) else DYNAMIC_RANGE
+    return max(-DYNAMIC_RANGE, min(exponent, DYNAMIC_RANGE))
 
 
 def steps_of(spec: QuantSpec) -> int:

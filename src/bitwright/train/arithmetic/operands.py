@@ -8,16 +8,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bitwright.errors import ModelError
+
+#: The exponents of operands; that of a product is the sum of two.
+MIN_EXPONENT, MAX_EXPONENT = -120, 120
+
+
+class NotFinite(ModelError):
+    """A tensor that is to be quantized holds NaN or an infinity."""
+
 
 @dataclass(frozen=True, eq=False)
 class Operand:
     """A quantized tensor.
 
     Attributes:
-        levels: int8 (up to 8 bits) or int16 integers, images in channels-last memory; None for
-            formats that are no integers with one power of two.
+        levels: int8 (up to 8 bits), int16 or (17 bits: uint16) int32 integers, images in
+            channels-last memory; None for formats that are no integers with one power of two.
         exponent: ``real = levels * 2**-exponent``.
-        bits: word length of the integers, sign included; 0 without levels.
+        bits: word length of the integers as signed ones, so 9 for ``uint8``; 0 without levels.
         real: float32, where there are no levels.
     """
 
@@ -37,8 +46,30 @@ class Operand:
     def shape(self) -> torch.Size:
         return self.tensor.shape
 
+    @property
+    def top(self) -> int:
+        """The largest magnitude that the word length has; 0 without levels."""
+        return 1 << (self.bits - 1) if self.bits else 0
+
     def reals(self) -> Tensor:
-        """float32; exact, since no integer has more than 16 bits."""
+        """float32; exact for up to 24 bits unless the result is smaller than float32 goes."""
         if self.levels is None:
             return self.tensor
-        return torch.ldexp(self.levels.float(), torch.tensor(-self.exponent))
+        return scaled(self.levels.float(), self.exponent)
+
+
+def scaled(sums: Tensor, exponent: int) -> Tensor:
+    """``sums * 2**-exponent`` as float32, rounded once; overwrites ``sums`` if that is float32.
+
+    Args:
+        sums: integers in float32 or float64.
+        exponent: up to 240 in magnitude.
+    """
+    if sums.dtype == torch.float64:
+        return sums.mul_(2.0**-exponent).float()
+    if exponent > 120:
+        # float32 has no such factor; the first of two is exact, since integers are not below 1.
+        sums, exponent = sums.mul_(2.0**-100), exponent - 100
+    elif exponent < -120:
+        sums, exponent = sums.mul_(2.0**120), exponent + 120
+    return sums if exponent == 0 else sums.mul_(2.0**-exponent)
