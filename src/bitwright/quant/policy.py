@@ -32,6 +32,23 @@ class Role(StrEnum):
     OPTIMIZER_STATE = "optimizer_state"
 
 
+#: What the products of training take, and what they give.
+OPERAND_ROLES = (Role.INPUT, Role.WEIGHT, Role.GRAD_OUTPUT)
+RESULT_ROLES = (Role.ACTIVATION, Role.GRAD_INPUT, Role.GRAD_WEIGHT)
+
+
+class Product(StrEnum):
+    """What a convolution or linear layer multiplies in one step of training.
+
+    forward: input x weight; grad_input: gradient of the output x weight; grad_weight: input x
+    gradient of the output.
+    """
+
+    FORWARD = "forward"
+    GRAD_INPUT = "grad_input"
+    GRAD_WEIGHT = "grad_weight"
+
+
 class Granularity(StrEnum):
     """How many scales a tensor has; a block format has one a block, ``per_block``, by itself."""
 
@@ -157,14 +174,19 @@ class Layer:
 
 @dataclass(frozen=True)
 class Selector:
-    """Chooses layers: a glob on the path, a type name, and a position; all given must hold."""
+    """Chooses layers: a glob on the path, a type name, and a position; in training also one of
+    their products. All given must hold.
+    """
 
     layers: str = "*"
     type: str | None = None
     position: str | None = None
+    product: Product | None = None
 
-    def matches(self, layer: Layer) -> bool:
+    def matches(self, layer: Layer, product: Product | None = None) -> bool:
         if not fnmatchcase(layer.path, self.layers):
+            return False
+        if self.product is not None and product is not self.product:
             return False
         if self.type is not None and self.type.lower() != layer.type.lower():
             return False
@@ -176,6 +198,7 @@ class Selector:
         parts = [] if self.layers == "*" else [self.layers]
         parts += [] if self.type is None else [f"type {self.type}"]
         parts += [] if self.position is None else [f"the {self.position} layer"]
+        parts += [] if self.product is None else [f"product {self.product.value}"]
         return ", ".join(parts) or "every layer"
 
 
@@ -231,10 +254,13 @@ class Policy:
         rules: see `Rule`; the three base rules of `uniform` come first.
         threshold_bits: activations of at most this many bits become integer thresholds, wider ones
             multiply-shift-round.
+        training: the rules are for operands and results of the products of training, which are
+            quantized anew every time, not for a network that is to be frozen.
     """
 
     rules: tuple[Rule, ...]
     threshold_bits: int = 6
+    training: bool = False
 
     @classmethod
     def uniform(
@@ -264,8 +290,22 @@ class Policy:
 
         return policy_from_dict(data, where)
 
-    def resolve(self, layer: Layer, role: Role) -> Resolved:
+    @classmethod
+    def for_training(cls, data: Mapping[str, Any], where: str = "arithmetic") -> Policy:
+        """A policy for the products of training; see `policy_parse.training_policy_from_dict`.
+
+        Raises:
+            RecipeError: names the field, what is wrong with it and what is allowed.
+        """
+        from bitwright.quant.policy_parse import training_policy_from_dict
+
+        return training_policy_from_dict(data, where)
+
+    def resolve(self, layer: Layer, role: Role, product: Product | str | None = None) -> Resolved:
         """The specification of one operand of one layer, with the reason for it.
+
+        Args:
+            product: in training, the product that takes or gives it.
 
         Raises:
             RecipeError: the merged fields contradict each other.
@@ -273,12 +313,14 @@ class Policy:
         from bitwright.quant.policy_defaults import complete
 
         change, reasons, where = Change(), [], "policy"
+        chosen = None if product is None else Product(product)
         for rule in self.rules:
-            if rule.role is role and rule.selector.matches(layer):
+            if rule.role is role and rule.selector.matches(layer, chosen):
                 change, where = rule.change.over(change), rule.where
                 reasons.append(f"{rule.where} ({rule.selector})")
         if change.format is None:
             return Resolved(None, f"no rule gives {role.value} a format")
         if change.keep_float:
             return Resolved(None, f"kept float by {reasons[-1]}")
-        return Resolved(complete(change, role, where), "; ".join(reasons))
+        spec = complete(change, role, where, training=self.training)
+        return Resolved(spec, "; ".join(reasons))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from bitwright.errors import FormatError, RecipeError
 from bitwright.formats import (
     BipolarFormat,
+    BlockFormat,
     CodebookFormat,
     FixedFormat,
     Format,
@@ -22,7 +23,9 @@ from bitwright.formats import (
 )
 from bitwright.formats.rounding import Overflow, Rounding
 from bitwright.quant.policy import (
+    OPERAND_ROLES,
     RANGES,
+    RESULT_ROLES,
     Change,
     Granularity,
     QuantSpec,
@@ -32,21 +35,39 @@ from bitwright.quant.policy import (
 )
 
 _ACTIVATIONS = (Role.ACTIVATION, Role.INPUT)
+#: Scale rules that need nothing but the tensor at hand.
+STATELESS = (
+    ScaleRule.DYNAMIC,
+    ScaleRule.CONST,
+    ScaleRule.MAX,
+    ScaleRule.PERCENTILE,
+    ScaleRule.MSE,
+)
+_TRAINABLE = (IntegerFormat, FixedFormat, MinifloatFormat, PowerOfTwoFormat, BlockFormat)
+#: Bits from which on a float's own range is taken to be enough.
+_WHOLE_FLOAT = 16
 
 
-def complete(change: Change, role: Role, where: str) -> QuantSpec:
+def complete(change: Change, role: Role, where: str, *, training: bool = False) -> QuantSpec:
     """A full specification from the given fields and the defaults of their format and role.
+
+    Args:
+        training: of an operand or result of a product of training, found anew for every tensor.
 
     Raises:
         RecipeError: the fields contradict each other.
     """
     if change.format is None:
         raise RecipeError(f"no format for {role.value}", where=where)
-    scale = change.scale or default_scale(change.format, role)
+    default = training_scale(change.format) if training else default_scale(change.format, role)
+    scale = change.scale or default
     zero_point = _zero_point(change, scale, role, where)
-    number_format = _narrowed(change.format, change.narrow, role, where, zero_point)
+    whole = training or scale is ScaleRule.DYNAMIC
+    narrow = bool(change.narrow) if whole and change.format.signed else change.narrow
+    number_format = _narrowed(change.format, narrow, role, where, zero_point)
     # The window of a power-of-two format is its scale; block scales are exponents.
     exponents = isinstance(number_format, PowerOfTwoFormat) or number_format.block > 0
+    exponents = exponents or scale is ScaleRule.DYNAMIC
     if exponents and change.power_of_two is False:
         raise RecipeError(
             f"the scale of {number_format} is a power of two",
@@ -55,9 +76,11 @@ def complete(change: Change, role: Role, where: str) -> QuantSpec:
         )
     spec = QuantSpec(
         format=number_format,
-        granularity=_granularity(number_format, change.granularity, role, where, zero_point),
+        granularity=_granularity(
+            number_format, change.granularity, role, where, zero_point or whole
+        ),
         scale=scale,
-        power_of_two=bool(change.power_of_two) or exponents,
+        power_of_two=_power_of_two(change, scale, training) or exponents,
         rounding=change.rounding or Rounding.HALF_EVEN,
         overflow=change.overflow or Overflow.SAT,
         percentile=99.9 if change.percentile is None else change.percentile,
@@ -66,13 +89,24 @@ def complete(change: Change, role: Role, where: str) -> QuantSpec:
         scope=change.scope or Scope.LAYER,
         zero_point=zero_point,
     )
-    _check(spec, role, where)
+    if training:
+        _check_training(spec, role, where)
+    else:
+        _check(spec, role, where)
+    _check_overflow(spec, where)
     return spec
 
 
 def _momentum(scale: ScaleRule) -> float:
     """The averaging constant; of ``minmax`` the one of PyTorch's observer."""
     return 0.01 if scale is ScaleRule.MINMAX else 0.1
+
+
+def _power_of_two(change: Change, scale: ScaleRule, training: bool) -> bool:
+    """Scales of training are powers of two unless the recipe says otherwise: they cost a shift."""
+    if change.power_of_two is None:
+        return training and scale is not ScaleRule.CONST
+    return change.power_of_two
 
 
 def _zero_point(change: Change, scale: ScaleRule, role: Role, where: str) -> bool:
@@ -124,6 +158,19 @@ def default_scale(number_format: Format, role: Role) -> ScaleRule:
     return ScaleRule.MAX if role is Role.INPUT else ScaleRule.LEARNED
 
 
+def training_scale(number_format: Format) -> ScaleRule:
+    """The scale rule of a tensor in training where none is given.
+
+    Integers are dynamic fixed point. Floats of few bits follow the largest magnitude; those of 16
+    bits and more, and fixed point, carry their own scale.
+    """
+    if isinstance(number_format, IntegerFormat):
+        return ScaleRule.DYNAMIC
+    if isinstance(number_format, MinifloatFormat) and number_format.bits >= _WHOLE_FLOAT:
+        return ScaleRule.CONST
+    return default_scale(number_format, Role.INPUT)
+
+
 def simulated_only(number_format: Format, role: Role) -> str | None:
     """Why a format trains and is evaluated, but has no integer arithmetic; None if it has."""
     role_name = "input" if role is Role.INPUT else "activation"
@@ -150,7 +197,7 @@ def _granularity(
     given: Granularity | None,
     role: Role,
     where: str,
-    zero_point: bool = False,
+    whole: bool = False,
 ) -> Granularity:
     if number_format.block:
         if given is Granularity.PER_CHANNEL:
@@ -168,9 +215,9 @@ def _granularity(
         )
     if given is not None:
         return given
-    # One window, table or zero point a layer is what its users know; a rule can ask for one a
-    # channel.
-    whole = isinstance(number_format, PowerOfTwoFormat | CodebookFormat) or zero_point
+    # One window, table, zero point or dynamic scale a layer is what its users know; a rule can ask
+    # for one a channel.
+    whole = whole or isinstance(number_format, PowerOfTwoFormat | CodebookFormat)
     return Granularity.PER_CHANNEL if role is Role.WEIGHT and not whole else Granularity.PER_TENSOR
 
 
@@ -209,10 +256,6 @@ def _check(spec: QuantSpec, role: Role, where: str) -> None:
         )
     _check_family(spec, role, where)
     _check_scale(spec, role, where)
-    try:
-        spec.format.check(spec.overflow)
-    except FormatError as error:
-        raise RecipeError(str(error), where=f"{where}.overflow") from error
     if spec.overflow is not Overflow.SAT and role in _ACTIVATIONS:
         raise RecipeError(
             f"{role.value} can only saturate: {spec.overflow.value!r} has no threshold form",
@@ -223,6 +266,75 @@ def _check(spec: QuantSpec, role: Role, where: str) -> None:
         raise RecipeError(
             f"stochastic rounding of {role.value} cannot be frozen into hardware",
             where=f"{where}.rounding",
+        )
+
+
+def _check_overflow(spec: QuantSpec, where: str) -> None:
+    if spec.scale is ScaleRule.DYNAMIC and spec.overflow is not Overflow.SAT:
+        raise RecipeError(
+            "a dynamic scale leaves half a level beyond the ends, which saturates: it has no "
+            f"{spec.overflow.value!r}",
+            where=f"{where}.overflow",
+            hint="leave overflow out",
+        )
+    try:
+        spec.format.check(spec.overflow)
+    except FormatError as error:
+        raise RecipeError(str(error), where=f"{where}.overflow") from error
+
+
+def _check_training(spec: QuantSpec, role: Role, where: str) -> None:
+    """What an operand or a result of a product of training cannot be."""
+    if role not in (*OPERAND_ROLES, *RESULT_ROLES):
+        names = ", ".join(known.value for known in (*OPERAND_ROLES, *RESULT_ROLES))
+        raise RecipeError(
+            f"no product of training takes or gives a {role.value}",
+            where=where,
+            hint=f"roles are {names}",
+        )
+    if not isinstance(spec.format, _TRAINABLE):
+        raise RecipeError(
+            f"products of training do not run in {spec.format}",
+            where=f"{where}.format",
+            hint="use intN, uintN, fixed<W,I>, a float such as e4m3, or blocks such as mxfp8",
+        )
+    gradient = role in (Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.GRAD_WEIGHT)
+    if not spec.format.signed and (gradient or role is Role.WEIGHT):
+        raise RecipeError(
+            f"a {role.value} has both signs, {spec.format} has one",
+            where=f"{where}.format",
+            hint="use a signed format",
+        )
+    if spec.granularity is Granularity.PER_CHANNEL:
+        raise RecipeError(
+            "products of training have one scale a tensor",
+            where=f"{where}.granularity",
+            hint="leave granularity out; blocks with scales of their own are mx<FORMAT,LENGTH>",
+        )
+    if spec.scope is not Scope.LAYER:
+        raise RecipeError("scope is for the table of a codebook", where=f"{where}.scope")
+    allowed = [rule for rule in STATELESS if rule is not ScaleRule.DYNAMIC]
+    for _, fewer in _allowed_scales(spec, role):
+        allowed = [rule for rule in allowed if rule in fewer]
+    if isinstance(spec.format, IntegerFormat):
+        allowed.append(ScaleRule.DYNAMIC)
+    if spec.scale not in allowed:
+        names = ", ".join(rule.value for rule in allowed)
+        raise RecipeError(
+            f"{spec.format} in training cannot have scale {spec.scale.value!r}",
+            where=f"{where}.scale",
+            hint=f"one of {names}: the others need statistics of many tensors",
+        )
+    _check_levels(spec, where)
+
+
+def _check_levels(spec: QuantSpec, where: str) -> None:
+    """A dynamic scale needs a level above zero to bring the largest element to."""
+    if spec.scale is ScaleRule.DYNAMIC and spec.format.max_level < 1:
+        raise RecipeError(
+            f"{spec.format} has no level above zero for a dynamic scale",
+            where=f"{where}.format",
+            hint="use 2 bits or more",
         )
 
 
@@ -251,6 +363,13 @@ def _check_scale(spec: QuantSpec, role: Role, where: str) -> None:
             f"scale 'entropy' needs a distribution over many inputs, which a {role.value} has not",
             "use max, percentile or mse",
         )
+    if spec.scale is ScaleRule.DYNAMIC and role in _ACTIVATIONS:
+        refuse(
+            f"scale 'dynamic' is found anew for every tensor; that of {role.value} is fixed when "
+            "the network is frozen",
+            "use scale: max with power_of_two: true",
+        )
+    _check_levels(spec, where)
     for family, allowed in _allowed_scales(spec, role):
         if spec.scale not in allowed:
             names = ", ".join(rule.value for rule in allowed)
@@ -279,6 +398,9 @@ def _allowed_scales(spec: QuantSpec, role: Role) -> list[tuple[str, tuple[ScaleR
         found.append((f"the blocks of {spec.format}", (rule.MAX,)))
     if isinstance(spec.format, CodebookFormat) and not spec.format.is_fitted:
         found.append((f"the table of {spec.format}", (rule.MAX, rule.CONST)))
+    if spec.scale is ScaleRule.DYNAMIC and not isinstance(spec.format, IntegerFormat):
+        others = tuple(other for other in rule if other is not rule.DYNAMIC)
+        found.append((f"{spec.format}, which is no integer,", others))
     if spec.has_range and not isinstance(spec.format, IntegerFormat):
         others = tuple(other for other in rule if other not in (*RANGES, rule.ENTROPY))
         found.append((f"{spec.format}, which is no integer,", others))

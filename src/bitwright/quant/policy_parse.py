@@ -15,6 +15,10 @@
         - {layers: 'stem.*', role: weight, scale: minmax}     # affine: zero_point: true
         - {type: Linear, role: activation, keep_float: true}
 
+``scale: dynamic`` is the rule of dynamic fixed point: a power of two that covers the tensor, with
+half a level to spare at either end (MuPPET, Rajagopal et al. 2020). Weights may have it; of
+activations ``max`` with ``power_of_two`` is the static counterpart.
+
 ``dfpN`` is dynamic fixed point: two's complement of N bits, ``intN``, with one power-of-two scale a
 tensor (``power_of_two: true, granularity: per_tensor, narrow: false``).
 
@@ -39,9 +43,12 @@ from bitwright.formats import (
 )
 from bitwright.formats.integer import MAX_BITS
 from bitwright.quant.policy import (
+    OPERAND_ROLES,
+    RESULT_ROLES,
     Change,
     Granularity,
     Policy,
+    Product,
     Role,
     Rule,
     ScaleRule,
@@ -51,9 +58,9 @@ from bitwright.quant.policy import (
 from bitwright.quant.policy_defaults import complete
 
 _BASE_ROLES = (Role.INPUT, Role.WEIGHT, Role.ACTIVATION, Role.BIAS)
-_LATER_ROLES = (Role.GRAD_OUTPUT, Role.GRAD_WEIGHT, Role.ACCUMULATOR, Role.OPTIMIZER_STATE)
+_TRAINING_ROLES = (*OPERAND_ROLES, *RESULT_ROLES)
 _POSITIONS = ("first", "last")
-_SELECTOR_FIELDS = ("layers", "type", "position", "role")
+_SELECTOR_FIELDS = ("layers", "type", "position", "role", "product")
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -89,39 +96,117 @@ _DEFAULTS: dict[Role, str] = {
 }
 
 
-def _base_rule(role: Role, given: Any, where: str) -> Rule:
+def _base_rule(role: Role, given: Any, where: str, training: bool = False) -> Rule:
     if given is None or given == "float":
         return Rule(Selector(), role, Change(keep_float=True, format=parse_format("int8")), where)
     fields = given if isinstance(given, Mapping) else {"format": given}
-    if "format" not in fields and not fields.get("keep_float") and role in _DEFAULTS:
+    named = "format" in fields or fields.get("keep_float") or training
+    if not named and role in _DEFAULTS:
         fields = {"format": _DEFAULTS[role], **fields}
     change = _change(fields, where)
     if not change.keep_float:
-        complete(change, role, where)  # contradictions are reported where they were written
+        complete(
+            change, role, where, training=training
+        )  # contradictions are reported where they were written
     return Rule(Selector(), role, change, where)
+
+
+def training_policy_from_dict(data: Mapping[str, Any], where: str) -> Policy:
+    """Formats of what the products of training take and give::
+
+        input: int8                     # operands; left out or `float`: float32
+        weight: int8
+        grad_output: {format: int8, rounding: stochastic}
+        grad_weight: int8               # results, each left out: as it comes out of the product
+        activation: int8
+        grad_input: int8
+        rules:                          # later rules win, field by field
+          - {position: first, keep_float: true}
+          - {layers: 'conv1', product: grad_weight, role: input, format: int16}
+
+    A rule without a role is for every operand, and for every result that has a format; one without
+    a product for all products. Integers are dynamic fixed point unless a scale rule is given.
+
+    Raises:
+        RecipeError: names the field, what is wrong with it and what is allowed.
+    """
+    if not isinstance(data, Mapping):
+        raise RecipeError(f"expected a mapping, found {data!r}", where=where)
+    _known(data, (*(role.value for role in _TRAINING_ROLES), "rules"), where)
+    rules, given = [], []
+    for role in _TRAINING_ROLES:
+        fields = data.get(role.value)
+        if fields is None or fields == "float":
+            continue
+        place = f"{where}.{role.value}"
+        rule = _base_rule(role, fields, place, training=True)
+        if rule.change.format is None:
+            raise RecipeError("no format", where=place, hint="for instance format: int8")
+        rules.append(rule)
+        given.append(role)
+    listed = data.get("rules") or []
+    if not isinstance(listed, list | tuple):
+        raise RecipeError(f"expected a list of rules, found {listed!r}", where=f"{where}.rules")
+    roles = tuple(role for role in _TRAINING_ROLES if role in (*OPERAND_ROLES, *given))
+    for index, entry in enumerate(listed):
+        rules += _training_rules(entry, roles, f"{where}.rules[{index}]")
+    return Policy(tuple(rules), training=True)
+
+
+def _training_rules(entry: Any, roles: tuple[Role, ...], where: str) -> list[Rule]:
+    if not isinstance(entry, Mapping):
+        raise RecipeError(f"a rule is a mapping, found {entry!r}", where=where)
+    role = None
+    if entry.get("role") is not None:
+        role = _choice(Role, entry["role"], f"{where}.role")
+        if role not in _TRAINING_ROLES:
+            names = ", ".join(known.value for known in _TRAINING_ROLES)
+            raise RecipeError(
+                f"no product of training takes or gives a {role.value}",
+                where=f"{where}.role",
+                hint=f"one of {names}",
+            )
+    selector, change = _selector(entry, where), _rule_change(entry, where)
+    return [Rule(selector, found, change, where) for found in ([role] if role else roles)]
 
 
 def _rule(entry: Any, where: str) -> Rule:
     if not isinstance(entry, Mapping):
         raise RecipeError(f"a rule is a mapping, found {entry!r}", where=where)
+    names = ", ".join(role.value for role in _BASE_ROLES)
     if "role" not in entry:
-        names = ", ".join(r.value for r in Role if r not in _LATER_ROLES)
         raise RecipeError("a rule needs a role", where=f"{where}.role", hint=f"one of {names}")
     role = _choice(Role, entry["role"], f"{where}.role")
-    if role in _LATER_ROLES:
+    if role not in _BASE_ROLES:
         raise RecipeError(
-            f"role {role.value!r} belongs to low-precision training, which is not there yet",
+            f"role {role.value!r} is no operand of a network that is frozen",
             where=f"{where}.role",
+            hint=f"one of {names}; gradients have formats in low-precision training",
         )
-    selector = Selector(
+    if entry.get("product") is not None:
+        raise RecipeError(
+            "products are told apart in training only",
+            where=f"{where}.product",
+            hint="remove product; low-precision training has it",
+        )
+    return Rule(_selector(entry, where), role, _rule_change(entry, where), where)
+
+
+def _selector(entry: Mapping[str, Any], where: str) -> Selector:
+    product = entry.get("product")
+    return Selector(
         layers=_text(entry.get("layers", "*"), f"{where}.layers"),
         type=None if entry.get("type") is None else _text(entry["type"], f"{where}.type"),
         position=_position(entry.get("position"), f"{where}.position"),
+        product=None if product is None else _choice(Product, product, f"{where}.product"),
     )
+
+
+def _rule_change(entry: Mapping[str, Any], where: str) -> Change:
     change = _change({k: v for k, v in entry.items() if k not in _SELECTOR_FIELDS}, where)
     if change == Change():
         raise RecipeError("the rule changes nothing", where=where, hint="give a format, say")
-    return Rule(selector, role, change, where)
+    return change
 
 
 def _change(fields: Mapping[str, Any], where: str) -> Change:

@@ -86,6 +86,8 @@ def weight_scale(weight: Tensor, spec: QuantSpec) -> Tensor:
     have the scale of that (`scale_of_range`).
     """
     table = rows(weight, spec.granularity)
+    if spec.scale is ScaleRule.DYNAMIC:
+        return _dynamic_scale(table, spec)
     if spec.scale is ScaleRule.CONST:
         scale = torch.full_like(table[:, 0], spec.value)
     elif spec.scale is ScaleRule.MEAN:
@@ -98,6 +100,14 @@ def weight_scale(weight: Tensor, spec: QuantSpec) -> Tensor:
     else:
         scale = mse_scale(table, spec)
     return finish(scale, spec)
+
+
+def _dynamic_scale(table: Tensor, spec: QuantSpec) -> Tensor:
+    """`dynamic_exponent` of each row, as a scale."""
+    ends = zip(table.amin(dim=1).tolist(), table.amax(dim=1).tolist(), strict=True)
+    highest = spec.format.max_level
+    found = [2.0 ** -dynamic_exponent(low, high, spec.lowest, highest) for low, high in ends]
+    return torch.tensor(found, dtype=table.dtype, device=table.device)
 
 
 def _mean_scale(table: Tensor, spec: QuantSpec) -> Tensor:

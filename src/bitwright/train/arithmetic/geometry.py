@@ -4,24 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 from torch import Tensor, nn
 
+from bitwright.quant.policy import Product
 from bitwright.train.arithmetic.operands import Operand
 
-
-class Product(StrEnum):
-    """What a convolution or linear layer multiplies in one step of training.
-
-    forward: input x weight; grad_input: gradient of the output x weight; grad_weight: input x
-    gradient of the output.
-    """
-
-    FORWARD = "forward"
-    GRAD_INPUT = "grad_input"
-    GRAD_WEIGHT = "grad_weight"
+__all__ = ["Engine", "Geometry", "Product"]
 
 
 @dataclass(frozen=True)

@@ -21,18 +21,9 @@ from bitwright.errors import FormatError, RecipeError
 from bitwright.formats import FixedFormat, IntegerFormat
 from bitwright.quant.fake_quantize import fake_quantize
 from bitwright.quant.policy import Granularity, QuantSpec, ScaleRule
+from bitwright.quant.policy_defaults import STATELESS
 from bitwright.quant.scales import dynamic_exponent, weight_scale
 from bitwright.train.arithmetic.operands import MAX_EXPONENT, MIN_EXPONENT, NotFinite, Operand
-
-#: Scale rules that need nothing but the tensor at hand.
-STATELESS = (
-    ScaleRule.DYNAMIC,
-    ScaleRule.CONST,
-    ScaleRule.MAX,
-    ScaleRule.PERCENTILE,
-    ScaleRule.MSE,
-    ScaleRule.MEAN,
-)
 
 
 @torch.no_grad()
