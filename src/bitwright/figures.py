@@ -8,8 +8,12 @@ from enum import StrEnum
 
 
 class Source(StrEnum):
-    """Where a figure came from, in order of trust."""
+    """Where a figure came from, in order of trust.
 
+    given: from a paper or a file, as it stands there.
+    """
+
+    GIVEN = "given"
     MODEL = "model"
     SIMULATION = "simulation"
     SYNTHESIS = "synthesis"
