@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C program that multiplies integers: built once per machine, called with a described shape."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bitwright.errors import ToolError
+from bitwright.native import Program
+
+_PROGRAM = Program(
+    name="product",
+    package="bitwright.train.arithmetic",
+    sources=("product_tile.c", "product_team.c", "product_correlate.c", "product_weight.c"),
+    headers=("product.h",),
+    libraries=("-lm",),
+)
+_NUMBERS = (
+    "images channels outputs height width out_height out_width kernel_height kernel_width "
+    "left_bytes right_bytes limit split exponent threads transposed"
+)
+_POINTERS = (
+    "row_start row_source row_tap row_length column_start column_source column_tap column_length "
+    "row_slot column_slot"
+)
+_MAPS = Path("/proc/self/maps")
+
+
+class CShape(ctypes.Structure):
+    """`Shape` of ``native/product.h``."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in _NUMBERS.split()),
+        *((name, ctypes.c_void_p) for name in _POINTERS.split()),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """How positions along one axis meet those of the source; see ``native/product.h``.
+
+    Attributes:
+        start: int32, one more than positions: the entries of each.
+        source: int32, for each entry the first of its neighbours in the source.
+        tap: int32, what the first of them meets.
+        length: int32, how many neighbours.
+        slot: int32, where taps (or columns of the source) lie in packed memory.
+    """
+
+    start: np.ndarray[Any, Any]
+    source: np.ndarray[Any, Any]
+    tap: np.ndarray[Any, Any]
+    length: np.ndarray[Any, Any]
+    slot: np.ndarray[Any, Any]
+
+    @classmethod
+    def of(cls, pairs: list[list[tuple[int, int]]], slot: list[int], join: bool) -> Meeting:
+        """From (source, tap) pairs of each position; ``join`` makes one of neighbours."""
+        start, entries = [0], list[list[int]]()
+        for found in pairs:
+            begin = len(entries)
+            for source, tap in sorted(found):
+                last = entries[-1] if len(entries) > begin else None
+                if join and last and (last[0] + last[2], last[1] + last[2]) == (source, tap):
+                    last[2] += 1
+                else:
+                    entries.append([source, tap, 1])
+            start.append(len(entries))
+        columns = np.asarray(entries, dtype=np.int32).reshape(-1, 3).T
+        source, tap, length = (np.ascontiguousarray(column) for column in columns)
+        as_int = [np.asarray(values, dtype=np.int32) for values in (start, slot)]
+        return cls(as_int[0], source, tap, length, as_int[1])
+
+    def pointers(self, prefix: str) -> dict[str, int]:
+        """Fields of `CShape`."""
+        names = ("start", "source", "tap", "length", "slot")
+        return {f"{prefix}_{name}": getattr(self, name).ctypes.data for name in names}
+
+
+@lru_cache(maxsize=1)
+def native_products() -> ctypes.CDLL | None:
+    """The C program, or None where it cannot be built; tried once per process."""
+    try:
+        library = _PROGRAM.first(_load)
+    except ToolError:
+        return None
+    library.bw_product_team(_openmp_fork())
+    return library
+
+
+def multiply(
+    name: str, left: Tensor, right: Tensor, out: Tensor, numbers: dict[str, int],
+    rows: Meeting, columns: Meeting,
+) -> None:  # fmt: skip
+    """Run one of the kernels; tensors as its comment says, in memory of the CPU.
+
+    Raises:
+        MemoryError: no room for its buffers.
+    """
+    library = native_products()
+    assert library is not None
+    shape = CShape(
+        **numbers,
+        left_bytes=left.element_size(),
+        right_bytes=right.element_size(),
+        threads=torch.get_num_threads(),
+        **rows.pointers("row"),
+        **columns.pointers("column"),
+    )
+    kernel = getattr(library, name)
+    if kernel(ctypes.byref(shape), left.data_ptr(), right.data_ptr(), out.data_ptr()):
+        raise MemoryError(f"{name}: no room for its buffers")
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    handle = _PROGRAM.open(path)
+    try:
+        handle.bw_product_shape_size.restype = ctypes.c_int64
+        size = int(handle.bw_product_shape_size())
+        handle.bw_product_team.argtypes = [ctypes.c_void_p]
+        handle.bw_product_team.restype = None
+        for name in ("bw_product_correlate", "bw_product_weight"):
+            kernel = getattr(handle, name)
+            kernel.argtypes = [ctypes.POINTER(CShape), *[ctypes.c_void_p] * 3]
+            kernel.restype = ctypes.c_int64
+    except AttributeError as error:
+        raise ToolError(f"cannot load {path.name}: {error}", where="product") from error
+    if size != ctypes.sizeof(CShape):
+        raise ToolError(f"{path.name} has other structures: {size}", where="product")
+    return handle
+
+
+def _openmp_fork() -> int | None:
+    """Address of ``GOMP_parallel`` of the OpenMP that torch runs on, if it is GNU's.
+
+    Threads of our own would compete with those of torch, which wait actively for more work.
+    """
+    if not _MAPS.exists():
+        return None
+    for line in _MAPS.read_text(errors="replace").splitlines():
+        path = line.split(maxsplit=5)[-1]
+        if "libgomp" in path and path.startswith("/"):
+            try:
+                return ctypes.cast(ctypes.CDLL(path).GOMP_parallel, ctypes.c_void_p).value
+            except (OSError, AttributeError):
+                return None
+    return None
