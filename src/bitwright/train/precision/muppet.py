@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MuPPET: the policy that climbs when gradients between epochs stop agreeing less."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bitwright.train.precision.diversity import GradientHistory, Measured, measured, not_finite
+from bitwright.train.precision.own import find_metric
+from bitwright.train.precision.policy import Entry, EpochSeen, Plan, PrecisionPolicy
+from bitwright.train.precision.settings import MuppetSettings
+
+
+@dataclass
+class SwitchRule:
+    """The rule alone, on a sequence of metrics: equations 3.10 to 3.12 of Vink 2023.
+
+    Attributes:
+        entered: the first epoch, from 0, of the present level (e).
+        seen: the metrics of this level so far (S).
+        violations: that count at present.
+    """
+
+    settings: MuppetSettings
+    entered: int = 0
+    seen: list[float] = field(default_factory=list)
+    violations: int = 0
+
+    def threshold(self, epoch: int) -> float:
+        """T of an epoch, from 0: alpha + beta * exp(-lambda * j)."""
+        rule = self.settings
+        j = epoch if rule.epoch == "absolute" else epoch - self.entered
+        return rule.alpha + rule.beta * math.exp(-rule.decay * j)
+
+    def observe(self, epoch: int, diversity: float) -> float | None:
+        """Take an epoch's metric in; gives p, or None where there is nothing to compare with."""
+        p = None
+        if self.seen:
+            p = max(self.seen) / diversity
+            if p > self.threshold(epoch):
+                self.violations += 1
+            elif self.settings.violations == "consecutive":
+                self.violations = 0
+        self.seen.append(diversity)
+        return p
+
+    @property
+    def wants_switch(self) -> bool:
+        """Whether there were enough violations."""
+        if self.settings.count == "exceeds":
+            return self.violations > self.settings.patience
+        return self.violations >= self.settings.patience
+
+    def enter(self, epoch: int) -> None:
+        """Begin a level."""
+        self.entered, self.seen, self.violations = epoch, [], 0
+
+
+class Muppet(PrecisionPolicy):
+    """Climbs the ladder by `SwitchRule`, and ends with a phase at its top.
+
+    Without a usable metric an epoch counts as none: it is no violation, and nothing is compared
+    with it later. Where the last phase must begin for the run to end in time, it begins.
+    """
+
+    def __init__(self, plan: Plan, settings: MuppetSettings) -> None:
+        """
+        Raises:
+            RecipeError: the metric cannot be imported.
+        """
+        super().__init__(plan)
+        self.settings = settings
+        self.metric = find_metric(settings.metric)
+        self.rule = SwitchRule(settings)
+        self.history = GradientHistory(settings.gradients)
+        self._level = 0
+
+    def level(self, epoch: int) -> int:
+        return self._level
+
+    @property
+    def wants_gradients(self) -> bool:
+        return not self._is_last
+
+    @property
+    def last_phase(self) -> int | None:
+        return self.rule.entered if self._is_last else None
+
+    def done(self, epoch: int) -> bool:
+        if super().done(epoch):
+            return True
+        return self._is_last and epoch >= self.rule.entered + self.plan.float_epochs
+
+    def after_epoch(self, seen: EpochSeen) -> Entry:
+        plan, here = self.plan, self.plan.name(self._level)
+        if self._is_last:
+            nth = seen.epoch - self.rule.entered + 1
+            return self.entry(
+                seen, f"{here}: the policy is off, epoch {nth} of {plan.float_epochs}"
+            )
+        found, p = self._measure(seen), None
+        threshold = self.rule.threshold(seen.epoch)
+        before = self.rule.violations
+        if found.value is not None:
+            p = self.rule.observe(seen.epoch, found.value)
+        reason = self._compared(found, p, threshold, before)
+        target = self._level + 1 if self.rule.wants_switch else None
+        if target is not None:
+            reason += f": {here} is left"
+        if seen.epoch + 1 >= plan.last_start and target != plan.last_level:
+            target = plan.last_level
+            reason += f"; the last {plan.float_epochs} of {plan.max_epochs} epochs begin"
+        entry = self.entry(
+            seen,
+            reason,
+            switched_to=None if target is None else plan.name(target),
+            diversity=found.value,
+            p=p,
+            threshold=threshold,
+            violations=self.rule.violations,
+        )
+        if target is not None:
+            self._enter(target, seen.epoch + 1)
+        return entry
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "level": self._level,
+            "entered": self.rule.entered,
+            "seen": list(self.rule.seen),
+            "violations": self.rule.violations,
+            "history": self.history.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._level = int(state["level"])
+        self.rule.enter(int(state["entered"]))
+        self.rule.seen = [float(value) for value in state["seen"]]
+        self.rule.violations = int(state["violations"])
+        self.history.load_state_dict(state["history"])
+
+    @property
+    def _is_last(self) -> bool:
+        return self._level == self.plan.last_level
+
+    def _enter(self, level: int, epoch: int) -> None:
+        self._level = level
+        self.rule.enter(epoch)
+        if self.settings.history == "clear" or self._is_last:
+            self.history.clear()
+
+    def _measure(self, seen: EpochSeen) -> Measured:
+        """The metric of an epoch, or why it has none."""
+        if not seen.gradients:
+            return Measured(None, "no gradients of the last step")
+        wrong = not_finite(seen.gradients)
+        if wrong is not None:
+            return Measured(None, f"the gradients of {wrong} are not finite")
+        self.history.add(seen.gradients)
+        if not self.history.is_full:
+            wanted = self.settings.gradients
+            return Measured(None, f"{len(self.history)} of {wanted} gradients stored")
+        return measured(self.metric, self.history.window())
+
+    def _compared(self, found: Measured, p: float | None, threshold: float, violations: int) -> str:
+        """What the metric says, in words.
+
+        Args:
+            violations: before this epoch.
+        """
+        note = f" ({found.note})" if found.note else ""
+        if found.value is None:
+            return f"not compared: {found.note}"
+        if p is None:
+            return f"the first diversity at this level: nothing to compare with{note}"
+        now, patience = self.rule.violations, self.settings.patience
+        verb = "reaches" if self.settings.count == "reaches" else "exceeds"
+        if p > threshold:
+            return (
+                f"p {p:.4g} > threshold {threshold:.4g}{note}: violation {now}, {verb} {patience}"
+            )
+        return f"p {p:.4g} <= threshold {threshold:.4g}{note}"

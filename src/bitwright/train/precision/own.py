@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies and metrics of the user's own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, cast
+
+from bitwright.errors import BitwrightError, ModelError, RecipeError
+from bitwright.plugins import load_plugin, place_of
+from bitwright.train.precision.diversity import Metric, gradient_diversity
+from bitwright.train.precision.policy import Plan, PrecisionPolicy
+from bitwright.train.precision.settings import DIVERSITY
+
+_POLICY = "low_precision.policy"
+
+
+def find_metric(name: str) -> Metric:
+    """``diversity``, or ``package.module:function``.
+
+    Raises:
+        ModelError: the module cannot be imported or has no such function.
+    """
+    if name == DIVERSITY:
+        return gradient_diversity
+    return cast(Metric, load_plugin(name, f"{_POLICY}.metric"))
+
+
+def make_own(name: str, plan: Plan, options: Mapping[str, Any]) -> PrecisionPolicy:
+    """The policy that the user's function gives for a plan and its options.
+
+    Raises:
+        RecipeError: an option is unknown, or what it gives is no policy.
+        ModelError: the code cannot be imported, or fails.
+    """
+    factory = load_plugin(name, f"{_POLICY}.kind")
+    try:
+        inspect.signature(factory).bind(plan, **options)
+    except TypeError as error:
+        named = ", ".join(options) or "(none)"
+        raise RecipeError(
+            f"cannot be called with a plan and the options {named}: {error}",
+            where=name,
+            hint="it is called as NAME(plan, **options)",
+        ) from error
+    except ValueError:  # a class of another language may have no signature
+        pass
+    try:
+        policy = factory(plan, **options)
+    except BitwrightError:
+        raise
+    except Exception as error:  # the user's code may fail in any way
+        raise ModelError(
+            f"making the policy failed: {type(error).__name__}: {error}",
+            where=place_of(error, name),
+            hint="it is called with a plan and the options of the recipe",
+        ) from error
+    if not isinstance(policy, PrecisionPolicy):
+        raise RecipeError(
+            f"gave a {type(policy).__name__}, not a PrecisionPolicy",
+            where=name,
+            hint="derive it from bitwright.train.precision.policy.PrecisionPolicy",
+        )
+    return policy
