@@ -6,9 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from bitwright.train.incremental import Incremental
+from bitwright.train.precision.config import LowPrecision
 
 _Share = Annotated[float, Field(ge=0.0, le=1.0)]
 _GAMMA = 0.1  # of schedules that drop, where a recipe names none
@@ -170,6 +178,9 @@ class TrainConfig(BaseModel):
         peer: in a co-study, what is different for the second network.
         incremental: bits that fall, or weights that are fixed portion by portion, while the student
             trains.
+        low_precision: formats in which the products of training run, and who changes them
+            meanwhile; its policy may also rule the learning rate, which is then ``constant``
+            otherwise.
         ema: None, or the decay of a moving average of the weights, such as 0.999; the average is
             then what is validated and kept.
         freeze_norms: None, or the share of the run after which the statistics of batch norms stay
@@ -213,6 +224,7 @@ class TrainConfig(BaseModel):
     distillation: Distillation | None = None
     peer: PeerTraining | None = None
     incremental: Incremental | None = None
+    low_precision: LowPrecision | None = None
     ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     freeze_norms: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     precision: Literal["32", "bf16", "16"] = "32"
@@ -227,6 +239,19 @@ class TrainConfig(BaseModel):
         if self.divisor is not None:
             return 1 / self.divisor
         return _GAMMA if self.gamma is None else self.gamma
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rate_of_the_policy(cls, fields: Any) -> Any:
+        """Where the precision policy rules the learning rate, the schedule is constant."""
+        given = fields.get("low_precision") if isinstance(fields, Mapping) else None
+        if given is None or "schedule" in fields:
+            return fields
+        try:
+            settings = LowPrecision.model_validate(given)
+        except ValidationError:
+            return fields  # said again where the field itself is read
+        return {**fields, "schedule": "constant"} if settings.policy.rules_rate else fields
 
     @field_validator("precision", mode="before")
     @classmethod
@@ -264,6 +289,25 @@ class TrainConfig(BaseModel):
             raise ValueError(
                 f"batch_size ({self.batch_size}) must be a multiple of devices ({self.devices}): "
                 "each takes an equal share of every batch"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _low_precision_fits(self) -> TrainConfig:
+        settings = self.low_precision
+        if settings is None:
+            return self
+        settings.check_epochs(self.epochs)
+        if settings.policy.rules_rate and self.schedule != "constant":
+            raise ValueError(
+                f"schedule: {self.schedule} and low_precision.policy: {settings.policy.kind} both "
+                "rule the learning rate; leave schedule out (low_precision.lr_every and lr_divisor "
+                "say how it falls)"
+            )
+        if self.incremental is not None:
+            raise ValueError(
+                "incremental changes a network with quantizers, low_precision how a plain one is "
+                "trained: use one of the two"
             )
         return self
 

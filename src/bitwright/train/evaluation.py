@@ -14,6 +14,8 @@ from bitwright.data import Dataset
 from bitwright.errors import DataError
 from bitwright.train.transforms import to_real
 
+_TOP = 5
+
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
@@ -25,6 +27,8 @@ class Evaluation:
         confusion: (classes, classes) int64; row = label, column = prediction.
         predictions: (N,) int64, the first of the highest scores.
         scores: (N, classes) float32.
+        top5: share of images whose label is among the five highest scores; None with at most five
+            classes, where it would say nothing.
     """
 
     accuracy: float
@@ -32,6 +36,7 @@ class Evaluation:
     confusion: NDArray[np.int64]
     predictions: NDArray[np.int64]
     scores: NDArray[np.float32]
+    top5: float | None = None
 
 
 def on_device(dataset: Dataset, device: torch.device | str) -> tuple[Tensor, Tensor]:
@@ -101,4 +106,8 @@ def summarise(scores: Tensor, labels: Tensor, num_classes: int) -> Evaluation:
     confusion = np.zeros((num_classes, num_classes), dtype=np.int64)
     np.add.at(confusion, (truth, predictions), 1)
     accuracy = float((predictions == truth).mean())
-    return Evaluation(accuracy, loss, confusion, predictions, values)
+    top5 = None
+    if num_classes > _TOP:
+        best = scores.topk(_TOP, dim=1).indices
+        top5 = float((best == labels[:, None]).any(dim=1).double().mean())
+    return Evaluation(accuracy, loss, confusion, predictions, values, top5)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from bitwright.data import DataSplits
 from bitwright.errors import ModelError
+from bitwright.train.arithmetic.operands import NotFinite
 from bitwright.train.checkpoint import load_state
 from bitwright.train.config import TrainConfig
 from bitwright.train.evaluation import Evaluation, on_device, score_images, summarise
@@ -103,6 +104,8 @@ def train(fabric: Fabric, job: Job, on_progress: OnProgress | None) -> tuple[Run
         try:
             first = restore(run) if job.resume else 0
             for epoch in range(first, job.config.epochs):
+                if run.precision is not None and run.precision.done(epoch):
+                    break
                 _epoch(run, epoch)
         finally:
             close(run)
@@ -132,6 +135,8 @@ def _epoch(run: Run, epoch: int) -> None:
     """One pass over the training images, the validation, and the checkpoint."""
     started = time.perf_counter()
     enter_epoch(run, epoch)
+    if run.precision is not None and run.precision.enter_epoch(epoch):
+        run.best = Best()  # weights that were best in other formats say nothing about these
     loss, accuracy = _train_epoch(run, epoch)
     if not torch.isfinite(torch.tensor(loss)):
         raise ModelError(
@@ -148,8 +153,12 @@ def _epoch(run: Run, epoch: int) -> None:
         validation_loss=measured.loss,
         validation_accuracy=measured.accuracy,
         seconds=time.perf_counter() - started,
+        validation_top5=measured.top5,
+        precision=None if run.precision is None else run.precision.level_name,
     )
     run.history.append(entry)
+    if run.precision is not None:
+        run.precision.after_epoch(epoch, loss, measured.loss)
     if run.config.keep == "last" or run.best.beaten_by(measured.accuracy, measured.loss):
         kept = run.student.judged.state_dict()
         state = {name: value.detach().clone() for name, value in kept.items()}
@@ -165,7 +174,12 @@ def _log_scalars(run: Run, entry: EpochMetrics) -> None:
     """Curves for TensorBoard. They are a convenience (``metrics.jsonl`` holds the same figures), so
     a disk that fills up right here does not end the run: the next checkpoint will tell.
     """
-    scalars = {name: value for name, value in asdict(entry).items() if name != "epoch"}
+    found = {**asdict(entry), **({} if run.precision is None else run.precision.scalars())}
+    scalars = {
+        name: value
+        for name, value in found.items()
+        if name != "epoch" and isinstance(value, int | float)
+    }
     try:
         run.fabric.log_dict(scalars, step=entry.epoch)
     except OSError as error:
@@ -185,40 +199,67 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
     total_loss = torch.zeros((), dtype=torch.float64, device=labels.device)
     total_right = torch.zeros((), dtype=torch.int64, device=labels.device)
     next_report = time.perf_counter() + _PROGRESS_SECONDS
+    skipped = 0
     losses = [entry.validation_loss for entry in run.history]
     for batch in range(run.batches):
         chosen = order[batch * run.batch_size : (batch + 1) * run.batch_size]
-        factor = lr_factor(run.config, epoch * run.batches + batch, run.batches, losses)
+        step = epoch * run.batches + batch
+        factor = lr_factor(run.config, step, run.batches, losses)
+        if run.precision is not None:
+            run.precision.enter_step(step)
+            factor *= run.precision.lr_factor(epoch)
         for learner in run.learners:
             for group in learner.optimizer.param_groups:
                 group["lr"] = learner.config.lr * factor
         reals = to_real(images[chosen], run.splits.scale)
         if not run.config.augmentation.is_none:
             reals = augment(reals, run.config.augmentation, generator)
-        loss, right = _step(run, reals[run.share], labels[chosen[run.share]], chosen[run.share])
-        total_loss += loss
-        total_right += right
+        found = _step(run, reals[run.share], labels[chosen[run.share]], chosen[run.share], step)
+        if found is None:  # its gradients were no good, which has been said
+            skipped += 1
+            continue
+        total_loss += found[0]
+        total_right += found[1]
         if run.on_progress is not None and time.perf_counter() > next_report:
-            seen = (batch + 1) * (run.share.stop - run.share.start)
-            mean, share = float(total_loss) / (batch + 1), int(total_right) / seen
+            done = batch + 1 - skipped
+            seen = done * (run.share.stop - run.share.start)
+            mean, share = float(total_loss) / done, int(total_right) / seen
             run.on_progress(_progress(run, epoch, batch + 1, mean, share))
             next_report = time.perf_counter() + _PROGRESS_SECONDS
     if run.fabric.world_size > 1:
         total_loss = run.fabric.all_reduce(total_loss, reduce_op="mean")
         total_right = run.fabric.all_reduce(total_right, reduce_op="sum")
-    seen = run.batches * run.batch_size
-    return float(total_loss) / run.batches, int(total_right) / seen
+    done = run.batches - skipped
+    if not done:
+        return float("nan"), 0.0
+    return float(total_loss) / done, int(total_right) / (done * run.batch_size)
 
 
-def _step(run: Run, reals: Tensor, labels: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """One update of every learner; gives the student's loss and number of right predictions.
+def _step(
+    run: Run, reals: Tensor, labels: Tensor, chosen: Tensor, step: int
+) -> tuple[Tensor, Tensor] | None:
+    """One update of every learner; gives the student's loss and number of right predictions, or
+    None where no weight may move by this step's gradients.
 
     Args:
         chosen: positions of the images among the training images.
+        step: number of the step in the run.
     """
     for learner in run.learners:
         learner.optimizer.zero_grad(set_to_none=True)
     told = _told(run, reals, chosen)  # first: its memory is free again for the student's
+    try:
+        return _update(run, reals, labels, told, step)
+    except NotFinite as error:
+        if run.precision is not None and not run.precision.usable(error, step):
+            return None
+        raise
+
+
+def _update(
+    run: Run, reals: Tensor, labels: Tensor, told: Tensor | None, step: int
+) -> tuple[Tensor, Tensor] | None:
+    """As `_step`, with what the teacher has told."""
     scores = [learner.forward(reals) for learner in run.learners]
     # In a co-study each learns the other's scores, as they are.
     wanted = [other.detach() for other in reversed(scores)] if len(scores) > 1 else [told]
@@ -232,6 +273,10 @@ def _step(run: Run, reals: Tensor, labels: Tensor, chosen: Tensor) -> tuple[Tens
         # Both in one turn: with 16 bits every step changes the scale that gradients have.
         run.fabric.backward(loss)
         gather_gradients(run.fabric, learner.matching)
+        if run.precision is not None and learner is run.student:
+            if not run.precision.usable(None, step):
+                return None
+            run.precision.after_step(step)
         if learner.config.clip_norm is not None:
             norm = learner.config.clip_norm
             run.fabric.clip_gradients(learner.forward, learner.optimizer, max_norm=norm)

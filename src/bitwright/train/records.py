@@ -20,6 +20,9 @@ class EpochMetrics:
         epoch: from 1.
         lr: learning rate of its last step.
         seconds: wall time, validation included.
+        validation_top5: share of images whose class is among the five highest scores; None with
+            fewer than six classes, and in records of older versions.
+        precision: name of the level that most products ran in; None without low precision.
     """
 
     epoch: int
@@ -29,6 +32,8 @@ class EpochMetrics:
     validation_loss: float
     validation_accuracy: float
     seconds: float
+    validation_top5: float | None = None
+    precision: str | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from bitwright.train.config import TrainConfig
 from bitwright.train.evaluation import on_device
 from bitwright.train.features import FeatureMatching
 from bitwright.train.optimizers import make_optimizer, moving_average
+from bitwright.train.precision.controller import PrecisionControl, check_low_precision
 from bitwright.train.records import OnProgress
 from bitwright.train.stages import check_incremental
 from bitwright.train.state import Best, Learner, Run
@@ -55,6 +56,7 @@ def check(job: Job) -> None:
     _check_roles(job)
     _check_labels(job)
     check_incremental(job.model, job.config)
+    check_low_precision(job.model, job.config)
     if isinstance(job.teacher, TeacherOutputs):
         job.teacher.of(job.splits.train, "teacher")
     elif job.teacher is not None and job.config.distillation is not None:
@@ -182,7 +184,7 @@ def start(fabric: Fabric, job: Job, on_progress: OnProgress | None) -> Run:
         if matching is not None:
             matching.close()
         raise
-    return Run(
+    run = Run(
         config,
         splits,
         job.folder,
@@ -198,10 +200,28 @@ def start(fabric: Fabric, job: Job, on_progress: OnProgress | None) -> Run:
         _taught_by(job),
         splits.train.digest(),
     )
+    if config.low_precision is not None:
+        try:
+            run.precision = _precision(run)
+        except BaseException:
+            close(run)
+            raise
+    return run
+
+
+def _precision(run: Run) -> PrecisionControl:
+    example = to_real(run.training[0][:1], run.splits.scale)
+    images = run.share.stop - run.share.start
+    rank = run.fabric.global_rank
+    return PrecisionControl(
+        run.student.model, run.config, run.batches, example, batch_size=images, worker=rank
+    )
 
 
 def close(run: Run) -> None:
     """Take off what the run has put on the networks, and end the curves."""
+    if run.precision is not None:
+        run.precision.close()
     for learner in run.learners:
         if learner.matching is not None:
             learner.matching.close()

@@ -17,6 +17,7 @@ from bitwright.errors import DataError, RunError
 from bitwright.train.checkpoint import load_checkpoint, load_state, save_checkpoint
 from bitwright.train.config import TrainConfig
 from bitwright.train.features import FeatureMatching
+from bitwright.train.precision.controller import PrecisionControl
 from bitwright.train.records import EpochMetrics, OnProgress, write_metrics
 
 CHECKPOINT = "checkpoint.pt"
@@ -90,6 +91,7 @@ class Run:
         table: (N, classes), its scores of the training images, where they were computed before.
         taught_by: `fingerprint` of the teacher; None without one.
         data: digest of the training images and labels.
+        precision: of the student's products, while they run in few bits; None: float32.
     """
 
     config: TrainConfig
@@ -106,6 +108,7 @@ class Run:
     history: list[EpochMetrics]
     taught_by: str | None = None
     data: str | None = None
+    precision: PrecisionControl | None = None
 
     @property
     def student(self) -> Learner:
@@ -149,6 +152,9 @@ def save(run: Run, epochs_done: int) -> None:
         "best": asdict(run.best),
         "history": [asdict(entry) for entry in run.history],
     }
+    if run.precision is not None:
+        content["low_precision"] = run.precision.state_dict()
+        run.precision.write(run.folder)
     save_checkpoint(run.folder / CHECKPOINT, content)
     write_metrics(run.folder / METRICS, run.history)
 
@@ -174,6 +180,8 @@ def restore(run: Run) -> int:
             torch.cuda.set_rng_state(content["rng"]["cuda"], run.fabric.device)
         run.best = Best(**content["best"])
         run.history = [EpochMetrics(**entry) for entry in content["history"]]
+        if run.precision is not None:
+            run.precision.load_state_dict(content["low_precision"])
         epochs_done = int(content["epoch"])
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(

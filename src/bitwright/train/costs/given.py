@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,10 +37,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from bitwright.errors import DataError, RecipeError
 from bitwright.figures import Source
 from bitwright.files import atomic_write
-from bitwright.train.costs.model import Cost, CostTable, LevelCosts, ProductCost
+from bitwright.train.costs.model import SUM, Cost, CostTable, LevelCosts, PartCost, total
 from bitwright.train.costs.schedule import Schedule, parse_schedule
 from bitwright.train.precision.ladder import parse_level
-from bitwright.train.precision.policy import PRODUCTS
 
 _MOST_BYTES = 16 << 20
 _PARTS = ("weights", "activations", "gradients")
@@ -84,16 +83,22 @@ class _Product(_Strict):
     unit: str = ""
 
 
+class _OfLayer(_Strict):
+    layer: str
+    seconds: _Number
+
+
 _Products = _Number | tuple[_Product, ...]
+_Quantise = _Number | tuple[_OfLayer, ...]
 
 
 class _Level(_Strict):
     name: str
     products: _Products
     native: _Products | None = None
-    weights: _Number = _Number(value=0.0)
-    activations: _Number = _Number(value=0.0)
-    gradients: _Number = _Number(value=0.0)
+    weights: _Quantise = _Number(value=0.0)
+    activations: _Quantise = _Number(value=0.0)
+    gradients: _Quantise = _Number(value=0.0)
     rest: _Number | None = None
 
     @field_validator("name")
@@ -184,7 +189,7 @@ def _costs(document: _Document, path: Path) -> GivenCosts:
             level.name,
             _products(level.products),
             None if level.native is None else _products(level.native),
-            {part: getattr(level, part).cost for part in _PARTS},
+            tuple(each for part in _PARTS for each in _quantise(part, getattr(level, part))),
             None if level.rest is None else level.rest.cost,
         )
         for level in document.level
@@ -208,24 +213,28 @@ def _costs(document: _Document, path: Path) -> GivenCosts:
     return GivenCosts(table, tuple(schedules), document.facts)
 
 
-def _products(given: _Products) -> tuple[ProductCost, ...]:
+def _products(given: _Products) -> tuple[PartCost, ...]:
     if isinstance(given, _Number):
-        return (ProductCost("", "", given.cost),)
-    return tuple(ProductCost(p.layer, p.product, p.seconds.cost, p.unit) for p in given)
+        return (PartCost("", SUM, given.cost),)
+    return tuple(PartCost(p.layer, p.product, p.seconds.cost, p.unit) for p in given)
+
+
+def _quantise(part: str, given: _Quantise) -> tuple[PartCost, ...]:
+    if isinstance(given, _Number):
+        return (PartCost("", part, given.cost),) if given.value else ()
+    return tuple(PartCost(each.layer, part, each.seconds.cost) for each in given)
 
 
 def _origins(document: _Document) -> list[str]:
     """A note for every number that is not simply given."""
-    found = [("rest", document.rest), ("policy", document.policy)]
+    found: list[tuple[str, Any]] = [("rest", document.rest), ("policy", document.policy)]
     for level in document.level:
-        found += [(f"{level.name}.{part}", getattr(level, part)) for part in _PARTS]
-        products = level.products
-        if isinstance(products, _Number):
-            found.append((f"{level.name}.products", products))
+        parts = ("products", "native", *_PARTS, "rest")
+        found += [(f"{level.name}.{part}", getattr(level, part)) for part in parts]
     return [
         f"{name}: {number.origin}" + (f", {number.note}" if number.note else "")
         for name, number in found
-        if number.origin in ("assumed", "solved")
+        if isinstance(number, _Number) and number.origin in ("assumed", "solved")
     ]
 
 
@@ -260,19 +269,27 @@ def _level(level: LevelCosts) -> dict[str, Any]:
         "name": level.level,
         "products": _listed(level.products),
         "native": None if level.native is None else _listed(level.native),
-        **{part: _number(cost) for part, cost in level.quantise.items()},
         "rest": None if level.rest is None else _number(level.rest),
     }
+    for part in _PARTS:
+        costs = [each for each in level.quantise if each.part == part]
+        found[part] = _of_layers(costs) if costs else None
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _listed(products: tuple[ProductCost, ...]) -> Any:
-    if len(products) == 1 and products[0].product not in PRODUCTS:
-        return _number(products[0].cost)
+def _listed(products: Sequence[PartCost]) -> Any:
+    if any(each.part == SUM for each in products):
+        return _number(total(each.cost for each in products))
     return [
-        {"layer": p.layer, "product": p.product, "seconds": _number(p.cost), "unit": p.unit}
+        {"layer": p.layer, "product": p.part, "seconds": _number(p.cost), "unit": p.unit}
         for p in products
     ]
+
+
+def _of_layers(costs: Sequence[PartCost]) -> Any:
+    if any(not each.layer for each in costs):
+        return _number(total(each.cost for each in costs))
+    return [{"layer": each.layer, "seconds": _number(each.cost)} for each in costs]
 
 
 def _number(cost: Cost) -> dict[str, Any]:

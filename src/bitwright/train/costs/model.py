@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -22,6 +22,11 @@ from bitwright.errors import RecipeError
 from bitwright.figures import Figure, Source
 from bitwright.train.costs.schedule import Schedule
 from bitwright.train.precision.ladder import FLOAT32
+
+#: The part that stands for all products together.
+SUM = "products"
+#: Which product's level says how a part is quantized.
+_TAKEN_BY = {"weights": "forward", "activations": "forward", "gradients": "grad_weight"}
 
 
 class Variant(StrEnum):
@@ -77,17 +82,18 @@ def total(costs: Iterable[Cost]) -> Cost:
 
 
 @dataclass(frozen=True)
-class ProductCost:
-    """One product of one layer, once.
+class PartCost:
+    """One product of one layer, or quantizing for one layer, in one step.
 
     Attributes:
         layer: its path; empty where only a sum over the network is known.
-        product: ``forward``, ``grad_input``, ``grad_weight``, or empty for a sum.
+        part: a product (``forward``, ``grad_input``, ``grad_weight``), or what is quantized
+            (``weights``, ``activations``, ``gradients``); ``products`` for a sum of all products.
         unit: what computes it.
     """
 
     layer: str
-    product: str
+    part: str
     cost: Cost
     unit: str = ""
 
@@ -100,14 +106,14 @@ class LevelCosts:
         level: as the ladder names it.
         products: one a product, or fewer where only sums are known.
         native: the same on a device that computes natively; None: as ``products``.
-        quantise: ``weights``, ``activations``, ``gradients`` -> what quantizing them costs.
+        quantise: weights, activations and gradients, layer by layer or as sums.
         rest: all other operations, where the level changes them; None: as at any level.
     """
 
     level: str
-    products: tuple[ProductCost, ...]
-    native: tuple[ProductCost, ...] | None = None
-    quantise: Mapping[str, Cost] = field(default_factory=dict)
+    products: tuple[PartCost, ...]
+    native: tuple[PartCost, ...] | None = None
+    quantise: tuple[PartCost, ...] = ()
     rest: Cost | None = None
 
 
@@ -191,9 +197,41 @@ class CostTable:
         return EpochCost(
             (self.rest if found.rest is None else found.rest) * self.steps,
             total(each.cost for each in products) * self.steps,
-            NOTHING if ideal else total(found.quantise.values()) * self.steps,
+            NOTHING if ideal else total(each.cost for each in found.quantise) * self.steps,
             self.policy if adaptive and few_bits else NOTHING,
         )
+
+    def mixture(self, name: str, levels: Mapping[tuple[str, str], str]) -> CostTable:
+        """The table with one more level, whose products run at different ones.
+
+        Args:
+            name: of the new level.
+            levels: (layer, product) -> level; a product that is not named runs in float32.
+
+        Raises:
+            RecipeError: there is no number for one of them, or only sums over the network.
+        """
+        known = {name: self.level(name) for name in {FLOAT32, *levels.values()}}
+        if any(not each.layer for level in known.values() for each in level.products):
+            raise RecipeError(
+                f"level {name!r} differs from layer to layer, and only sums over the network are "
+                "known",
+                where=self.name,
+                hint="give the times of each layer's products",
+            )
+
+        def chosen(kind: str) -> tuple[PartCost, ...]:
+            found = []
+            for level, costs in known.items():
+                parts: tuple[PartCost, ...] | None = getattr(costs, kind)
+                for each in costs.products if parts is None else parts:
+                    product = _TAKEN_BY.get(each.part, each.part)
+                    if levels.get((each.layer, product), FLOAT32) == level:
+                        found.append(each)
+            return tuple(found)
+
+        added = LevelCosts(name, chosen("products"), chosen("native"), chosen("quantise"))
+        return replace(self, levels={**self.levels, name: added})
 
     def run(self, schedule: Schedule, variant: Variant = Variant.CURRENT) -> RunCost:
         """A whole training run.

@@ -82,6 +82,21 @@ class LayerWork:
         moves = (self.stride, self.padding, self.dilation)
         return (self.kind, self.input, self.weight, *moves, self.groups)
 
+    def quantised(self) -> dict[str, tuple[int, ...]]:
+        """Sizes of the tensors that a step in few bits quantizes: the weight, the input, the
+        gradient of the output where a product takes it, and that of the weight, as MuPPET does.
+        """
+        gradients = []
+        if len(self.products) > 1:
+            gradients.append(prod(self.output))
+        if "grad_weight" in self.products:
+            gradients.append(prod(self.weight))
+        return {
+            "weights": (prod(self.weight),),
+            "activations": (prod(self.input),),
+            "gradients": tuple(gradients),
+        }
+
     def product(self, name: str) -> TrainingProduct:
         """Sizes of one of its products."""
         rows = self.output[0] * prod(self.output[2:])
@@ -130,17 +145,3 @@ class Network:
         for layer in self.layers:
             for name in layer.products:
                 yield layer.product(name)
-
-    def quantised(self) -> dict[str, int]:
-        """Values that a step quantizes: each layer's weight; its input; its gradients (that of the
-        output where a product takes it, that of the weight as MuPPET does).
-        """
-        found = {"weights": 0, "activations": 0, "gradients": 0}
-        for layer in self.layers:
-            found["weights"] += prod(layer.weight)
-            found["activations"] += prod(layer.input)
-            if "grad_input" in layer.products or "grad_weight" in layer.products:
-                found["gradients"] += prod(layer.output)
-            if "grad_weight" in layer.products:
-                found["gradients"] += prod(layer.weight)
-        return found

@@ -8,11 +8,11 @@ every time is a lower bound, that of products as much as that of the rest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from bitwright.figures import Source
 from bitwright.train.costs.devices import Choice, Device
-from bitwright.train.costs.model import Cost, CostTable, LevelCosts, ProductCost
+from bitwright.train.costs.model import Cost, CostTable, LevelCosts, PartCost
 from bitwright.train.costs.network import Network, TrainingProduct
 from bitwright.train.precision.ladder import FLOAT32, Level, parse_level
 
@@ -42,7 +42,7 @@ def forecast_costs(
         network.rest_bytes + _OPTIMIZER_PASSES * _FLOAT_BYTES * network.parameters,
         network.rest_operations + 1,
     )
-    weights = network.quantised()["weights"]
+    weights = sum(sum(layer.quantised()["weights"]) for layer in network.layers)
     policy = machine.moving(window * 2 * _FLOAT_BYTES * weights, window * len(network.layers))
     return CostTable(
         f"{network.name} on {device.name}",
@@ -74,25 +74,24 @@ class _Machine:
             level.name,
             tuple(self._product(each, choice, small, _FLOAT_BYTES) for each in products),
             tuple(self._product(each, choice, small, small) for each in products) if few else None,
-            self._quantise(network, small) if few else {},
+            tuple(self._quantise(network, small)) if few else (),
         )
 
     def _product(
         self, product: TrainingProduct, choice: Choice, operand: float, result: float
-    ) -> ProductCost:
+    ) -> PartCost:
         moved = operand * (product.left + product.right) + result * product.result
         seconds = max(product.macs / choice.rate, moved / self.device.memory.bytes_per_second)
         cost = self._cost(seconds, moved, product.macs * choice.joules, 1)
-        return ProductCost(product.layer, product.product, cost, choice.text)
+        return PartCost(product.layer, product.product, cost, choice.text)
 
-    def _quantise(self, network: Network, small: float) -> dict[str, Cost]:
+    def _quantise(self, network: Network, small: float) -> Iterator[PartCost]:
         """Reading float32 for the scale and for rounding, writing the level."""
-        operations = len(network.layers)
         moved = _READS * _FLOAT_BYTES + small
-        return {
-            part: self.moving(count * moved, 2 * operations)
-            for part, count in network.quantised().items()
-        }
+        for layer in network.layers:
+            for part, counts in layer.quantised().items():
+                cost = self.moving(sum(counts) * moved, _READS * len(counts))
+                yield PartCost(layer.layer, part, cost)
 
     def _cost(self, seconds: float, moved: float, arithmetic: float, operations: int) -> Cost:
         device = self.device

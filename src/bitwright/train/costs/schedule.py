@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
-from bitwright.errors import DataError, RecipeError
+from bitwright.errors import RecipeError
+from bitwright.train.precision.log import read_log
 
 _MOST = 100_000
 
@@ -101,37 +100,11 @@ def check_levels(levels: Iterable[str], ladder: Sequence[str] | None) -> None:
             )
 
 
-def read_log(path: Path) -> tuple[dict[str, Any], ...]:
-    """The records of a ``precision.jsonl``, one an epoch, each with a ``level``.
-
-    Raises:
-        DataError: the file is missing or damaged.
-    """
-    try:
-        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise DataError(
-            f"cannot be read: {error}",
-            where=str(path),
-            hint="name the precision.jsonl of a run that trained in low precision",
-        ) from error
-    for number, record in enumerate(records, 1):
-        if not isinstance(record, dict) or not isinstance(record.get("level"), str):
-            raise DataError(
-                "this record does not say the level of its epoch",
-                where=f"{path}:{number}",
-                hint="name a precision.jsonl as training writes it",
-            )
-    return tuple(records)
-
-
 def schedule_of_log(path: Path, *, name: str | None = None) -> Schedule:
     """What a run really did.
 
     Raises:
         DataError: the log is missing, damaged or empty.
     """
-    levels = [str(record["level"]) for record in read_log(path)]
-    if not levels:
-        raise DataError("has no epoch yet", where=str(path), hint="train for an epoch first")
+    levels = [entry.level for entry in read_log(path)]
     return Schedule.of_levels(path.parent.name if name is None else name, levels)
