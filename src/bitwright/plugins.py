@@ -7,7 +7,6 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from bitwright.errors import ModelError, RecipeError
@@ -64,16 +63,15 @@ def load_plugin(name: str, field: str) -> Callable[..., Any]:
     return plugin
 
 
-def place_of(error: BaseException, fallback: str) -> str:
+def place_of(error: BaseException, fallback: str, caller: str = __file__) -> str:
     """File and line where the user's code failed: the deepest frame that is neither in an installed
-    package nor in ours.
+    package nor in the file of ours that called it.
     """
     place = fallback
-    trace: TracebackType | None = error.__traceback__
+    trace = error.__traceback__
     while trace is not None:
         path = trace.tb_frame.f_code.co_filename
-        ours = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "bitwright"
-        if "site-packages" not in path and "importlib" not in path and not ours:
+        if "site-packages" not in path and "importlib" not in path and path != caller:
             place = f"{path}:{trace.tb_lineno}"
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and error.filename:

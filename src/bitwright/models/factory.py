@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from torch import nn
 from bitwright.errors import ModelError, RecipeError
 from bitwright.models.catalog import MODELS, ModelSpec
 from bitwright.models.pretrained import find_pretrained, load_into
+from bitwright.plugins import load_plugin, place_of
 
 
 def build_model(
@@ -147,37 +146,7 @@ def _ours(spec: ModelSpec) -> tuple[Callable[..., Any], dict[str, Any]]:
 
 
 def _own(spec: ModelSpec) -> tuple[Callable[..., Any], dict[str, Any]]:
-    module_name, _, attribute = spec.name.partition(":")
-    if not module_name or not attribute.isidentifier():
-        raise RecipeError(f"{spec.name!r} is not of the form package.module:factory", where="model")
-    here = os.getcwd()
-    sys.path.insert(0, here)  # a user's module lies where the user stands, as with `python -m`
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ModelError(
-            f"cannot import {error.name!r}",
-            where=spec.name,
-            hint=f"run from the folder that holds it (now {here}), or install it",
-        ) from error
-    except Exception as error:  # the user's module may fail in any way while it is imported
-        raise ModelError(
-            f"importing {module_name} failed: {type(error).__name__}: {error}",
-            where=_line_of(error, spec.name),
-            hint="correct the module; `python -c 'import ...'` shows the whole traceback",
-        ) from error
-    finally:
-        if here in sys.path:
-            sys.path.remove(here)
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise ModelError(
-            f"module {module_name} has no function or class {attribute!r}",
-            where=str(module.__file__),
-            hint=f"it has: {', '.join(public) or 'none'}",
-        )
-    return factory, dict(spec.options)
+    return load_plugin(spec.name, "model"), dict(spec.options)
 
 
 def _arguments(
@@ -219,7 +188,7 @@ def _call(factory: Callable[..., Any], arguments: dict[str, Any], spec: ModelSpe
     except Exception as error:  # the user's factory may fail in any way
         raise ModelError(
             f"building the model failed: {type(error).__name__}: {error}",
-            where=_line_of(error, spec.name),
+            where=place_of(error, spec.name, __file__),
             hint=f"it was called with {', '.join(arguments) or 'no arguments'}",
         ) from error
 
@@ -237,7 +206,7 @@ def _try(
         raise ModelError(
             f"fails on an image of (N, C, H, W) = (1, {channels}, {height}, {width}): "
             f"{type(error).__name__}: {error}",
-            where=_line_of(error, name),
+            where=place_of(error, name, __file__),
             hint="the model must take the data set's images",
         ) from error
     finally:
@@ -252,17 +221,3 @@ def _try(
             where=name,
             hint=f"the data set has {num_classes} classes; take num_classes as an argument",
         )
-
-
-def _line_of(error: BaseException, fallback: str) -> str:
-    """File and line where the user's code failed: the deepest frame outside installed packages."""
-    place = fallback
-    trace = error.__traceback__
-    while trace is not None:
-        path = trace.tb_frame.f_code.co_filename
-        if "site-packages" not in path and "importlib" not in path and path != __file__:
-            place = f"{path}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    if isinstance(error, SyntaxError) and error.filename:
-        place = f"{error.filename}:{error.lineno}"
-    return place

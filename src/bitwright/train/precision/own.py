@@ -53,7 +53,7 @@ def make_own(name: str, plan: Plan, options: Mapping[str, Any]) -> PrecisionPoli
     except Exception as error:  # the user's code may fail in any way
         raise ModelError(
             f"making the policy failed: {type(error).__name__}: {error}",
-            where=place_of(error, name),
+            where=place_of(error, name, __file__),
             hint="it is called with a plan and the options of the recipe",
         ) from error
     if not isinstance(policy, PrecisionPolicy):
