@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.data.image_files import ImageFiles
 from bitwright.errors import DataError
+
+Images = NDArray[np.uint8] | ImageFiles
+"""Images (N, H, W, C): in memory, or in their files."""
 
 UNLABELLED = -1
 _IMAGE_AXES = 4
@@ -37,7 +41,7 @@ class Dataset:
 
     Attributes:
         name: the split's name, such as ``mnist/test``.
-        images: (N, H, W, C) uint8, raw.
+        images: (N, H, W, C) uint8, raw; of a data set that does not fit into memory `ImageFiles`.
         labels: (N,) int64 in [0, len(classes)); -1 where none is known (`UNLABELLED`), which only
             learning from a teacher alone can use.
         classes: class names, in label order.
@@ -46,7 +50,7 @@ class Dataset:
     """
 
     name: str
-    images: NDArray[np.uint8]
+    images: Images
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
     scale: float
@@ -85,6 +89,15 @@ class Dataset:
         height, width, channels = self.images.shape[1:]
         return height, width, channels
 
+    @property
+    def pixels(self) -> NDArray[np.uint8]:
+        """(N, H, W, C): every image, in memory.
+
+        Raises:
+            DataError: one of many in files is damaged, or they do not fit.
+        """
+        return np.asarray(self.images)
+
     def take(self, positions: Sequence[int] | NDArray[np.int64], name: str = "") -> Dataset:
         """The images at these positions of this split, in this order."""
         chosen = np.asarray(positions, dtype=np.int64)
@@ -111,16 +124,19 @@ class Dataset:
 
         ``train.to_real`` computes the same bits on a device.
         """
-        planar = np.ascontiguousarray(self.images.transpose(0, 3, 1, 2))
+        planar = np.ascontiguousarray(self.pixels.transpose(0, 3, 1, 2))
         return planar.astype(np.float32) * np.float32(self.scale)
 
 
 def digest_of(*parts: Dataset) -> str:
-    """Hash of every image, label and class name of some parts of a data set."""
+    """Hash of every image, label and class name of some parts of a data set; of images in files see
+    `ImageFiles.digest`.
+    """
     digest = hashlib.sha256()
     for part in parts:
-        digest.update(repr((part.images.shape, part.classes, part.scale)).encode())
-        digest.update(part.images.tobytes())
+        images = part.images
+        digest.update(repr((images.shape, part.classes, part.scale)).encode())
+        digest.update(images.digest() if isinstance(images, ImageFiles) else images.tobytes())
         digest.update(part.labels.astype("<i8").tobytes())
     return digest.hexdigest()[:32]
 

@@ -6,15 +6,14 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
-import struct
-import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.data.dataset import UNLABELLED, Dataset, DataSplits
+from bitwright.data.dataset import UNLABELLED, Dataset, DataSplits, Images
+from bitwright.data.decoding import Decoding, decode_image
 from bitwright.data.files import Progress, cache_path, no_progress, store
 from bitwright.data.listing import Layout, Listing, find_layout, list_images, opened
 from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two
@@ -25,19 +24,6 @@ _CACHE_VERSION = 1
 _CACHE_FROM = 500  # images; fewer are decoded faster than anyone notices
 _PROGRESS_EVERY = 256
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How image files become arrays.
-
-    Attributes:
-        size: (H, W) to resize to (bilinear); None keeps the size, which must then be one for all.
-        grey: one channel (True), three (False), or as the first image has it (None).
-    """
-
-    size: tuple[int, int] | None = None
-    grey: bool | None = None
 
 
 def load(
@@ -62,9 +48,38 @@ def load(
     listing = list_images(path)
     layout = find_layout(listing)
     images = _images(listing, decoding, progress)
-    parts = {split: _labelled(images, layout, split) for split in layout.members}
-    shared = Labels(name, layout.classes, SCALE, str(path))
-    return _mixed(_split(parts, shared, validation=validation, test=test, seed=seed))
+    cut = Cut(validation, test, seed)
+    return split_layout(images, layout, Labels(name, layout.classes, SCALE, str(path)), cut)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How images without splits of their own are cut.
+
+    Attributes:
+        validation, test: shares, as in `DatasetSpec`.
+        seed: of the cut.
+        has_no_test: images of a folder ``val`` beside ``train`` are what everybody measures on, as
+            ImageNet's are: they are the test images, and validation images are cut off.
+    """
+
+    validation: float
+    test: float
+    seed: int
+    has_no_test: bool = False
+
+
+def split_layout(images: Images, layout: Layout, shared: Labels, cut: Cut) -> DataSplits:
+    """Give every image of a listing to its split, mixed.
+
+    Raises:
+        DataError: the splits that are there make no training and test set.
+    """
+    parts = {
+        split: Labelled(images[np.asarray(positions)], np.asarray(labels, dtype=np.int64))
+        for split, (positions, labels) in layout.members.items()
+    }
+    return _mixed(_split(parts, shared, cut))
 
 
 def add_unlabelled(
@@ -92,7 +107,7 @@ def add_unlabelled(
     first = 1 + max(int(part.indices.max()) for part in parts if len(part))
     joined = Dataset(
         train.name,
-        np.concatenate([train.images, raw]),
+        np.concatenate([train.pixels, raw]),
         np.concatenate([train.labels, np.full(len(raw), UNLABELLED, np.int64)]),
         train.classes,
         train.scale,
@@ -101,9 +116,8 @@ def add_unlabelled(
     return replace(splits, train=joined)
 
 
-def _split(
-    parts: dict[str, Labelled], shared: Labels, *, validation: float, test: float, seed: int
-) -> DataSplits:
+def _split(parts: dict[str, Labelled], shared: Labels, cut: Cut) -> DataSplits:
+    validation, test, seed = cut.validation, cut.test, cut.seed
     match sorted(parts):
         case ["all"] | ["train"] as only:
             pool = parts[only[0]]
@@ -113,11 +127,15 @@ def _split(
             return split_two(*both, shared, validation=validation, seed=seed)
         case ["test", "train", "validation"]:
             return keep_three(parts["train"], parts["validation"], parts["test"], shared)
+        case ["train", "validation"] if cut.has_no_test:
+            both = (parts["train"], parts["validation"])
+            return split_two(*both, shared, validation=validation, seed=seed)
         case found:
             raise DataError(
                 f"holds the splits {found}, which do not make a training and a test set",
                 where=shared.source,
-                hint="name the folders train and test (and validation, if there is one)",
+                hint="name the folders train and test (and validation, if there is one); "
+                "the data set 'imagenet' measures on val",
             )
 
 
@@ -133,11 +151,6 @@ def _mixed(splits: DataSplits) -> DataSplits:
         validation=mixed(splits.validation),
         test=mixed(splits.test),
     )
-
-
-def _labelled(images: NDArray[np.uint8], layout: Layout, split: str) -> Labelled:
-    positions, labels = layout.members[split]
-    return Labelled(images[np.asarray(positions)], np.asarray(labels, dtype=np.int64))
 
 
 def _images(listing: Listing, decoding: Decoding, progress: Progress) -> NDArray[np.uint8]:
@@ -206,36 +219,3 @@ def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> NDA
 def _shape(image: NDArray[np.uint8]) -> str:
     height, width, channels = image.shape
     return f"{height} x {width} x {channels} (height x width x channels)"
-
-
-def decode_image(content: bytes, decoding: Decoding, where: str) -> NDArray[np.uint8]:
-    """One image file as (H, W, C) uint8.
-
-    Raises:
-        DataError: it is corrupt or cut short.
-    """
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(io.BytesIO(content)) as opened_image:
-            image = ImageOps.exif_transpose(opened_image)
-            grey = image.mode in {"1", "L", "LA"} if decoding.grey is None else decoding.grey
-            image = image.convert("L" if grey else "RGB")
-            if decoding.size is not None and image.size != decoding.size[::-1]:
-                image = image.resize(decoding.size[::-1], Image.Resampling.BILINEAR)
-            pixels = np.asarray(image, dtype=np.uint8)
-    except (
-        OSError,
-        SyntaxError,  # what Pillow raises on broken PNG chunks
-        ValueError,
-        EOFError,
-        struct.error,
-        zlib.error,
-        Image.DecompressionBombError,
-    ) as error:
-        raise DataError(
-            f"cannot be decoded: {error}",
-            where=where,
-            hint="the image is corrupt or cut short; replace or remove it",
-        ) from error
-    return pixels[..., np.newaxis] if pixels.ndim == 2 else pixels

@@ -7,10 +7,11 @@ import hashlib
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from bitwright.data.files import read_bytes
 from bitwright.errors import DataError
@@ -38,12 +39,14 @@ class Listing:
         names: path of each image inside the source, with forward slashes.
         folders: every folder inside the source, so that empty ones are noticed.
         fingerprint: SHA-256 over names, sizes and checksums (zip) or times (folder).
+        contents: the same without times and places: equal for a copy of a folder.
     """
 
     path: Path
     names: tuple[str, ...]
     folders: frozenset[Parts]
     fingerprint: str
+    contents: str
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,19 @@ def opened(listing: Listing) -> Iterator[Callable[[str], bytes]]:
         return
     with _open_zip(listing.path) as archive:
         yield lambda name: _read_member(archive, name, listing.path)
+
+
+@contextmanager
+def peeked(listing: Listing) -> Iterator[Callable[[str], IO[bytes]]]:
+    """Give a function that opens one image file, for those who read its beginning alone.
+
+    The function raises `DataError` where a file cannot be opened.
+    """
+    if listing.path.is_dir():
+        yield lambda name: _open_file(listing.path / name)
+        return
+    with _open_zip(listing.path) as archive:
+        yield lambda name: _open_member(archive, name, listing.path)
 
 
 def find_layout(listing: Listing) -> Layout:
@@ -154,6 +170,16 @@ def _check_layout(found: dict[str, dict[str, list[int]]], path: Path) -> Layout:
     return Layout(tuple(classes), layout)
 
 
+def without(listing: Listing, left_out: Collection[str]) -> Listing:
+    """The listing without some of its images."""
+    names = tuple(name for name in listing.names if name not in left_out)
+    digests = (
+        hashlib.sha256(repr((digest, sorted(left_out))).encode()).hexdigest()
+        for digest in (listing.fingerprint, listing.contents)
+    )
+    return Listing(listing.path, names, listing.folders, *digests)
+
+
 def _split_of(entry: Parts, has_splits: bool) -> str:
     return SPLITS[entry[0].lower()] if has_splits else "all"
 
@@ -171,7 +197,7 @@ def _hidden(parts: Parts) -> bool:
 def _list_folder(path: Path) -> Listing:
     names: list[str] = []
     folders: set[Parts] = set()
-    digest = hashlib.sha256(str(path.resolve()).encode())
+    digest, contents = hashlib.sha256(str(path.resolve()).encode()), hashlib.sha256()
     for base, subfolders, files in os.walk(path):
         subfolders[:] = sorted(name for name in subfolders if not _hidden((name,)))
         relative = Path(base).relative_to(path)
@@ -183,7 +209,9 @@ def _list_folder(path: Path) -> Listing:
     for name in names:
         status = (path / name).stat()
         digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return Listing(path, tuple(names), frozenset(folders), digest.hexdigest())
+        contents.update(f"{name}\0{status.st_size}\n".encode())
+    found = (digest.hexdigest(), contents.hexdigest())
+    return Listing(path, tuple(names), frozenset(folders), *found)
 
 
 def _list_zip(path: Path) -> Listing:
@@ -199,9 +227,9 @@ def _list_zip(path: Path) -> Listing:
             if not entry.is_dir() and inside.suffix.lower() in EXTENSIONS:
                 entries.append((entry.filename, entry.file_size, entry.CRC))
     entries.sort()
-    digest = hashlib.sha256(repr(entries).encode())
+    digest = hashlib.sha256(repr(entries).encode()).hexdigest()
     names = tuple(name for name, _, _ in entries)
-    return Listing(path, names, frozenset(folders), digest.hexdigest())
+    return Listing(path, names, frozenset(folders), digest, digest)
 
 
 @contextmanager
@@ -218,9 +246,28 @@ def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
         yield archive
 
 
-def _read_member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
+def _open_file(path: Path) -> IO[bytes]:
     try:
+        return path.open("rb")
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def _open_member(archive: zipfile.ZipFile, name: str, path: Path) -> IO[bytes]:
+    with _told(name, path):
+        return archive.open(name)
+
+
+def _read_member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
+    with _told(name, path):
         return archive.read(name)
+
+
+@contextmanager
+def _told(name: str, path: Path) -> Iterator[None]:
+    """What goes wrong with a member of a zip file, as our own error."""
+    try:
+        yield
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
         raise DataError(
             f"cannot be unpacked: {error}",

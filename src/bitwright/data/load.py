@@ -11,10 +11,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bitwright.data import cifar, digits, folders, mnist
+from bitwright.data import cifar, digits, folders, mnist, streams
 from bitwright.data.dataset import DataSplits
 from bitwright.data.files import Progress, no_progress
-from bitwright.data.spec import DATASETS, DatasetSpec
+from bitwright.data.spec import DATASETS, IMAGENET, DatasetSpec
+from bitwright.data.splits import keep_some
 from bitwright.errors import DataError, RecipeError
 
 ENVIRONMENT = "BITWRIGHT_DATA"
@@ -44,7 +45,7 @@ def load_dataset(
         DataError: files are missing, corrupt or truncated, or the download failed.
     """
     wanted = _as_spec(spec)
-    splits = _load(wanted, data_dir, seed, progress)
+    splits = keep_some(_load(wanted, data_dir, seed, progress), wanted.keep, seed)
     if wanted.unlabelled is None:
         return splits
     return folders.add_unlabelled(splits, wanted.unlabelled.expanduser(), progress=progress)
@@ -72,7 +73,7 @@ def _load(
                 progress=progress,
                 edition=edition,
             )
-        case "folder":
+        case "folder" | "imagenet":
             return _load_folder(wanted, data_dir, seed, progress)
     known = ", ".join(info.name for info in DATASETS)
     raise RecipeError(
@@ -119,14 +120,17 @@ def _load_folder(
     """The recipe's own images; a relative path is looked for under ``data_dir`` first."""
     if spec.path is None and data_dir is None:
         raise RecipeError(
-            "the data set 'folder' needs a path",
+            f"the data set {spec.name!r} needs a path",
             where="data.path",
-            hint="name a folder (or zip file) of class folders",
+            hint="name a folder (or zip file) of class folders"
+            + (", train/CLASS and val/CLASS" if spec.name == IMAGENET else ""),
         )
     path = Path(data_dir).expanduser() if data_dir is not None else Path()
     if spec.path is not None:
         inside = path / spec.path.expanduser()
         path = inside if inside.exists() else spec.path.expanduser()
+    if spec.stream is not None:
+        return streams.load(path, spec, seed=seed, progress=progress)
     return folders.load(
         path,
         folders.Decoding(spec.image_size, spec.grey),

@@ -3,14 +3,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 _Share = Annotated[float, Field(gt=0.0, lt=0.5)]
+IMAGENET = "imagenet"
 _Pixels = Annotated[int, Field(ge=1, le=4096)]
+
+
+_Count = Annotated[int, Field(ge=1, strict=True)]
+
+
+class Stream(BaseModel):
+    """Images that stay in their files and are decoded as training asks for them, for data sets far
+    larger than memory.
+
+    Of each file the short side is resized to ``short_side`` and ``image_size`` is cut out of the
+    middle; training with ``augmentation.random_resized_crop`` takes windows of the whole file.
+
+    Attributes:
+        short_side: in pixels; at least the larger one of ``image_size``.
+        bad_files: what to do about files that are no images: ``refuse`` them before training
+            starts, or ``skip`` them with a warning that names them. Of a file whose beginning is
+            fine and whose rest is damaged this is known when it is decoded: then training stops, or
+            another image of the class takes its place. What accuracy is measured on is never
+            replaced.
+        threads: that decode; by default one a processor.
+        ahead: batches that are decoded while the present one is trained on.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    short_side: _Pixels = 256
+    bad_files: Literal["refuse", "skip"] = "refuse"
+    threads: Annotated[int, Field(ge=1, le=256)] | None = None
+    ahead: Annotated[int, Field(ge=1, le=64)] = 2
+
+
+class Keep(BaseModel):
+    """So many images of a split, and no more: the same share of every class.
+
+    Attributes:
+        train, validation, test: None keeps all. The count is met up to the rounding of each class,
+            which keeps one image at least.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train: _Count | None = None
+    validation: _Count | None = None
+    test: _Count | None = None
 
 
 class DatasetSpec(BaseModel):
@@ -19,10 +65,13 @@ class DatasetSpec(BaseModel):
     Attributes:
         name: one of ``list_datasets()``.
         path: folder or archive; needed by ``folder``, optional for the others.
-        image_size: [height, width] to which a ``folder``'s images are resized.
+        image_size: [height, width] to which a ``folder``'s images are resized; with ``stream`` what
+            is cut out of them.
         grey: one channel (true) or three (false) for a ``folder``; by default as its first image.
         unlabelled: folder or zip file of more images to train on, of no known class, anywhere below
             it; they serve phases that learn from a teacher alone (``distillation: {alpha: 1}``).
+        stream: leave a ``folder``'s images in their files; ``imagenet`` always does.
+        keep: fewer images of each split, for a trial.
         validation: share of the training images kept for choices during training.
         test: share of all images kept for the final measurement, where the source has no own test
             images.
@@ -35,8 +84,36 @@ class DatasetSpec(BaseModel):
     image_size: tuple[_Pixels, _Pixels] | None = None
     grey: bool | None = None
     unlabelled: Path | None = None
+    stream: Stream | None = None
+    keep: Keep = Keep()
     validation: _Share = 0.1
     test: _Share = 0.2
+
+    @model_validator(mode="before")
+    @classmethod
+    def _imagenet_fills_in(cls, fields: object) -> object:
+        if isinstance(fields, Mapping) and fields.get("name") == IMAGENET:
+            return {"image_size": (224, 224), "stream": {}, **fields}
+        return fields
+
+    @model_validator(mode="after")
+    def _stream_fits(self) -> DatasetSpec:
+        if self.stream is None:
+            if self.name == IMAGENET:
+                raise ValueError("imagenet does not fit into memory: leave stream as it is")
+            return self
+        if self.name not in ("folder", IMAGENET):
+            raise ValueError(f"{self.name} is small and read at once: stream is for a folder")
+        if self.image_size is None:
+            raise ValueError("stream needs image_size: what is cut out of each image")
+        if self.stream.short_side < max(self.image_size):
+            raise ValueError(
+                f"stream.short_side ({self.stream.short_side}) must be at least the larger side of "
+                f"image_size ({max(self.image_size)}), which is cut out of it"
+            )
+        if self.unlabelled is not None:
+            raise ValueError("stream and unlabelled do not go together yet: use one of the two")
+        return self
 
 
 @dataclass(frozen=True)
@@ -62,6 +139,11 @@ DATASETS = (
         "cifar100",
         "60 000 images of a hundred kinds, 32 x 32 colour",
         "official archive or class folders, or downloaded (169 MB)",
+    ),
+    DatasetInfo(
+        IMAGENET,
+        "ImageNet: images in files, measured on val/",
+        "a folder with train/CLASS and val/CLASS, never downloaded",
     ),
     DatasetInfo("folder", "your own images", "a folder or zip file of class folders"),
 )

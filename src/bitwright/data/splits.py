@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.data.dataset import Dataset, DataSplits
+from bitwright.data.dataset import Dataset, DataSplits, Images
+from bitwright.data.spec import Keep
 from bitwright.errors import DataError
 
 
@@ -17,7 +18,7 @@ from bitwright.errors import DataError
 class Labelled:
     """Images and labels straight from a source, before any split."""
 
-    images: NDArray[np.uint8]
+    images: Images
     labels: NDArray[np.int64]
 
 
@@ -114,6 +115,22 @@ def keep_three(
         _pool(validation, shared, second, "validation"),
         _pool(test, shared, second + len(validation.labels), "test"),
         shared.source,
+    )
+
+
+def keep_some(splits: DataSplits, keep: Keep, seed: int) -> DataSplits:
+    """Fewer images of the splits for which a number is given, the same share of every class."""
+
+    def fewer(part: Dataset, count: int | None) -> Dataset:
+        if count is None or count >= len(part):
+            return part
+        return part.take(stratified(part.labels, (count / len(part),), seed, where=part.name)[0])
+
+    return replace(
+        splits,
+        train=fewer(splits.train, keep.train),
+        validation=fewer(splits.validation, keep.validation),
+        test=fewer(splits.test, keep.test),
     )
 
 

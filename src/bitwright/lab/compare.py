@@ -217,10 +217,9 @@ class _Keys:
         digest.update(str(subject.model).encode())
         for data in (subject.train.take(range(count)), subject.test):
             if data is not None:
-                digest.update(data.images.tobytes() + data.labels.tobytes())
-                digest.update(repr(data.scale).encode())
+                digest.update(data.digest().encode())
         if subject.protocol is not None:
-            digest.update(subject.protocol.faces.data.images.tobytes())
+            digest.update(subject.protocol.faces.data.digest().encode())
         digest.update(repr((count, request.limit, request.seed, dict(subject.quant))).encode())
         self._common = digest.hexdigest()
 

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Image files to pixels: the whole image, or a window of it, at the size that is wanted."""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+    from PIL.Image import Resampling
+
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom of a window, in pixels of the image."""
+
+T = TypeVar("T")
+
+_GREY = frozenset({"1", "L", "LA"})
+_GAP = 2.0  # a window more than twice too large is first averaged by whole factors (Pillow)
+_ATTEMPTS = 10
+_RATIOS = (math.log(3 / 4), math.log(4 / 3))
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How image files become arrays of whole images.
+
+    Attributes:
+        size: (H, W) to resize to (bilinear); None keeps the size, which must then be one for all.
+        grey: one channel (True), three (False), or as the first image has it (None).
+    """
+
+    size: tuple[int, int] | None = None
+    grey: bool | None = None
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How image files of any size become arrays of one size, without changing proportions.
+
+    Attributes:
+        size: (H, W) of the array.
+        short_side: pixels of the short side of the image from whose middle ``size`` is cut.
+        grey: one channel instead of three.
+    """
+
+    size: tuple[int, int]
+    short_side: int
+    grey: bool = False
+
+    def middle(self, width: int, height: int) -> Box:
+        """The window in the middle of an image: the rest is cut off on all sides."""
+        scale = min(width, height) / self.short_side
+        across, down = self.size[1] * scale, self.size[0] * scale
+        left, top = (width - across) / 2, (height - down) / 2
+        return left, top, left + across, top + down
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """A window of random size, proportions and place, resized to the size that is wanted (Szegedy
+    et al. 2015, section 6): its share of the image's area is uniform, its proportions lie between
+    3:4 and 4:3 of those that are wanted.
+
+    Attributes:
+        smallest: the least share of the area.
+        seed: of the run.
+        epoch: the window of an image is a function of seed, epoch and the image's index alone.
+    """
+
+    smallest: float
+    seed: int
+    epoch: int
+
+    def window(self, width: int, height: int, size: tuple[int, int], index: int) -> Box:
+        """The window of one image.
+
+        Args:
+            width: of the image, as ``height``.
+            size: (H, W) that is wanted.
+            index: number of the image in its source.
+        """
+        draws = _uniform(self.seed, self.epoch, index, 4 * _ATTEMPTS).reshape(_ATTEMPTS, 4)
+        wanted = size[1] / size[0]
+        for area, ratio, across, down in draws.tolist():
+            pixels = width * height * (self.smallest + area * (1 - self.smallest))
+            shape = wanted * math.exp(_RATIOS[0] + ratio * (_RATIOS[1] - _RATIOS[0]))
+            wide, high = math.sqrt(pixels * shape), math.sqrt(pixels / shape)
+            if wide <= width and high <= height:
+                left, top = across * (width - wide), down * (height - high)
+                return left, top, left + wide, top + high
+        wide = min(float(width), height * wanted)  # the image is very long: all that fits, centred
+        high = min(float(height), width / wanted)
+        left, top = (width - wide) / 2, (height - high) / 2
+        return left, top, left + wide, top + high
+
+
+def _uniform(seed: int, epoch: int, index: int, count: int) -> NDArray[np.float64]:
+    """Numbers in [0, 1): Philox by key and counter, the same on every machine and for ever."""
+    bits = np.random.Philox(key=[seed, index], counter=[0, 0, 0, epoch])
+    return (bits.random_raw(count) >> np.uint64(11)) * 2.0**-53
+
+
+def decode_image(content: bytes, decoding: Decoding, where: str) -> NDArray[np.uint8]:
+    """One image file as (H, W, C) uint8.
+
+    Raises:
+        DataError: it is corrupt or cut short.
+    """
+
+    def whole(image: Picture) -> Picture:
+        grey = image.mode in _GREY if decoding.grey is None else decoding.grey
+        image = image.convert("L" if grey else "RGB")
+        if decoding.size is not None and image.size != decoding.size[::-1]:
+            image = image.resize(decoding.size[::-1], _bilinear())
+        return image
+
+    return _decoded(io.BytesIO(content), whole, where)
+
+
+def frame_image(
+    content: bytes, framing: Framing, where: str, *, crop: RandomCrop | None = None, index: int = 0
+) -> NDArray[np.uint8]:
+    """A window of one image file as (H, W, C) uint8: its middle, or a random one.
+
+    Args:
+        index: number of the image, on which a random window depends.
+
+    Raises:
+        DataError: it is corrupt or cut short.
+    """
+
+    def framed(image: Picture) -> Picture:
+        image = image.convert("L" if framing.grey else "RGB")
+        if crop is None:
+            box = framing.middle(*image.size)
+        else:
+            box = crop.window(*image.size, framing.size, index)
+        return image.resize(framing.size[::-1], _bilinear(), box=box, reducing_gap=_GAP)
+
+    return _decoded(io.BytesIO(content), framed, where)
+
+
+def read_header(stream: IO[bytes], where: str) -> bool:
+    """Read the beginning of an image file alone; whether the image is grey.
+
+    Raises:
+        DataError: it is no image.
+    """
+    return _opened(stream, lambda image: image.mode in _GREY, where)
+
+
+def _decoded(
+    stream: IO[bytes], change: Callable[[Picture], Picture], where: str
+) -> NDArray[np.uint8]:
+    from PIL import ImageOps
+
+    def pixels(image: Picture) -> NDArray[np.uint8]:
+        return np.asarray(change(ImageOps.exif_transpose(image)), dtype=np.uint8)
+
+    found = _opened(stream, pixels, where)
+    return found[..., np.newaxis] if found.ndim == 2 else found
+
+
+def _opened(stream: IO[bytes], work: Callable[[Picture], T], where: str) -> T:
+    from PIL import Image
+
+    try:
+        with Image.open(stream) as image:
+            return work(image)
+    except (
+        OSError,
+        SyntaxError,  # what Pillow raises on broken PNG chunks
+        ValueError,
+        EOFError,
+        struct.error,
+        zlib.error,
+        Image.DecompressionBombError,
+    ) as error:
+        reason = str(error).replace(repr(stream), "the file")  # no addresses of memory
+        raise DataError(
+            f"cannot be decoded: {reason}",
+            where=where,
+            hint="the image is corrupt or cut short; replace or remove it",
+        ) from error
+
+
+def _bilinear() -> Resampling:
+    from PIL.Image import Resampling
+
+    return Resampling.BILINEAR
