@@ -193,11 +193,8 @@ class _Packed:
 def _fitted(real: Tensor, kind: torch.dtype, exponent: int) -> _Packed | None:
     """A tensor in integers of a kind; None if they cannot hold it exactly."""
     ends = torch.iinfo(kind)
-    scaled = _scaled(real, exponent)
-    fits = (
-        (scaled == scaled.round()).all() and scaled.min() >= ends.min and scaled.max() <= ends.max
-    )
-    return _Packed(scaled.to(kind), exponent) if bool(fits) else None
+    packed = _Packed(_scaled(real, exponent).clamp(ends.min, ends.max).to(kind), exponent)
+    return packed if torch.equal(packed.real(), real) else None
 
 
 def _scaled(x: Tensor, exponent: int) -> Tensor:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
 
 from bitwright.errors import BitwrightError, ModelError, RecipeError
 from bitwright.plugins import load_plugin, place_of
-from bitwright.train.precision.diversity import Metric, gradient_diversity
+from bitwright.train.precision.diversity import Measured, Metric, gradient_diversity
 from bitwright.train.precision.policy import Plan, PrecisionPolicy
 from bitwright.train.precision.settings import DIVERSITY
 
@@ -24,7 +26,21 @@ def find_metric(name: str) -> Metric:
     """
     if name == DIVERSITY:
         return gradient_diversity
-    return cast(Metric, load_plugin(name, f"{_POLICY}.metric"))
+    function = load_plugin(name, f"{_POLICY}.metric")
+
+    def metric(gradients: Mapping[str, Sequence[Tensor]]) -> Measured | float | None:
+        try:
+            found = function(gradients)
+            return found if found is None or isinstance(found, Measured) else float(found)
+        except Exception as error:  # the user's code may fail in any way
+            raise ModelError(
+                f"the metric failed: {type(error).__name__}: {error}",
+                where=place_of(error, name, __file__),
+                hint="it gets a mapping of layers to lists of gradients, oldest first, and gives a "
+                "number above zero, or None",
+            ) from error
+
+    return metric
 
 
 def make_own(name: str, plan: Plan, options: Mapping[str, Any]) -> PrecisionPolicy:

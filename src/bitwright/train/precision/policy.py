@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from bitwright.errors import RecipeError
+from bitwright.train.precision.ladder import FLOAT32
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -213,19 +214,24 @@ class PrecisionPolicy(ABC):
     def entry(self, seen: EpochSeen, reason: str, **known: Any) -> Entry:
         """The record of an epoch, with the precision that it ran in."""
         given = self.level(seen.epoch)
-        if isinstance(given, int):
-            level, products = self.plan.name(given), None
-        else:
-            level, products = self._names(given)
+        products = None
+        if not isinstance(given, int):
+            products = {
+                f"{path}/{which}": self.plan.name(at) for (path, which), at in given.items()
+            }
         if seen.skipped:
             reason = f"{reason}; {seen.skipped} steps skipped"
-        return Entry(seen.epoch + 1, level, reason, products=products, **known)
+        return Entry(seen.epoch + 1, self.name_of(given), reason, products=products, **known)
 
-    def _names(self, given: Mapping[tuple[str, str], int]) -> tuple[str, dict[str, str]]:
+    def name_of(self, given: Assignment) -> str:
+        """A precision in words: a level, or ``LOWEST to HIGHEST`` of what the products have."""
+        if isinstance(given, int):
+            return self.plan.name(given)
         used = sorted(set(given.values()))
         ends = [self.plan.name(index) for index in dict.fromkeys(used[:1] + used[-1:])]
-        products = {f"{path}/{product}": self.plan.name(i) for (path, product), i in given.items()}
-        return " to ".join(ends) or "float32", products
+        if len(given) < len(self.plan.layers) * len(PRODUCTS) and FLOAT32 not in ends:
+            ends = [*ends[:1], FLOAT32]  # what is not named
+        return " to ".join(ends)
 
 
 def check_assignment(given: object, plan: Plan, policy: object) -> None:

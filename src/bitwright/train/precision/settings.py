@@ -65,6 +65,14 @@ class PolicySettings(BaseModel):
 class _Climbing(PolicySettings):
     """Policies that climb the ladder and end with a phase of ``float_epochs`` at its top."""
 
+    def rungs(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
+        if len(ladder) < 2:
+            raise ValueError(
+                f"the policy {self.kind} climbs, and the ladder has one level, {ladder[0]}: name "
+                "two at least, or use the policy baseline, mixed or fixed"
+            )
+        return ladder
+
     def check_epochs(self, epochs: int, float_epochs: int) -> None:
         if not float_epochs:
             raise ValueError(
