@@ -73,9 +73,9 @@ def measure(pair: str, rounds: int, batch: int, clock: Callable[[], float]) -> D
             teacher(images)
 
     jobs: list[Callable[[], object]] = [
-        lambda: _step(runs[0], images, labels, every),
+        lambda: _step(runs[0], images, labels, every, 0),
         forward,
-        lambda: _step(runs[1], images, labels, every),
+        lambda: _step(runs[1], images, labels, every, 0),
     ]
     times = _alternate(jobs, rounds, clock)
     fastest = [min(taken) for taken in times]

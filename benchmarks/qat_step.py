@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -249,9 +250,30 @@ def distilled(given: argparse.Namespace) -> None:
     ]
     tables = [distill_step.table(results) for results in repeats]
     print("\n\n".join(tables))
+    _write(
+        given,
+        "distill_step",
+        "Training step of a distilled student",
+        "The training loop's step of the quantized student alone, one forward of its teacher, and "
+        "the loop's step with that teacher, timed in turn; the ratio is the last against the sum "
+        "of the first two, of the fastest rounds and as the median of the rounds. Two repeats.",
+        "\n\n".join(f"Repeat {n}\n\n{text}" for n, text in enumerate(tables, 1)),
+        {"repeats": [[asdict(result) for result in results] for results in repeats]},
+    )
+
+
+def _write(
+    given: argparse.Namespace,
+    name: str,
+    title: str,
+    method: str,
+    tables: str,
+    figures: dict[str, Any],
+) -> None:
+    """Write docs/results/NAME.json and .md, unless that is not wanted."""
     if given.no_write:
         return
-    command = "python benchmarks/qat_step.py " + " ".join(sys.argv[1:])
+    command = " ".join(["python benchmarks/qat_step.py", *sys.argv[1:]])
     record = {
         "command": command,
         "machine": machine(),
@@ -259,19 +281,13 @@ def distilled(given: argparse.Namespace) -> None:
         "batch": given.batch,
         "clock": given.clock,
         "policy": "weight int4 per channel, activation uint4 learned, input uint8",
-        "repeats": [[asdict(result) for result in results] for results in repeats],
+        **figures,
     }
-    (RESULTS / "distill_step.json").write_text(json.dumps(record, indent=2) + "\n")
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
     facts = ", ".join(f"{key} {value}" for key, value in machine().items())
-    page = (
-        "# Training step of a distilled student\n\n"
-        f"`{command}` on {facts}; batch {given.batch}; {given.clock} clock.\n\n"
-        "The training loop's step of the quantized student alone, one forward of its teacher, and "
-        "the loop's step with that teacher, timed in turn; the ratio is the last against the sum "
-        "of the first two, of the fastest rounds and as the median of the rounds. Two repeats.\n\n"
-    )
-    page += "\n\n".join(f"Repeat {n}\n\n{text}" for n, text in enumerate(tables, 1)) + "\n"
-    (RESULTS / "distill_step.md").write_text(page)
+    head = f"`{command}` on {facts}; batch {given.batch}; {given.clock} clock."
+    (RESULTS / f"{name}.md").write_text(f"# {title}\n\n{head}\n\n{method}\n\n{tables}\n")
 
 
 def main() -> None:
@@ -300,30 +316,15 @@ def main() -> None:
         results += found
     text = table(results)
     print(text)
-    if given.no_write:
-        return
-    command = "python benchmarks/qat_step.py " + " ".join(sys.argv[1:])
-    record = {
-        "command": command.strip(),
-        "machine": machine(),
-        "load_average": os.getloadavg()[0],
-        "batch": given.batch,
-        "clock": given.clock,
-        "policy": "weight int4 per channel, activation uint4 learned, input uint8",
-        "results": [asdict(r) for r in results],
-    }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "qat_step.json").write_text(json.dumps(record, indent=2) + "\n")
-    facts = ", ".join(f"{key} {value}" for key, value in machine().items())
-    page = (
-        "# Training step and evaluation against eager float torch\n\n"
-        f"`{command.strip()}` on {facts}; batch {given.batch}; {given.clock} clock; "
-        "alternating rounds; the first ratio is of the fastest rounds, the second the median of "
-        "paired rounds.\n"
-        "The Brevitas column was measured earlier on a machine of the same kind.\n\n"
-        f"{text}\n"
+    _write(
+        given,
+        "qat_step",
+        "Training step and evaluation against eager float torch",
+        "Alternating rounds; the first ratio is of the fastest rounds, the second the median of "
+        "paired rounds. The Brevitas column was measured earlier on a machine of the same kind.",
+        text,
+        {"results": [asdict(r) for r in results]},
     )
-    (RESULTS / "qat_step.md").write_text(page)
 
 
 if __name__ == "__main__":
