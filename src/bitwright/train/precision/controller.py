@@ -27,7 +27,7 @@ from bitwright.train.arithmetic.layers import Context, LayerFormats, ProductForm
 from bitwright.train.arithmetic.operands import NotFinite
 from bitwright.train.config import TrainConfig
 from bitwright.train.precision.config import LowPrecision
-from bitwright.train.precision.log import write_log
+from bitwright.train.precision.log import LOG, write_log
 from bitwright.train.precision.policy import (
     Assignment,
     Entry,
@@ -37,7 +37,6 @@ from bitwright.train.precision.policy import (
     check_assignment,
 )
 
-LOG = "precision.jsonl"
 _log = logging.getLogger(__name__)
 
 
@@ -151,7 +150,7 @@ class PrecisionControl:
 
     @property
     def level_name(self) -> str:
-        """The format that most layers multiply in now."""
+        """The precision at present, in words."""
         return self._level
 
     def scalars(self) -> dict[str, float]:
@@ -248,8 +247,7 @@ class PrecisionControl:
     def _assign(self, given: Assignment) -> None:
         """An index of the ladder for all products, or one for each."""
         check_assignment(given, self.policy.plan, self.policy)
-        indices = [given] if isinstance(given, int) else list(given.values())
-        self._level = self.settings.ladder[max(set(indices), key=indices.count)]
+        self._level = self.policy.name_of(given)
         if isinstance(given, int):
             self.target.use(self._formats(given))
             return
