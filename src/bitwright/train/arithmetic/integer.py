@@ -31,15 +31,7 @@ class IntegerEngine:
 
     def supports(self, product: Product, left: Operand, right: Operand, geometry: Geometry) -> bool:
         """Ungrouped products of integers in a CPU's memory, where the C program can be built."""
-        tensors = (left.levels, right.levels)
-        if any(t is None or t.device.type != "cpu" or t.dim() != 4 for t in tensors):
-            return False
-        if geometry.groups != 1 or max(left.bits, right.bits) > 16:
-            return False
-        if min(left.tensor.numel(), right.tensor.numel()) == 0:
-            return False
-        terms = _terms(product, right)
-        if terms << (left.bits + right.bits - 2) > _EXACT_DOUBLE:
+        if left.tensor.device.type != "cpu" or not exact_terms(product, left, right, geometry):
             return False
         return native_products() is not None
 
@@ -100,16 +92,25 @@ def _correlate(
     return out
 
 
-def _terms(product: Product, right: Operand) -> int:
-    """Products in one sum, at most."""
+def exact_terms(product: Product, left: Operand, right: Operand, geometry: Geometry) -> bool:
+    """Whether operands are int8 or int16 images or kernels in one memory, without groups, and
+    float64 holds their sums exactly."""
+    for operand in (left, right):
+        levels = operand.levels
+        if levels is None or levels.dtype not in (torch.int8, torch.int16) or levels.dim() != 4:
+            return False
+        if levels.numel() == 0 or not 1 <= operand.bits <= 16:
+            return False
+    if geometry.groups != 1 or left.tensor.device != right.tensor.device:
+        return False
     shape = right.shape
-    summed = shape[1] if product is Product.FORWARD else shape[0]
-    return summed * prod(shape[2:])
+    terms: int = (shape[1] if product is Product.FORWARD else shape[0]) * prod(shape[2:])
+    return terms * left.top * right.top <= _EXACT_DOUBLE
 
 
 def _sums(left: Operand, right: Operand) -> dict[str, int]:
     """How many pairs fit into 32 bits, whether the right operand is halved, and the unit."""
-    a, b = 1 << (left.bits - 1), 1 << (right.bits - 1)
+    a, b = left.top, right.top
     limit = _LARGEST_SUM // (a * b) // 2
     split = limit < _WORTH_A_STRETCH
     if split:

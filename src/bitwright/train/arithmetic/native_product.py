@@ -75,9 +75,9 @@ class Meeting:
                     entries.append([source, tap, 1])
             start.append(len(entries))
         columns = np.asarray(entries, dtype=np.int32).reshape(-1, 3).T
-        source, tap, length = (np.ascontiguousarray(column) for column in columns)
+        first, meets, length = (np.ascontiguousarray(column) for column in columns)
         as_int = [np.asarray(values, dtype=np.int32) for values in (start, slot)]
-        return cls(as_int[0], source, tap, length, as_int[1])
+        return cls(as_int[0], first, meets, length, as_int[1])
 
     def pointers(self, prefix: str) -> dict[str, int]:
         """Fields of `CShape`."""
