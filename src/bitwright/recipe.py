@@ -31,6 +31,7 @@ from bitwright.recipe_errors import explain_mistakes
 from bitwright.recipe_paths import with_absolute_paths
 from bitwright.recipe_yaml import Document, parse_document
 from bitwright.train.config import PHASES, Phases, TrainConfig
+from bitwright.train.precision.inference import AS_TRAINED, formats_as_trained
 
 RECIPES = Path(__file__).parent / "recipes"
 _MAX_BYTES = 1 << 20
@@ -233,7 +234,8 @@ class Recipe(Section):
     """Everything a run needs; see the commented ``recipes/digits.yaml``.
 
     Attributes:
-        quant: the policy, as `quant.Policy` reads it.
+        quant: the policy, as `quant.Policy` reads it; or ``as_trained``: the lowest level of
+            ``train.float.low_precision``.
         teacher: who teaches; several are an ensemble, none is the student's own float self.
         base_dir: folder of the recipe file: relative paths and the user's own modules start here.
     """
@@ -263,6 +265,16 @@ class Recipe(Section):
         if value is None:
             return ()
         return [value] if isinstance(value, Mapping) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _formats_of_training(cls, fields: Any) -> Any:
+        if not isinstance(fields, Mapping) or fields.get("quant") != AS_TRAINED:
+            return fields
+        low = TrainSection.model_validate(fields.get("train") or {}).float_.low_precision
+        if low is None:
+            raise ValueError(f"quant: {AS_TRAINED} needs train.float.low_precision")
+        return {**fields, "quant": formats_as_trained(low)}
 
     @model_validator(mode="after")
     def _float_teacher(self) -> Recipe:
