@@ -11,6 +11,8 @@ from typing import Any
 
 from bitwright.errors import ModelError, RecipeError
 
+_PACKAGE = os.path.join(os.path.dirname(__file__), "")
+
 
 def is_plugin(name: str) -> bool:
     """Whether a name has the form ``package.module:name``."""
@@ -64,15 +66,17 @@ def load_plugin(name: str, field: str) -> Callable[..., Any]:
 
 
 def place_of(error: BaseException, fallback: str, caller: str = __file__) -> str:
-    """File and line where the user's code failed: the deepest frame that is neither in an installed
-    package nor in the file of ours that called it.
+    """File and line where the user's code failed: the deepest frame in a file of the user's own, or
+    if there is none in one of ours, apart from the file that called it.
     """
-    place = fallback
+    place, is_own = fallback, False
     trace = error.__traceback__
     while trace is not None:
         path = trace.tb_frame.f_code.co_filename
-        if "site-packages" not in path and "importlib" not in path and path != caller:
-            place = f"{path}:{trace.tb_lineno}"
+        own = not path.startswith(_PACKAGE)
+        foreign = "site-packages" in path or "importlib" in path or path == caller
+        if not foreign and (own or not is_own):
+            place, is_own = f"{path}:{trace.tb_lineno}", own
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and error.filename:
         place = f"{error.filename}:{error.lineno}"
