@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from bitwright.report.precision import precision_chart
 from bitwright.report.record import BlockRow, Report
 from bitwright.report.summary import number, show
 from bitwright.report.svg import bars, heatmap, line_chart
@@ -24,6 +25,7 @@ def render_page(report: Report) -> str:
             limit=1.0,
         ),
         curves=[line_chart(c.title, c.epochs, dict(c.series), c.y_label) for c in report.curves],
+        precision_plot=precision_chart(report.precision),
         confusion_plot=heatmap("Confusion matrix", report.classes, report.confusion),
         cycles_plot=bars(
             "Cycles an image, by block",

@@ -85,6 +85,7 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
                 for curve in _curves(phase_title(phase, quantized), phase.history)
             ),
         ),
+        precision=trained.precision,
         operands=tuple(
             OperandRow(
                 layer=row.layer,

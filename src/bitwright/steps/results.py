@@ -18,6 +18,7 @@ from bitwright.build.implement import ImplementResult, read_result
 from bitwright.errors import RunError
 from bitwright.figures import Figure, Resources
 from bitwright.files import atomic_write
+from bitwright.report.record import PrecisionRow
 
 FILE = "result.json"
 
@@ -108,7 +109,11 @@ class Shipped(Result):
 
 
 class TrainResult(Result):
-    """The float model; ``shipped`` where it came with the package, its history too."""
+    """The float model; ``shipped`` where it came with the package, its history too.
+
+    Attributes:
+        precision: of every epoch, where it was trained in low precision.
+    """
 
     data: DataFacts
     parameters: int
@@ -116,6 +121,7 @@ class TrainResult(Result):
     history: tuple[Epoch, ...]
     kept_epoch: int
     shipped: Shipped | None = None
+    precision: tuple[PrecisionRow, ...] = ()
 
 
 class OperandRow(Result):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bitwright.figures import Figure, Source
 from bitwright.models.pretrained import Pretrained, load_into
+from bitwright.report.precision import read_precision
 from bitwright.run import Progress, StepContext
 from bitwright.run_files import LOGS
 from bitwright.steps.fingerprint import data_version
@@ -55,6 +56,7 @@ def train(work: Workspace, context: StepContext) -> None:
         history=history,
         kept_epoch=kept,
         shipped=_shipped(entry),
+        precision=read_precision(context.folder / LOGS),
     ).save(context.folder)
 
 

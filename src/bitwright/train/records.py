@@ -11,6 +11,8 @@ from pathlib import Path
 from bitwright.errors import DataError
 from bitwright.files import atomic_write
 
+METRICS = "metrics.jsonl"
+
 
 @dataclass(frozen=True)
 class EpochMetrics:

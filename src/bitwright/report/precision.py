@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training in low precision as one drawing: precision, p against its threshold, loss, accuracy.
+
+All panels share the axis of epochs; a line through them marks every switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup, escape
+
+from bitwright.report.record import PrecisionRow
+from bitwright.report.svg import COLOURS, drawing, text_at, ticks
+from bitwright.train.precision.log import LOG, read_log
+from bitwright.train.precision.policy import Entry
+from bitwright.train.records import METRICS, EpochMetrics, read_metrics
+
+_WIDTH, _LEFT, _RIGHT = 920.0, 66.0, 14.0
+_TOP, _GAP, _BOTTOM = 8.0, 30.0, 36.0
+_LEVELS_STEP, _PANEL = 16.0, 120.0
+_LEGEND_STEP = 104.0
+Series = dict[str, tuple[float | None, ...]]
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A part of the drawing: its title, lines (with gaps), and which are dots alone."""
+
+    title: str
+    series: Series
+    dots: tuple[str, ...] = ()
+
+
+def precision_rows(
+    log: Sequence[Entry], history: Sequence[EpochMetrics]
+) -> tuple[PrecisionRow, ...]:
+    """Decisions and figures of the same epochs; an epoch that lacks one of the two is left out."""
+    figures = {entry.epoch: entry for entry in history}
+    return tuple(
+        PrecisionRow(
+            epoch=entry.epoch,
+            level=entry.level,
+            switched_to=entry.switched_to,
+            reason=entry.reason,
+            diversity=entry.diversity,
+            p=entry.p,
+            threshold=entry.threshold,
+            violations=entry.violations,
+            lr=figures[entry.epoch].lr,
+            train_loss=figures[entry.epoch].train_loss,
+            validation_loss=figures[entry.epoch].validation_loss,
+            train_accuracy=figures[entry.epoch].train_accuracy,
+            validation_accuracy=figures[entry.epoch].validation_accuracy,
+            validation_top5=figures[entry.epoch].validation_top5,
+        )
+        for entry in log
+        if entry.epoch in figures
+    )
+
+
+def read_precision(folder: Path) -> tuple[PrecisionRow, ...]:
+    """What a run in low precision left in its folder; nothing if it was not in low precision.
+
+    Raises:
+        DataError: a file is damaged.
+    """
+    if not (folder / LOG).is_file():
+        return ()
+    return precision_rows(read_log(folder / LOG), read_metrics(folder / METRICS))
+
+
+def precision_chart(rows: Sequence[PrecisionRow]) -> Markup:
+    """The drawing; empty without epochs."""
+    if not rows:
+        return Markup("")
+    panels = _panels(rows)
+    levels = list(dict.fromkeys(row.level for row in rows))
+    axis = _Axis(rows[0].epoch, rows[-1].epoch)
+    y = _TOP + _GAP
+    parts = [*_steps(rows, levels, axis, y)]
+    y += _LEVELS_STEP * len(levels) + _GAP
+    for panel in panels:
+        parts += _lines(panel, [row.epoch for row in rows], axis, y)
+        y += _PANEL + _GAP
+    y -= _GAP
+    for row in rows:
+        if row.switched_to is not None:
+            x = axis.at(row.epoch + 0.5)
+            parts.append(
+                f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP + _GAP}" y2="{y:.1f}" class="grid" '
+                f'stroke-dasharray="4 3"><title>{escape(_switch(row))}</title></line>'
+            )
+    parts += axis.labels(y)
+    return drawing(_WIDTH, y + _BOTTOM, "Precision, threshold, loss and accuracy by epoch", parts)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Epochs from left to right; each is one unit wide around its number."""
+
+    first: int
+    last: int
+
+    def at(self, epoch: float) -> float:
+        share = (epoch - self.first + 0.5) / (self.last - self.first + 1)
+        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+
+    def labels(self, y: float) -> list[str]:
+        found = [
+            text_at(self.at(tick), y + 16, f"{tick:g}")
+            for tick in ticks(self.first, self.last, 10)
+            if self.first <= tick <= self.last and float(tick).is_integer()
+        ]
+        return [*found, text_at((_LEFT + _WIDTH - _RIGHT) / 2, y + 31, "epoch")]
+
+
+def _panels(rows: Sequence[PrecisionRow]) -> list[_Panel]:
+    compared: Series = {
+        "threshold": tuple(row.threshold for row in rows),
+        "p": tuple(row.p for row in rows),
+    }
+    accuracy: Series = {
+        "training": tuple(row.train_accuracy for row in rows),
+        "validation": tuple(row.validation_accuracy for row in rows),
+        "top 5": tuple(row.validation_top5 for row in rows),
+    }
+    loss: Series = {
+        "training": tuple(row.train_loss for row in rows),
+        "validation": tuple(row.validation_loss for row in rows),
+    }
+    found = [
+        _Panel("p and threshold: a violation where p is above it", compared, dots=("p",)),
+        _Panel("loss, mean over images", loss),
+        _Panel("accuracy, share of images", accuracy),
+    ]
+    kept = ({k: v for k, v in panel.series.items() if _known(v)} for panel in found)
+    return [
+        _Panel(panel.title, series, panel.dots)
+        for panel, series in zip(found, kept, strict=True)
+        if series
+    ]
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _switch(row: PrecisionRow) -> str:
+    return f"epoch {row.epoch}: {row.level} to {row.switched_to}; {row.reason}"
+
+
+def _steps(
+    rows: Sequence[PrecisionRow], levels: Sequence[str], axis: _Axis, top: float
+) -> list[str]:
+    """The precision of every epoch, the first level lowest."""
+    heights = {
+        level: top + (len(levels) - index - 0.5) * _LEVELS_STEP
+        for index, level in enumerate(levels)
+    }
+    parts = [text_at(4, top - 10, "precision", "start", "b")]
+    for level, y in heights.items():
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
+        )
+        parts.append(text_at(_LEFT - 6, y + 4, level, "end"))
+    points = []
+    for row in rows:
+        y = heights[row.level]
+        points += [f"{axis.at(row.epoch - 0.5):.1f},{y:.1f}"]
+        points += [f"{axis.at(row.epoch + 0.5):.1f},{y:.1f}"]
+    parts.append(
+        f'<polyline points="{" ".join(points)}" class="line" style="stroke:{COLOURS[0]}"/>'
+    )
+    return parts
+
+
+def _lines(panel: _Panel, epochs: Sequence[int], axis: _Axis, top: float) -> list[str]:
+    """One panel with its scale and legend."""
+    values = [value for line in panel.series.values() for value in _known(line)]
+    marks = ticks(min(values), max(values), 4)
+    low, high = marks[0], marks[-1] if marks[-1] > marks[0] else marks[0] + 1
+
+    def height(value: float) -> float:
+        return top + _PANEL * (1 - (value - low) / (high - low))
+
+    parts = [text_at(4, top - 10, panel.title, "start", "b")]
+    for mark in marks:
+        y = height(mark)
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
+        )
+        parts.append(text_at(_LEFT - 6, y + 4, f"{mark:g}", "end"))
+    for index, (name, line) in enumerate(panel.series.items()):
+        colour = COLOURS[index % len(COLOURS)]
+        points = [
+            None if value is None else (axis.at(epoch), height(value))
+            for epoch, value in zip(epochs, line, strict=True)
+        ]
+        x = _WIDTH - _RIGHT - _LEGEND_STEP * (len(panel.series) - index)
+        if name in panel.dots:
+            parts += [_dot(point, colour) for point in points if point is not None]
+            parts.append(_dot((x + 8, top - 14), colour))
+        else:
+            parts += [_polyline(part, colour) for part in _unbroken(points)]
+            parts.append(_polyline([(x, top - 14), (x + 16, top - 14)], colour))
+        parts.append(text_at(x + 20, top - 10, name, "start"))
+    return parts
+
+
+def _unbroken(
+    points: Sequence[tuple[float, float] | None],
+) -> list[list[tuple[float, float]]]:
+    """The parts of a line between its gaps."""
+    parts: list[list[tuple[float, float]]] = [[]]
+    for point in points:
+        if point is not None:
+            parts[-1].append(point)
+        elif parts[-1]:
+            parts.append([])
+    return [part for part in parts if part]
+
+
+def _polyline(points: Sequence[tuple[float, float]], colour: str) -> str:
+    if len(points) == 1:
+        return _dot(points[0], colour)
+    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<polyline points="{joined}" class="line" style="stroke:{colour}"/>'
+
+
+def _dot(point: tuple[float, float], colour: str) -> str:
+    return f'<circle cx="{point[0]:.1f}" cy="{point[1]:.1f}" r="2.4" style="fill:{colour}"/>'
