@@ -47,8 +47,9 @@ class Program:
     Attributes:
         name: of its cache folder and of errors.
         package: the Python package in whose folder ``native`` its files lie.
-        sources: files that are compiled.
-        headers: files that they include.
+        sources: files that are compiled. A name with a slash is one of another package, from
+            ours down: ``quant/native/noise.c``.
+        headers: files that they include, likewise.
         libraries: linker flags after the sources.
         hint: what to do where it cannot be built.
     """
@@ -128,8 +129,11 @@ class Program:
         raise first
 
     def _bodies(self) -> dict[str, bytes]:
-        folder = resources.files(self.package) / "native"
-        return {name: (folder / name).read_bytes() for name in (*self.headers, *self.sources)}
+        own, all_ours = resources.files(self.package) / "native", resources.files("bitwright")
+        return {
+            name.rpartition("/")[2]: (all_ours if "/" in name else own).joinpath(name).read_bytes()
+            for name in (*self.headers, *self.sources)
+        }
 
     def _run(self, command: list[str]) -> str:
         return output_of(command, name=self.name, timeout=_TIMEOUT_S, hint=self.hint)
@@ -142,7 +146,7 @@ class Program:
             for source, body in bodies.items():
                 (folder / source).write_bytes(body)
             built = folder / target.name
-            inputs = [str(folder / source) for source in self.sources]
+            inputs = [str(folder / source.rpartition("/")[2]) for source in self.sources]
             command = [compiler, *_BASE_FLAGS, *flags, *inputs, *self.libraries, "-o", str(built)]
             self._run(command)
             built.replace(target)

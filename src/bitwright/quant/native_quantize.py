@@ -38,7 +38,7 @@ _PROGRAM = Program(
     name="quantize",
     package="bitwright.quant",
     sources=("quantize.c", "table.c", "noise.c"),
-    headers=("quantize.h",),
+    headers=("quantize.h", "noise.h"),
     libraries=("-lm",),
 )
 #: No contraction: a fused multiply-add rounds once where the definition rounds twice.

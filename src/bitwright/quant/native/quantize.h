@@ -4,11 +4,12 @@
 #define BW_QUANTIZE_H
 #include <stdint.h>
 
+#include "noise.h"
+
 enum kind { EVEN, SIGN, MINIFLOAT, POWERS, TABLE };
 // In the order of `formats.rounding.Rounding`.
 enum mode { HALF_EVEN, HALF_AWAY, HALF_ZERO, HALF_UP, HALF_DOWN, FLOOR, CEIL, UP, DOWN, STOCHASTIC };
 enum flag { SAW_NAN = 1, SAW_INFINITY = 2 };
-enum { GROUP = 256, SIDE = 64 };
 
 typedef struct {
     int64_t kind, mode;
@@ -24,20 +25,12 @@ typedef struct {
     const double *levels, *limits;
 } Spec;
 
-// The draws of the group of elements that was asked for last.
-typedef struct {
-    uint64_t seed;
-    int64_t group;
-    uint32_t draw[GROUP];
-} Noise;
-
 // Limits and values of a table in float32, for the unit that was asked for last.
 typedef struct {
     double unit;
     float *limits, *values;
 } Table;
 
-const uint32_t *noise_of(Noise *noise, int64_t group);
 void table_run(const Spec *spec, const float *x, float *y, int64_t n, double unit, Table *table);
 void table_stochastic(const Spec *spec, const float *x, float *y, int64_t n, double unit,
                       const uint32_t *draw);

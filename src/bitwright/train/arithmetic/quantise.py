@@ -3,11 +3,17 @@
 
 Dynamic fixed point (MuPPET, Rajagopal et al. 2020; Vink 2023, eq. 3.4 and 3.5): one power of two a
 tensor, ``s = floor(log2(min((UB + 1/2) / max, (LB - 1/2) / min)))``, found anew every time, and
-``level = clip(round(x * 2^s), LB, UB)``.
 
-Random numbers follow the elements in channels-last order, (N, H, W, C), whatever the memory of the
-tensor looks like: result i takes number i of `counter_noise`, and is the one that `fake_quantize`
-gives for it. So a result depends on values and seed alone, not on memory, threads or device.
+    ratio = clip(x * 2^s, LB, UB)                     # float32; below 2^-126 it is rounded
+    level = round(ratio)                              # by any rule, or stochastically:
+    level = floor((rint(ratio * 2^24) + word) / 2^24) # word: 24 random bits
+
+so the mean of a stochastically rounded ratio is the ratio to the 24th bit behind the point.
+
+Element i takes the upper 24 bits of number i of `counter_noise`. Elements are counted in
+channels-last order, (N, H, W, C), whatever the memory of the tensor looks like: a result depends on
+values and seed alone, not on memory, threads or device. Formats that are no integers with one power
+of two go through `fake_quantize`, their elements counted likewise.
 """
 
 from __future__ import annotations
@@ -18,12 +24,18 @@ import torch
 from torch import Tensor
 
 from bitwright.errors import FormatError, RecipeError
-from bitwright.formats import FixedFormat, IntegerFormat
+from bitwright.formats import FixedFormat, IntegerFormat, Overflow, Rounding
 from bitwright.quant.fake_quantize import fake_quantize
+from bitwright.quant.noise import check_seed, counter_noise
 from bitwright.quant.policy import Granularity, QuantSpec, ScaleRule
 from bitwright.quant.policy_defaults import STATELESS
+from bitwright.quant.rounding_torch import round_to_int
 from bitwright.quant.scales import dynamic_exponent, weight_scale
+from bitwright.train.arithmetic.native_quantise import quantise_natively, runs_natively
 from bitwright.train.arithmetic.operands import MAX_EXPONENT, MIN_EXPONENT, NotFinite, Operand
+
+#: One in units of the fraction that random bits round.
+_ONE = 2.0**24
 
 
 @torch.no_grad()
@@ -52,21 +64,14 @@ def quantise(
             f"scale {spec.scale.value!r} is no rule for {name} in training, which has no memory",
             hint=f"one of {', '.join(rule.value for rule in STATELESS)}",
         )
-    exponent = _exponent(x, spec, name)
-    nhwc = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
-    if exponent is None:
-        if spec.granularity is Granularity.PER_CHANNEL:
-            scale: Tensor | float | None = weight_scale(x, spec).view(-1, *[1] * (x.dim() - 1))
-        elif spec.format.block:
-            scale, axis = None, _moved(axis, x.dim())
-        else:
-            scale = weight_scale(x, spec)
-        real = _faked(nhwc.contiguous(), spec, scale, seed, name, axis)
-        return Operand(None, real=real.permute(0, 3, 1, 2) if x.dim() == 4 else real)
-    levels = _faked(nhwc.contiguous(), spec, 2.0**-exponent / spec.format.lsb, seed, name, axis)
-    levels = torch.ldexp(levels.double(), torch.tensor(exponent)).to(container(signed_bits(spec)))
-    levels = levels.permute(0, 3, 1, 2) if x.dim() == 4 else levels
-    return Operand(levels, exponent, signed_bits(spec))
+    if has_levels(spec):
+        return _integers(x, spec, seed, name)
+    nhwc = x.permute(0, 2, 3, 1).contiguous() if x.dim() == 4 else x
+    block = spec.format.block > 0
+    real = _faked(
+        nhwc, spec, None if block else weight_scale(x, spec), seed, name, _moved(axis, x.dim())
+    )
+    return Operand(None, real=real.permute(0, 3, 1, 2) if x.dim() == 4 else real)
 
 
 def signed_bits(spec: QuantSpec) -> int:
@@ -91,21 +96,68 @@ def container(bits: int) -> torch.dtype:
     return torch.int8 if bits <= 8 else torch.int16 if bits <= 16 else torch.int32
 
 
-def _exponent(x: Tensor, spec: QuantSpec, name: str) -> int | None:
-    """The power of two of an operand with levels."""
-    if not has_levels(spec):
-        return None
+def _integers(x: Tensor, spec: QuantSpec, seed: int, name: str) -> Operand:
+    """An operand with levels."""
+    check_seed(seed)
+    bits = signed_bits(spec)
+    shape = tuple(x.shape[axis] for axis in (0, 2, 3, 1)) if x.dim() == 4 else tuple(x.shape)
+    exponent = None if spec.scale is ScaleRule.DYNAMIC else _exponent(x, spec, name)
+    if runs_natively(x) and spec.overflow is not Overflow.WRAP:
+        levels = torch.empty(shape, dtype=container(bits))
+        found = quantise_natively(x, levels, _ends(spec), exponent, spec.rounding, seed)
+    else:
+        found = _found_exponent(x, spec) if exponent is None else exponent
+        if found is not None and bool(torch.isfinite(x).all()):
+            rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
+            levels = _levels(rows, spec, found, seed).to(container(bits)).contiguous()
+        else:
+            found = None
+    if found is None:
+        raise _not_finite(name)
+    return Operand(levels.permute(0, 3, 1, 2) if x.dim() == 4 else levels, found, bits)
+
+
+def _ends(spec: QuantSpec) -> tuple[int, int]:
+    """The levels in use."""
+    high = spec.format.max_level
+    return (max(spec.lowest, -high) if spec.overflow is Overflow.SAT_SYM else spec.lowest), high
+
+
+def _levels(x: Tensor, spec: QuantSpec, exponent: int, seed: int) -> Tensor:
+    """The definition in torch operations, float32: finite reals to levels."""
+    low, high = _ends(spec)
+    ratio = x.to(torch.float32) * 2.0**exponent
+    if spec.overflow is not Overflow.WRAP:
+        ratio = ratio.clamp(low, high)
+    if spec.rounding is Rounding.STOCHASTIC:
+        whole = torch.floor(ratio)
+        words = counter_noise(seed, x.numel(), x.device).view(x.shape).mul_(_ONE).floor_()
+        levels = whole + torch.floor((torch.round((ratio - whole) * _ONE) + words) / _ONE)
+    else:
+        levels = round_to_int(ratio, spec.rounding)
+    if spec.overflow is Overflow.WRAP:
+        levels = torch.remainder(levels - low, high - low + 1) + low
+    return levels
+
+
+def _exponent(x: Tensor, spec: QuantSpec, name: str) -> int:
+    """The power of two of an operand by a rule other than ``dynamic``."""
     if x.numel() == 0:
         return 0
-    if spec.scale is ScaleRule.DYNAMIC:
-        low, high = float(x.amin()), float(x.amax())
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise _not_finite(name)
-        return dynamic_exponent(low, high, spec.lowest, spec.format.max_level)
     unit = float(weight_scale(x, spec)) * spec.format.lsb
     if not math.isfinite(unit):
         raise _not_finite(name)
     return min(max(1 - math.frexp(unit)[1], MIN_EXPONENT), MAX_EXPONENT)
+
+
+def _found_exponent(x: Tensor, spec: QuantSpec) -> int | None:
+    """That of ``dynamic``; None if it has none for NaN or an infinity."""
+    if x.numel() == 0:
+        return 0
+    low, high = torch.stack(torch.aminmax(x)).tolist()
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return None
+    return dynamic_exponent(low, high, spec.lowest, spec.format.max_level)
 
 
 def _faked(

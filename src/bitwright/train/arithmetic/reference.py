@@ -61,8 +61,15 @@ def exponent_of(low: float, high: float, lowest: int, highest: int) -> int:
 
 
 def level_of(value: float, exponent: int, spec: QuantSpec, word: int) -> int:
-    """One element: ``clip(round(value * 2^exponent), LB, UB)`` in exact fractions."""
-    ratio = Fraction(value) * Fraction(2) ** exponent
+    """One element: ``clip(round(value * 2^exponent), LB, UB)`` in exact fractions, stochastically
+    ``floor(value * 2^exponent + u)``, both to 24 bits behind the point.
+
+    Args:
+        value: a float32 number.
+        word: 32 random bits, of which the upper 24 are ``u``.
+    """
+    # In float32, which is exact but for what is far smaller than any level.
+    ratio = Fraction(float(np.float32(value) * np.float32(2.0**exponent)))
     low = math.floor(ratio)
     rest = ratio - low
     half, sign = Fraction(1, 2), 1 if ratio >= 0 else -1
@@ -76,9 +83,9 @@ def level_of(value: float, exponent: int, spec: QuantSpec, word: int) -> int:
         Rounding.CEIL: rest > 0,
         Rounding.UP: rest > 0 and sign > 0,
         Rounding.DOWN: rest > 0 and sign < 0,
-        Rounding.STOCHASTIC: Fraction(word, 1 << 32) < rest,
+        Rounding.STOCHASTIC: round(rest * (1 << 24)) + (word >> 8) >= 1 << 24,
     }[spec.rounding]
-    return min(max(low + int(up), spec.lowest), spec.format.max_level)
+    return int(min(max(low + int(up), spec.lowest), spec.format.max_level))
 
 
 def quantised(x: npt.NDArray[np.float32], spec: QuantSpec, seed: int) -> tuple[IntArray, int]:

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C program of `quantise`: built once per machine, called on a whole tensor."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bitwright.errors import ToolError
+from bitwright.formats import Rounding
+from bitwright.native import Program
+from bitwright.native.team import TEAM_HEADER, TEAM_SOURCE, share_team
+
+_PROGRAM = Program(
+    name="quantise",
+    package="bitwright.train.arithmetic",
+    sources=("quantise.c", "quant/native/noise.c", TEAM_SOURCE),
+    headers=("quant/native/noise.h", TEAM_HEADER),
+    libraries=("-lm",),
+)
+#: No contraction: a fused multiply-add rounds once where the definition rounds twice.
+FLAGS = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+_MODES = {mode: number for number, mode in enumerate(Rounding)}
+#: Elements that are worth a thread of their own.
+_WORTH_A_THREAD = 1 << 15
+
+
+class CQuantise(ctypes.Structure):
+    """`Quantise` of ``native/quantise.c``."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("x", "levels")),
+        *((name, ctypes.c_int64) for name in "count pixels channels bytes mode low high".split()),
+        *((name, ctypes.c_int64) for name in ("dynamic", "exponent", "threads")),
+        ("seed", ctypes.c_uint64),
+        ("bad", ctypes.c_int64),
+    ]
+
+
+@lru_cache(maxsize=1)
+def native_quantiser() -> ctypes.CDLL | None:
+    """The C program, or None where it cannot be built; tried once per process."""
+    try:
+        return _PROGRAM.first(load_quantiser, FLAGS)
+    except ToolError:
+        return None
+
+
+def load_quantiser(path: Path) -> ctypes.CDLL:
+    """Open a library and check that it is ours; `ToolError` if not."""
+    handle = _PROGRAM.open(path)
+    try:
+        handle.bw_quantise_size.restype = ctypes.c_int64
+        size = int(handle.bw_quantise_size())
+        handle.bw_quantise.argtypes = [ctypes.POINTER(CQuantise)]
+        handle.bw_quantise.restype = ctypes.c_int64
+        share_team(handle)
+    except AttributeError as error:
+        raise ToolError(f"cannot load {path.name}: {error}", where="quantise") from error
+    if size != ctypes.sizeof(CQuantise):
+        raise ToolError(f"{path.name} has other structures: {size}", where="quantise")
+    return handle
+
+
+def runs_natively(x: Tensor) -> bool:
+    """Whether a tensor lies where the C program can read it, and there is one."""
+    # Subclasses of Tensor may have no memory.
+    plain = type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu"
+    return plain and x.dtype == torch.float32 and native_quantiser() is not None
+
+
+def quantise_natively(
+    x: Tensor,
+    out: Tensor,
+    ends: tuple[int, int],
+    exponent: int | None,
+    rounding: Rounding,
+    seed: int,
+) -> int | None:
+    """Fill ``out`` with levels; the exponent, or None if ``x`` holds NaN or an infinity.
+
+    Args:
+        x: float32; with four axes (N, C, H, W).
+        out: dense integers; of an image (N, H, W, C).
+        ends: the smallest and the largest level.
+        exponent: None: that of dynamic fixed point.
+    """
+    library = native_quantiser()
+    assert library is not None
+    pixels, channels = max(x.numel(), 1), 1
+    if x.dim() == 4 and not x.is_contiguous(memory_format=torch.channels_last):
+        x = x.contiguous()
+        pixels, channels = x.shape[2] * x.shape[3], x.shape[1]
+    elif x.dim() != 4:
+        x = x.contiguous()
+    if channels == 1 or pixels == 1:
+        pixels, channels = max(x.numel(), 1), 1
+    given = CQuantise(
+        x=x.data_ptr(),
+        levels=out.data_ptr(),
+        count=x.numel(),
+        pixels=pixels,
+        channels=channels,
+        bytes=out.element_size(),
+        mode=_MODES[rounding],
+        low=ends[0],
+        high=ends[1],
+        dynamic=exponent is None,
+        exponent=exponent or 0,
+        threads=max(1, min(torch.get_num_threads(), x.numel() // _WORTH_A_THREAD)),
+        seed=seed,
+    )
+    if library.bw_quantise(ctypes.byref(given)):
+        raise MemoryError("no room to quantise a tensor")
+    return None if given.bad else int(given.exponent)
