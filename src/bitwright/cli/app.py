@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from bitwright import __version__
-from bitwright.cli import compare, exchange, formats, inspecting, memory, show
+from bitwright.cli import compare, exchange, forecast, formats, inspecting, memory, show
 from bitwright.cli import search as searching
 from bitwright.cli import study as studying
 from bitwright.cli import sweep as sweeping
@@ -57,6 +57,7 @@ class Kind(StrEnum):
     MODELS = "models"
     PRETRAINED = "pretrained"
     DATASETS = "datasets"
+    POLICIES = "policies"
     TARGETS = "targets"
 
 
@@ -151,6 +152,7 @@ def explain(recipe: RecipeArgument, assign: Assign = None, json: Json = False) -
 
 app.command()(inspecting.inspect)
 app.command()(memory.memory)
+app.command()(forecast.forecast)
 app.command()(compare.diff)
 app.command("import")(exchange.import_)
 app.command()(exchange.export)
@@ -171,7 +173,7 @@ def doctor(json: Json = False) -> None:
 
 @app.command("list")
 def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")], json: Json = False) -> None:
-    """List recipes, formats, models, pretrained weights, datasets or targets."""
+    """List recipes, formats, models, pretrained weights, datasets, policies or targets."""
     from bitwright.cli.listing import show_list
 
     show_list(Output(json), kind.value)

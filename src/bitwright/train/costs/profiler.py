@@ -135,8 +135,9 @@ def profile_network(
         decide,
         levels,
         (
-            f"{setup.repeats} runs of everything, medians; batch {setup.batch}, {torch.get_num_threads()} "
-            f"threads, {place.type}, torch {torch.__version__}, engine {engine.name}",
+            f"{setup.repeats} runs of everything, medians; batch {setup.batch}, "
+            f"{torch.get_num_threads()} threads, {place.type}, torch {torch.__version__}, "
+            f"engine {engine.name}",
             f"a whole float32 step takes {step.seconds:.4g} s, its products {products.seconds:.4g}",
         ),
     )
