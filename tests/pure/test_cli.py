@@ -69,7 +69,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["recipes", "formats", "models", "pretrained", "datasets", "targets"]
+    "kind", ["recipes", "formats", "models", "pretrained", "datasets", "policies", "targets"]
 )
 def test_lists_as_table_and_as_json(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["list", kind]) == 0

@@ -119,11 +119,39 @@ def _targets() -> _Listing:
     return _Listing(columns, rows, "your own: the path of such a TOML file")
 
 
+def _policies() -> _Listing:
+    from bitwright.train.precision.settings import POLICIES, OwnSettings
+
+    rows, more = [], []
+    for name, settings in {**POLICIES, "package.module:function": OwnSettings}.items():
+        defaults = {
+            field.alias or key: field.get_default(call_default_factory=True)
+            for key, field in settings.model_fields.items()
+            if key != "kind"
+        }
+        shown = ", ".join(f"{key}: {_yaml(value)}" for key, value in defaults.items())
+        rows.append((name, settings.summary, shown))
+        more.append({"parameters": defaults})
+    note = (
+        "who chooses the precision while training runs; in a recipe: "
+        "train.float.low_precision.policy: NAME, or {kind: NAME, PARAMETER: ..}"
+    )
+    return _Listing(("name", "summary", "parameters"), rows, note, tuple(more))
+
+
+def _yaml(value: Any) -> str:
+    """A default as a recipe writes it."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "null" if value is None else str(value)
+
+
 _LISTINGS = {
     "recipes": _recipes,
     "formats": _formats,
     "models": _models,
     "pretrained": _pretrained,
     "datasets": _datasets,
+    "policies": _policies,
     "targets": _targets,
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+_MOST = 80
 
 def differences(before: BaseModel, now: BaseModel) -> list[tuple[str, Any, Any]]:
     """(path of the field, value before, value now) of all fields that differ.
@@ -30,6 +31,11 @@ def differences(before: BaseModel, now: BaseModel) -> list[tuple[str, Any, Any]]
 
 def in_words(found: list[tuple[str, Any, Any]]) -> str:
     """``written with A = 1, B = 2, but now A = 3, B = 4``."""
-    before = ", ".join(f"{path} = {then!r}" for path, then, _ in found)
-    now = ", ".join(f"{path} = {here!r}" for path, _, here in found)
+    before = ", ".join(f"{path} = {_short(then)}" for path, then, _ in found)
+    now = ", ".join(f"{path} = {_short(here)}" for path, _, here in found)
     return f"written with {before}, but now {now}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
