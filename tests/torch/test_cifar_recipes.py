@@ -67,6 +67,7 @@ def test_the_published_lengths_and_schedules(name: str) -> None:
     assert [config.epochs for _, config in phases.present] == [60, 100, 100]
     for _, config in phases.present:
         assert config.augmentation.model_dump() == {
+            "random_resized_crop": None,
             "shift": 4,
             "flip": True,
             "rotate": 15,

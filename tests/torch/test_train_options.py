@@ -26,7 +26,7 @@ from bitwright.train import (
     start,
 )
 from bitwright.train.optimizers import make_optimizer, moving_average
-from bitwright.train.transforms import flip, rotate_zoom, shift
+from bitwright.train.transforms import Draws, flip, rotate_zoom, shift
 
 SHORT = TrainConfig(epochs=2, batch_size=32, lr=1e-2, keep="last", threads=1)
 
@@ -53,8 +53,9 @@ def test_augmentation_crops_flips_and_turns_in_this_order() -> None:
     generator = torch.Generator().manual_seed(4)
     found = augment(images, Augmentation(shift=4, flip=True, rotate=15.0), generator)
     generator.manual_seed(4)
-    wanted = flip(shift(images, 4, generator), generator)
-    assert torch.equal(found, rotate_zoom(wanted, 15.0, 0.0, generator))
+    draws = Draws(generator, len(images), slice(None))
+    wanted = flip(shift(images, 4, draws), draws)
+    assert torch.equal(found, rotate_zoom(wanted, 15.0, 0.0, draws))
 
 
 def test_nesterov_steps_are_those_of_the_formula() -> None:

@@ -23,11 +23,15 @@ from bitwright.train import (
 )
 from bitwright.train.evaluation import on_device
 from bitwright.train.schedule import lr_factor
-from bitwright.train.transforms import flip, rotate_zoom, shift
+from bitwright.train.transforms import Draws, cut_out, flip, rotate_zoom, shift
 
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def draws(images: torch.Tensor) -> Draws:
+    return Draws(generator(), len(images), slice(None))
 
 
 @pytest.mark.parametrize("scale", [1 / 255, 1 / 16, 0.3])
@@ -40,7 +44,7 @@ def test_reals_have_the_same_bits_in_numpy_and_torch(scale: float) -> None:
 
 def test_shift_moves_each_image_whole_and_fills_with_zero() -> None:
     images = torch.arange(1.0, 21.0).reshape(1, 1, 4, 5).repeat(300, 1, 1, 1)
-    moved = shift(images, 2, generator())
+    moved = shift(images, 2, draws(images))
     seen = set()
     for image in moved[:, 0]:
         padded = torch.nn.functional.pad(images[0, 0], (2, 2, 2, 2))
@@ -57,7 +61,7 @@ def test_shift_moves_each_image_whole_and_fills_with_zero() -> None:
 
 def test_flip_mirrors_about_half_of_the_images() -> None:
     images = torch.rand(400, 2, 3, 4)
-    flipped = flip(images, generator())
+    flipped = flip(images, draws(images))
     mirrored = sum(torch.equal(a, b.flip(2)) for a, b in zip(flipped, images, strict=True))
     kept = sum(torch.equal(a, b) for a, b in zip(flipped, images, strict=True))
     assert mirrored + kept == 400 and 150 < mirrored < 250
@@ -66,13 +70,13 @@ def test_flip_mirrors_about_half_of_the_images() -> None:
 def test_rotation_and_zoom_are_what_they_say() -> None:
     images = torch.zeros(64, 1, 9, 9)
     images[:, :, 4, 4] = 1.0  # the centre stays where it is
-    turned = rotate_zoom(images, 45.0, 0.0, generator())
+    turned = rotate_zoom(images, 45.0, 0.0, draws(images))
     assert torch.allclose(turned[:, :, 4, 4], torch.ones(64, 1), atol=1e-5)
-    same = rotate_zoom(images, 0.0, 0.0, generator())
+    same = rotate_zoom(images, 0.0, 0.0, draws(images))
     assert torch.allclose(same, images, atol=1e-5)
     square = torch.zeros(256, 1, 17, 17)
     square[:, :, 5:12, 5:12] = 1.0
-    area = rotate_zoom(square, 0.0, 0.2, generator()).sum(dim=(1, 2, 3)) / 49
+    area = rotate_zoom(square, 0.0, 0.2, draws(square)).sum(dim=(1, 2, 3)) / 49
     assert 0.8**2 - 0.03 < area.min() < 0.9 and 1.1 < area.max() < 1.2**2 + 0.03
 
 
@@ -82,6 +86,30 @@ def test_augmentation_repeats_from_its_generator() -> None:
     first, again, other = (augment(images, how, generator(s)) for s in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert torch.equal(augment(images, Augmentation(), generator()), images)
+
+
+def test_devices_that_share_a_batch_change_its_images_as_one_would() -> None:
+    images = torch.rand(8, 3, 6, 6)
+    how = Augmentation(shift=1, flip=True, rotate=20.0, zoom=0.1)
+    alone, after = generator(), []
+    whole = augment(images, how, alone)
+    for share in (slice(0, 3), slice(3, 8)):
+        one = generator()
+        part = augment(images[share], how, one, whole=8, share=share)
+        assert torch.equal(part, whole[share])
+        after.append(one.get_state())
+    assert all(torch.equal(state, alone.get_state()) for state in after)
+
+
+def test_windows_are_cut_out_and_resized() -> None:
+    images = torch.arange(64.0).reshape(1, 1, 8, 8).repeat(2, 1, 1, 1)
+    windows = torch.tensor([[0.0, 0.0, 8.0, 8.0], [2.0, 4.0, 6.0, 8.0]])
+    found = cut_out(images, windows)
+    assert torch.allclose(found[0], images[0], atol=1e-4)
+    inside = torch.nn.functional.interpolate(images[1:, :, 4:8, 2:6], scale_factor=2.0,
+                                             mode="bilinear")  # fmt: skip
+    middle = (..., slice(1, -1), slice(1, -1))  # the border sees pixels outside the window
+    assert torch.allclose(found[1][middle], inside[0][middle], atol=1e-4)
 
 
 def test_distillation_is_cross_entropy_and_divergence() -> None:

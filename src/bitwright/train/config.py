@@ -26,6 +26,10 @@ class Augmentation(BaseModel):
     """Random changes to training images, drawn anew for each image and epoch, in this order.
 
     Attributes:
+        random_resized_crop: None, or the smallest share of an image's area, such as 0.08, that a
+            window of random size, proportions (3:4 to 4:3) and place has, which is then resized
+            (Szegedy et al. 2015). Of images in files (``data.stream``) it is cut out of the whole
+            file.
         shift: largest move in pixels along each axis; what comes in is zero (pad and crop).
         flip: mirror left and right, for half of the images.
         rotate: largest turn in degrees, either way.
@@ -34,6 +38,7 @@ class Augmentation(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    random_resized_crop: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     shift: Annotated[int, Field(ge=0, le=64)] = 0
     flip: bool = False
     rotate: Annotated[float, Field(ge=0.0, le=180.0)] = 0.0
@@ -41,7 +46,8 @@ class Augmentation(BaseModel):
 
     @property
     def is_none(self) -> bool:
-        return not (self.shift or self.flip or self.rotate or self.zoom)
+        crops = self.random_resized_crop is not None
+        return not (crops or self.shift or self.flip or self.rotate or self.zoom)
 
 
 class FeaturePair(BaseModel):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bitwright.data import Dataset
 from bitwright.errors import DataError
+from bitwright.train.images import Images, on_device
 from bitwright.train.transforms import to_real
 
 _TOP = 5
@@ -37,13 +38,6 @@ class Evaluation:
     predictions: NDArray[np.int64]
     scores: NDArray[np.float32]
     top5: float | None = None
-
-
-def on_device(dataset: Dataset, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """Images as one (N, C, H, W) uint8 tensor and labels as one (N,) int64 tensor."""
-    planar = np.ascontiguousarray(dataset.images.transpose(0, 3, 1, 2))
-    labels = torch.tensor(dataset.labels, dtype=torch.int64)
-    return torch.from_numpy(planar).to(device), labels.to(device)
 
 
 def evaluate(
@@ -76,8 +70,8 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
-def score_images(model: nn.Module, images: Tensor, scale: float, batch_size: int) -> Tensor:
-    """(N, classes) float32 scores of uint8 images that lie on the model's device."""
+def score_images(model: nn.Module, images: Images, scale: float, batch_size: int) -> Tensor:
+    """(N, classes) float32 scores of uint8 images for the model's device."""
     was_training = model.training
     model.eval()
     try:

@@ -25,7 +25,8 @@ from bitwright.errors import ModelError
 from bitwright.train.arithmetic.operands import NotFinite
 from bitwright.train.checkpoint import load_state
 from bitwright.train.config import TrainConfig
-from bitwright.train.evaluation import Evaluation, on_device, score_images, summarise
+from bitwright.train.evaluation import Evaluation, score_images, summarise
+from bitwright.train.images import Feed, on_device
 from bitwright.train.loss import objective
 from bitwright.train.many import gather_gradients, share_buffers, train_on_many
 from bitwright.train.records import (
@@ -39,7 +40,6 @@ from bitwright.train.stages import enter_epoch
 from bitwright.train.start import Job, check, close, make_fabric, norms_of, start
 from bitwright.train.state import CHECKPOINT, Best, Run, restore, save
 from bitwright.train.teacher_outputs import TeacherOutputs
-from bitwright.train.transforms import augment, to_real
 
 _log = logging.getLogger(__name__)
 _EVALUATION_BATCH = 500
@@ -188,7 +188,7 @@ def _log_scalars(run: Run, entry: EpochMetrics) -> None:
 
 def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
     """Mean loss and accuracy over the epoch's training images."""
-    images, labels = run.training
+    labels = run.training[1]
     generator = torch.Generator().manual_seed(run.config.seed * _EPOCH_STRIDE + epoch)
     order = torch.randperm(len(labels), generator=generator).to(labels.device)
     for learner in run.learners:
@@ -201,8 +201,9 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
     next_report = time.perf_counter() + _PROGRESS_SECONDS
     skipped = 0
     losses = [entry.validation_loss for entry in run.history]
-    for batch in range(run.batches):
-        chosen = order[batch * run.batch_size : (batch + 1) * run.batch_size]
+    parts = order[: run.batches * run.batch_size].split(run.batch_size)
+    for batch, reals in enumerate(_feed(run, epoch).batches(parts, generator)):
+        chosen = parts[batch][run.share]
         step = epoch * run.batches + batch
         factor = lr_factor(run.config, step, run.batches, losses)
         if run.precision is not None:
@@ -211,10 +212,7 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
         for learner in run.learners:
             for group in learner.optimizer.param_groups:
                 group["lr"] = learner.config.lr * factor
-        reals = to_real(images[chosen], run.splits.scale)
-        if not run.config.augmentation.is_none:
-            reals = augment(reals, run.config.augmentation, generator)
-        found = _step(run, reals[run.share], labels[chosen[run.share]], chosen[run.share], step)
+        found = _step(run, reals, labels[chosen], chosen, step)
         if found is None:  # its gradients were no good, which has been said
             skipped += 1
             continue
@@ -233,6 +231,14 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
     if not done:
         return float("nan"), 0.0
     return float(total_loss) / done, int(total_right) / (done * run.batch_size)
+
+
+def _feed(run: Run, epoch: int) -> Feed:
+    """What the training batches of an epoch are made of."""
+    config, data = run.config, run.splits.train
+    images = run.training[0]
+    how = (config.augmentation, run.share, config.seed, epoch)
+    return Feed(images, data.indices, run.splits.scale, *how)
 
 
 def _step(

@@ -17,8 +17,8 @@ from torch.optim.swa_utils import AveragedModel
 from bitwright.data import DataSplits
 from bitwright.errors import ModelError, RecipeError
 from bitwright.train.config import TrainConfig
-from bitwright.train.evaluation import on_device
 from bitwright.train.features import FeatureMatching
+from bitwright.train.images import on_device
 from bitwright.train.optimizers import make_optimizer, moving_average
 from bitwright.train.precision.controller import PrecisionControl, check_low_precision
 from bitwright.train.records import OnProgress

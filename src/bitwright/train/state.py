@@ -16,12 +16,13 @@ from bitwright.data import DataSplits
 from bitwright.errors import DataError, RunError
 from bitwright.train.checkpoint import load_checkpoint, load_state, save_checkpoint
 from bitwright.train.config import TrainConfig
+from bitwright.train.differences import differences, in_words
 from bitwright.train.features import FeatureMatching
+from bitwright.train.images import Images
 from bitwright.train.precision.controller import PrecisionControl
-from bitwright.train.records import EpochMetrics, OnProgress, write_metrics
+from bitwright.train.records import METRICS, EpochMetrics, OnProgress, write_metrics
 
 CHECKPOINT = "checkpoint.pt"
-METRICS = "metrics.jsonl"
 _SCHEMA = 3
 _FIELDS = ("schema", "config", "epoch", "learners", "precision", "rng", "best", "history")
 
@@ -101,8 +102,8 @@ class Run:
     learners: tuple[Learner, ...]
     teacher: nn.Module | None
     table: Tensor | None
-    training: tuple[Tensor, Tensor]
-    validation: tuple[Tensor, Tensor]
+    training: tuple[Images, Tensor]
+    validation: tuple[Images, Tensor]
     on_progress: OnProgress | None
     best: Best
     history: list[EpochMetrics]
@@ -205,11 +206,6 @@ def _check_settings(run: Run, content: dict[str, Any], path: Path) -> None:
     if content.get("data", run.data) != run.data:
         raise RunError("was written with other training images", where=str(path), hint=hint)
     before = TrainConfig.model_validate_json(content["config"])
-    for name in TrainConfig.model_fields:
-        then, now = getattr(before, name), getattr(run.config, name)
-        if then != now:
-            raise RunError(
-                f"was written with {name} = {then!r}, but now {name} = {now!r}",
-                where=str(path),
-                hint=hint,
-            )
+    found = differences(before, run.config)
+    if found:
+        raise RunError(f"was {in_words(found)}", where=str(path), hint=hint)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from bitwright.data import Dataset
 from bitwright.errors import DataError, ModelError
 from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
-from bitwright.train.evaluation import device_of, on_device, score_images
+from bitwright.train.evaluation import device_of, score_images
+from bitwright.train.images import on_device
 from bitwright.train.teachers import fingerprint
 
 OUTPUTS = "teacher_outputs.pt"

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from bitwright.data import Dataset
 from bitwright.errors import DataError
-from bitwright.train.evaluation import device_of, on_device, score_images
+from bitwright.train.evaluation import device_of, score_images
+from bitwright.train.images import Images, on_device
 
 if TYPE_CHECKING:
     from bitwright.data.pairs import FaceProtocol
@@ -50,7 +51,7 @@ class Top1:
     batch_size: int = BATCH
     name: str = "top-1 accuracy"
     of_scores: bool = True
-    _kept: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    _kept: tuple[Images, Tensor] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.iterations is not None and self.iterations < 1:

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a run's images come from: one tensor that holds all, or files that are decoded in time.
+
+Both are asked for by position. What a training batch looks like is a function of the run's seed,
+the epoch, and the images in it, whichever of the two it is and however many devices share it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bitwright.data import Dataset
+from bitwright.data.decoding import RandomCrop
+from bitwright.data.image_files import ImageFiles
+from bitwright.errors import DataError
+from bitwright.train.config import Augmentation
+from bitwright.train.transforms import augment, cut_out, to_real
+
+_MEASURED_PIXELS = 500 * 96 * 96  # of a batch that is measured: larger images go in smaller batches
+_log = logging.getLogger(__name__)
+_Decode = Callable[[int], NDArray[np.uint8]]
+
+
+class FileImages:
+    """Images in files, for a run: asked for by position as a tensor (N, C, H, W) uint8 is.
+
+    ``images[positions]`` decodes at once; `split` and `batches` decode ahead, in threads, while the
+    last batch is at work.
+    """
+
+    def __init__(
+        self, files: ImageFiles, labels: NDArray[np.int64], device: torch.device | str
+    ) -> None:
+        self.files = files
+        self.device = torch.device(device)
+        self._labels = labels
+        self._replaced: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def to(self, device: torch.device | str) -> FileImages:
+        """The same images for another device."""
+        return FileImages(self.files, self._labels, device)
+
+    def __getitem__(self, positions: Tensor | slice) -> Tensor:
+        """The middles of images, decoded at once.
+
+        Raises:
+            DataError: a file is damaged.
+        """
+        every = np.arange(len(self), dtype=np.int64)
+        chosen = every[positions if isinstance(positions, slice) else positions.cpu().numpy()]
+        return next(self._decoded([chosen], self.files.window))
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        """Every image, its middle, in batches of at most ``size``: to be measured.
+
+        Raises:
+            DataError: a file is damaged; nothing takes its place.
+        """
+        _, height, width, _ = self.files.shape
+        size = max(1, min(size, _MEASURED_PIXELS // (height * width)))
+        every = np.arange(len(self), dtype=np.int64)
+        return self._decoded(
+            (every[start : start + size] for start in range(0, len(self), size)), self.files.window
+        )
+
+    def batches(
+        self, parts: Iterable[Tensor], crop: RandomCrop | None, indices: NDArray[np.int64]
+    ) -> Iterator[Tensor]:
+        """The images of each part, to be trained on.
+
+        Args:
+            parts: positions of the images of each batch.
+            crop: take random windows.
+            indices: (N,) the numbers by which the windows are drawn.
+
+        Raises:
+            DataError: a file is damaged, and none may take its place.
+        """
+
+        def window(position: int) -> NDArray[np.uint8]:
+            return self.files.window(position, crop, int(indices[position]))
+
+        def decode(position: int) -> NDArray[np.uint8]:
+            try:
+                return window(position)
+            except DataError as error:
+                if not self.files.skips:
+                    raise
+                return self._instead(position, error, window)
+
+        return self._decoded((part.cpu().numpy() for part in parts), decode)
+
+    def _instead(self, position: int, error: DataError, window: _Decode) -> NDArray[np.uint8]:
+        """The next image of the class that can be decoded; what is damaged is named once."""
+        if position not in self._replaced:
+            self._replaced.add(position)
+            _log.warning("%s: another image of its class takes its place in training", error)
+        members = np.flatnonzero(self._labels == self._labels[position])
+        at = int(np.searchsorted(members, position))
+        for other in np.roll(members, -at - 1)[:-1].tolist():
+            try:
+                return window(int(other))
+            except DataError:  # named when its own turn comes
+                continue
+        raise DataError(
+            f"{error.message}, and so do all other images of its class",
+            where=error.where,
+            hint=error.hint,
+        )
+
+    def _decoded(self, parts: Iterable[NDArray[np.int64]], decode: _Decode) -> Iterator[Tensor]:
+        """Batches in order, ``ahead`` of them already at work in the background."""
+        waiting: deque[list[Future[NDArray[np.uint8]]]] = deque()
+        left = iter(parts)
+        with ThreadPoolExecutor(self.files.threads, "decode") as pool:
+            try:
+                while True:
+                    for part in itertools.islice(left, self.files.ahead + 1 - len(waiting)):
+                        waiting.append([pool.submit(decode, int(position)) for position in part])
+                    if not waiting:
+                        return
+                    yield self._joined(waiting.popleft())
+            finally:  # an error, or nobody wants the rest
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _joined(self, futures: Sequence[Future[NDArray[np.uint8]]]) -> Tensor:
+        _, height, width, channels = self.files.shape
+        on_gpu = self.device.type == "cuda"
+        batch = torch.empty((len(futures), channels, height, width), dtype=torch.uint8)
+        if on_gpu:
+            batch = batch.pin_memory()
+        for row, future in zip(batch, futures, strict=True):
+            row.copy_(torch.from_numpy(future.result()).permute(2, 0, 1))
+        return batch.to(self.device, non_blocking=on_gpu)
+
+
+Images = Tensor | FileImages
+"""All images (N, C, H, W) uint8 of a split, by position."""
+
+
+def on_device(dataset: Dataset, device: torch.device | str) -> tuple[Images, Tensor]:
+    """Images (N, C, H, W) uint8, in one tensor or in their files, and labels (N,) int64."""
+    labels = torch.tensor(dataset.labels, dtype=torch.int64).to(device)
+    if isinstance(dataset.images, ImageFiles):
+        return FileImages(dataset.images, dataset.labels, device), labels
+    planar = np.ascontiguousarray(dataset.images.transpose(0, 3, 1, 2))
+    return torch.from_numpy(planar).to(device), labels
+
+
+@dataclass(frozen=True, eq=False)
+class Feed:
+    """What the batches of one epoch are made of.
+
+    Attributes:
+        images: all training images; ``scale`` makes reals of their pixels.
+        indices: (N,) their numbers in the source, by which windows are drawn.
+        augmentation: random changes.
+        share: the part of each batch that this process trains on.
+        seed, epoch: of the run.
+    """
+
+    images: Images
+    indices: NDArray[np.int64]
+    scale: float
+    augmentation: Augmentation
+    share: slice
+    seed: int
+    epoch: int
+
+    def batches(self, parts: Sequence[Tensor], generator: torch.Generator) -> Iterator[Tensor]:
+        """This process's share (n, C, H, W) of each batch, float32, as training sees it.
+
+        Args:
+            parts: positions of the images of each whole batch.
+            generator: of what is drawn batch by batch.
+
+        Raises:
+            DataError: a file is damaged.
+        """
+        smallest = self.augmentation.random_resized_crop
+        crop = None if smallest is None else RandomCrop(smallest, self.seed, self.epoch)
+        shares = [part[self.share] for part in parts]
+        if isinstance(self.images, Tensor):
+            ready = (self._from_memory(self.images, share, crop) for share in shares)
+        else:
+            ready = (
+                to_real(batch, self.scale)
+                for batch in self.images.batches(shares, crop, self.indices)
+            )
+        for part, reals in zip(parts, ready, strict=True):
+            yield augment(reals, self.augmentation, generator, whole=len(part), share=self.share)
+
+    def _from_memory(self, images: Tensor, share: Tensor, crop: RandomCrop | None) -> Tensor:
+        reals = to_real(images[share], self.scale)
+        if crop is None:
+            return reals
+        height, width = images.shape[2:]
+        chosen = self.indices[share.cpu().numpy()].tolist()
+        windows = [crop.window(width, height, (height, width), index) for index in chosen]
+        return cut_out(reals, torch.tensor(windows, dtype=torch.float32))
