@@ -191,7 +191,7 @@ def test_the_largest_sums_do_not_overflow(bits: tuple[int, int], sign: int) -> N
     """All levels at the ends of their range: 32 bits would overflow in every sum but the last."""
     a, b = (-(1 << (n - 1)) for n in bits)
     b = b if sign > 0 else -b - 1
-    n, c, o, size = 40, 513, 3, 20 if bits != (8, 8) else 64
+    n, c, o, size = (160, 513, 3, 2) if bits != (8, 8) else (40, 7, 3, 64)
     x = operand(np.full((n, c, size, size), a), bits[0], 0)
     g = operand(np.full((n, o, size, size), b), bits[1], 0)
     w = operand(np.full((o, c, 1, 1), b), bits[1], 0)

@@ -31,36 +31,63 @@ typedef struct {
 
 // --- packing ------------------------------------------------------------------------------------
 
-// left[c][place][n] of one row, for eight channels of eight images at most.
+// Left rows, eight images by sixteen channels at a time: target[k * step + i] = image i, channel k.
+static inline void turn_bytes(const int8_t *const *images, int16_t *target, int64_t step) {
+#if defined(__AVX2__)
+  __m128i a[8], b[8];
+  for (int i = 0; i < 8; i++) a[i] = _mm_loadu_si128((const __m128i *)images[i]);
+  for (int i = 0; i < 4; i++) {  // b[i]: images i and i + 4
+    b[2 * i] = _mm_unpacklo_epi8(a[i], a[i + 4]);
+    b[2 * i + 1] = _mm_unpackhi_epi8(a[i], a[i + 4]);
+  }
+  for (int i = 0; i < 2; i++)  // a: images i, i + 2, i + 4, i + 6 of four channels
+    for (int half = 0; half < 2; half++) {
+      a[4 * i + 2 * half] = _mm_unpacklo_epi8(b[2 * i + half], b[2 * i + 4 + half]);
+      a[4 * i + 2 * half + 1] = _mm_unpackhi_epi8(b[2 * i + half], b[2 * i + 4 + half]);
+    }
+  for (int four = 0; four < 4; four++) {
+    const __m128i low = _mm_unpacklo_epi8(a[four], a[4 + four]);
+    const __m128i high = _mm_unpackhi_epi8(a[four], a[4 + four]);
+    int16_t *to = target + 4 * four * step;
+    _mm_storeu_si128((__m128i *)to, _mm_cvtepi8_epi16(low));
+    _mm_storeu_si128((__m128i *)(to + step), _mm_cvtepi8_epi16(_mm_srli_si128(low, 8)));
+    _mm_storeu_si128((__m128i *)(to + 2 * step), _mm_cvtepi8_epi16(high));
+    _mm_storeu_si128((__m128i *)(to + 3 * step), _mm_cvtepi8_epi16(_mm_srli_si128(high, 8)));
+  }
+#else
+  for (int k = 0; k < 16; k++)
+    for (int i = 0; i < 8; i++) target[k * step + i] = images[i][k];
+#endif
+}
+
+static inline int16_t element(const void *memory, int64_t bytes, int64_t at) {
+  return bytes == 1 ? ((const int8_t *)memory)[at] : ((const int16_t *)memory)[at];
+}
+
+// left[c][place][n] of one row.
 static void pack_left_row(const Job *job, int64_t y) {
   const Shape *s = job->shape;
-  const int64_t wide = s->width * 2 * job->pairs;
+  const int64_t wide = s->width * 2 * job->pairs, step = s->height * s->width * s->channels;
+  const int64_t images = 2 * job->pairs;
+  const int fast_rows = s->left_bytes == 1 && s->channels >= 16;
   int16_t *row = job->left + y * s->channels * wide;
-  int16_t line[8][64];
   for (int64_t x = 0; x < s->width; x++) {
-    int16_t *place = row + s->column_slot[x] * 2 * job->pairs;
-    for (int64_t c = 0; c < s->channels; c += 64) {
-      const int64_t some = s->channels - c < 64 ? s->channels - c : 64;
-      for (int64_t n = 0; n < 2 * job->pairs; n += 8) {
-        const int64_t count = 2 * job->pairs - n < 8 ? 2 * job->pairs - n : 8;
-        for (int64_t i = 0; i < count; i++) {
-          const int64_t image = job->first + n + i;
-          const int64_t from = ((image * s->height + y) * s->width + x) * s->channels + c;
-          if (n + i < job->images)
-            bw_widen(job->source, s->left_bytes, from, line[i], some);
-          else
-            memset(line[i], 0, sizeof line[i]);
+    int16_t *place = row + s->column_slot[x] * images;
+    const int64_t from = (job->first * s->height * s->width + y * s->width + x) * s->channels;
+    for (int64_t n = 0; n < images; n += 8) {
+      int64_t c = 0;
+      const int8_t *line[8];
+      for (int i = 0; i < 8; i++) line[i] = (const int8_t *)job->source + from + (n + i) * step;
+      if (fast_rows && n + 8 <= job->images)
+        for (; c + 16 <= s->channels; c += 16) {
+          turn_bytes(line, place + c * wide + n, wide);
+          for (int i = 0; i < 8; i++) line[i] += 16;
         }
-        if (count == 8) {
-          for (int64_t k = 0; k < some; k++) {
-            int16_t *to = place + (c + k) * wide + n;
-            for (int i = 0; i < 8; i++) to[i] = line[i][k];
-          }
-        } else {
-          for (int64_t k = 0; k < some; k++)
-            for (int64_t i = 0; i < count; i++) place[(c + k) * wide + n + i] = line[i][k];
-        }
-      }
+      const int64_t end = n + 8 < images ? n + 8 : images;
+      for (; c < s->channels; c++)
+        for (int64_t i = n; i < end; i++)
+          place[c * wide + i] =
+              i < job->images ? element(job->source, s->left_bytes, from + i * step + c) : 0;
     }
   }
 }
@@ -70,31 +97,43 @@ static inline int16_t half_of(int32_t value, int64_t split, int64_t part) {
   return (int16_t)(part ? value >> 8 : value & 255);
 }
 
+// One pair of images at one pixel: `width` results of each in turn, zeros behind them.
+static inline void pack_pair(const Shape *s, int64_t part, const void *memory, const int64_t from[2],
+                             const int present[2], int64_t width, int16_t *place) {
+#if LANES == 8 && defined(__AVX2__)
+  if (s->right_bytes == 1 && width == PANEL && present[0] && present[1]) {
+    const int8_t *bytes = memory;
+    const __m128i a = _mm_loadu_si128((const __m128i *)(bytes + from[0]));
+    const __m128i b = _mm_loadu_si128((const __m128i *)(bytes + from[1]));
+    _mm256_storeu_si256((Vec *)place, _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(a, b)));
+    _mm256_storeu_si256((Vec *)(place + PANEL), _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(a, b)));
+    return;
+  }
+#endif
+  for (int i = 0; i < 2; i++)
+    for (int64_t o = 0; o < PANEL; o++) {
+      const int there = present[i] && o < width;
+      const int32_t value = there ? element(memory, s->right_bytes, from[i] + o) : 0;
+      place[2 * o + i] = half_of(value, s->split, part);
+    }
+}
+
 static void pack_right_row(const Job *job, int64_t part, int64_t y) {
   const Shape *s = job->shape;
   const int64_t size = job->pairs * 2 * PANEL;
+  const int64_t step = s->out_height * s->out_width * s->outputs;
   int16_t *row = job->right + part * job->part_size + y * job->panels * s->out_width * size;
-  int16_t line[2][PANEL];
   for (int64_t panel = 0; panel < job->panels; panel++) {
     const int64_t rest = s->outputs - panel * PANEL;
     const int64_t width = rest < PANEL ? rest : PANEL;
-    memset(line, 0, sizeof line);
-    for (int64_t x = 0; x < s->out_width; x++) {
-      int16_t *place = row + (panel * s->out_width + x) * size;
-      for (int64_t p = 0; p < job->pairs; p++, place += 2 * PANEL) {
-        for (int i = 0; i < 2; i++) {
-          const int64_t image = job->first + 2 * p + i;
-          const int64_t pixel = (image * s->out_height + y) * s->out_width + x;
-          if (2 * p + i < job->images)
-            bw_widen(job->result, s->right_bytes, pixel * s->outputs + panel * PANEL, line[i],
-                     width);
-          else
-            memset(line[i], 0, sizeof line[i]);
-        }
-        for (int o = 0; o < PANEL; o++) {
-          place[2 * o] = half_of(line[0][o], s->split, part);
-          place[2 * o + 1] = half_of(line[1][o], s->split, part);
-        }
+    int16_t *place = row + panel * s->out_width * size;
+    for (int64_t p = 0; p < job->pairs; p++) {
+      const int present[2] = {1, 2 * p + 1 < job->images};
+      const int64_t first = (job->first + 2 * p) * step + y * s->out_width * s->outputs;
+      for (int64_t x = 0; x < s->out_width; x++) {
+        const int64_t at = first + x * s->outputs + panel * PANEL;
+        const int64_t from[2] = {at, at + step};
+        pack_pair(s, part, job->result, from, present, width, place + x * size + p * 2 * PANEL);
       }
     }
   }
