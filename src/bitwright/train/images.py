@@ -142,8 +142,8 @@ class FileImages:
         batch = torch.empty((len(futures), channels, height, width), dtype=torch.uint8)
         if on_gpu:
             batch = batch.pin_memory()
-        for row, future in zip(batch, futures, strict=True):
-            row.copy_(torch.from_numpy(future.result()).permute(2, 0, 1))
+        for row, future in zip(batch.numpy(), futures, strict=True):
+            row[:] = future.result().transpose(2, 0, 1)
         return batch.to(self.device, non_blocking=on_gpu)
 
 
