@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 
 from bitwright.errors import RecipeError
@@ -44,13 +44,13 @@ def _mistake(
         close = difflib.get_close_matches(str(path[-1]), known, n=1)
         guess = f"; did you mean {close[0]!r}?" if close else ""
         hint = f"keys allowed here: {', '.join(known)}"
-        return document.where(_as_written(path, document)), f"unknown key{guess}", hint
+        return document.where(_as_written(path, document, root)), f"unknown key{guess}", hint
     if kind == "missing":
-        written = _as_written(path, document)
+        written = _as_written(path, document, root)
         hint = f"add the key {'.'.join(map(str, written))}"
         return document.where(written), "is missing", hint
     path = _real_part(root, path)
-    where = document.where(_as_written(path, document))
+    where = document.where(_as_written(path, document, root))
     if kind == "value_error":
         return where, str(entry["msg"]).removeprefix("Value error, "), None
     if kind in ("model_type", "dict_type", "model_attributes_type"):
@@ -61,13 +61,17 @@ def _mistake(
     return where, reason, _allowed(root, path)
 
 
-def _as_written(path: tuple[int | str, ...], document: Document) -> tuple[int | str, ...]:
-    """The path without what may be left out in a file: the name of an only phase, the number of
-    an only teacher.
+def _as_written(
+    path: tuple[int | str, ...], document: Document, root: type[BaseModel]
+) -> tuple[int | str, ...]:
+    """The path without what may be left out in a file (the name of an only phase, the number of
+    an only teacher) and without the names that pydantic gives to the options of a union.
     """
     written: list[int | str] = []
     value: Any = document.value
-    for key in path:
+    for length, key in enumerate(path):
+        if str(key) in _tagged(_annotation(root, path[:length])):
+            continue
         inner = value.get(key) if isinstance(value, Mapping) else None
         if isinstance(value, Sequence) and isinstance(key, int) and key < len(value):
             inner = value[key]
@@ -86,11 +90,15 @@ def _short(value: Any) -> str:
 
 def _model_at(root: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel]:
     """The section that a path of keys leads to."""
-    model = root
+    model, options = root, dict[str, type[BaseModel]]()
     for key in path:
         if isinstance(key, int):
             continue  # which one of several
+        if key in options:
+            model, options = options[key], {}
+            continue
         info = _by_alias(model).get(str(key))
+        options = {} if info is None else _tagged(info.annotation)
         inner = None if info is None else _section_in(info.annotation)
         if inner is None:
             break
@@ -103,14 +111,26 @@ def _by_alias(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:
-    options = (annotation, *getattr(annotation, "__args__", ()))
+    options = (annotation, *_tagged(annotation).values(), *get_args(annotation))
     return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
+
+
+def _tagged(annotation: Any) -> dict[str, type[BaseModel]]:
+    """The options of a union of sections that are told apart by a tag."""
+    found: dict[str, type[BaseModel]] = {}
+    for option in get_args(annotation):
+        section, *notes = get_args(option) or (option,)
+        found |= {note.tag: section for note in notes if isinstance(note, Tag)}
+    return found
 
 
 def _real_part(root: type[BaseModel], path: tuple[int | str, ...]) -> tuple[int | str, ...]:
     """The path without what pydantic adds behind a field: the option of a union."""
     for length, key in enumerate(path):
-        if isinstance(key, int) and _section_in(_annotation(root, path[:length])) is not None:
+        outer = _annotation(root, path[:length])
+        if isinstance(key, int) and _section_in(outer) is not None:
+            continue
+        if str(key) in _tagged(outer):
             continue
         info = _by_alias(_model_at(root, path[:length])).get(str(key))
         if info is None:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.errors import RecipeError
 from bitwright.models.catalog import ModelSpec
+from bitwright.train.precision.schedules import recorded
+from bitwright.train.precision.settings import ReplaySettings
 
 if TYPE_CHECKING:
-    from bitwright.recipe import Recipe, TeacherSection
+    from bitwright.recipe import Recipe, TeacherSection, TrainSection
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:
@@ -18,6 +20,7 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
 
     Raises:
         RecipeError: a file does not exist.
+        DataError: a recorded schedule cannot be read.
     """
     updates: dict[str, Any] = {}
     if recipe.data.path is not None:
@@ -31,9 +34,22 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
         if not place.is_file():
             raise RecipeError(f"no file {place}", where="hardware.folding_config_file")
         updates["hardware"] = recipe.hardware.model_copy(update={"folding_config_file": place})
+    updates["train"] = _with_schedule(recipe)
     updates["model"] = _with_files(recipe.model, recipe.base_dir, "model")
     updates["teacher"] = tuple(_teacher_files(entry, recipe.base_dir) for entry in recipe.teacher)
     return recipe.model_copy(update=updates)
+
+
+def _with_schedule(recipe: Recipe) -> TrainSection:
+    """Training with a recorded schedule of precisions written out: the recipe then stands alone."""
+    config = recipe.train.float_
+    low = config.low_precision
+    if low is None or not isinstance(low.policy, ReplaySettings) or low.policy.file is None:
+        return recipe.train
+    file = _absolute(low.policy.file, recipe.base_dir)
+    policy = ReplaySettings(schedule=tuple(recorded(file)))
+    written = config.model_copy(update={"low_precision": low.model_copy(update={"policy": policy})})
+    return recipe.train.model_copy(update={"float_": written})
 
 
 def _teacher_files(section: TeacherSection, base_dir: Path) -> TeacherSection:

@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
+from bitwright.errors import DataError, RecipeError
 from bitwright.quant.policy import Layer, Product, Role, ScaleRule
+from bitwright.recipe import Recipe, load_recipe, recipe_from_dict
 from bitwright.train import TrainConfig
+from bitwright.train.differences import differences, in_words
 from bitwright.train.precision.config import LowPrecision
-from bitwright.train.precision.settings import MuppetSettings
+from bitwright.train.precision.log import write_log
+from bitwright.train.precision.policy import Entry
+from bitwright.train.precision.settings import MuppetSettings, ReplaySettings
 
 LADDER = ("int8", "int12", "int14", "int16", "float32")
 LAYER = Layer("conv", "Conv2d")
@@ -144,8 +150,8 @@ def test_a_policy_that_is_none_is_refused(policy: Any, words: str) -> None:
         ({"float_epochs": -1}, "greater than or equal to 0"),
         ({"lr_every": 0}, "greater than or equal to 1"),
         ({"rules": [{"position": "first"}]}, "changes nothing"),
-        ({"rules": [{"format": "int9", "role": "scores"}]}, "low_precision.rules[0].role"),
-        ({"rules": [{"format": "int9", "product": "sideways"}]}, "low_precision.rules[0]"),
+        ({"rules": [{"format": "int9", "role": "scores"}]}, "rules[0].role"),
+        ({"rules": [{"format": "int9", "product": "sideways"}]}, "rules[0].product"),
     ],
 )
 def test_other_mistakes_are_refused(fields: dict[str, Any], words: str) -> None:
@@ -213,3 +219,75 @@ def test_settings_are_read_without_torch() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def recipe(low: Any) -> dict[str, Any]:
+    return {
+        "name": "x",
+        "data": "digits",
+        "model": "digits_cnn",
+        "hardware": {"target": "ecp5-25k"},
+        "train": {"float": {"epochs": 60, "low_precision": low}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("low", "where", "words"),
+    [
+        ("mupet", "policy", "no policy 'mupet'"),
+        ({"policy": {"patience": 0}}, "policy.patience", "an integer >= 1"),
+        ({"policy": {"lamda": 1}}, "policy.lamda", "did you mean 'lambda'?"),
+        ({"policy": {"kind": "random", "pace": 1}}, "policy.pace", "here: kind, between, seed"),
+        ({"policy": {"kind": "fixed", "switch_at": "x"}}, "policy.switch_at", "an integer >= 0"),
+        ({"policy": {"kind": "my:own", "depth": 1}}, "policy.depth", "here: kind, options"),
+        ({"policy": []}, "policy", "the name of a policy or a section"),
+        ({"ladder": [8, 8]}, "ladder", "must rise"),
+        ({"rules": [{"position": "first"}]}, "rules", "rules[0]: the rule changes nothing"),
+    ],
+)
+def test_a_recipe_says_where_the_mistake_is(low: Any, where: str, words: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        recipe_from_dict(recipe(low))
+    assert caught.value.where == f"recipe: train.float.low_precision.{where}"
+    assert words in str(caught.value)
+
+
+def schedule_of(found: Recipe) -> ReplaySettings:
+    low = found.train.float_.low_precision
+    assert low is not None and isinstance(low.policy, ReplaySettings)
+    return low.policy
+
+
+def test_a_recorded_schedule_is_written_out_in_the_recipe(tmp_path: Path) -> None:
+    levels = ["int8", "int8", "int12", "float32"]
+    log = [Entry(epoch, level, "r") for epoch, level in enumerate(levels, start=1)]
+    write_log(tmp_path / "recorded.jsonl", log)
+    path = tmp_path / "r.yaml"
+    path.write_text(
+        yaml.safe_dump(recipe({"policy": {"kind": "replay", "file": "recorded.jsonl"}}))
+    )
+    found = load_recipe(path)
+    assert schedule_of(found).schedule == ((0, "int8"), (2, "int12"), (3, "float32"))
+    (tmp_path / "recorded.jsonl").unlink()
+    assert recipe_from_dict(found.resolved()).train == found.train
+    with pytest.raises(DataError, match=r"recorded\.jsonl: cannot be read: No such file"):
+        load_recipe(path)
+
+
+def test_settings_that_differ_are_named_to_the_innermost_field() -> None:
+    def given(low: Any) -> TrainConfig:
+        return TrainConfig(epochs=60, low_precision=low)
+
+    one = given("muppet")
+    assert differences(one, given({})) == []
+    found = differences(one, given({"policy": {"patience": 3}, "results": True}))
+    assert found == [
+        ("low_precision.policy.patience", 2, 3),
+        ("low_precision.results", False, True),
+    ]
+    assert in_words(found[:1]) == (
+        "written with low_precision.policy.patience = 2, but now low_precision.policy.patience = 3"
+    )
+    kinds = dict((path, (then, now)) for path, then, now in differences(one, given("baseline")))
+    assert kinds["low_precision.policy.kind"] == ("muppet", "baseline")
+    assert len(in_words(differences(one, given(None)))) < 250

@@ -31,7 +31,12 @@ from pydantic import (
 from bitwright.errors import FormatError, RecipeError
 from bitwright.formats import parse_rounding
 from bitwright.train.precision.ladder import FLOAT32, check_rising, parse_level
-from bitwright.train.precision.settings import POLICIES, AnyPolicy, MuppetSettings
+from bitwright.train.precision.settings import (
+    POLICIES,
+    AnyPolicy,
+    MuppetSettings,
+    PolicySettings,
+)
 
 if TYPE_CHECKING:
     from bitwright.quant.policy import Policy
@@ -95,6 +100,10 @@ class LowPrecision(BaseModel):
     @classmethod
     def _name_alone(cls, value: Any) -> Any:
         found = {"kind": value} if isinstance(value, str) else value
+        if not isinstance(found, Mapping | PolicySettings):
+            raise ValueError(
+                f"expected the name of a policy or a section with kind, found {value!r}"
+            )
         if isinstance(found, Mapping):
             found = {"kind": "muppet", **found}
             kind = found["kind"]
@@ -142,11 +151,15 @@ class LowPrecision(BaseModel):
             f"expected exact, float32, or int2 to int64 such as int32, found {value!r}"
         )
 
-    @model_validator(mode="after")
-    def _rules_parse(self) -> LowPrecision:
-        for index in range(len(self.ladder)):
-            self.arithmetic(index)
-        return self
+    @field_validator("rules")
+    @classmethod
+    def _rules_parse(
+        cls, value: tuple[dict[str, Any], ...], info: ValidationInfo
+    ) -> tuple[dict[str, Any], ...]:
+        known = info.data
+        for name in known.get("ladder", ()) if "rounding" in known and "results" in known else ():
+            level_policy(name, known["rounding"], results=known["results"], rules=value)
+        return value
 
     @property
     def float_level(self) -> int | None:
@@ -167,23 +180,36 @@ class LowPrecision(BaseModel):
         return self.policy.make(known)
 
     def arithmetic(self, level: int) -> Policy | None:
-        """Formats of all operands at a level of the ladder; None at float32.
+        """Formats of all operands at a level of the ladder; None at float32."""
+        return level_policy(
+            self.ladder[level], self.rounding, results=self.results, rules=self.rules
+        )
 
-        Raises:
-            ValueError: a rule is wrong.
-        """
-        from bitwright.quant.policy import Policy, Role
 
-        found = parse_level(self.ladder[level]).format
-        if found is None:
-            return None
-        roles = [Role.INPUT, Role.WEIGHT, Role.GRAD_OUTPUT, Role.GRAD_WEIGHT]
-        if self.results:
-            roles += [Role.ACTIVATION, Role.GRAD_INPUT]
-        operand = {"format": found.name, "rounding": self.rounding}
-        given = {role.value: operand for role in roles}
-        try:
-            return Policy.for_training({**given, "rules": self.rules}, "low_precision")
-        except RecipeError as error:
-            hint = f" ({error.hint})" if error.hint else ""
-            raise ValueError(f"{error.where}: {error.message}{hint}") from error
+def level_policy(
+    name: str, rounding: str, *, results: bool, rules: tuple[dict[str, Any], ...] = ()
+) -> Policy | None:
+    """The formats of all operands of training at a level; None at float32.
+
+    Args:
+        name, rounding, results, rules: as in `LowPrecision`.
+
+    Raises:
+        ValueError: a rule is wrong.
+    """
+    from bitwright.quant.policy import Policy, Role
+
+    found = parse_level(name).format
+    if found is None:
+        return None
+    roles = [Role.INPUT, Role.WEIGHT, Role.GRAD_OUTPUT, Role.GRAD_WEIGHT]
+    if results:
+        roles += [Role.ACTIVATION, Role.GRAD_INPUT]
+    operand = {"format": found.name, "rounding": rounding}
+    given = {role.value: operand for role in roles}
+    try:
+        return Policy.for_training({**given, "rules": rules}, "")
+    except RecipeError as error:
+        where = str(error.where).removeprefix(".")
+        hint = f" ({error.hint})" if error.hint else ""
+        raise ValueError(f"{where}: {error.message}{hint}") from error

@@ -41,7 +41,8 @@ def read_log(path: Path) -> tuple[Entry, ...]:
     try:
         entries = tuple(Entry.from_dict(json.loads(line)) for line in path.read_text().splitlines())
     except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"cannot be read: {error}", where=str(path), hint=hint) from error
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"cannot be read: {reason}", where=str(path), hint=hint) from error
     if [entry.epoch for entry in entries] != list(range(1, len(entries) + 1)) or not entries:
         raise DataError("does not hold the epochs from 1 on", where=str(path), hint=hint)
     return entries
