@@ -166,7 +166,7 @@ def _decoded(
     from PIL import ImageOps
 
     def pixels(image: Picture) -> NDArray[np.uint8]:
-        return np.asarray(change(ImageOps.exif_transpose(image)), dtype=np.uint8)
+        return np.array(change(ImageOps.exif_transpose(image)), dtype=np.uint8)  # writable
 
     found = _opened(stream, pixels, where)
     return found[..., np.newaxis] if found.ndim == 2 else found
