@@ -313,7 +313,7 @@ def _check_training(spec: QuantSpec, role: Role, where: str) -> None:
         )
     if spec.scope is not Scope.LAYER:
         raise RecipeError("scope is for the table of a codebook", where=f"{where}.scope")
-    allowed = [rule for rule in STATELESS if rule is not ScaleRule.DYNAMIC]
+    allowed: list[ScaleRule] = [rule for rule in STATELESS if rule is not ScaleRule.DYNAMIC]
     for _, fewer in _allowed_scales(spec, role):
         allowed = [rule for rule in allowed if rule in fewer]
     if isinstance(spec.format, IntegerFormat):
@@ -399,7 +399,7 @@ def _allowed_scales(spec: QuantSpec, role: Role) -> list[tuple[str, tuple[ScaleR
     if isinstance(spec.format, CodebookFormat) and not spec.format.is_fitted:
         found.append((f"the table of {spec.format}", (rule.MAX, rule.CONST)))
     if spec.scale is ScaleRule.DYNAMIC and not isinstance(spec.format, IntegerFormat):
-        others = tuple(other for other in rule if other is not rule.DYNAMIC)
+        others = tuple(other for other in rule if other is not ScaleRule.DYNAMIC)
         found.append((f"{spec.format}, which is no integer,", others))
     if spec.has_range and not isinstance(spec.format, IntegerFormat):
         others = tuple(other for other in rule if other not in (*RANGES, rule.ENTROPY))
