@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training in low precision through the loop: schedules, resuming, bad gradients, plain networks."""
+"""Training in low precision through the loop: schedules, resuming, bad gradients."""
 
 from __future__ import annotations
 
@@ -171,3 +171,18 @@ def test_float_levels_change_nothing() -> None:
     assert list(plain.state_dict()) == list(low.state_dict())
     remove_arithmetic(low)
     assert [type(m) for m in plain.modules()] == [type(m) for m in low.modules()]
+
+
+def test_two_processes_climb_together(digits: DataSplits, tmp_path: Path) -> None:
+    model = network()
+    done = fit(model, digits, config(devices=2, epochs=7), run_dir=tmp_path)
+    log = log_of(tmp_path)
+    assert [entry["level"] for entry in log] == [entry.precision for entry in done.history]
+    assert log[-1]["level"] == "float32"
+    assert done.validation_accuracy > 0.7
+
+
+def test_devices_and_skipping_do_not_go_together(digits: DataSplits, tmp_path: Path) -> None:
+    settings = config(devices=2, low={"bad_gradients": "skip"})
+    with pytest.raises(RecipeError, match="one device"):
+        fit(network(), digits, settings, run_dir=tmp_path)
