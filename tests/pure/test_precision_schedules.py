@@ -167,6 +167,9 @@ def test_a_log_comes_back_as_it_was(tmp_path: Path) -> None:
     )
     write_log(tmp_path / "log", entries)
     assert read_log(tmp_path / "log") == entries
+    endless = Entry(1, "int8", "r", p=float("inf"), diversity=float("nan"))
+    write_log(tmp_path / "log", [endless])
+    assert read_log(tmp_path / "log") == (Entry(1, "int8", "r"),)
 
 
 def test_a_run_goes_on_with_its_schedule_only() -> None:

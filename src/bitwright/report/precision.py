@@ -76,24 +76,16 @@ def precision_chart(rows: Sequence[PrecisionRow]) -> Markup:
     """The drawing; empty without epochs."""
     if not rows:
         return Markup("")
-    panels = _panels(rows)
     levels = list(dict.fromkeys(row.level for row in rows))
     axis = _Axis(rows[0].epoch, rows[-1].epoch)
     y = _TOP + _GAP
     parts = [*_steps(rows, levels, axis, y)]
     y += _LEVELS_STEP * len(levels) + _GAP
-    for panel in panels:
+    for panel in _panels(rows):
         parts += _lines(panel, [row.epoch for row in rows], axis, y)
         y += _PANEL + _GAP
     y -= _GAP
-    for row in rows:
-        if row.switched_to is not None:
-            x = axis.at(row.epoch + 0.5)
-            parts.append(
-                f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP + _GAP}" y2="{y:.1f}" class="grid" '
-                f'stroke-dasharray="4 3"><title>{escape(_switch(row))}</title></line>'
-            )
-    parts += axis.labels(y)
+    parts = [*_marks(rows, axis, y), *parts, *axis.labels(y)]
     return drawing(_WIDTH, y + _BOTTOM, "Precision, threshold, loss and accuracy by epoch", parts)
 
 
@@ -148,8 +140,19 @@ def _known(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _switch(row: PrecisionRow) -> str:
-    return f"epoch {row.epoch}: {row.level} to {row.switched_to}; {row.reason}"
+def _marks(rows: Sequence[PrecisionRow], axis: _Axis, bottom: float) -> list[str]:
+    """A line through all panels at every switch, with its reason."""
+    found = []
+    for row in rows:
+        if row.switched_to is None:
+            continue
+        x = axis.at(row.epoch + 0.5)
+        why = f"epoch {row.epoch}: {row.level} to {row.switched_to}; {row.reason}"
+        found.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP + _GAP}" y2="{bottom:.1f}" class="grid" '
+            f'stroke-dasharray="4 3"><title>{escape(why)}</title></line>'
+        )
+    return found
 
 
 def _steps(

@@ -7,6 +7,7 @@ A policy knows the ladder by its indices alone, the lowest precision first. What
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -128,8 +129,11 @@ class Entry:
     products: Mapping[str, str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and strings."""
-        return asdict(self)
+        """Plain numbers and strings; None for a number that is not finite, which JSON has not."""
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Entry:

@@ -139,7 +139,8 @@ def replay(
         raise RecipeError(
             f"never reaches {plan.name(plan.last_level)}, the last level of the ladder",
             where=where,
-            hint="shorten the ladder to the recorded levels",
+            hint="replay a finished run, or shorten the ladder to its levels; for one level "
+            "throughout there is the policy fixed",
         )
     if last[0] + plan.float_epochs > plan.max_epochs:
         raise RecipeError(
