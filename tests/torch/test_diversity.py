@@ -162,8 +162,8 @@ def test_the_log_says_why() -> None:
     assert [entry.reason for entry in found[2:7]] == [
         "not compared: 3 of 4 gradients stored",
         "the first diversity at this level: nothing to compare with",
-        "p 2.5 > threshold 2.005: violation 1, reaches 2",
-        "p 2.5 > threshold 1.91: violation 2, reaches 2: int8 is left",
+        "p 2.5 > threshold 2.0055: violation 1, reaches 2",
+        "p 2.5 > threshold 1.9098: violation 2, reaches 2: int8 is left",
         "the first diversity at this level: nothing to compare with",
     ]
     left = found[5]
@@ -187,7 +187,7 @@ def test_the_last_phase_begins_in_time() -> None:
     found = play(policy, [])
     assert runs(found) == {"int8": 14, "float32": 6}
     assert found[13].switched_to == "float32"
-    assert found[13].reason == "p 1 <= threshold 1.409; the last 6 of 20 epochs begin"
+    assert found[13].reason == "p 1 <= threshold 1.4088; the last 6 of 20 epochs begin"
     # A switch that the policy wants there anyway goes all the way.
     late = play(muppet(epochs=12), STEEP)
     assert runs(late) == {"int8": 6, "float32": 6}

@@ -134,6 +134,6 @@ class Muppet(PrecisionPolicy):
         verb = "reaches" if self.settings.count == "reaches" else "exceeds"
         if p > threshold:
             return (
-                f"p {p:.4g} > threshold {threshold:.4g}{note}: violation {now}, {verb} {patience}"
+                f"p {p:.5g} > threshold {threshold:.5g}{note}: violation {now}, {verb} {patience}"
             )
-        return f"p {p:.4g} <= threshold {threshold:.4g}{note}"
+        return f"p {p:.5g} <= threshold {threshold:.5g}{note}"
