@@ -19,10 +19,14 @@ from bitwright.native import Program
 _PROGRAM = Program(
     name="product",
     package="bitwright.train.arithmetic",
-    sources=("product_tile.c", "product_team.c", "product_correlate.c", "product_weight.c"),
+    sources=(
+        "product_tile.c", "product_team.c", "product_correlate.c", "product_weight.c", "norm.c",
+    ),
     headers=("product.h",),
     libraries=("-lm",),
-)
+)  # fmt: skip
+#: No contraction: both passes of a batch norm must find the same sign in front of a ReLU.
+_FLAGS = ("-ffp-contract=off",)
 _NUMBERS = (
     "images channels outputs height width out_height out_width kernel_height kernel_width "
     "left_bytes right_bytes limit split exponent threads transposed"
@@ -40,6 +44,21 @@ class CShape(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in _NUMBERS.split()),
         *((name, ctypes.c_void_p) for name in _POINTERS.split()),
+    ]
+
+
+class CNorm(ctypes.Structure):
+    """`Norm` of ``native/norm.c``."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in "rows channels relu threads".split()),
+        *((name, ctypes.c_double) for name in "eps momentum".split()),
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                "x y weight bias out mean scale running_mean running_var grad_weight grad_bias"
+            ).split()
+        ),
     ]
 
 
@@ -89,7 +108,7 @@ class Meeting:
 def native_products() -> ctypes.CDLL | None:
     """The C program, or None where it cannot be built; tried once per process."""
     try:
-        library = _PROGRAM.first(_load)
+        library = _PROGRAM.first(_load, _FLAGS)
     except ToolError:
         return None
     library.bw_product_team(_openmp_fork())
@@ -122,19 +141,29 @@ def multiply(
 
 def _load(path: Path) -> ctypes.CDLL:
     handle = _PROGRAM.open(path)
+    sizes = {"bw_product_shape_size": CShape, "bw_norm_size": CNorm}
+    kernels = {
+        "bw_product_correlate": CShape, "bw_product_weight": CShape,
+        "bw_norm_forward": CNorm, "bw_norm_backward": CNorm,
+    }  # fmt: skip
     try:
-        handle.bw_product_shape_size.restype = ctypes.c_int64
-        size = int(handle.bw_product_shape_size())
+        for name, structure in sizes.items():
+            getattr(handle, name).restype = ctypes.c_int64
+            if getattr(handle, name)() != ctypes.sizeof(structure):
+                raise ToolError(f"{path.name} has other structures: {name}", where="product")
         handle.bw_product_team.argtypes = [ctypes.c_void_p]
         handle.bw_product_team.restype = None
-        for name in ("bw_product_correlate", "bw_product_weight"):
+        for name, structure in kernels.items():
             kernel = getattr(handle, name)
-            kernel.argtypes = [ctypes.POINTER(CShape), *[ctypes.c_void_p] * 3]
+            tensors = 3 if structure is CShape else 0
+            kernel.argtypes = [ctypes.POINTER(structure), *[ctypes.c_void_p] * tensors]
             kernel.restype = ctypes.c_int64
+        for name in ("bw_relu_forward", "bw_relu_backward"):
+            kernel = getattr(handle, name)
+            kernel.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64]
+            kernel.restype = None
     except AttributeError as error:
         raise ToolError(f"cannot load {path.name}: {error}", where="product") from error
-    if size != ctypes.sizeof(CShape):
-        raise ToolError(f"{path.name} has other structures: {size}", where="product")
     return handle
 
 
