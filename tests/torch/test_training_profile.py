@@ -16,18 +16,22 @@ from typer.testing import CliRunner
 from bitwright.cli.app import app
 from bitwright.errors import BitwrightError, ModelError
 from bitwright.figures import Source
+from bitwright.lab.forecast import ForecastRequest, forecast
 from bitwright.models import build_model
+from bitwright.recipe import load_recipe
 from bitwright.train.arithmetic.emulated import EmulatedEngine
 from bitwright.train.arithmetic.geometry import Product
 from bitwright.train.costs.cases import possible_schedules
 from bitwright.train.costs.counting import count_network
-from bitwright.train.costs.formats import levels_of_products
+from bitwright.train.costs.formats import epoch_clock, levels_of_products
 from bitwright.train.costs.given import read_costs
 from bitwright.train.costs.model import Variant
 from bitwright.train.costs.profiler import Setup, profile_network
 from bitwright.train.costs.schedule import Schedule
 from bitwright.train.precision.config import LowPrecision
-from bitwright.train.precision.policy import PRODUCTS, EpochSeen, Plan
+from bitwright.train.precision.log import write_log
+from bitwright.train.precision.policy import PRODUCTS, Entry, EpochSeen, Plan
+from bitwright.train.records import EpochMetrics, write_metrics
 
 
 def small() -> nn.Module:
@@ -274,6 +278,44 @@ def test_a_bad_call_is_explained(more: list[str], message: str) -> None:
         RUNNER.invoke(app, [*RECIPE, *more], catch_exceptions=False)
     assert caught.value.where
     assert caught.value.hint
+
+
+def test_a_run_is_set_beside_the_model(tmp_path: Path) -> None:
+    """As far as it has been trained, estimated as its log would have it."""
+    low = {"policy": "muppet", "ladder": [8, "float32"], "float_epochs": 2}
+    recipe = load_recipe("cifar-resnet20-w4a4", [f"train.float.low_precision={json.dumps(low)}"])
+    logs = tmp_path / "01-train" / "logs"
+    logs.mkdir(parents=True)
+    entries = [Entry(1, "int8", "so"), Entry(2, "float32", "so")]
+    write_log(logs / "precision.jsonl", entries)
+    seconds = [EpochMetrics(i, 0.1, 1.0, 0.5, 1.0, 0.5, seconds=4.0) for i in (1, 2)]
+    write_metrics(logs / "metrics.jsonl", seconds)
+    request = ForecastRequest(
+        recipe, ("epyc-avx2",), schedules=("int8:1,float32:1",), run_dir=tmp_path, images=1280
+    )
+    made = forecast(request)
+    (found,) = made.found
+    model = build_model("resnet20", 10, (32, 32, 3))
+    clock = epoch_clock(model, (3, 32, 32), recipe.train.float_, 1280, "epyc-avx2")
+    assert [row.measured for row in found.times] == [4.0, 4.0]
+    assert [row.modelled for row in found.times] == [clock.seconds(entry) for entry in entries]
+    assert made.tables()[-1].cells()[-1][:2] == ["total", "2"]
+
+
+def test_a_recipe_is_measured_here() -> None:
+    ladder = 'train.float.low_precision={"policy": "muppet", "ladder": [8, "float32"]}'
+    epochs = "train.float.epochs=60"
+    done = RUNNER.invoke(
+        app,
+        ["forecast", "digits", "--profile", "--json", "--set", ladder, "--set", epochs],
+        catch_exceptions=False,
+    )
+    assert done.exit_code == 0
+    (costs,) = json.loads(done.stdout)["costs"]
+    assert costs["source"] == "measurement"
+    assert costs["levels"]["int8"]["current"]["products"]["time"]["value"] > 0
+    assert "spread" in costs["levels"]["int8"]["current"]["total"]
+    assert [run["schedule"] for run in costs["schedules"][::2]] == ["soonest", "latest"]
 
 
 def test_numbers_that_are_missing_are_named(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ by given numbers, or measured on this machine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ from bitwright.train.costs.devices import list_devices, load_device
 from bitwright.train.costs.given import read_costs, write_costs
 from bitwright.train.costs.log import EpochClock, EpochTimes, side_by_side, totals
 from bitwright.train.costs.model import Comparison, CostTable, Variant, compare
-from bitwright.train.costs.roofline import forecast_costs
 from bitwright.train.costs.schedule import (
     Schedule,
     check_levels,
@@ -254,14 +253,12 @@ class _Job:
             devices = tuple(device.name for device in list_devices())
         if not devices:
             return
+        from bitwright.train.costs.formats import ladder_costs
+
         network = self.network
-        mixtures = self._mixtures(network)
-        others = (level for given in mixtures.values() for level in given.values())
-        levels = tuple(dict.fromkeys((FLOAT32, MIXED, *self.settings.ladder, *others)))
         for name in devices:
-            table = forecast_costs(network, load_device(name), levels, self.steps)
-            mixed = {r: table.mixture(r, given).levels[r] for r, given in mixtures.items()}
-            yield replace(table, levels={**table.levels, **mixed})
+            device = load_device(name)
+            yield ladder_costs(network, device, self.settings, self.steps, [MIXED])
 
     @property
     def network(self) -> Network:
@@ -269,17 +266,6 @@ class _Job:
 
         model, shape = self.model
         return count_network(model, shape, self.config.batch_size, self.request.recipe.model.name)
-
-    def _mixtures(self, network: Network) -> dict[str, dict[tuple[str, str], str]]:
-        """Levels of the ladder at which rules give some products other formats."""
-        from bitwright.train.costs.formats import levels_of_products
-
-        found = {}
-        for index, rung in enumerate(self.settings.ladder):
-            given = levels_of_products(self.settings, index, network)
-            if set(given.values()) != {rung}:
-                found[rung] = given
-        return found
 
     def _profile(self) -> CostTable:
         from bitwright.train.arithmetic.choose import make_engine
