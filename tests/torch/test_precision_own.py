@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies of the user's own in real training: for each product, and from step to step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bitwright.data import DataSplits, load_dataset
+from bitwright.errors import RecipeError
+from bitwright.models import build_model
+from bitwright.train import OnProgress, TrainConfig, TrainProgress, fit, read_metrics
+from bitwright.train.precision.policy import (
+    PRODUCTS,
+    Assignment,
+    Entry,
+    EpochSeen,
+    Plan,
+    PrecisionPolicy,
+    StepSeen,
+)
+
+Weights = dict[str, Tensor]
+
+
+class Mapped(PrecisionPolicy):
+    """The same all the time: levels by product, float32 where none is given."""
+
+    def __init__(self, plan: Plan, levels: dict[str, int], layers: str = "") -> None:
+        super().__init__(plan)
+        self.levels, self.layers = levels, layers
+
+    def level(self, epoch: int) -> Assignment:
+        paths = [path for path in self.plan.layers if self.layers in path]
+        return {(path, product): at for path in paths for product, at in self.levels.items()}
+
+    def after_epoch(self, seen: EpochSeen) -> Entry:
+        return self.entry(seen, "as it was")
+
+
+class Narrowing(PrecisionPolicy):
+    """Lowers one more layer's forward product behind every second step."""
+
+    wants_steps = True
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.low = 0
+        self.steps = 0
+
+    def level(self, epoch: int) -> Assignment:
+        found = {(path, product): 1 for path in self.plan.layers for product in PRODUCTS}
+        return found | {(path, "forward"): 0 for path in self.plan.layers[: self.low]}
+
+    def after_step(self, step: StepSeen) -> Assignment | None:
+        assert set(step.gradients) == set(self.plan.layers)
+        self.steps += 1
+        if step.batch % 2 == 0:
+            return None
+        self.low = min(self.low + 1, len(self.plan.layers))
+        return self.level(step.epoch)
+
+    def after_epoch(self, seen: EpochSeen) -> Entry:
+        assert self.steps == (seen.epoch + 1) * self.plan.steps_per_epoch
+        return self.entry(seen, f"{self.low} layers")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"low": self.low, "steps": self.steps}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.low, self.steps = state["low"], state["steps"]
+
+
+class Wrong(Mapped):
+    """Names a layer that is not there."""
+
+    def level(self, epoch: int) -> Assignment:
+        return {("nowhere", "forward"): 0}
+
+
+@pytest.fixture(scope="module")
+def few() -> DataSplits:
+    whole = load_dataset("digits")
+    return replace(
+        whole, train=whole.train.take(range(200)), validation=whole.validation.take(range(50))
+    )
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parent)
+
+
+def network() -> nn.Module:
+    return build_model("digits_cnn", 10, (8, 8, 1), seed=1)
+
+
+def train(
+    splits: DataSplits,
+    folder: Path,
+    policy: Any,
+    epochs: int = 1,
+    told: OnProgress | None = None,
+    **options: Any,
+) -> Weights:
+    model = network()
+    if isinstance(policy, str) and policy[0].isupper():
+        policy = {"kind": f"test_precision_own:{policy}", "options": options}
+    config = TrainConfig(
+        epochs=epochs,
+        lr=0.1,
+        optimizer="sgd",
+        threads=1,
+        keep="last",
+        schedule="constant",
+        low_precision={
+            "policy": policy,
+            "ladder": [8, 12, "float32"],
+            "float_epochs": 0,
+            "engine": "emulated",
+        },
+    )
+    fit(model, splits, config, run_dir=folder, on_progress=told)
+    return model.state_dict()
+
+
+def equal(one: Weights, other: Weights) -> bool:
+    return all(torch.equal(each, other[name]) for name, each in one.items())
+
+
+def test_a_level_for_every_product_is_that_level(few: DataSplits, tmp_path: Path) -> None:
+    fixed = train(few, tmp_path / "fixed", {"kind": "fixed", "level": 8})
+    every = dict.fromkeys(PRODUCTS, 0)
+    assert equal(train(few, tmp_path / "every", "Mapped", levels=every), fixed)
+    plain = train(few, tmp_path / "plain", "baseline")
+    assert not equal(fixed, plain)
+    assert equal(train(few, tmp_path / "none", "Mapped", levels={}), plain)
+    top = dict.fromkeys(PRODUCTS, 2)
+    assert equal(train(few, tmp_path / "top", "Mapped", levels=top), plain)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_each_product_of_a_layer_has_a_level_of_its_own(
+    few: DataSplits, tmp_path: Path, product: str
+) -> None:
+    plain = train(few, tmp_path / "plain", "baseline")
+    one = train(few, tmp_path / "one", "Mapped", levels={product: 0}, layers="1")
+    assert not equal(one, plain)
+    line = json.loads((tmp_path / "one" / "precision.jsonl").read_text())
+    assert line["level"] == "int8 to float32"
+    assert line["products"] and set(line["products"].values()) == {"int8"}
+    assert all(name.endswith(product) for name in line["products"])
+    assert read_metrics(tmp_path / "one" / "metrics.jsonl")[0].precision == line["level"]
+
+
+def test_precision_may_change_from_step_to_step_and_goes_on(
+    few: DataSplits, tmp_path: Path
+) -> None:
+    whole = train(few, tmp_path / "whole", "Narrowing", epochs=2)
+
+    def stop(progress: TrainProgress) -> None:
+        if progress.epoch == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train(few, tmp_path / "halved", "Narrowing", epochs=2, told=stop)
+    assert len((tmp_path / "halved" / "precision.jsonl").read_text().splitlines()) == 1
+    assert equal(train(few, tmp_path / "halved", "Narrowing", epochs=2), whole)
+    log = [json.loads(line) for line in (tmp_path / "whole" / "precision.jsonl").open()]
+    lows = [int(line["reason"].split()[0]) for line in log]
+    assert 0 < lows[0] <= lows[1]
+    assert not equal(whole, train(few, tmp_path / "fixed", {"kind": "fixed", "level": 12}, 2))
+
+
+def test_a_precision_that_is_none_stops_before_training(few: DataSplits, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="no product of this network") as caught:
+        train(few, tmp_path, "Wrong", levels={})
+    assert caught.value.where == "Wrong"
+    assert not (tmp_path / "checkpoint.pt").exists()
