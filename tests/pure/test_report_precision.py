@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bitwright.errors import DataError
-from bitwright.report import Report, render_page
+from bitwright.report import Report, render_page, render_precision
 from bitwright.report.precision import precision_chart, read_precision
 from bitwright.train.precision.log import LOG, write_log
 from bitwright.train.precision.policy import Entry
@@ -112,3 +112,12 @@ def test_the_page_has_the_section_only_where_there_is_something_to_say(tmp_path:
     assert len(re.findall(r"<svg", page)) == 1
     assert "int8 throughout: 1 of 2 gradients stored" in render_page(report_of(rows[:2]))
     assert "Training precision" not in render_page(report_of(()))
+
+
+def test_the_part_can_be_a_page_of_its_own(tmp_path: Path) -> None:
+    rows = read_precision(run_folder(tmp_path))
+    page = render_precision(rows, "mine & yours")
+    assert "<title>mine &amp; yours" in page and "int8 → int12" in page
+    whole = render_page(report_of(rows))
+    part = page[page.index("<h2>Training precision") : page.index("</main>")].strip()
+    assert part in whole

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from bitwright.report.page import render_page
+from bitwright.report.page import render_page, render_precision
 from bitwright.report.record import (
     AccuracyStage,
     Baseline,
@@ -40,4 +40,5 @@ __all__ = [
     "SummaryRow",
     "markdown_summary",
     "render_page",
+    "render_precision",
 ]

@@ -3,21 +3,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
 from markupsafe import Markup
 
 from bitwright.report.precision import precision_chart
-from bitwright.report.record import BlockRow, Report
+from bitwright.report.record import BlockRow, PrecisionRow, Report
 from bitwright.report.summary import number, show
 from bitwright.report.svg import bars, heatmap, line_chart
+
+_PRECISION_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{{ title }} · Bitwright</title>
+<style>
+{{ style }}</style>
+</head>
+<body><main>
+<h1>{{ title }}</h1>
+{% include "precision.html" %}
+</main></body></html>
+"""
 
 
 def render_page(report: Report) -> str:
     """The page as HTML text; every value is escaped."""
     page: str = render_template(
-        files("bitwright.report").joinpath("template.html").read_text(encoding="utf-8"),
+        _part("template.html"),
         report=report,
         accuracy_plot=bars(
             "Accuracy at every stage",
@@ -43,18 +60,35 @@ def render_page(report: Report) -> str:
     return page
 
 
+def render_precision(rows: Sequence[PrecisionRow], title: str) -> str:
+    """The part of the page about training in low precision as a page of its own."""
+    page: str = render_template(
+        _PRECISION_PAGE, title=title, rows=rows, precision_plot=precision_chart(rows)
+    )
+    return page
+
+
 def render_template(source: str, **values: Any) -> str:
-    """A page of the house: the template's ``style`` is the style sheet, values are escaped."""
-    from jinja2 import Environment, StrictUndefined
+    """A page of the house: the template's ``style`` is the style sheet, values are escaped, and
+    parts that it includes lie in this folder.
+    """
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(_part),
     )
     environment.filters["show"] = show
     environment.filters["number"] = number
-    style = files("bitwright.report").joinpath("style.css").read_text(encoding="utf-8")
-    page: str = environment.from_string(source).render(style=Markup(style), **values)
+    page: str = environment.from_string(source).render(style=Markup(_part("style.css")), **values)
     return page
+
+
+def _part(name: str) -> str:
+    return files("bitwright.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _busiest(report: Report) -> list[BlockRow]:

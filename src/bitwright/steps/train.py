@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitwright.figures import Figure, Source
+from bitwright.files import atomic_write
 from bitwright.models.pretrained import Pretrained, load_into
+from bitwright.report import render_precision
 from bitwright.report.precision import read_precision
 from bitwright.run import Progress, StepContext
 from bitwright.run_files import LOGS
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from bitwright.train.teacher_outputs import TeacherOutputs
 
 WEIGHTS = "weights.pt"
+PRECISION_PAGE = "precision.html"
 
 
 def train(work: Workspace, context: StepContext) -> None:
@@ -49,6 +52,10 @@ def train(work: Workspace, context: StepContext) -> None:
         history, kept = epochs_of(fitted.history), fitted.kept_epoch
     save_weights(context.folder / WEIGHTS, model)
     measured = evaluate(model, work.data.test)
+    precision = read_precision(context.folder / LOGS)
+    if precision:
+        title = f"{work.recipe.name}: training in low precision"
+        atomic_write(context.folder / PRECISION_PAGE, render_precision(precision, title))
     TrainResult(
         data=_data_facts(work),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -56,7 +63,7 @@ def train(work: Workspace, context: StepContext) -> None:
         history=history,
         kept_epoch=kept,
         shipped=_shipped(entry),
-        precision=read_precision(context.folder / LOGS),
+        precision=precision,
     ).save(context.folder)
 
 

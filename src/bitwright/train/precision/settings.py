@@ -332,7 +332,8 @@ class ReplaySettings(_Climbing):
 
 
 class OwnSettings(PolicySettings):
-    """A policy of the user's own.
+    """A policy of the user's own. The learning rate is that of the training settings' schedule,
+    times what the policy's ``lr_factor`` says.
 
     Attributes:
         kind: ``package.module:function`` (or class), called with the plan and the options; it gives
@@ -341,6 +342,7 @@ class OwnSettings(PolicySettings):
     """
 
     summary: ClassVar[str] = "your own: package.module:function gives a PrecisionPolicy"
+    rules_rate: ClassVar[bool] = False
 
     options: dict[str, Any] = Field(default_factory=dict)
 
