@@ -61,7 +61,7 @@ def complete(change: Change, role: Role, where: str, *, training: bool = False) 
         raise RecipeError(f"no format for {role.value}", where=where)
     default = training_scale(change.format) if training else default_scale(change.format, role)
     scale = change.scale or default
-    zero_point = _zero_point(change, scale, role, where)
+    zero_point = not training and _zero_point(change, scale, role, where)
     whole = training or scale is ScaleRule.DYNAMIC
     narrow = bool(change.narrow) if whole and change.format.signed else change.narrow
     number_format = _narrowed(change.format, narrow, role, where, zero_point)
@@ -90,7 +90,7 @@ def complete(change: Change, role: Role, where: str, *, training: bool = False) 
         zero_point=zero_point,
     )
     if training:
-        _check_training(spec, role, where)
+        _check_training(spec, role, where, bool(change.zero_point))
     else:
         _check(spec, role, where)
     _check_overflow(spec, where)
@@ -283,8 +283,14 @@ def _check_overflow(spec: QuantSpec, where: str) -> None:
         raise RecipeError(str(error), where=f"{where}.overflow") from error
 
 
-def _check_training(spec: QuantSpec, role: Role, where: str) -> None:
+def _check_training(spec: QuantSpec, role: Role, where: str, zero_point: bool) -> None:
     """What an operand or a result of a product of training cannot be."""
+    if zero_point:
+        raise RecipeError(
+            "operands of products in training have no zero point",
+            where=f"{where}.zero_point",
+            hint="leave it out; uintN has levels from zero on",
+        )
     if role not in (*OPERAND_ROLES, *RESULT_ROLES):
         names = ", ".join(known.value for known in (*OPERAND_ROLES, *RESULT_ROLES))
         raise RecipeError(
