@@ -25,9 +25,10 @@ class Geometry:
 
     @classmethod
     def of(cls, conv: nn.Conv2d) -> Geometry:
-        """That of a layer whose padding is given in numbers."""
+        """That of a layer; a padding in words (``same``) is none here: the layer does it itself."""
+        numbers = (0, 0) if isinstance(conv.padding, str) else conv.padding
         stride, padding, dilation = (
-            (int(pair[0]), int(pair[1])) for pair in (conv.stride, conv.padding, conv.dilation)
+            (int(pair[0]), int(pair[1])) for pair in (conv.stride, numbers, conv.dilation)
         )
         return cls(stride, padding, dilation, conv.groups)
 
