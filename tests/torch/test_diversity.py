@@ -67,6 +67,11 @@ def test_a_large_layer_is_summed_as_a_small_one() -> None:
     assert diversity([g, h]) == 2 * n / (4 * (n // 2))
 
 
+def test_what_is_measured_stays_as_it_is() -> None:
+    window = [E[0].double(), E[0].double()]
+    assert diversity(window) == diversity(window) == 0.5
+
+
 def test_layers_without_a_ratio_are_left_out_and_named() -> None:
     dead, opposed = [torch.zeros(3)] * 2, [E[0], -E[0]]
     found = gradient_diversity({"dead": dead, "good": [E[0], E[0]], "opposed": opposed})

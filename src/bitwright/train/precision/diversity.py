@@ -23,7 +23,7 @@ from torch import Tensor
 
 #: By layer, the gradients of the window, oldest first -> the metric, or None if it has no value.
 Metric = Callable[[Mapping[str, Sequence[Tensor]]], "Measured | float | None"]
-_CHUNK = 1 << 20  # numbers that are float64 at a time
+_CHUNK = 1 << 16  # numbers that are float64 at a time: they stay in a cache
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,11 @@ def _norms(window: Sequence[Tensor]) -> tuple[float, float]:
     flat = [each.reshape(-1) for each in window]
     norms = norm_of_sum = 0.0
     for start in range(0, flat[0].numel(), _CHUNK):
-        parts = [each[start : start + _CHUNK].double() for each in flat]
-        norms += math.fsum(float(part.square().sum()) for part in parts)
-        norm_of_sum += float(torch.stack(parts).sum(dim=0).square().sum())
+        parts = [each[start : start + _CHUNK].to(torch.float64, copy=True) for each in flat]
+        norms += math.fsum(float(part.dot(part)) for part in parts)
+        for part in parts[1:]:
+            parts[0] += part
+        norm_of_sum += float(parts[0].dot(parts[0]))
     return norms, norm_of_sum
 
 
