@@ -8,8 +8,9 @@ Three parts:
 
 * *Measured.* The profiler measures every product, quantizing, and the rest of a step; the model
   adds them up. Then the network really trains on CIFAR-10 images, some epochs at every level (a
-  replayed schedule), and the wall clock of those epochs stands beside the modelled one. The first
-  epoch of each level warms up and is left out; the median of the others counts.
+  replayed schedule), and the time of those epochs stands beside the modelled one. The first epoch
+  of each level warms up and is left out; the median of the others counts. ``--clock cpu`` takes
+  the processor's time on one thread instead of the wall clock, where other programs run.
 * *Printed.* The model fed with what the published hours of MuPPET imply (see published_costs.py).
 * *Data sheet.* The roofline of an RTX 2080 Ti for the published networks, nothing fitted, against
   the same hours.
@@ -23,8 +24,9 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +34,17 @@ import published_costs
 import torch
 
 from bitwright.api import versions
-from bitwright.data import load_dataset
+from bitwright.data import DataSplits, load_dataset
 from bitwright.files import atomic_write
 from bitwright.models import build_model
 from bitwright.steps.baseline import cpu_name
-from bitwright.train import TrainConfig, fit
+from bitwright.train import TrainConfig, TrainProgress, fit
 from bitwright.train.arithmetic.choose import make_engine
 from bitwright.train.costs.counting import count_network
 from bitwright.train.costs.devices import load_device
 from bitwright.train.costs.given import read_costs
 from bitwright.train.costs.model import CostTable, Variant
-from bitwright.train.costs.profiler import Setup, profile_network
+from bitwright.train.costs.profiler import CLOCKS, Setup, profile_network
 from bitwright.train.costs.roofline import forecast_costs
 from bitwright.train.costs.schedule import Schedule
 from bitwright.train.precision.config import LowPrecision
@@ -60,8 +62,9 @@ PUBLISHED = {
 }
 
 
-def measured(name: str, images: int, engine: str, repeats: int) -> dict[str, Any]:
+def measured(name: str, splits: DataSplits, given: argparse.Namespace) -> dict[str, Any]:
     """One network: modelled and measured steps at every level."""
+    images, engine = len(splits.train), given.engine
     low = LowPrecision(
         policy={
             "kind": "replay",
@@ -74,12 +77,12 @@ def measured(name: str, images: int, engine: str, repeats: int) -> dict[str, Any
     )
     steps = images // BATCH
     model = build_model(name, 10, (32, 32, 3))
-    setup = Setup(BATCH, steps, repeats=repeats)
+    setup = Setup(BATCH, steps, repeats=given.repeats, clock=given.clock)
     # what a policy that watches gradients costs is measured too
     table = profile_network(
         model, (3, 32, 32), LowPrecision(ladder=LADDER), make_engine(engine), setup, name=name
     )
-    seconds = epochs_of(name, low, images)
+    seconds = epochs_of(name, low, splits, CLOCKS[given.clock])
     rows = []
     for level in LADDER:
         epoch = table.epoch(level, adaptive=False)
@@ -109,15 +112,10 @@ def measured(name: str, images: int, engine: str, repeats: int) -> dict[str, Any
     }
 
 
-def epochs_of(name: str, low: LowPrecision, images: int) -> dict[str, list[float]]:
-    """Level -> wall time of its epochs but the first, from a real training run."""
-    whole = load_dataset("cifar10")
-    splits = replace(
-        whole,
-        train=whole.train.take(range(images)),
-        # as good as no validation, whose time the log counts too
-        validation=whole.validation.take(range(8)),
-    )
+def epochs_of(
+    name: str, low: LowPrecision, splits: DataSplits, clock: Callable[[], float]
+) -> dict[str, list[float]]:
+    """Level -> time of its epochs but the first, from a real training run."""
     config = TrainConfig(
         epochs=EPOCHS * len(LADDER),
         batch_size=BATCH,
@@ -130,12 +128,18 @@ def epochs_of(name: str, low: LowPrecision, images: int) -> dict[str, list[float
         low_precision=low,
     )
     model = build_model(name, 10, (32, 32, 3))
+    marks = [clock()]
+
+    def told(state: TrainProgress) -> None:
+        if state.last is not None and state.last.epoch == len(marks):
+            marks.append(clock())
+
     with tempfile.TemporaryDirectory() as folder:
-        history = fit(model, splits, config, run_dir=Path(folder)).history
+        fit(model, splits, config, run_dir=Path(folder), on_progress=told)
     found: dict[str, list[float]] = {level: [] for level in LADDER}
-    for number, entry in enumerate(history):
+    for number, (start, end) in enumerate(pairwise(marks)):
         if number % EPOCHS:
-            found[LADDER[number // EPOCHS]].append(entry.seconds)
+            found[LADDER[number // EPOCHS]].append(end - start)
     return found
 
 
@@ -225,7 +229,7 @@ def page(record: Mapping[str, Any]) -> str:
         "",
         f"`{record['command']}`",
         "",
-        f"{record['machine']}, {record['threads']} thread(s), load average "
+        f"{record['machine']}, {record['threads']} thread(s), {record['clock']} time, load average "
         f"{record['load_average']:.1f} at the end; {facts}.",
         "",
     ]
@@ -240,7 +244,7 @@ def network_lines(found: Mapping[str, Any]) -> list[str]:
         f"## {found['network']}, batch {BATCH}: modelled and measured",
         "",
         "Milliseconds of a step. The model adds up parts that were measured one by one; measured "
-        "is the wall clock of training epochs. Spread: half the range of the parts, added up.",
+        "are training epochs. Spread: half the range of the parts, added up.",
         "",
         "| level | rest | products | quantizing | modelled | spread | measured | modelled / "
         "measured | ideal |",
@@ -310,18 +314,27 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1280)
     parser.add_argument("--engine", default="auto", choices=["auto", "emulated", "integer"])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-write", action="store_true", help="print only")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    whole = load_dataset("cifar10")
+    splits = replace(
+        whole,
+        train=whole.train.take(range(given.images)),
+        # as good as no validation, whose time an epoch has too
+        validation=whole.validation.take(range(8)),
+    )
     found = []
     for name in given.models:
-        found.append(measured(name, given.images, given.engine, given.repeats))
+        found.append(measured(name, splits, given))
         print("\n".join(network_lines(found[-1])), file=sys.stderr, flush=True)
     record = {
         "command": " ".join(["python benchmarks/training_costs.py", *sys.argv[1:]]),
         "machine": cpu_name(),
         "threads": given.threads,
+        "clock": given.clock,
         "load_average": os.getloadavg()[0],
         "versions": versions(),
         "measured": found,

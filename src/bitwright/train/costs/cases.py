@@ -29,6 +29,8 @@ def possible_schedules(
         RecipeError: the policy is of the user's own and watches gradients, or does not fit.
     """
     policy = settings.policy
+    if plan.max_epochs < 1:
+        return ()
     if isinstance(policy, MuppetSettings):
         return _of_muppet(settings, policy, plan, table)
     made = settings.make(plan)
@@ -73,7 +75,7 @@ def _of_muppet(
     last = Phase(ladder[-1], plan.float_epochs)
     if len(ladder) == 1:
         return (Schedule.constant(ladder[0], plan.float_epochs, policy.kind),)
-    room = plan.last_start
+    room = max(0, plan.last_start)
     stays = shortest_stays(policy, len(ladder))
     found = [
         _climb("soonest", ladder, list(stays), room, last),

@@ -3,8 +3,10 @@
 
 Every product of every layer runs alone, on tensors of the sizes that it has at the batch size, in
 float32 as torch computes it and at each level by the engine that would run it; so does quantizing
-every tensor. A whole float32 step less its products is what is left. Everything runs several times;
-the median counts, half the range is the spread.
+every tensor. What is left of a float32 step is the whole step less its products. What is left of a
+step in few bits is measured by itself, with an engine that multiplies nothing: tensors then lie in
+memory as that level's engine leaves them, which is what the time of batch norm depends on.
+Everything runs several times; the median counts, half the range is the spread.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +27,7 @@ from bitwright.figures import Source
 from bitwright.train.arithmetic.apply import apply_arithmetic, layer_formats
 from bitwright.train.arithmetic.geometry import Engine, Geometry, Product
 from bitwright.train.arithmetic.layers import Context, LayerFormats, ProductFormats
+from bitwright.train.arithmetic.norms import use_native_norms
 from bitwright.train.arithmetic.operands import Operand
 from bitwright.train.arithmetic.quantise import quantise
 from bitwright.train.costs.counting import count_network
@@ -34,6 +38,10 @@ from bitwright.train.precision.ladder import FLOAT32
 from bitwright.train.precision.policy import EpochSeen, Plan
 
 OnProgress = Callable[[str, int, int], None]
+CLOCKS: Mapping[str, Callable[[], float]] = {
+    "wall": time.perf_counter,
+    "cpu": time.process_time,
+}
 
 
 @dataclass
@@ -42,6 +50,7 @@ class _Clock:
 
     device: torch.device
     repeats: int
+    now: Callable[[], float]
     seen: dict[object, Cost] = field(default_factory=dict)
 
     def __call__(self, call: Callable[[], object], key: object = None) -> Cost:
@@ -51,10 +60,10 @@ class _Clock:
         times = []
         for _ in range(self.repeats):
             self._wait()
-            start = time.perf_counter()
+            start = self.now()
             call()
             self._wait()
-            times.append(time.perf_counter() - start)
+            times.append(self.now() - start)
         cost = Cost(statistics.median(times), None, (max(times) - min(times)) / 2)
         if key is not None:
             self.seen[key] = cost
@@ -75,6 +84,7 @@ class Setup:
         device: where.
         repeats: of each measurement.
         seed: of weights and images.
+        clock: ``wall``; or ``cpu``, the processor's time on one thread, where other programs run.
     """
 
     batch: int
@@ -82,6 +92,7 @@ class Setup:
     device: str = "cpu"
     repeats: int = 5
     seed: int = 0
+    clock: Literal["wall", "cpu"] = "wall"
 
 
 def profile_network(
@@ -106,13 +117,17 @@ def profile_network(
         ModelError: an image does not pass, or nothing can train in few bits.
     """
     place = torch.device(setup.device)
-    clock = _Clock(place, setup.repeats)
+    clock = _Clock(place, setup.repeats, CLOCKS[setup.clock])
     network = count_network(model, sample_shape, setup.batch, name)
     copied = copy.deepcopy(model).to(place)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.seed)
-        step = clock(_step(copied, torch.rand(setup.batch, *sample_shape, device=place)))
-        target = apply_arithmetic(copied, Context(engine, setup.seed))
+        if settings.norms == "fast":
+            use_native_norms(copied)
+        one_step = _step(copied, torch.rand(setup.batch, *sample_shape, device=place))
+        step = clock(one_step)
+        context = Context(engine, setup.seed)
+        target = apply_arithmetic(copied, context)
         formats = {FLOAT32: {path: LayerFormats() for path in target.layers}}
         for index, level in enumerate(settings.ladder):
             policy = settings.arithmetic(index)
@@ -123,6 +138,10 @@ def profile_network(
             on_progress("measuring products", done, len(formats))
             measure = _Level(level, found, engine, clock, place)
             levels[level] = measure.costs(network.layers)
+            if level != FLOAT32:
+                context.engine = _Nothing(measure.made)
+                target.use(dict.fromkeys(target.layers, _UNROUNDED))
+                levels[level] = replace(levels[level], rest=clock(one_step))
         decide = clock(_policy(settings, target.layers, place))
     on_progress("measuring products", len(formats), len(formats))
     products = total(each.cost for each in levels[FLOAT32].products)
@@ -135,7 +154,8 @@ def profile_network(
         decide,
         levels,
         (
-            f"{setup.repeats} runs of everything, medians; batch {setup.batch}, "
+            f"{setup.repeats} runs of everything, medians, {setup.clock} time; "
+            f"batch {setup.batch}, "
             f"{torch.get_num_threads()} threads, {place.type}, torch {torch.__version__}, "
             f"engine {engine.name}",
             f"a whole float32 step takes {step.seconds:.4g} s, its products {products.seconds:.4g}",
@@ -182,15 +202,78 @@ def _policy(
     return decide
 
 
+class _Unrounded(LayerFormats):
+    """float32 operands that nevertheless go to an engine."""
+
+    @property
+    def is_float(self) -> bool:
+        return False
+
+
+_UNROUNDED = _Unrounded()
+#: Product and size of its result -> strides of the result.
+_Memory = dict[tuple[Product, tuple[int, ...]], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class _Nothing:
+    """An engine that gives tensors as another engine does, and computes none of them.
+
+    Attributes:
+        made: how the results of products lie in memory.
+    """
+
+    made: _Memory
+    name: str = "nothing"
+
+    def supports(self, product: Product, left: Operand, right: Operand, geometry: Geometry) -> bool:
+        return True
+
+    def forward(self, x: Operand, w: Operand, geometry: Geometry) -> Tensor:
+        pixels = (
+            (size + 2 * p - d * (k - 1) - 1) // s + 1
+            for size, k, p, d, s in zip(
+                x.shape[2:],
+                w.shape[2:],
+                geometry.padding,
+                geometry.dilation,
+                geometry.stride,
+                strict=True,
+            )
+        )
+        return self._empty(Product.FORWARD, x, (x.shape[0], w.shape[0], *pixels))
+
+    def grad_input(
+        self, g: Operand, w: Operand, geometry: Geometry, input_size: tuple[int, ...]
+    ) -> Tensor:
+        return self._empty(Product.GRAD_INPUT, g, input_size)
+
+    def grad_weight(
+        self, x: Operand, g: Operand, geometry: Geometry, weight_size: tuple[int, ...]
+    ) -> Tensor:
+        return self._empty(Product.GRAD_WEIGHT, x, weight_size)
+
+    def _empty(self, product: Product, left: Operand, size: tuple[int, ...]) -> Tensor:
+        stride = self.made.get((product, tuple(size)))
+        if stride is None:  # a padding that the layer itself does, before it multiplies
+            return left.tensor.new_empty(size)
+        return left.tensor.new_empty_strided(size, stride)
+
+
 @dataclass(frozen=True)
 class _Level:
-    """Measures one level."""
+    """Measures one level.
+
+    Attributes:
+        made: how the results of products lie in memory.
+    """
 
     name: str
     formats: Mapping[str, LayerFormats]
     engine: Engine
     clock: _Clock
     device: torch.device
+    made: _Memory = field(default_factory=dict)
 
     def costs(self, layers: tuple[LayerWork, ...]) -> LevelCosts:
         return LevelCosts(
@@ -209,6 +292,8 @@ class _Level:
                 call, unit = tensors.plain(product), "torch float32"
             else:
                 call, unit = tensors.on(self.engine, product, given), self.engine.name
+                result = call()
+                self.made[product, tuple(result.shape)] = result.stride()
             yield PartCost(layer.layer, name, self.clock(call, key), unit)
 
     def _quantise(self, layer: LayerWork) -> Iterator[PartCost]:
@@ -266,7 +351,7 @@ class _Tensors:
         layer = self.layer
         return Geometry(layer.stride, layer.padding, layer.dilation, layer.groups)
 
-    def plain(self, product: Product) -> Callable[[], object]:
+    def plain(self, product: Product) -> Callable[[], Tensor]:
         """As torch computes it for a plain layer."""
         x, w = self.input(), self.weight()
         if self.layer.kind == "linear":
@@ -283,9 +368,10 @@ class _Tensors:
             return lambda: functional.conv2d(x, w, None, *moves, layer.groups)
         g = self.gradient()
         mask = (product is Product.GRAD_INPUT, product is Product.GRAD_WEIGHT, False)
-        return lambda: torch.ops.aten.convolution_backward(
+        which = 0 if product is Product.GRAD_INPUT else 1
+        return lambda: torch.ops.aten.convolution_backward(  # type: ignore[no-any-return]
             g, x, w, None, *moves, False, (0, 0), layer.groups, mask
-        )
+        )[which]
 
     def on(self, engine: Engine, product: Product, formats: ProductFormats) -> Callable[[], object]:
         """By an engine, on quantized operands."""
