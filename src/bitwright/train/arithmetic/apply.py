@@ -67,7 +67,7 @@ def apply_arithmetic(model: nn.Module, context: Context) -> LowPrecisionModel:
         new = replaced.get(old)
         if new is None:
             new = _converted(old)
-            new.bind(context, len(replaced))
+            new.bind(context, len(replaced), path)
             replaced[old] = layers[path] = new
         setattr(parent, name, new)
     if not layers:
@@ -157,6 +157,6 @@ def _converted(plain: nn.Module) -> LowPrecisionLayer:
 def _shallow(module: nn.Module, kind: type[nn.Module]) -> nn.Module:
     """The same parameters, buffers, hooks and settings in a layer of another type."""
     new = kind.__new__(kind)
-    own = ("context", "number", "formats", "_last_step", "_calls")
+    own = ("context", "number", "path", "formats", "_last_step", "_calls")
     new.__dict__.update({k: v for k, v in module.__dict__.items() if k not in own})
     return new

@@ -85,6 +85,7 @@ class LowPrecisionLayer(nn.Module):
     Attributes:
         context: shared by the network.
         number: place in the network, which its random numbers depend on.
+        path: its name there.
         formats: None: exactly the plain layer.
     """
 
@@ -92,12 +93,14 @@ class LowPrecisionLayer(nn.Module):
     bias: Tensor | None
     context: Context
     number: int
+    path: str
     formats: LayerFormats | None
     _last_step: int
     _calls: int
 
-    def bind(self, context: Context, number: int) -> None:
-        self.context, self.number, self.formats = context, number, None
+    def bind(self, context: Context, number: int, path: str) -> None:
+        """Make it part of a network; float32 until ``formats`` are set."""
+        self.context, self.number, self.path, self.formats = context, number, path, None
         self._last_step, self._calls = -1, 0
 
     def count_call(self) -> int:
@@ -110,7 +113,7 @@ class LowPrecisionLayer(nn.Module):
     def multiply(self, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
         """The forward product of images and kernels, with the gradients of the other two."""
         assert self.formats is not None
-        call = _Call(self.formats, self.context, self.number, self.count_call(), self.training)
+        call = _Call(self, self.formats, self.count_call())
         return _Multiply.apply(x, weight, geometry, call)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -147,21 +150,23 @@ class LowPrecisionLinear(LowPrecisionLayer, nn.Linear):
 class _Call:
     """One run of a layer."""
 
+    layer: LowPrecisionLayer
     formats: LayerFormats
-    context: Context
-    number: int
     call: int
-    training: bool
+
+    @property
+    def engine(self) -> Engine:
+        return self.layer.context.engine
 
     def quantised(self, x: Tensor, spec: QuantSpec | None, stream: Stream) -> Operand:
-        context = self.context
+        layer, context = self.layer, self.layer.context
         seed = tensor_seed(
-            context.seed, context.step, self.number, self.call, stream, context.worker
+            context.seed, context.step, layer.number, self.call, stream, context.worker
         )
-        if not self.training and spec is not None and spec.rounding is Rounding.STOCHASTIC:
+        if not layer.training and spec is not None and spec.rounding is Rounding.STOCHASTIC:
             # What is measured must not depend on chance.
             spec = replace(spec, rounding=Rounding.HALF_EVEN)
-        return quantise(x, spec, seed)
+        return quantise(x, spec, seed, name=f"the {stream.name.lower()} of {layer.path}")
 
     def result(self, out: Tensor, product: Product, stream: Stream) -> Tensor:
         spec = self.formats.of(product).result
@@ -173,7 +178,7 @@ class _Multiply(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, geometry: Geometry, call: _Call) -> Tensor:
-        formats, engine = call.formats, call.context.engine
+        formats, engine = call.formats, call.engine
         left = call.quantised(x, formats.forward.left, Stream.INPUT)
         right = call.quantised(weight, formats.forward.right, Stream.WEIGHT)
         out = engine.forward(left, right, geometry)
@@ -193,7 +198,7 @@ class _Multiply(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         call, geometry = ctx.call, ctx.geometry
-        formats, engine = call.formats, call.context.engine
+        formats, engine = call.formats, call.engine
         left, right = (
             replace_tensor(operand, tensor)
             for operand, tensor in zip(ctx.operands, ctx.saved_tensors, strict=True)

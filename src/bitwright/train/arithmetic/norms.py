@@ -9,6 +9,7 @@ on the values alone, not on threads.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from dataclasses import dataclass
 from typing import Any
@@ -235,7 +236,8 @@ class _Tracer(fx.Tracer):
 def _pairs(model: nn.Module) -> list[tuple[Any, Any]]:
     """Batch norms whose only reader is a ReLU that runs once; none if the network has no graph."""
     try:
-        graph = _Tracer().trace(model)
+        # A copy: a forward may count its calls, say.
+        graph = _Tracer().trace(copy.deepcopy(model))
     except Exception:  # whatever a forward that cannot be traced raises
         return []
     calls = [node for node in graph.nodes if node.op == "call_module"]

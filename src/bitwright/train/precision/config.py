@@ -61,6 +61,8 @@ class LowPrecision(BaseModel):
             ``float32`` for formats that are no integers.
         engine: who multiplies: ``integer``, ``emulated``, or whichever is faster. The numbers are
             the same.
+        norms: batch norm and ReLU of a training step on a CPU, in float32 throughout: ``fast``, in
+            C, or those of ``torch``; the numbers differ in their last bits.
         float_epochs: length of the last phase, at the top of the ladder; ``epochs`` of the training
             settings is the most that the whole run may have.
         lr_every, lr_divisor: in the last phase the learning rate is divided by ``lr_divisor`` every
@@ -85,6 +87,7 @@ class LowPrecision(BaseModel):
     results: bool = False
     accumulator: str = "exact"
     engine: Literal["auto", "emulated", "integer"] = "auto"
+    norms: Literal["fast", "torch"] = "fast"
     float_epochs: _Epochs = 45
     lr_every: _Count = 15
     lr_divisor: Annotated[float, Field(ge=1.0, le=1e6)] = 10.0

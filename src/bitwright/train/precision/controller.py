@@ -24,6 +24,7 @@ from bitwright.train.arithmetic.apply import (
 from bitwright.train.arithmetic.emulated import EmulatedEngine
 from bitwright.train.arithmetic.geometry import Engine, Product
 from bitwright.train.arithmetic.layers import Context, LayerFormats, ProductFormats
+from bitwright.train.arithmetic.norms import use_native_norms, use_plain_norms
 from bitwright.train.arithmetic.operands import NotFinite
 from bitwright.train.config import TrainConfig
 from bitwright.train.precision.config import LowPrecision
@@ -122,6 +123,8 @@ class PrecisionControl:
         except BaseException:
             remove_arithmetic(model)
             raise
+        if self.settings.norms == "fast":
+            use_native_norms(model)
         self.entries: list[Entry] = []
         self.skipped = 0
         self._gradients: dict[str, Tensor] = {}
@@ -129,16 +132,16 @@ class PrecisionControl:
 
     def close(self) -> None:
         """Give the network its plain layers back."""
+        use_plain_norms(self.target.model)
         remove_arithmetic(self.target.model)
 
     def enter_epoch(self, epoch: int) -> bool:
         """Set the formats of an epoch, from 0; whether they differ from those of the last one."""
         self.skipped = 0
         self._gradients = {}
-        assigned = self.policy.level(epoch)
-        self._assign(assigned)
-        before = self.entries[-1].level if self.entries else self.level_name
-        return before != self.level_name
+        before = self._level
+        self._assign(self.policy.level(epoch))
+        return bool(self.entries) and before != self._level
 
     def enter_step(self, step: int) -> None:
         """Random numbers of a step of the run, from 0."""
@@ -176,7 +179,7 @@ class PrecisionControl:
         Raises:
             ModelError: they may not, and the run is to stop.
         """
-        reason = str(error) if error is not None else self._fault()
+        reason = error.message if error is not None else self._fault()
         if reason is None:
             return True
         epoch, batch = divmod(step, self.batches)
@@ -237,11 +240,13 @@ class PrecisionControl:
         """Plain tensors, numbers and strings."""
         return {
             "policy": self.policy.state_dict(),
+            "level": self._level,
             "entries": [entry.to_dict() for entry in self.entries],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.policy.load_state_dict(state["policy"])
+        self._level = str(state["level"])
         self.entries = [Entry.from_dict(entry) for entry in state["entries"]]
 
     def _assign(self, given: Assignment) -> None:
