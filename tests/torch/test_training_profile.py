@@ -19,8 +19,10 @@ from bitwright.figures import Source
 from bitwright.lab.forecast import ForecastRequest, forecast
 from bitwright.models import build_model
 from bitwright.recipe import load_recipe
+from bitwright.train.arithmetic.apply import apply_arithmetic, layer_formats
 from bitwright.train.arithmetic.emulated import EmulatedEngine
 from bitwright.train.arithmetic.geometry import Product
+from bitwright.train.arithmetic.layers import Context
 from bitwright.train.costs.cases import possible_schedules
 from bitwright.train.costs.counting import count_network
 from bitwright.train.costs.formats import epoch_clock, levels_of_products
@@ -162,6 +164,27 @@ def test_rules_give_products_levels_of_their_own() -> None:
     assert Counter(found.values()) == {"float32": 3, "int16": 1, "int8": 8}
     assert found["4", "grad_weight"] == "int16"
     assert set(levels_of_products(settings, 1, network).values()) == {"float32"}
+
+
+def test_first_and_last_are_what_training_takes_for_them() -> None:
+    settings = LowPrecision(
+        ladder=["int8", "float32"],
+        rules=[
+            {"position": "first", "keep_float": True},
+            {"position": "last", "format": "int12"},
+        ],
+    )
+    model = build_model("resnet20", 10, (32, 32, 3))
+    found = levels_of_products(settings, 0, count_network(model, (3, 32, 32)))
+    kept = {layer for (layer, _), level in found.items() if level == "float32"}
+    wide = {layer for (layer, _), level in found.items() if level == "int12"}
+    assert (kept, wide) == ({"stem.0"}, {"fc"})
+    target = apply_arithmetic(model, Context(EmulatedEngine()))
+    policy = settings.arithmetic(0)
+    for path, formats in layer_formats(policy, target.layers).items():
+        for product in Product:
+            spec = formats.of(product).left
+            assert found[path, product] == ("float32" if spec is None else spec.format.name)
 
 
 def test_a_profile_holds_every_product_at_every_level(tmp_path: Path) -> None:

@@ -95,7 +95,15 @@ def count_network(
     if not layers:
         raise ModelError("has no convolution or linear layer to train", where=called)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return Network(called, batch, tuple(layers), trained, traffic.bytes, traffic.operations)
+    return Network(
+        called,
+        batch,
+        tuple(layers),
+        trained,
+        traffic.bytes,
+        traffic.operations,
+        tuple(paths.values()),
+    )
 
 
 def _run(model: nn.Module, images: Tensor) -> None:

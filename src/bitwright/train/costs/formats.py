@@ -32,11 +32,11 @@ def levels_of_products(
     A product whose operands have different formats runs at that of the wider one.
     """
     policy = settings.arithmetic(index)
-    paths = list(dict.fromkeys(layer.layer for layer in network.layers))
+    paths = network.paths
     kinds = {layer.layer: layer.kind for layer in network.layers}
     found = {}
-    for path in paths:
-        kind = "Linear" if kinds[path] == "linear" else "Conv2d"
+    for path, form in kinds.items():
+        kind = "Linear" if form == "linear" else "Conv2d"
         named = Layer(path, kind, path == paths[0], path == paths[-1])
         for product, roles in OPERANDS.items():
             operands = roles[:2]

@@ -122,6 +122,7 @@ class Network:
         rest_bytes: read and written by all other operations of forward and backward pass, every
             tensor once an operation.
         rest_operations: how many of these there are.
+        paths: of its layers, in the order of registration, which says what is first and last.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Network:
     parameters: int
     rest_bytes: int = 0
     rest_operations: int = 0
+    paths: tuple[str, ...] = ()
 
     @property
     def products(self) -> tuple[TrainingProduct, ...]:
