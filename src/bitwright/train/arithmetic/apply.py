@@ -139,12 +139,14 @@ def check_sums(
 
 
 def plain_layers(model: nn.Module) -> list[tuple[str, nn.Module, str, nn.Module]]:
-    """(path, parent, name, layer) of every layer whose products can run in few bits."""
+    """(path, parent, name, layer) of every layer whose products can run in few bits, in the order
+    of registration: the first one is as a rule where images enter.
+    """
     found = []
-    for prefix, parent in model.named_modules():
-        for name, child in parent.named_children():
-            if type(child) in _LAYERS:
-                found.append((f"{prefix}.{name}" if prefix else name, parent, name, child))
+    for path, child in model.named_modules(remove_duplicate=False):
+        if path and type(child) in _LAYERS:
+            prefix, _, name = path.rpartition(".")
+            found.append((path, model.get_submodule(prefix), name, child))
     return found
 
 
