@@ -301,3 +301,86 @@ def test_two_copies_decide_alike_and_the_plan_says_names() -> None:
     one, other = muppet(), muppet()
     assert play(one, STEEP) == play(other, STEEP)
     assert one.plan == replace(other.plan) and one.plan.names == LEVELS
+
+
+def exact_diversity(window: Sequence[Sequence[Sequence[int]]]) -> float | None:
+    """Equation 3.9 in fractions, of gradients by epoch and layer."""
+    ratios = []
+    for layer in zip(*window, strict=True):
+        norms = sum(x * x for g in layer for x in g)
+        norm = sum(sum(column) ** 2 for column in zip(*layer, strict=True))
+        if norms and norm:
+            ratios.append(Fraction(norms, norm))
+    return float(sum(ratios) / len(ratios)) if ratios else None
+
+
+def literal_levels(
+    gradients: Sequence[Sequence[Sequence[int]]], rule: dict[str, Any], last_start: int
+) -> list[int]:
+    """The level of every epoch, as the text says, each time from the whole past."""
+    window = rule["resolution"] + (rule["window"] == "literal")
+    levels, e = [0], 0
+    for j in range(len(gradients)):
+        level = levels[-1]
+        if level == len(LEVELS) - 1:
+            levels.append(level)
+            continue
+        found: dict[int, float] = {}
+        for k in range(e, j + 1):
+            oldest = k - window + 1
+            if oldest >= (e if rule["history"] == "clear" else 0):
+                value = exact_diversity(gradients[oldest : k + 1])
+                found |= {} if value is None else {k: value}
+        violations = 0
+        for k, value in found.items():
+            past = [found[i] for i in found if i < k]
+            x = k if rule["epoch"] == "absolute" else k - e
+            limit = rule["alpha"] + rule["beta"] * math.exp(-rule["lambda"] * x)
+            if past and max(past) / value > limit:
+                violations += 1
+            elif past and rule["violations"] == "consecutive":
+                violations = 0
+        wanted = rule["patience"] + (rule["count"] == "exceeds")
+        level += violations >= wanted
+        if j + 1 >= last_start:
+            level = len(LEVELS) - 1
+        e = j + 1 if level != levels[-1] else e
+        levels.append(level)
+    return levels[:-1]
+
+
+RULES = st.fixed_dictionaries(
+    {
+        "alpha": st.sampled_from([0.8, 1.0, 1.2]),
+        "beta": st.sampled_from([0.05, 0.5, 1.5]),
+        "lambda": st.sampled_from([0.02, 0.1, 0.3]),
+        "resolution": st.integers(2, 4),
+        "patience": st.integers(1, 3),
+        "window": st.sampled_from(["literal", "resolution"]),
+        "count": st.sampled_from(["reaches", "exceeds"]),
+        "epoch": st.sampled_from(["absolute", "since_switch"]),
+        "violations": st.sampled_from(["since_switch", "consecutive"]),
+        "history": st.sampled_from(["keep", "clear"]),
+    }
+)
+
+
+@given(
+    RULES,
+    st.lists(
+        st.tuples(*[st.lists(st.integers(-5, 5), min_size=2, max_size=2)] * 2),
+        min_size=8,
+        max_size=30,
+    ),
+)
+def test_the_policy_is_the_text_taken_literally(
+    rule: dict[str, Any], gradients: list[tuple[list[int], ...]]
+) -> None:
+    float_epochs = 4
+    policy = muppet(epochs=len(gradients) + 2, float_epochs=float_epochs, **rule)
+    found = []
+    for epoch, (a, b) in enumerate(gradients):
+        found.append(policy.level(epoch))
+        seen = {"a": torch.tensor(a) * 0.5, "b": torch.tensor(b) * 0.125}
+        policy.after_epoch(EpochSeen(epoch, seen if policy.wants_gradients else {}))
+    assert found == literal_levels(gradients, rule, len(gradients) + 2 - float_epochs)
