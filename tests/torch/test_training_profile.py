@@ -79,7 +79,7 @@ def test_the_products_of_known_networks(
     assert missing == [network.layers[0]]
 
 
-@pytest.mark.parametrize("name", ["resnet20", "googlenet", "densenet21", "resnet18"])
+@pytest.mark.parametrize("name", ["resnet20", "densenet21"])
 def test_multiplications_are_what_torch_counts(name: str) -> None:
     model = build_model(name, 10, (32, 32, 3))
     found = count_network(model, (3, 32, 32), 2)

@@ -303,7 +303,7 @@ class _Job:
         ladder = tuple(dict.fromkeys((*self.settings.ladder, FLOAT32)))
         if not text.endswith(".jsonl"):
             return parse_schedule(text, ladder)
-        found = schedule_of_log(Path(text))
+        found = schedule_of_log(Path(text), name=text)
         check_levels((phase.level for phase in found.phases), ladder)
         return found
 
@@ -382,12 +382,11 @@ def runs_table(found: Sequence[Costed]) -> Table:
         columns.insert(0, Column("on", "on"))
     rows: list[dict[str, Value]] = []
     for each in found:
-        for name in dict.fromkeys(run.run.schedule.name for run in each.runs):
-            runs = {r.run.variant: r for r in each.runs if r.run.schedule.name == name}
-            row = _row(runs)
+        for schedule in dict.fromkeys(run.run.schedule for run in each.runs):
+            row = _row({r.run.variant: r for r in each.runs if r.run.schedule == schedule})
             rows.append({"on": each.table.name, **row} if len(found) > 1 else row)
-    listed = {run.run.schedule.name: run.run.schedule for each in found for run in each.runs}
-    notes = [f"* {name}: {schedule}" for name, schedule in listed.items() if name != str(schedule)]
+    listed = dict.fromkeys(run.run.schedule for each in found for run in each.runs)
+    notes = [f"* {each.name}: {each}" for each in listed if each.name != str(each)]
     sources = ", ".join(dict.fromkeys(str(each.table.source) for each in found))
     return Table(f"Training runs ({sources})", tuple(columns), tuple(rows), tuple(notes))
 
