@@ -17,7 +17,8 @@ PACKAGE = ROOT / "src" / "bitwright"
 TORCH_FREE = ("native", "formats", "ir", "hw", "rtl", "sim", "build", "explore", "report")
 ORDER = {
     "errors": 0, "figures": 0, "files": 0, "plugins": 0, "tools": 0, "native": 0,
-    "formats": 0, "ir": 0, "data": 1, "models": 1, "quant": 2, "train": 2, "lower": 3, "hw": 4, "rtl": 5, "sim": 6,
+    "formats": 0, "ir": 0,
+    "data": 1, "models": 1, "quant": 2, "train": 2, "lower": 3, "hw": 4, "rtl": 5, "sim": 6,
     "build": 7, "explore": 8, "report": 9, "recipe": 10, "recipe_errors": 10, "recipe_paths": 10,
     "recipe_yaml": 10, "run_files": 10, "run_reuse": 10, "run": 10, "steps": 11, "api": 12,
     "exchange": 12, "exchange_models": 12, "lab": 12,
