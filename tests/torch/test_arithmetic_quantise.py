@@ -189,15 +189,28 @@ def test_a_seed_is_a_result(name: str) -> None:
     assert first.is_contiguous(memory_format=LAST)
 
 
-def test_random_words_go_to_elements_in_channels_last_order() -> None:
-    """Element (n, c, h, w) of an image takes word ((n H + h) W + w) C + c."""
-    x = torch.full((2, 3, 4, 5), 0.5)
+def test_random_bits_go_to_elements_in_channels_last_order() -> None:
+    """Element i = ((n H + h) W + w) C + c takes word i / 512 * 256 + i % 256, or that rotated."""
+    x = torch.full((2, 3, 16, 8), 0.5)
     x[0, 0, 0, 0] = 100.0
     found = levels(x, spec(), 11)
-    up = (counter_noise(11, x.numel()) >= 0.5).view(2, 4, 5, 3).permute(0, 3, 1, 2)
+    words = counter_noise(11, 512)
+    halves = [words[:256] >= 0.5, (words[:256] * 2**16) % 1 >= 0.5]  # the upper bit of either half
+    late = words[256:] >= 0.5
+    up = torch.cat([*halves, late]).view(2, 16, 8, 3).permute(0, 3, 1, 2)
     expected = up.to(torch.int8)
     expected[0, 0, 0, 0] = 100
     assert torch.equal(found, expected)
+
+
+def test_elements_that_share_a_word_are_rounded_as_if_they_did_not() -> None:
+    """Both go up as often as one and the other chance say together."""
+    pairs, chance = 1 << 18, 0.3
+    x = torch.full((2 * pairs,), chance)
+    x[-1] = 100.0
+    up = levels(x, spec(), 5).view(-1, 2, 256) == 1
+    both = int((up[:, 0] & up[:, 1]).sum())
+    assert binomtest(both, pairs, chance**2).pvalue > ALPHA
 
 
 def test_tensors_without_two_signs(path: str) -> None:

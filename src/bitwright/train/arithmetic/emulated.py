@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
 
 from bitwright.quant.policy import Product
 from bitwright.train.arithmetic.geometry import Geometry
+from bitwright.train.arithmetic.native_quantise import most_squares
 from bitwright.train.arithmetic.operands import Operand, scaled
 
 #: Integers up to this are float32 numbers.
@@ -32,6 +34,8 @@ _MOST_DIGITS = 3
 _MOST_PARTS = 8
 #: Bits of both operands together up to which sums have a chance to be that small.
 _WORTH_NORMS = 20
+#: Exponents up to this leave sums of integers normal numbers of float32, before and behind.
+_PLAIN = 100
 
 
 class EmulatedEngine:
@@ -40,6 +44,9 @@ class EmulatedEngine:
     """
 
     name = "emulated"
+
+    def __init__(self) -> None:
+        self._inputs, self._gradients, self._weights = _Room(), _Room(), _Room()
 
     def supports(self, product: Product, left: Operand, right: Operand, geometry: Geometry) -> bool:
         return True
@@ -50,12 +57,14 @@ class EmulatedEngine:
         shared = _Shared((1, 1), x.shape[1], taps, geometry.groups, images * w.shape[0] * taps)
 
         def largest(a: Tensor, b: Tensor) -> float:
-            box = a.new_ones((1, 1, *b.shape[2:]))
-            patches = _forward(a.square().sum(1, keepdim=True), box, replace(geometry, groups=1))
-            rows = b.square().sum((1, 2, 3))
+            box = a.new_ones((1, 1, *b.shape[2:]), dtype=torch.float32)
+            squares = a.float().square().sum(1, keepdim=True)
+            patches = _forward(squares, box, replace(geometry, groups=1))
+            rows = b.float().square().sum((1, 2, 3))
             return _norms(patches.amax(), rows.amax(), a.shape[1] * taps)
 
-        return _product(x, w, shared, largest, lambda a, b: _forward(a, b, geometry))
+        rooms = self._inputs, self._weights
+        return _product((x, w), rooms, shared, largest, lambda a, b: _forward(a, b, geometry))
 
     def grad_input(
         self, g: Operand, w: Operand, geometry: Geometry, input_size: tuple[int, ...]
@@ -66,13 +75,16 @@ class EmulatedEngine:
         size = (input_size[0], 1, *input_size[2:])
 
         def largest(a: Tensor, b: Tensor) -> float:
-            box = a.new_ones((1, 1, *b.shape[2:]))
-            squares = a.square().sum(1, keepdim=True)
+            box = a.new_ones((1, 1, *b.shape[2:]), dtype=torch.float32)
+            squares = a.float().square().sum(1, keepdim=True)
             patches = _grad_input(squares, box, replace(geometry, groups=1), size)
-            columns = b.unflatten(0, (geometry.groups, -1)).square().sum((1, 3, 4))
+            columns = b.float().unflatten(0, (geometry.groups, -1)).square().sum((1, 3, 4))
             return _norms(patches.amax(), columns.amax(), a.shape[1] * taps)
 
-        return _product(g, w, shared, largest, lambda a, b: _grad_input(a, b, geometry, input_size))
+        def run(a: Tensor, b: Tensor) -> Tensor:
+            return _grad_input(a, b, geometry, input_size)
+
+        return _product((g, w), (self._gradients, self._weights), shared, largest, run)
 
     def grad_weight(
         self, x: Operand, g: Operand, geometry: Geometry, weight_size: tuple[int, ...]
@@ -82,13 +94,37 @@ class EmulatedEngine:
 
         def largest(a: Tensor, b: Tensor) -> float:
             # An input pixel meets each weight at most once.
-            ends = [side.square().sum((0, 2, 3)).amax() for side in (a, b)]
-            most = max(pixels, math.prod(x.shape[2:]))
-            return _norms(ends[0], ends[1], a.shape[0] * most)
+            return math.sqrt(most_squares(a) * most_squares(b))
 
-        return _product(
-            x, g, shared, largest, lambda a, b: _grad_weight(a, b, geometry, weight_size)
-        )
+        def run(a: Tensor, b: Tensor) -> Tensor:
+            return _grad_weight(a, b, geometry, weight_size)
+
+        return _product((x, g), (self._inputs, self._gradients), shared, largest, run)
+
+
+class _Room:
+    """Memory in which an operand becomes float32, kept from product to product: new pages would
+    cost more than the conversion. An operand that is still there is not converted again.
+    """
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+        self._found: Tensor | None = None
+        self._owner: Callable[[], Operand | None] = lambda: None
+
+    def floats(self, operand: Operand) -> Tensor:
+        """The levels; to be read only, and until the next call."""
+        levels = operand.levels
+        assert levels is not None
+        if self._found is not None and self._owner() is operand:
+            return self._found
+        count, memory = levels.numel(), self._memory
+        if memory is None or memory.numel() < count or memory.device != levels.device:
+            memory = self._memory = levels.new_empty(count, dtype=torch.float32)
+        images, channels, height, width = levels.shape
+        rows = memory[:count].view(images, height, width, channels)
+        self._found, self._owner = rows.permute(0, 3, 1, 2).copy_(levels), ref(operand)
+        return self._found
 
 
 @dataclass(frozen=True)
@@ -108,6 +144,10 @@ class _Shared:
     each: int
     groups: int
     cost: int
+
+    @property
+    def right_is_weight(self) -> bool:
+        return self.axes[0] == 1
 
     @property
     def length(self) -> int:
@@ -135,8 +175,8 @@ class _Cut:
 
 
 def _product(
-    left: Operand,
-    right: Operand,
+    operands: tuple[Operand, Operand],
+    rooms: tuple[_Room, _Room],
     shared: _Shared,
     largest: Callable[[Tensor, Tensor], float],
     run: Callable[[Tensor, Tensor], Tensor],
@@ -144,33 +184,45 @@ def _product(
     """The product by the cheapest way that is exact.
 
     Args:
-        largest: bound of the sums of two tensors from their norms.
+        rooms: where the operands are converted.
+        largest: bound of the sums of two tensors of levels from their norms.
         run: the product of two tensors of one floating type.
     """
+    left, right = operands
     integers = left.levels is not None and right.levels is not None
     with whole_float32(left.tensor.device, exact=integers):
         if left.levels is None or right.levels is None:
             return run(left.reals(), right.reals())
         exponent = left.exponent + right.exponent
-        a, b = left.levels.float(), right.levels.float()
-        if shared.length * left.top * right.top <= EXACT or 0 in (a.numel(), b.numel()):
-            return scaled(run(a, b), exponent)
-        if left.bits + right.bits <= _WORTH_NORMS:
-            places = _places_by_norms(a, b, shared, largest)
-            if places:
-                return scaled(_in_parts(a, b, shared, places, run), exponent)
+        places = _exact_places(left, right, shared, largest)
+        if places:
+            a, b = (room.floats(side) for room, side in zip(rooms, operands, strict=True))
+            if places >= shared.size and shared.right_is_weight and abs(exponent) <= _PLAIN:
+                # The scale costs less on the weight; a power of two changes no rounding.
+                return run(a, b * 2.0**-exponent)
+            return scaled(_in_parts(a, b, shared, places, run), exponent)
         cut = min(_cuts(left, right, shared), key=lambda way: way.cost(shared))
         if not cut.places:
             return scaled(run(left.levels.double(), right.levels.double()), exponent)
         return scaled(_in_digits(left, right, shared, cut, run), exponent)
 
 
-def _places_by_norms(
-    a: Tensor, b: Tensor, shared: _Shared, largest: Callable[[Tensor, Tensor], float]
+def _exact_places(
+    left: Operand,
+    right: Operand,
+    shared: _Shared,
+    largest: Callable[[Tensor, Tensor], float],
 ) -> int:
-    """How many places of the shared axis at a time have norms that keep all sums below the bound; 0
-    if so few that there would be more than `_MOST_PARTS` parts.
+    """How many places of the shared axis at a time have sums that are surely below the bound; 0 if
+    so few that there would be more than `_MOST_PARTS` parts.
     """
+    a, b = left.levels, right.levels
+    assert a is not None
+    assert b is not None
+    if shared.length * left.top * right.top <= EXACT or 0 in (a.numel(), b.numel()):
+        return max(shared.size, 1)
+    if left.bits + right.bits > _WORTH_NORMS:
+        return 0
     for count in range(_MOST_PARTS.bit_length()):
         places = -(-shared.size // (1 << count))
         if places < shared.size and shared.groups > 1:

@@ -58,6 +58,8 @@ def load_quantiser(path: Path) -> ctypes.CDLL:
         size = int(handle.bw_quantise_size())
         handle.bw_quantise.argtypes = [ctypes.POINTER(CQuantise)]
         handle.bw_quantise.restype = ctypes.c_int64
+        handle.bw_most_squares.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 4]
+        handle.bw_most_squares.restype = ctypes.c_int64
         share_team(handle)
     except AttributeError as error:
         raise ToolError(f"cannot load {path.name}: {error}", where="quantise") from error
@@ -117,3 +119,19 @@ def quantise_natively(
     if library.bw_quantise(ctypes.byref(given)):
         raise MemoryError("no room to quantise a tensor")
     return None if given.bad else int(given.exponent)
+
+
+def most_squares(levels: Tensor) -> int:
+    """The largest sum of squares that a channel of (N, C, H, W) has, of up to 16 bits, exactly."""
+    images, channels, height, width = levels.shape
+    library = native_quantiser() if levels.device.type == "cpu" else None
+    dense = levels.is_contiguous(memory_format=torch.channels_last)
+    if library is None or not dense or levels.dtype not in (torch.int8, torch.int16):
+        return int(levels.double().square().sum((0, 2, 3)).amax())
+    pixels = images * height * width
+    threads = max(1, min(torch.get_num_threads(), levels.numel() // _WORTH_A_THREAD))
+    place, size = levels.data_ptr(), levels.element_size()
+    found = int(library.bw_most_squares(place, size, pixels, channels, threads))
+    if found < 0:
+        raise MemoryError("no room for sums of squares")
+    return found

@@ -6,14 +6,18 @@ tensor, ``s = floor(log2(min((UB + 1/2) / max, (LB - 1/2) / min)))``, found anew
 
     ratio = clip(x * 2^s, LB, UB)                     # float32; below 2^-126 it is rounded
     level = round(ratio)                              # by any rule, or stochastically:
-    level = floor((rint(ratio * 2^24) + word) / 2^24) # word: 24 random bits
+    level = floor((rint(ratio * 2^24) + u) / 2^24)    # u: 24 random bits
 
 so the mean of a stochastically rounded ratio is the ratio to the 24th bit behind the point.
 
-Element i takes the upper 24 bits of number i of `counter_noise`. Elements are counted in
-channels-last order, (N, H, W, C), whatever the memory of the tensor looks like: a result depends on
-values and seed alone, not on memory, threads or device. Formats that are no integers with one power
-of two go through `fake_quantize`, their elements counted likewise.
+Elements are counted in channels-last order, (N, H, W, C), whatever the memory of the tensor looks
+like: a result depends on values and seed alone, not on memory, threads or device. Elements i and
+i + 256 of every 512 share word ``i / 512 * 256 + i % 256`` of `counter_noise`: one takes its upper
+24 bits, the other those of the word rotated by 16. Each has 24 evenly distributed bits; what the
+two have in common are only the last 8 of either, which decide one rounding in 2^16.
+
+Formats that are no integers with one power of two go through `fake_quantize`, elements counted
+likewise, a word each.
 """
 
 from __future__ import annotations
@@ -131,13 +135,21 @@ def _levels(x: Tensor, spec: QuantSpec, exponent: int, seed: int) -> Tensor:
         ratio = ratio.clamp(low, high)
     if spec.rounding is Rounding.STOCHASTIC:
         whole = torch.floor(ratio)
-        words = counter_noise(seed, x.numel(), x.device).view(x.shape).mul_(_ONE).floor_()
-        levels = whole + torch.floor((torch.round((ratio - whole) * _ONE) + words) / _ONE)
+        bits = _random_bits(seed, x.numel(), x.device).view(x.shape)
+        levels = whole + torch.floor((torch.round((ratio - whole) * _ONE) + bits) / _ONE)
     else:
         levels = round_to_int(ratio, spec.rounding)
     if spec.overflow is Overflow.WRAP:
         levels = torch.remainder(levels - low, high - low + 1) + low
     return levels
+
+
+def _random_bits(seed: int, count: int, device: torch.device) -> Tensor:
+    """24 for each element, float64 integers."""
+    words = counter_noise(seed, -(-count // 512) * 256, device).mul_(2.0**32).to(torch.int64)
+    first = words.view(-1, 256) >> 8
+    second = (words.view(-1, 256) & 0xFFFF) << 8 | words.view(-1, 256) >> 24
+    return torch.stack([first, second], dim=1).view(-1)[:count].to(torch.float64)
 
 
 def _exponent(x: Tensor, spec: QuantSpec, name: str) -> int:

@@ -25,11 +25,19 @@ _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _MASK = 0xFFFFFFFF
 
 
-def philox_word(seed: int, element: int) -> int:
-    """The 32 random bits of an element: Philox 4x32-10 (Salmon et al. 2011), lane
-    ``element / 64 % 4`` of counter ``element / 256 * 64 + element % 64``.
+def random_bits(seed: int, element: int) -> int:
+    """The 24 of an element: two that are 256 apart share a word, one of them rotated by 16 bits."""
+    word = philox_word(seed, element // 512 * 256 + element % 256)
+    if element // 256 % 2:
+        word = (word << 16 | word >> 16) & _MASK
+    return word >> 8
+
+
+def philox_word(seed: int, number: int) -> int:
+    """One of the words of a seed: Philox 4x32-10 (Salmon et al. 2011), lane ``number / 64 % 4`` of
+    counter ``number / 256 * 64 + number % 64``.
     """
-    counter = element // 256 * 64 + element % 64
+    counter = number // 256 * 64 + number % 64
     words = [counter & _MASK, counter >> 32, 0, 0]
     key = [seed & _MASK, seed >> 32]
     for _ in range(10):
@@ -41,7 +49,7 @@ def philox_word(seed: int, element: int) -> int:
             first & _MASK,
         ]
         key = [(k + step) & _MASK for k, step in zip(key, _KEY_STEPS, strict=True)]
-    return words[element // 64 % 4]
+    return words[number // 64 % 4]
 
 
 def exponent_of(low: float, high: float, lowest: int, highest: int) -> int:
@@ -60,13 +68,13 @@ def exponent_of(low: float, high: float, lowest: int, highest: int) -> int:
     return max((s for s in range(-120, 121) if fits(s)), default=-120)
 
 
-def level_of(value: float, exponent: int, spec: QuantSpec, word: int) -> int:
+def level_of(value: float, exponent: int, spec: QuantSpec, bits: int) -> int:
     """One element: ``clip(round(value * 2^exponent), LB, UB)`` in exact fractions, stochastically
     ``floor(value * 2^exponent + u)``, both to 24 bits behind the point.
 
     Args:
         value: a float32 number.
-        word: 32 random bits, of which the upper 24 are ``u``.
+        bits: 24 random ones, the digits of ``u``.
     """
     # In float32, which is exact but for what is far smaller than any level.
     ratio = Fraction(float(np.float32(value) * np.float32(2.0**exponent)))
@@ -83,7 +91,7 @@ def level_of(value: float, exponent: int, spec: QuantSpec, word: int) -> int:
         Rounding.CEIL: rest > 0,
         Rounding.UP: rest > 0 and sign > 0,
         Rounding.DOWN: rest > 0 and sign < 0,
-        Rounding.STOCHASTIC: round(rest * (1 << 24)) + (word >> 8) >= 1 << 24,
+        Rounding.STOCHASTIC: round(rest * (1 << 24)) + bits >= 1 << 24,
     }[spec.rounding]
     return int(min(max(low + int(up), spec.lowest), spec.format.max_level))
 
@@ -98,7 +106,7 @@ def quantised(x: npt.NDArray[np.float32], spec: QuantSpec, seed: int) -> tuple[I
     exponent = exponent_of(float(x.min()), float(x.max()), spec.lowest, spec.format.max_level)
     rows = np.moveaxis(x, 1, -1) if x.ndim == 4 else x
     found = [
-        level_of(float(value), exponent, spec, philox_word(seed, place))
+        level_of(float(value), exponent, spec, random_bits(seed, place))
         for place, value in enumerate(rows.ravel())
     ]
     levels = np.array(found, dtype=np.int64).reshape(rows.shape)

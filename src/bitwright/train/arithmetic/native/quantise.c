@@ -13,7 +13,10 @@
 
 // In the order of `formats.rounding.Rounding`.
 enum mode { HALF_EVEN, HALF_AWAY, HALF_ZERO, HALF_UP, HALF_DOWN, FLOOR, CEIL, UP, DOWN, STOCHASTIC };
-enum { LANES = 32, STRETCH = 1 << 15, BITS = 24, SEATS = 64 };
+enum { LANES = 32, STRETCH = 1 << 15, SEATS = 64 };
+// Of a group of words, each element of the first half of a pair takes one as it is, each of the
+// second half one rotated by half its length; of both the upper 24 bits.
+enum { PAIR = 2 * GROUP, BITS = 24 };
 
 // What `quantise.py` hands over; its ctypes structure has the same fields.
 typedef struct {
@@ -121,17 +124,21 @@ INLINE float clipped(float x, float low, float high)
     return x > low ? x : low;
 }
 
-// (rint(x * 2^24) + word's upper 24 bits) / 2^24, rounded down. With 8 bits the sum fits into 32.
-INLINE int32_t narrow_sum(float x, uint32_t word)
+INLINE int32_t fraction(uint32_t word, int second)
 {
-    return ((int32_t)rintf(x * 0x1p24f) + (int32_t)(word >> (32 - BITS))) >> BITS;
+    return (int32_t)((second ? word << 16 | word >> 16 : word) >> (32 - BITS));
 }
 
-INLINE int32_t wide_sum(float x, uint32_t word)
+// (rint(x * 2^24) + u) / 2^24, rounded down. With 8 bits the sum fits into 32.
+INLINE int32_t narrow_sum(float x, int32_t u)
+{
+    return ((int32_t)rintf(x * 0x1p24f) + u) >> BITS;
+}
+
+INLINE int32_t wide_sum(float x, int32_t u)
 {
     float whole = floorf(x);
-    int32_t rest = (int32_t)rintf((x - whole) * 0x1p24f);
-    return (int32_t)whole + ((rest + (int32_t)(word >> (32 - BITS))) >> BITS);
+    return (int32_t)whole + (((int32_t)rintf((x - whole) * 0x1p24f) + u) >> BITS);
 }
 
 #define LOOP(TYPE, LEVEL)                                                          \
@@ -154,7 +161,9 @@ INLINE int32_t wide_sum(float x, uint32_t word)
         const float low = (float)given->low, high = (float)given->high;            \
         switch (given->mode) {                                                     \
         default:                                                                   \
-            LOOP(TYPE, SUM(value, draw[i]))                                        \
+            if (begin / GROUP % 2)                                                 \
+                LOOP(TYPE, SUM(value, fraction(draw[i], 1)))                       \
+            LOOP(TYPE, SUM(value, fraction(draw[i], 0)))                           \
             FIXED(TYPE, HALF_EVEN)                                                 \
             FIXED(TYPE, HALF_AWAY)                                                 \
             FIXED(TYPE, HALF_ZERO)                                                 \
@@ -179,7 +188,7 @@ static void run(const Quantise *given, const float *x, int64_t begin, int64_t en
         stop = stop < end ? stop : end;
         const uint32_t *draw = 0;
         if (given->mode == STOCHASTIC)
-            draw = noise_of(noise, group) + (begin - group * GROUP);
+            draw = noise_of(noise, group / 2) + (begin - group * GROUP);
         if (given->bytes == 1)
             to_1_byte(given, x, begin, stop - begin, draw);
         else if (given->bytes == 2)
@@ -260,12 +269,75 @@ int64_t bw_quantise(Quantise *given)
         return 0;
     if (given->dynamic)
         given->exponent = exponent_of(given, low, high);
-    // A task ends with a group of draws, and with a pixel.
-    int64_t step = GROUP * given->channels, length = step;
+    // A task ends with a pair of groups, and with a pixel.
+    int64_t step = PAIR * given->channels, length = step;
     while (length < STRETCH / 2)
         length += step;
     start(&job, levels, length);
     return job.failed;
+}
+
+typedef struct {
+    const void *levels;
+    int64_t bytes, pixels, channels, length, tasks, next;
+    int64_t *sums; // of each channel
+    int failed;
+} Squares;
+
+static void squares(void *given)
+{
+    Squares *job = given;
+    const int64_t channels = job->channels;
+    int64_t *sums = calloc((size_t)channels, sizeof *sums);
+    uint32_t *part = calloc((size_t)channels, sizeof *part); // 2^17 squares of 8 bits fit
+    if (!sums || !part)
+        __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
+    else
+        for (;;) {
+            int64_t task = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
+            if (task >= job->tasks)
+                break;
+            int64_t begin = task * job->length, end = begin + job->length;
+            end = end < job->pixels ? end : job->pixels;
+            if (job->bytes == 1) {
+                const int8_t *x = (const int8_t *)job->levels + begin * channels;
+                for (int64_t i = begin; i < end; i++, x += channels)
+                    for (int64_t c = 0; c < channels; c++)
+                        part[c] += (uint32_t)(x[c] * x[c]);
+                for (int64_t c = 0; c < channels; c++) {
+                    sums[c] += part[c];
+                    part[c] = 0;
+                }
+            } else {
+                const int16_t *x = (const int16_t *)job->levels + begin * channels;
+                for (int64_t i = begin; i < end; i++, x += channels)
+                    for (int64_t c = 0; c < channels; c++)
+                        sums[c] += (int64_t)(x[c] * x[c]);
+            }
+        }
+    for (int64_t c = 0; sums && c < channels; c++)
+        __atomic_fetch_add(&job->sums[c], sums[c], __ATOMIC_RELAXED);
+    free(sums);
+    free(part);
+}
+
+// The largest sum of squares of a channel, of pixels whose channels lie side by side, each of 1 or
+// 2 bytes; -1 for lack of memory.
+int64_t bw_most_squares(const void *levels, int64_t bytes, int64_t pixels, int64_t channels,
+                        int64_t threads)
+{
+    enum { MOST = 1 << 16 };
+    int64_t length = STRETCH / (channels ? channels : 1) + 1, most = 0;
+    length = length < MOST ? length : MOST;
+    Squares job = {levels, bytes, pixels, channels, length, (pixels + length - 1) / length, 0, 0, 0};
+    job.sums = calloc((size_t)(channels ? channels : 1), sizeof *job.sums);
+    if (!job.sums)
+        return -1;
+    bw_in_team(squares, &job, threads < SEATS ? threads : SEATS);
+    for (int64_t c = 0; c < channels; c++)
+        most = job.sums[c] > most ? job.sums[c] : most;
+    free(job.sums);
+    return job.failed ? -1 : most;
 }
 
 int64_t bw_quantise_size(void)
