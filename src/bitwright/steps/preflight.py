@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from bitwright.ir import Graph
@@ -11,6 +12,8 @@ from bitwright.steps.results import MapResult
 from bitwright.steps.workspace import Workspace
 
 _CALIBRATION_IMAGES = 32
+_COMPARED_BYTES = 4 << 30
+_VALUE_BYTES = 12  # a real and an int64 level
 
 
 def preflight(work: Workspace, run: Run, chosen: Sequence[str]) -> None:
@@ -22,6 +25,7 @@ def preflight(work: Workspace, run: Run, chosen: Sequence[str]) -> None:
     """
     pending = [name for name in chosen if not run.is_fresh(name)]
     _check_tools(work, pending)
+    _check_test_images(work, pending)
     if not {"teach", "train", "quantize"} & set(pending):
         return  # the network itself has been through all this
     check_model(work)
@@ -31,6 +35,26 @@ def preflight(work: Workspace, run: Run, chosen: Sequence[str]) -> None:
         dry_run(work)
     elif "lower" in pending:
         _untrained_graph(work)
+
+
+def _check_test_images(work: Workspace, pending: Sequence[str]) -> None:
+    """Lowering compares the integers of every test image, and later steps want them again.
+
+    Raises:
+        RecipeError: they are more than memory should have to hold.
+    """
+    from bitwright.errors import RecipeError
+
+    if "lower" not in pending:
+        return
+    most = _COMPARED_BYTES // (_VALUE_BYTES * math.prod(work.data.image_shape))
+    if len(work.data.test) > most:
+        raise RecipeError(
+            f"every one of {len(work.data.test)} test images is compared when lowering, and of "
+            f"their size {most} are what memory holds",
+            where="data.keep.test",
+            hint=f"--set data.keep.test={most // 10} keeps fewer; --until quantize lowers nothing",
+        )
 
 
 def check_model(work: Workspace) -> None:
