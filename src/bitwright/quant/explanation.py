@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from torch import Tensor, fx, nn
 
@@ -12,7 +12,13 @@ from bitwright.formats import MinifloatFormat
 from bitwright.quant.decisions import Operand, Plan, Problem
 from bitwright.quant.plan import check, decide, make_plan, site_problems, traced_plan
 from bitwright.quant.plan_activations import is_table
-from bitwright.quant.policy import Policy
+from bitwright.quant.policy import (
+    OPERAND_ROLES,
+    PRODUCT_ROLES,
+    RESULT_ROLES,
+    Layer,
+    Policy,
+)
 from bitwright.quant.policy_defaults import simulated_only
 from bitwright.quant.sites import Kind, Site
 from bitwright.quant.trace import user_line
@@ -35,7 +41,8 @@ class Row:
 
 
 def explain(model: nn.Module, policy: Policy, example_input: Tensor | None = None) -> list[Row]:
-    """Every operand in execution order, the bias, joins and what stays float included.
+    """Every operand in execution order, the bias, joins and what stays float included; with a
+    policy for training, what the products of every layer take and give, in order of registration.
 
     Args:
         example_input: needed only where ``forward`` writes sizes as numbers; see `apply`.
@@ -43,6 +50,8 @@ def explain(model: nn.Module, policy: Policy, example_input: Tensor | None = Non
     Raises:
         ModelError, RecipeError: as `inspect_model`.
     """
+    if policy.training:
+        return _training_rows(model, policy)
     plan = make_plan(model, policy, example_input)
     rows = []
     for node in plan.graph.nodes:
@@ -56,6 +65,30 @@ def explain(model: nn.Module, policy: Policy, example_input: Tensor | None = Non
             rows.append(_row(plan.joins[node]))
         if node in plan.activations:
             rows.append(_row(plan.activations[node]))
+    return rows
+
+
+def _training_rows(model: nn.Module, policy: Policy) -> list[Row]:
+    """One row for each role of each layer, or one a product where products differ."""
+    kinds = {nn.Conv2d: "Conv2d", nn.Linear: "Linear"}
+    found = [
+        (path, next(name for kind, name in kinds.items() if isinstance(module, kind)))
+        for path, module in model.named_modules()
+        if isinstance(module, tuple(kinds))
+    ]
+    rows = []
+    for place, (path, kind) in enumerate(found):
+        layer = Layer(path, kind, place == 0, place == len(found) - 1)
+        for role in (*OPERAND_ROLES, *RESULT_ROLES):
+            products = [product for product, roles in PRODUCT_ROLES.items() if role in roles]
+            choices = [policy.resolve(layer, role, product) for product in products]
+            same = all(choice.spec == choices[0].spec for choice in choices)
+            shown = list(zip(products, choices, strict=True))[: 1 if same else None]
+            for product, choice in shown:
+                row = _row(Operand(layer, role, choice.spec, choice.reason))
+                rows.append(
+                    row if same else replace(row, operand=f"{role.value} of {product.value}")
+                )
     return rows
 
 

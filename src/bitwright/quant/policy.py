@@ -49,6 +49,14 @@ class Product(StrEnum):
     GRAD_WEIGHT = "grad_weight"
 
 
+#: The roles of what each product takes, left and right, and of what it gives.
+PRODUCT_ROLES: Mapping[Product, tuple[Role, Role, Role]] = {
+    Product.FORWARD: (Role.INPUT, Role.WEIGHT, Role.ACTIVATION),
+    Product.GRAD_INPUT: (Role.GRAD_OUTPUT, Role.WEIGHT, Role.GRAD_INPUT),
+    Product.GRAD_WEIGHT: (Role.INPUT, Role.GRAD_OUTPUT, Role.GRAD_WEIGHT),
+}
+
+
 class Granularity(StrEnum):
     """How many scales a tensor has; a block format has one a block, ``per_block``, by itself."""
 
@@ -157,7 +165,8 @@ class QuantSpec:
             text = f"percentile {self.percentile:g}"
         elif self.scale is ScaleRule.CONST:
             text = f"const {self.value:g}"
-        text = f"{text}, power of two" if self.power_of_two else text
+        implied = self.scale is ScaleRule.DYNAMIC
+        text = f"{text}, power of two" if self.power_of_two and not implied else text
         text = f"{text}, with zero point" if self.zero_point else text
         return text if self.scope is Scope.LAYER else f"{text}, one table a {self.scope.value}"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from bitwright.errors import ModelError
-from bitwright.quant.policy import Layer, Policy, Role
+from bitwright.quant.policy import PRODUCT_ROLES, Layer, Policy
 from bitwright.train.arithmetic.accumulators import check_accumulator
 from bitwright.train.arithmetic.geometry import Product
 from bitwright.train.arithmetic.layers import (
@@ -20,14 +20,9 @@ from bitwright.train.arithmetic.layers import (
     LowPrecisionLinear,
     ProductFormats,
 )
+from bitwright.train.arithmetic.quantise import signed_bits
 
 _LAYERS = {nn.Conv2d: LowPrecisionConv2d, nn.Linear: LowPrecisionLinear}
-#: The roles of what each product takes, left and right, and of what it gives.
-OPERANDS: Mapping[Product, tuple[Role, Role, Role]] = {
-    Product.FORWARD: (Role.INPUT, Role.WEIGHT, Role.ACTIVATION),
-    Product.GRAD_INPUT: (Role.GRAD_OUTPUT, Role.WEIGHT, Role.GRAD_INPUT),
-    Product.GRAD_WEIGHT: (Role.INPUT, Role.GRAD_OUTPUT, Role.GRAD_WEIGHT),
-}
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,7 @@ def layer_formats(
             product.value: ProductFormats(
                 *(policy.resolve(named, role, product.value).spec for role in roles)
             )
-            for product, roles in OPERANDS.items()
+            for product, roles in PRODUCT_ROLES.items()
         }
         found[path] = LayerFormats(**products)
     return found
@@ -134,7 +129,7 @@ def check_sums(
             given = formats[path].of(product)
             if given.left is None or given.right is None:
                 continue
-            left, right = given.left.format.bits, given.right.format.bits
+            left, right = signed_bits(given.left), signed_bits(given.right)
             check_accumulator(path, product, length, left, right, accumulator)
 
 

@@ -158,7 +158,10 @@ class _Call:
     def engine(self) -> Engine:
         return self.layer.context.engine
 
-    def quantised(self, x: Tensor, spec: QuantSpec | None, stream: Stream) -> Operand:
+    def quantised(
+        self, x: Tensor, spec: QuantSpec | None, stream: Stream, axis: int = 1
+    ) -> Operand:
+        """An operand, or a result; blocks lie along ``axis``, that of the sum it is to enter."""
         layer, context = self.layer, self.layer.context
         seed = tensor_seed(
             context.seed, context.step, layer.number, self.call, stream, context.worker
@@ -166,7 +169,8 @@ class _Call:
         if not layer.training and spec is not None and spec.rounding is Rounding.STOCHASTIC:
             # What is measured must not depend on chance.
             spec = replace(spec, rounding=Rounding.HALF_EVEN)
-        return quantise(x, spec, seed, name=f"the {stream.name.lower()} of {layer.path}")
+        name = f"the {stream.name.lower()} of {layer.path}"
+        return quantise(x, spec, seed, name=name, axis=axis)
 
     def result(self, out: Tensor, product: Product, stream: Stream) -> Tensor:
         spec = self.formats.of(product).result
@@ -184,11 +188,11 @@ class _Multiply(torch.autograd.Function):
         out = engine.forward(left, right, geometry)
         # Operands of the way back; as a rule the same ones.
         again = formats.grad_weight.left
-        if again != formats.forward.left and ctx.needs_input_grad[1]:
-            left = call.quantised(x, again, Stream.INPUT)
+        if ctx.needs_input_grad[1] and _differs(again, formats.forward.left):
+            left = call.quantised(x, again, Stream.INPUT, axis=0)
         again = formats.grad_input.right
-        if again != formats.forward.right and ctx.needs_input_grad[0]:
-            right = call.quantised(weight, again, Stream.WEIGHT)
+        if ctx.needs_input_grad[0] and _differs(again, formats.forward.right):
+            right = call.quantised(weight, again, Stream.WEIGHT, axis=0)
         ctx.save_for_backward(left.tensor, right.tensor)
         ctx.operands = replace_tensor(left, None), replace_tensor(right, None)
         ctx.sizes = tuple(x.shape), tuple(weight.shape)
@@ -210,11 +214,16 @@ class _Multiply(torch.autograd.Function):
             grad_x = call.result(grad_x, Product.GRAD_INPUT, Stream.GRAD_INPUT)
         if ctx.needs_input_grad[1]:
             spec = formats.grad_weight.right
-            if operand is None or spec != formats.grad_input.left:
-                operand = call.quantised(gradients[0], spec, Stream.GRAD_OUTPUT)
+            if operand is None or _differs(spec, formats.grad_input.left):
+                operand = call.quantised(gradients[0], spec, Stream.GRAD_OUTPUT, axis=0)
             grad_weight = engine.grad_weight(left, operand, geometry, ctx.sizes[1])
             grad_weight = call.result(grad_weight, Product.GRAD_WEIGHT, Stream.GRAD_WEIGHT)
         return grad_x, grad_weight, None, None
+
+
+def _differs(spec: QuantSpec | None, before: QuantSpec | None) -> bool:
+    """Whether a tensor is another operand in a second product, which sums over another axis."""
+    return spec != before or (spec is not None and spec.format.block > 0)
 
 
 def replace_tensor(operand: Operand, tensor: Tensor | None) -> Operand:

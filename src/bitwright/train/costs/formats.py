@@ -11,8 +11,7 @@ from pathlib import Path
 
 from torch import nn
 
-from bitwright.quant.policy import Layer, QuantSpec
-from bitwright.train.arithmetic.apply import OPERANDS
+from bitwright.quant.policy import PRODUCT_ROLES, Layer, QuantSpec
 from bitwright.train.config import TrainConfig
 from bitwright.train.costs.counting import count_network
 from bitwright.train.costs.devices import Device, load_device
@@ -38,7 +37,7 @@ def levels_of_products(
     for path, form in kinds.items():
         kind = "Linear" if form == "linear" else "Conv2d"
         named = Layer(path, kind, path == paths[0], path == paths[-1])
-        for product, roles in OPERANDS.items():
+        for product, roles in PRODUCT_ROLES.items():
             operands = roles[:2]
             specs = [
                 None if policy is None else policy.resolve(named, role, product.value).spec
