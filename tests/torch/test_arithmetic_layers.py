@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dynamic fixed point in layers: what their products see, and what the trained net becomes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bitwright.errors import RecipeError
+from bitwright.lower.compare_torch import compare_torch_graph
+from bitwright.lower.from_torch import lower
+from bitwright.quant import Policy, apply, explain
+from bitwright.quant.policy import PRODUCT_ROLES, Layer, Product, QuantSpec, Role
+from bitwright.quant.weights import WeightQuantizer
+from bitwright.train.arithmetic.apply import (
+    LowPrecisionModel,
+    apply_arithmetic,
+    check_sums,
+    layer_formats,
+)
+from bitwright.train.arithmetic.emulated import EmulatedEngine
+from bitwright.train.arithmetic.layers import Context
+from bitwright.train.arithmetic.quantise import quantise
+
+EIGHT = {"format": "int8", "rounding": "stochastic"}
+
+
+class Net(nn.Module):
+    """Convolutions with stride and padding, batch norm, a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(2, 6, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(6)
+        self.conv2 = nn.Conv2d(6, 8, 3, stride=2, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(8)
+        self.relu1, self.relu2 = nn.ReLU(), nn.ReLU()
+        self.fc = nn.Linear(8 * 4 * 3, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu1(self.bn1(self.conv1(x)))
+        x = self.relu2(self.bn2(self.conv2(x)))
+        return self.fc(torch.flatten(x, 1))
+
+
+def in_low_precision(model: nn.Module, policy: Policy) -> LowPrecisionModel:
+    found = apply_arithmetic(model, Context(EmulatedEngine(), seed=3))
+    found.use(layer_formats(policy, found.layers))
+    return found
+
+
+def muppet(**more: object) -> Policy:
+    roles = ("input", "weight", "grad_output", "grad_weight")
+    return Policy.for_training({**dict.fromkeys(roles, EIGHT), **more})
+
+
+@pytest.mark.parametrize("rounding", ["half_even", "stochastic"])
+def test_a_net_trained_in_dynamic_fixed_point_lowers_to_integers(rounding: str) -> None:
+    """Its weights keep the rule they were trained with; activations get the static counterpart."""
+    torch.manual_seed(0)
+    model, images = Net(), torch.rand(64, 2, 8, 6)
+    labels = torch.randint(0, 5, (64,))
+    low = in_low_precision(model, muppet())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for step in range(8):
+        low.context.step = step
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    low.use({})
+    plain = Net()
+    plain.load_state_dict(model.state_dict())
+    weight = {"format": "int8", "scale": "dynamic", "rounding": rounding}
+    static = {"scale": "max", "power_of_two": True}
+    policy = Policy.from_dict(
+        {
+            "weight": weight,
+            "activation": {"format": "uint8", **static},
+            "input": {"format": "uint8", **static},
+        }
+    )
+    frozen = apply(plain.eval(), policy, "freeze", images)
+    conv = frozen.get_submodule("conv2")
+    trained = quantise(plain.conv2.weight, dynamic_weight("half_even"), 0)
+    assert trained.levels is not None
+    assert torch.equal(conv.weight.to(torch.int8), trained.levels)
+    graph = lower(frozen, (2, 8, 6))
+    compare_torch_graph(frozen, graph, images, accumulators=True).require()
+
+
+def dynamic_weight(rounding: str) -> QuantSpec | None:
+    policy = Policy.for_training({"weight": {"format": "int8", "rounding": rounding}})
+    return policy.resolve(layer_of("conv2"), Role.WEIGHT, Product.FORWARD).spec
+
+
+def layer_of(path: str) -> Layer:
+    return Layer(path, "Conv2d")
+
+
+def test_one_scale_a_channel_follows_the_same_rule() -> None:
+    weight = torch.randn(4, 3, 3, 3) * torch.tensor([1.0, 8.0, 0.1, 0.0])[:, None, None, None]
+    rule = {"format": "int8", "scale": "dynamic", "granularity": "per_channel"}
+    spec = Policy.from_dict({"weight": rule}).resolve(layer_of("conv"), Role.WEIGHT).spec
+    assert spec is not None
+    levels, unit = WeightQuantizer(spec, 4).levels(weight)
+    for channel in range(4):
+        one = quantise(weight[channel], dynamic_weight("half_even"), 0)
+        assert one.levels is not None
+        assert float(unit[channel]) == 2.0**-one.exponent
+        assert torch.equal(levels[channel].to(torch.int8), one.levels)
+
+
+def test_blocks_lie_along_the_sum_of_every_product() -> None:
+    """A layer of one pixel: its products are those of matrices, whose blocks are rows."""
+    policy = Policy.for_training(dict.fromkeys(("input", "weight", "grad_output"), "mxint8"))
+    model = nn.Sequential(nn.Linear(64, 96, bias=False))
+    in_low_precision(model, policy)
+    x = (torch.randn(32, 64) * torch.logspace(-3, 3, 64)).requires_grad_()
+    out = model(x)
+    g = torch.randn_like(out)
+    out.backward(g)
+    weight = model[0].weight.detach()
+    spec = policy.resolve(layer_of("0"), Role.INPUT, Product.FORWARD).spec
+
+    def blocks(t: Tensor, axis: int) -> Tensor:
+        return quantise(t.detach(), spec, 0, axis=axis).reals()
+
+    assert torch.equal(out.detach(), blocks(x, 1) @ blocks(weight, 1).T)
+    assert torch.equal(x.grad, blocks(g, 1) @ blocks(weight, 0))
+    assert torch.equal(model[0].weight.grad, blocks(g, 0).T @ blocks(x, 0))
+
+
+def test_explain_shows_what_products_take_and_give() -> None:
+    rules = [
+        {"type": "Linear", "product": "grad_weight", "role": "input", "format": "int16"},
+        {"position": "last", "role": "weight", "keep_float": True},
+    ]
+    rows = {(row.layer, row.operand): row for row in explain(Net(), muppet(rules=rules))}
+    assert rows["conv1", "input"].format == "int8"
+    assert rows["conv1", "input"].scale == "dynamic"
+    assert rows["conv2", "activation"].format == "float"
+    assert rows["conv2", "grad_weight"].format == "int8"
+    assert rows["fc", "input of forward"].format == "int8"
+    assert rows["fc", "input of grad_weight"].format == "int16"
+    assert "product grad_weight" in rows["fc", "input of grad_weight"].reason
+    assert rows["fc", "weight"].format == "float"
+    assert len(rows) == 3 * 6 + 1
+    assert {role for roles in PRODUCT_ROLES.values() for role in roles} == {
+        Role(name.split()[0]) for _, name in rows
+    }
+
+
+def test_sums_that_an_accumulator_cannot_hold_are_refused() -> None:
+    low = in_low_precision(Net(), muppet())
+    formats = layer_formats(muppet(), low.layers)
+    pixels = {"conv1": 48 * 128, "conv2": 12 * 128, "fc": 128}
+    check_sums(low.layers, formats, pixels, "int32")
+    with pytest.raises(RecipeError, match="of conv1: the grad_weight product adds 6144"):
+        check_sums(low.layers, formats, pixels, "int24")
+    unsigned = layer_formats(muppet(input={"format": "uint8"}), low.layers)
+    with pytest.raises(RecipeError, match="products of 9 and 8 bits"):
+        check_sums(low.layers, unsigned, pixels, "int27")
+    check_sums(low.layers, formats, pixels, "int28")
