@@ -147,7 +147,7 @@ def layers(draw: st.DrawFn) -> Layer:
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 @pytest.mark.parametrize("threads", [1, 2])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(layer=layers(), seed=st.integers(0, 2**32))
 def test_any_convolution_is_exact(engine: Engine, threads: int, layer: Layer, seed: int) -> None:
     if engine.name == "integer" and native_products() is None:
@@ -182,6 +182,40 @@ def test_layers_of_real_networks(name: str, bits: int) -> None:
     layer = REAL[name]
     both = Layer(layer.input, layer.outputs, layer.kernel, layer.geometry, (bits,) * 3)
     check(both, IntegerEngine())
+
+
+@st.composite
+def small_kernels(draw: st.DrawFn) -> Layer:
+    """3 x 3 at stride 1, for which there is a product with fewer multiplications."""
+    padding = draw(st.tuples(st.integers(0, 4), st.integers(0, 4)))
+    sizes = [draw(st.integers(max(3 - 2 * p, 1), 13)) for p in padding]
+    channels, outputs = draw(st.tuples(*[st.sampled_from([8, 9, 16, 23, 32, 47])] * 2))
+    bits = draw(st.tuples(*[st.integers(2, 12)] * 3))
+    exponents = draw(st.tuples(*[st.integers(-60, 60)] * 3))
+    images = draw(st.integers(1, 9))
+    geometry = Geometry(padding=padding)
+    return Layer((images, channels, *sizes), outputs, (3, 3), geometry, bits, exponents)
+
+
+@needs_compiler
+@settings(max_examples=40, deadline=None)
+@given(layer=small_kernels(), seed=st.integers(0, 2**32))
+def test_small_kernels_are_exact(layer: Layer, seed: int) -> None:
+    check(layer, IntegerEngine(), seed)
+
+
+@needs_compiler
+@pytest.mark.parametrize("channels", [227, 228, 3640, 3641])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_small_kernels_at_the_limit_of_32_bits(channels: int, sign: int) -> None:
+    """Ten bits and 227 channels, or eight and 3640, are the most whose fourfold sums fit."""
+    bits = 10 if channels < 1000 else 8
+    low = -(1 << (bits - 1))
+    x = operand(np.full((1, channels, 6, 6), low), bits, 0)
+    w = operand(np.full((8, channels, 3, 3), low if sign > 0 else -low - 1), bits, 0)
+    expected = EmulatedEngine().forward(x, w, Geometry(padding=(1, 1)))
+    assert float(expected.abs().max()) > 2**28
+    assert torch.equal(IntegerEngine().forward(x, w, Geometry(padding=(1, 1))), expected)
 
 
 @needs_compiler

@@ -19,6 +19,16 @@ _EXACT_DOUBLE = 2**53
 _WORTH_A_STRETCH = 8
 
 
+#: Winograd's transforms: sums of so many weights and pixels; the range of exponents for which the
+#: unit of the result is a normal float; the fewest channels for which transforms pay, and what they
+#: cost, in multiplications.
+_WEIGHT_GROWTH, _SOURCE_GROWTH, _LARGEST_LEVEL = 9, 4, 2**15 - 1
+_LOWEST_EXPONENT, _HIGHEST_EXPONENT = -88, 120
+_STEP_BY_STEP = ((1, 1), (1, 1))
+_WORTH_TRANSFORMS = 8
+_TRANSFORMS = 1.25
+
+
 class IntegerEngine:
     """The three products in integers on the CPU, exactly.
 
@@ -42,7 +52,8 @@ class IntegerEngine:
         rows = _forward_axis(height, kernel_h, *_along(geometry, 0))
         columns = _forward_axis(width, kernel_w, *_along(geometry, 1))
         size = (n, outputs, len(rows.start) - 1, len(columns.start) - 1)
-        return _correlate((x, w), size, rows, columns, transposed=False)
+        corner = (-geometry.padding[0], -geometry.padding[1])
+        return _correlate((x, w), size, (rows, columns), geometry, corner, transposed=False)
 
     def grad_input(
         self, g: Operand, w: Operand, geometry: Geometry, input_size: tuple[int, ...]
@@ -50,7 +61,9 @@ class IntegerEngine:
         """See `Engine`."""
         rows = _input_axis(input_size[2], g.shape[2], w.shape[2], *_along(geometry, 0))
         columns = _input_axis(input_size[3], g.shape[3], w.shape[3], *_along(geometry, 1))
-        return _correlate((g, w), input_size, rows, columns, transposed=True)
+        corner = (geometry.padding[0] - w.shape[2] + 1, geometry.padding[1] - w.shape[3] + 1)
+        axes = (rows, columns)
+        return _correlate((g, w), input_size, axes, geometry, corner, transposed=True)
 
     def grad_weight(
         self, x: Operand, g: Operand, geometry: Geometry, weight_size: tuple[int, ...]
@@ -75,10 +88,12 @@ class IntegerEngine:
 def _correlate(
     operands: tuple[Operand, Operand],
     size: tuple[int, ...],
-    rows: Meeting,
-    columns: Meeting,
+    axes: tuple[Meeting, Meeting],
+    geometry: Geometry,
+    corner: tuple[int, int],
     transposed: bool,
 ) -> Tensor:
+    """Images with weights; ``corner`` is the source's place of tap 0 at position 0."""
     source, weight = operands
     n, channels, height, width = source.shape
     out = _empty(size)
@@ -86,10 +101,34 @@ def _correlate(
         "images": n, "channels": channels, "outputs": size[1], "height": height, "width": width,
         "out_height": size[2], "out_width": size[3], "kernel_height": weight.shape[2],
         "kernel_width": weight.shape[3], "transposed": int(transposed), **_sums(source, weight),
+        "row_offset": corner[0], "column_offset": corner[1],
     }  # fmt: skip
+    small = _suits_winograd(source, weight, geometry, axes)
+    kernel = "bw_product_winograd" if small else "bw_product_correlate"
     left, right = _in_memory(source), _in_memory(weight)
-    multiply("bw_product_correlate", left, right, out, numbers, rows, columns)
+    multiply(kernel, left, right, out, numbers, *axes)
     return out
+
+
+def _suits_winograd(
+    source: Operand, weight: Operand, geometry: Geometry, axes: tuple[Meeting, Meeting]
+) -> bool:
+    """Whether the product with fewer multiplications is exact (see its C file), and has fewer."""
+    if tuple(weight.shape[2:]) != (3, 3) or (geometry.stride, geometry.dilation) != _STEP_BY_STEP:
+        return False
+    if min(weight.shape[:2]) < _WORTH_TRANSFORMS:
+        return False
+    if not _LOWEST_EXPONENT <= source.exponent + weight.exponent <= _HIGHEST_EXPONENT:
+        return False
+    top = max(_WEIGHT_GROWTH * weight.top, _SOURCE_GROWTH * source.top)
+    largest = 4 * 9 * source.shape[1] * source.top * weight.top
+    if top > _LARGEST_LEVEL or largest > _LARGEST_SUM:
+        return False
+    direct, tiles = 1, 16
+    for meeting in axes:
+        direct *= int(meeting.length.sum())
+        tiles *= len(meeting.start) // 2
+    return bool(_TRANSFORMS * tiles < direct)
 
 
 def exact_terms(product: Product, left: Operand, right: Operand, geometry: Geometry) -> bool:

@@ -20,7 +20,8 @@ _PROGRAM = Program(
     name="product",
     package="bitwright.train.arithmetic",
     sources=(
-        "product_tile.c", "product_team.c", "product_correlate.c", "product_weight.c", "norm.c",
+        "product_tile.c", "product_team.c", "product_correlate.c", "product_weight.c",
+        "product_winograd.c", "norm.c",
     ),
     headers=("product.h",),
     libraries=("-lm",),
@@ -44,6 +45,7 @@ class CShape(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in _NUMBERS.split()),
         *((name, ctypes.c_void_p) for name in _POINTERS.split()),
+        *((name, ctypes.c_int64) for name in ("row_offset", "column_offset")),
     ]
 
 
@@ -143,7 +145,8 @@ def _load(path: Path) -> ctypes.CDLL:
     handle = _PROGRAM.open(path)
     sizes = {"bw_product_shape_size": CShape, "bw_norm_size": CNorm}
     kernels = {
-        "bw_product_correlate": CShape, "bw_product_weight": CShape,
+        "bw_product_correlate": CShape, "bw_product_winograd": CShape,
+        "bw_product_weight": CShape,
         "bw_norm_forward": CNorm, "bw_norm_backward": CNorm,
     }  # fmt: skip
     try:

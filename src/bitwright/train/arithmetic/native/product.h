@@ -84,11 +84,14 @@ typedef struct {
   int64_t transposed;                     // weights are (channels, taps, outputs) in memory
   Meeting rows, columns;
   const int32_t *row_slot, *column_slot;  // where the weights' taps lie; columns of the source
+  int64_t row_offset, column_offset;      // Winograd: the source's place of tap 0 at position 0
 } Shape;
 
 void bw_tile_sums(int rows, const int16_t *const *a, const Run *runs, int64_t count, int32_t *sums);
 void bw_tile_floats(int rows, const int16_t *const *a, const Run *runs, int64_t count, float unit,
                     float *const *out, int64_t width);
+void bw_tile_strip(int64_t rows, const int16_t *a, int64_t step, const int16_t *b, int64_t pairs,
+                   int32_t *sums);
 void bw_in_team(void (*work)(void *), void *job, int64_t threads);
 void *bw_room(int64_t bytes);
 int bw_direct(const Shape *shape, int64_t pairs);

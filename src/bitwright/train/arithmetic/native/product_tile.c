@@ -90,3 +90,17 @@ void bw_tile_floats(int rows, const int16_t *const *a, const Run *runs, int64_t 
     EACH_ROWS(FLOATS)
   }
 }
+
+// sums[row][output] of any number of rows that lie `step` elements apart, over one run.
+void bw_tile_strip(int64_t rows, const int16_t *a, int64_t step, const int16_t *b, int64_t pairs,
+                   int32_t *sums) {
+  const Run run = {0, b, pairs};
+  const int16_t *start[ROWS];
+  for (; rows >= ROWS; rows -= ROWS, a += ROWS * step, sums += ROWS * PANEL) {
+#pragma GCC unroll 12
+    for (int i = 0; i < ROWS; i++) start[i] = a + i * step;
+    tile_sums(ROWS, start, &run, 1, sums);
+  }
+  for (int i = 0; i < rows; i++) start[i] = a + i * step;
+  if (rows > 0) bw_tile_sums((int)rows, start, &run, 1, sums);
+}
