@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from bitwright.data import load_dataset
+from bitwright.data import image_files, load_dataset
 from bitwright.data.decoding import Framing, RandomCrop, frame_image
 from bitwright.data.image_files import ImageFiles
 from bitwright.errors import DataError, RecipeError
@@ -234,5 +234,16 @@ def test_fewer_images_of_a_split_have_the_same_share_of_every_class(tmp_path: Pa
     assert again.train.digest() == few.train.digest()
     everything = load_dataset({"name": "digits", "keep": {"train": 10**6}})
     assert everything.train.digest() == whole.train.digest()
-    splits = load(make(tmp_path, IMAGENET), keep={"train": 6})
+    splits = load(make(tmp_path, IMAGENET), keep={"train": 6, "test": 1})
     assert isinstance(splits.train.images, ImageFiles) and len(splits.train) == 6
+    assert sorted(splits.test.labels) == [0, 1]  # one of each class at least
+
+
+def test_more_than_memory_is_not_even_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = load(make(tmp_path, IMAGENET)).train
+    monkeypatch.setattr(image_files, "_memory", lambda: 18 * 16 * 12 * 3 - 1)
+    with pytest.raises(DataError, match=r"18 images of \(16, 12, 3\) do not fit into memory"):
+        train.pixels  # noqa: B018
+    assert train.take(range(17)).pixels.shape[0] == 17

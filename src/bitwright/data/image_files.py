@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
+import os
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -103,14 +105,15 @@ class ImageFiles:
         """
         if copy is False:
             raise ValueError("images in files are always read anew")
-        try:
-            found = np.empty(self.shape, np.uint8)
-        except MemoryError as error:
+        size = math.prod(self.shape)
+        if size > _memory():
             raise DataError(
-                f"{len(self)} images of {self.shape[1:]} do not fit into memory",
+                f"{len(self)} images of {self.shape[1:]} do not fit into memory: "
+                f"{size / 2**30:.0f} GiB",
                 where=str(self.source.listing.path),
                 hint="take fewer of them (data.keep)",
-            ) from error
+            )
+        found = np.empty(self.shape, np.uint8)
         with ThreadPoolExecutor(self.threads) as pool:
             for at, image in enumerate(pool.map(self.window, range(len(self)))):
                 found[at] = image
@@ -181,6 +184,14 @@ def named(names: Iterable[str]) -> str:
     every = list(names)
     more = f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
     return ", ".join(every[:_SHOWN]) + more
+
+
+def _memory() -> int:
+    """Bytes that this machine has; where it does not say, as much as there may be."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62
 
 
 def _read_kept(path: Any) -> dict[str, str] | None:

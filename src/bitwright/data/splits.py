@@ -124,7 +124,13 @@ def keep_some(splits: DataSplits, keep: Keep, seed: int) -> DataSplits:
     def fewer(part: Dataset, count: int | None) -> Dataset:
         if count is None or count >= len(part):
             return part
-        return part.take(stratified(part.labels, (count / len(part),), seed, where=part.name)[0])
+        random = np.random.RandomState(seed)
+        classes = (np.flatnonzero(part.labels == label) for label in np.unique(part.labels))
+        chosen = [
+            random.permutation(members)[: max(1, round(len(members) * count / len(part)))]
+            for members in classes
+        ]
+        return part.take(np.sort(np.concatenate(chosen)))
 
     return replace(
         splits,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from bitwright.data.spec import Keep
 from bitwright.errors import RecipeError
 from bitwright.models.pretrained import Pretrained, find_pretrained, matching
 from bitwright.steps.fingerprint import images_version
@@ -31,6 +32,8 @@ def shipped(recipe: Recipe, splits: DataSplits) -> Pretrained | None:
     """The entry that is the result of a recipe's float training; None: it has to be trained."""
     config = recipe.train.float_
     if not recipe.train.pretrained or recipe.model.weights is not None or config.distillation:
+        return None
+    if recipe.data.keep != Keep():  # no checkpoint was made of fewer images
         return None
     found = matching(recipe.model, splits.image_shape, splits.num_classes, splits.name)
     for entry in found:

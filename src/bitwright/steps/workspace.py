@@ -139,7 +139,7 @@ class Workspace:
         return {
             "name": self.recipe.name,
             "seed": self.recipe.seed,
-            "data": [fields["data"] | {"path": None, "unlabelled": None}, data_version(splits)],
+            "data": [_which_images(fields["data"]), data_version(splits)],
             "model": [fields["model"] | {"weights": None}, self._version(self.recipe.model)],
             "teacher": [
                 fields["teacher"],
@@ -157,3 +157,10 @@ class Workspace:
             "python": list(sys.version_info[:2]),
             **{f"code:{name}": code_version(*_COMMON, *parts) for name, parts in _CODE.items()},
         }
+
+
+def _which_images(data: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's section ``data`` without what says where and how fast images are read."""
+    if data["stream"] is not None:
+        data = data | {"stream": data["stream"] | {"threads": None, "ahead": None}}
+    return data | {"path": None, "unlabelled": None}
