@@ -259,6 +259,10 @@ def network_lines(found: Mapping[str, Any]) -> list[str]:
         )
     lines += [
         "",
+        f"{'; '.join(found['notes'])}. A rest of 0 means that the products, timed alone, took "
+        "longer than the step they were taken from; colder caches and other programs are likely "
+        "reasons.",
+        "",
         f"Deciding about precision after an epoch: {found['policy_ms']:.1f} ms.",
         "",
         "| run | speed-up over float32 at equal epochs, modelled | measured |",
