@@ -223,3 +223,24 @@ def test_nothing_to_multiply() -> None:
     empty = Operand(torch.empty((0, 3, 5, 5), dtype=torch.int8), 0, 8)
     _, w = operand((4, 3, 3, 3), 8, np.random.default_rng(6))
     assert ENGINE.forward(empty, w, Geometry()).shape == (0, 4, 3, 3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ["int8", "int12", "int16", "uint8"])
+def test_a_gpu_gives_the_same_bits(name: str) -> None:
+    """Quantiser and products, with TF32 allowed and every algorithm that cuDNN might choose."""
+    policy = Policy.for_training({"input": {"format": name, "rounding": "stochastic"}})
+    spec = policy.resolve(Layer("conv", "Conv2d"), Role.INPUT, Product.FORWARD).spec
+    geometry, draw = Geometry((1, 1), (1, 1)), torch.Generator().manual_seed(0)
+    x = torch.randn(8, 64, 20, 20, generator=draw)
+    w, g = torch.randn(32, 64, 3, 3, generator=draw), torch.randn(8, 32, 20, 20, generator=draw)
+    found = []
+    for device in ("cpu", "cuda"):
+        a, b, c = (quantise(t.to(device), spec, seed) for seed, t in enumerate((x, w, g)))
+        products = (
+            ENGINE.forward(a, b, geometry),
+            ENGINE.grad_input(c, b, geometry, tuple(x.shape)),
+            ENGINE.grad_weight(a, c, geometry, tuple(w.shape)),
+        )
+        found.append([t.cpu() for t in (a.tensor, b.tensor, c.tensor, *products)])
+    assert all(torch.equal(cpu, gpu) for cpu, gpu in zip(*found, strict=True))

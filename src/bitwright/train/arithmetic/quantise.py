@@ -70,11 +70,9 @@ def quantise(
         )
     if has_levels(spec):
         return _integers(x, spec, seed, name)
-    nhwc = x.permute(0, 2, 3, 1).contiguous() if x.dim() == 4 else x
-    block = spec.format.block > 0
-    real = _faked(
-        nhwc, spec, None if block else weight_scale(x, spec), seed, name, _moved(axis, x.dim())
-    )
+    rows = x.permute(0, 2, 3, 1).contiguous() if x.dim() == 4 else x
+    scale = None if spec.format.block else weight_scale(rows, spec)
+    real = _faked(rows, spec, scale, seed, name, _moved(axis, x.dim()))
     return Operand(None, real=real.permute(0, 3, 1, 2) if x.dim() == 4 else real)
 
 
@@ -111,7 +109,7 @@ def _integers(x: Tensor, spec: QuantSpec, seed: int, name: str) -> Operand:
         found = quantise_natively(x, levels, _ends(spec), exponent, spec.rounding, seed)
     else:
         found = _found_exponent(x, spec) if exponent is None else exponent
-        if found is not None and bool(torch.isfinite(x).all()):
+        if found is not None and _all_finite(x):
             rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
             levels = _levels(rows, spec, found, seed).to(container(bits)).contiguous()
         else:
@@ -175,7 +173,7 @@ def _found_exponent(x: Tensor, spec: QuantSpec) -> int | None:
 def _faked(
     x: Tensor, spec: QuantSpec, scale: Tensor | float | None, seed: int, name: str, axis: int
 ) -> Tensor:
-    if not bool(torch.isfinite(x).all()):
+    if not _all_finite(x):
         raise _not_finite(name)
     values = x.clamp(min=0) if spec.positive else x
     try:
@@ -190,6 +188,11 @@ def _faked(
         )
     except FormatError as error:
         raise RecipeError(error.message, where=name, hint=error.hint) from error
+
+
+def _all_finite(x: Tensor) -> bool:
+    """One pass without a result in memory, unless finite numbers have a sum that is not."""
+    return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())
 
 
 def _moved(axis: int, dimensions: int) -> int:
