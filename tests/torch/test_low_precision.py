@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.data import DataSplits, load_dataset
-from bitwright.errors import ModelError, RecipeError, RunError
+from bitwright.errors import ModelError, RecipeError, RunError, TargetError
 from bitwright.models import build_model
 from bitwright.train import TrainConfig, fit
 from bitwright.train.arithmetic.apply import apply_arithmetic, remove_arithmetic
@@ -58,7 +58,7 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
 
 def test_climbs_the_ladder_and_ends_in_float(digits: DataSplits, tmp_path: Path) -> None:
     model = network()
-    done = fit(model, digits, config(), run_dir=tmp_path)
+    done = fit(model, digits, config(low={"device": "rtx-2080-ti"}), run_dir=tmp_path)
     log = log_of(tmp_path)
     levels = [entry["level"] for entry in log]
     assert levels == [entry.precision for entry in done.history]
@@ -74,6 +74,8 @@ def test_climbs_the_ladder_and_ends_in_float(digits: DataSplits, tmp_path: Path)
         if hasattr(layer, "weight") and not isinstance(layer, nn.BatchNorm2d)
     )
     assert all(entry["reason"] for entry in log)
+    seconds = {entry["level"]: entry["device_seconds"] for entry in log}
+    assert 0 < seconds["int8"] < seconds["int12"]
 
 
 @pytest.mark.parametrize("stop_after", [1, 4])
@@ -159,6 +161,12 @@ def test_a_network_without_products_is_refused(digits: DataSplits, tmp_path: Pat
 
     with pytest.raises(ModelError, match="Nothing has no"):
         fit(Nothing(), digits, config(), run_dir=tmp_path)
+
+
+def test_an_unknown_device_is_refused(digits: DataSplits, tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="rtx-9999"):
+        fit(network(), digits, config(low={"device": "rtx-9999"}), run_dir=tmp_path)
+    assert not (tmp_path / "checkpoint.pt").exists()
 
 
 def test_float_levels_change_nothing() -> None:

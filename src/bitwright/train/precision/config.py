@@ -69,6 +69,8 @@ class LowPrecision(BaseModel):
             ``lr_every`` epochs; before it is constant.
         bad_gradients: what happens to a step whose gradients are not finite, or all zero: ``stop``
             the run, or ``skip`` the step; both say so.
+        device: a described device (see `bitwright forecast`), by name or file, whose time for every
+            epoch is estimated in the log.
         rules: exceptions for some layers or products, as the ``rules`` of `quant`, with ``product``
             beside ``role``; without a role all of them. At float32 nothing is quantized anyway.
     """
@@ -92,6 +94,7 @@ class LowPrecision(BaseModel):
     lr_every: _Count = 15
     lr_divisor: Annotated[float, Field(ge=1.0, le=1e6)] = 10.0
     bad_gradients: Literal["stop", "skip"] = "stop"
+    device: str | None = None
     rules: tuple[dict[str, Any], ...] = ()
 
     @model_validator(mode="before")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from bitwright.train.arithmetic.layers import Context, LayerFormats, ProductForm
 from bitwright.train.arithmetic.norms import use_native_norms, use_plain_norms
 from bitwright.train.arithmetic.operands import NotFinite
 from bitwright.train.config import TrainConfig
+from bitwright.train.costs.formats import epoch_clock
+from bitwright.train.costs.log import EpochClock
 from bitwright.train.precision.config import LowPrecision
 from bitwright.train.precision.log import LOG, write_log
 from bitwright.train.precision.policy import (
@@ -101,9 +104,14 @@ class PrecisionControl:
         Raises:
             ModelError: no layer can train in low precision.
             RecipeError: an accumulator cannot hold a sum.
+            TargetError: the device whose time is to be estimated is unknown, or cannot compute so.
         """
         assert config.low_precision is not None
         self.settings: LowPrecision = config.low_precision
+        self._clock: EpochClock | None = None
+        if self.settings.device is not None:
+            images, shape = batches * config.batch_size, tuple(example.shape[1:])
+            self._clock = epoch_clock(model, shape, config, images, self.settings.device)
         self.context = Context(_engine(self.settings.engine), config.seed, 0, worker)
         self.target: LowPrecisionModel = apply_arithmetic(model, self.context)
         self.batches = batches
@@ -161,7 +169,7 @@ class PrecisionControl:
         if not self.entries:
             return {}
         found = self.entries[-1].to_dict()
-        names = ("p", "threshold", "diversity", "violations")
+        names = ("p", "threshold", "diversity", "violations", "device_seconds")
         return {
             f"precision/{name}": float(found[name]) for name in names if found[name] is not None
         }
@@ -228,6 +236,8 @@ class PrecisionControl:
         """The policy's decision behind an epoch."""
         seen = EpochSeen(epoch, self._gradients, train_loss, validation_loss, self.skipped)
         entry = self.policy.after_epoch(seen)
+        if self._clock is not None:
+            entry = replace(entry, device_seconds=self._clock.seconds(entry))
         self.entries.append(entry)
         if entry.switched_to is not None:
             _log.info("epoch %d: %s", epoch + 1, entry.reason)

@@ -116,6 +116,8 @@ class Entry:
         threshold: what ``p`` is compared with.
         violations: how often ``p`` was above it, this epoch included.
         products: where they differ, the precision of each as ``LAYER/PRODUCT``.
+        device_seconds: what the epoch's training would take on the described device of the
+            settings, if they name one.
     """
 
     epoch: int
@@ -127,6 +129,7 @@ class Entry:
     threshold: float | None = None
     violations: int | None = None
     products: Mapping[str, str] | None = None
+    device_seconds: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings; None for a number that is not finite, which JSON has not."""
