@@ -11,6 +11,8 @@ Every seed has these runs:
 * ``muppet``: the policy decides when to switch.
 * ``fp32``: float32 for as many epochs as that run had, its learning rate divided by 10 after a
   third and two thirds of them.
+* ``fp32_rates``: float32 for as many epochs, its learning rate falling as MuPPET's does: constant,
+  and in the last phase divided by 10 every few epochs. What differs is the precision alone.
 * ``random``: the first three switches at random epochs, the switch to float32 where the policy put
   it: as many epochs and as much float32. (`--randoms` of them a seed.)
 * ``int8``: the lowest level until then.
@@ -83,7 +85,9 @@ def config_of(arm: str, seed: int, known: Mapping[str, Any], threads: int) -> Tr
         "patience": PATIENCE,
     }
     epochs = MOST_EPOCHS
-    if arm != "muppet":
+    if arm == "fp32_rates":
+        policy, epochs = {"kind": "fixed", "switch_at": 0}, int(known["epochs"])
+    elif arm != "muppet":
         last = int(known["switches"][-1])
         epochs = last + FLOAT_EPOCHS
         starts = [0, last]
@@ -150,7 +154,7 @@ def page(record: Mapping[str, Any]) -> str:
     for arm, by_seed in record["arms"].items():
         groups.setdefault(kind(arm), []).extend(by_seed.values())
     rows = []
-    for name in ("fp32", "muppet", "random", "int8"):
+    for name in ("fp32", "fp32_rates", "muppet", "random", "int8"):
         runs = groups.get(name, [])
         if not runs:
             continue
@@ -193,7 +197,7 @@ def paired(record: Mapping[str, Any]) -> list[str]:
     """Differences to MuPPET, seed by seed: the same images, the same first weights."""
     ours = record["arms"].get("muppet", {})
     lines = []
-    for other in ("fp32", "random", "int8"):
+    for other in ("fp32", "fp32_rates", "random", "int8"):
         differences = []
         for seed, run in ours.items():
             theirs = [
@@ -220,7 +224,7 @@ def schedules(record: Mapping[str, Any]) -> list[str]:
 
 
 def arms(randoms: int) -> list[str]:
-    return ["muppet", "fp32", *(f"random{i}" for i in range(randoms))]
+    return ["muppet", "fp32", "fp32_rates", *(f"random{i}" for i in range(randoms))]
 
 
 def run_all(options: argparse.Namespace) -> None:
