@@ -171,8 +171,8 @@ def page(record: Mapping[str, Any]) -> str:
             "`python benchmarks/precision_cifar.py --runs RUNS --seeds 0 1 2 --workers 2`",
             "",
             f"{record['machine']}; {', '.join(f'{k} {v}' for k, v in record['versions'].items())}.",
-            f"ResNet-20, {record['images']} training images, all 10 000 test images, one CPU thread",
-            "a run. Mean and its standard error over runs.",
+            f"ResNet-20, {record['images']} training images, all 10 000 test images, one CPU",
+            "thread a run. Mean and its standard error over runs.",
             "",
             "| arm | runs | test accuracy, % | epochs | minutes |",
             "|---|---:|---:|---|---:|",
@@ -238,7 +238,8 @@ def run_all(options: argparse.Namespace) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable, __file__, "--runs", str(options.runs), "--one", arm,
-            "--seeds", str(seed), "--images", str(options.images), "--threads", str(options.threads),
+            "--seeds", str(seed), "--images", str(options.images),
+            "--threads", str(options.threads),
         ]  # fmt: skip
         with (folder / "log.txt").open("w") as log:
             subprocess.run(command, stdout=log, stderr=log, timeout=LIMIT_S, check=True)

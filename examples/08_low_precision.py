@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lesson 8: training in few bits that switches itself, then the same formats in hardware's integers.
+"""Lesson 8: training in few bits that switches itself, then the same formats as integers.
 
 MuPPET begins in 8-bit dynamic fixed point and climbs when the gradients of successive epochs say
 that there is little left to find. On this little network it decides fast, as its settings say.
