@@ -76,12 +76,14 @@ def apply_arithmetic(model: nn.Module, context: Context) -> LowPrecisionModel:
 
 
 def remove_arithmetic(model: nn.Module) -> None:
-    """Give a network its plain layers back; the parameters stay."""
-    for plain, special in _LAYERS.items():
-        for module in model.modules():
-            for name, child in list(module.named_children()):
-                if type(child) is special:
-                    setattr(module, name, _shallow(child, plain))
+    """Give a network its plain layers back, each at all its places; the parameters stay."""
+    kinds = {special: plain for plain, special in _LAYERS.items()}
+    replaced: dict[nn.Module, nn.Module] = {}
+    for path, old in list(model.named_modules(remove_duplicate=False)):
+        if path and type(old) in kinds:
+            prefix, _, name = path.rpartition(".")
+            new = replaced.setdefault(old, _shallow(old, kinds[type(old)]))
+            setattr(model.get_submodule(prefix), name, new)
 
 
 def layer_formats(

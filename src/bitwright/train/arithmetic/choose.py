@@ -57,8 +57,9 @@ class Choice:
     milliseconds: Mapping[str, float]
 
 
-#: What the process has measured.
-_MEASURED: dict[tuple[Case, tuple[str, ...]], Choice] = {}
+#: What the process has measured: the name of the fastest engine, and the milliseconds of each. Not
+#: the engine itself: it has memory of its own, which two networks in two threads cannot share.
+_MEASURED: dict[tuple[Case, tuple[str, ...]], tuple[str, Mapping[str, float]]] = {}
 
 
 class ChoosingEngine:
@@ -149,11 +150,14 @@ class ChoosingEngine:
             return call(able[0])
         key = (case, tuple(engine.name for engine in able))
         if key in _MEASURED:
-            self.choices[case] = _MEASURED[key]
-            return call(_MEASURED[key].engine)
+            name, milliseconds = _MEASURED[key]
+            engine = next(engine for engine in able if engine.name == name)
+            self.choices[case] = Choice(engine, milliseconds)
+            return call(engine)
         out, milliseconds = _measured(able, call, left.tensor.device)
         fastest = min(able, key=lambda engine: milliseconds[engine.name])
-        self.choices[case] = _MEASURED[key] = Choice(fastest, milliseconds)
+        self.choices[case] = Choice(fastest, milliseconds)
+        _MEASURED[key] = fastest.name, milliseconds
         return out
 
 

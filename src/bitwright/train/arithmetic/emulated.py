@@ -120,7 +120,8 @@ class _Room:
             return self._found
         count, memory = levels.numel(), self._memory
         if memory is None or memory.numel() < count or memory.device != levels.device:
-            memory = self._memory = levels.new_empty(count, dtype=torch.float32)
+            with torch.inference_mode(False):  # memory of that mode could not be written later
+                memory = self._memory = levels.new_empty(count, dtype=torch.float32)
         images, channels, height, width = levels.shape
         rows = memory[:count].view(images, height, width, channels)
         self._found, self._owner = rows.permute(0, 3, 1, 2).copy_(levels), ref(operand)

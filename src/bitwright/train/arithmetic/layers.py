@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from bitwright.formats import Rounding
@@ -121,9 +122,11 @@ class LowPrecisionConv2d(LowPrecisionLayer, nn.Conv2d):
     """`nn.Conv2d` whose products run in the formats of ``formats``."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """(N, C, H, W) -> (N, O, H', W')."""
+        """(N, C, H, W) -> (N, O, H', W'); or one image, (C, H, W)."""
         if self.formats is None:
             return nn.Conv2d.forward(self, input)
+        if input.dim() == 3:
+            return self.forward(input[None])[0]
         geometry = Geometry.of(self)
         if self.padding_mode != "zeros" or isinstance(self.padding, str):
             mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
@@ -142,7 +145,7 @@ class LowPrecisionLinear(LowPrecisionLayer, nn.Linear):
             return nn.Linear.forward(self, input)
         rows = input.reshape(-1, input.shape[-1], 1, 1)
         out = self.multiply(rows, self.weight[:, :, None, None], Geometry())
-        out = out.view(*input.shape[:-1], -1)
+        out = out.view(*input.shape[:-1], self.out_features)
         return out if self.bias is None else out + self.bias
 
 
@@ -200,6 +203,7 @@ class _Multiply(torch.autograd.Function):
         return call.result(out, Product.FORWARD, Stream.ACTIVATION)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         call, geometry = ctx.call, ctx.geometry
         formats, engine = call.formats, call.engine

@@ -203,8 +203,8 @@ class PassedReLU(nn.ReLU):
 def use_native_norms(model: nn.Module) -> None:
     """Let batch norms and ReLUs of a network train in C, in place; parameters and names stay.
 
-    A ReLU that alone takes a batch norm's result becomes part of it; hooks on that batch norm then
-    see what the ReLU gives. Only `nn.BatchNorm2d` and `nn.ReLU` themselves, no subclasses.
+    A ReLU that alone takes a batch norm's result becomes part of it, unless a hook watches either.
+    Only `nn.BatchNorm2d` and `nn.ReLU` themselves, no subclasses.
     """
     for norm, relu in _pairs(model):
         norm.__class__, relu.__class__ = TrainingBatchNorm2d, PassedReLU
@@ -234,10 +234,28 @@ class _Tracer(fx.Tracer):
 
 
 def _pairs(model: nn.Module) -> list[tuple[Any, Any]]:
-    """Batch norms whose only reader is a ReLU that runs once; none if the network has no graph."""
+    """Batch norms whose only reader is a ReLU that runs once, in training and in evaluation (where
+    a network may leave out a branch); none if the network has no graph.
+    """
+    found = [
+        (norm, relu)
+        for norm, relu in _pairs_of(model, training=True)
+        if not (_is_watched(norm) or _is_watched(relu))
+    ]
+    always = {id(norm): id(relu) for norm, relu in _pairs_of(model, training=False)}
+    return [(norm, relu) for norm, relu in found if always.get(id(norm)) == id(relu)]
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """Whether a hook sees what passes between a batch norm and its ReLU, or its gradient."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name) for name in hooks)
+
+
+def _pairs_of(model: nn.Module, training: bool) -> list[tuple[Any, Any]]:
     try:
         # A copy: a forward may count its calls, say.
-        graph = _Tracer().trace(copy.deepcopy(model))
+        graph = _Tracer().trace(copy.deepcopy(model).train(training))
     except Exception:  # whatever a forward that cannot be traced raises
         return []
     calls = [node for node in graph.nodes if node.op == "call_module"]

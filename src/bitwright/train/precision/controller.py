@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +114,7 @@ class PrecisionControl:
         self.context = Context(_engine(self.settings.engine), config.seed, 0, worker)
         self.target: LowPrecisionModel = apply_arithmetic(model, self.context)
         self.batches = batches
+        self._known: dict[int, Mapping[str, LayerFormats]] = {}
         try:
             self._check(example, batch_size)
             self.policy = self.settings.make(
@@ -205,10 +205,16 @@ class PrecisionControl:
 
     def _fault(self) -> str | None:
         """What is wrong with the gradients of the layers; None if nothing is."""
-        grads = [layer.weight.grad for layer in self.target.layers.values()]
-        norms = torch.stack(torch._foreach_norm([g for g in grads if g is not None], float("inf")))
+        grads = {
+            path: layer.weight.grad
+            for path, layer in self.target.layers.items()
+            if layer.weight.grad is not None
+        }
+        if not grads:
+            return None  # all of them are frozen; something else learns
+        norms = torch.stack(torch._foreach_norm(list(grads.values()), float("inf")))
         if not bool(torch.isfinite(norms).all()):
-            path = list(self.target.layers)[int((~torch.isfinite(norms)).nonzero()[0])]
+            path = list(grads)[int((~torch.isfinite(norms)).nonzero()[0])]
             return f"the weight gradient of {path} is not finite"
         if not bool(norms.any()):
             return "the weight gradients of all layers are zero"
@@ -276,10 +282,12 @@ class PrecisionControl:
             found[path] = LayerFormats(**parts)
         self.target.use(found)
 
-    @lru_cache  # noqa: B019  # as long-lived as the run
     def _formats(self, index: int) -> Mapping[str, LayerFormats]:
-        policy = self.settings.arithmetic(index)
-        return {} if policy is None else layer_formats(policy, self.target.layers)
+        if index not in self._known:
+            policy = self.settings.arithmetic(index)
+            found = {} if policy is None else layer_formats(policy, self.target.layers)
+            self._known[index] = found
+        return self._known[index]
 
     def _check(self, example: Tensor, batch_size: int) -> None:
         """Every level of the ladder against the accumulator, before anything is trained."""

@@ -20,6 +20,7 @@
 typedef int16_t V16 __attribute__((vector_size(32), aligned(2), may_alias));
 typedef int8_t B16 __attribute__((vector_size(16), aligned(1), may_alias));
 typedef int32_t I8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint32_t U8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float F8 __attribute__((vector_size(32), aligned(4), may_alias));
 
 typedef struct {
@@ -177,19 +178,20 @@ static void transform_tile(const Job *job, Tile tile, const char *zeros, int16_t
 
 // Eight outputs' sums, `gap` apart, to 2 x 2 results: down the columns, then along the rows.
 INLINE void finish_eight(const int32_t *sums, int64_t gap, float unit, F8 results[2][2]) {
-  I8 t[2][4];
+  U8 t[2][4];  // what is in between may not fit: modulo 2^32, which signed numbers are not
 #pragma GCC unroll 4
   for (int x = 0; x < 4; x++) {
     const int32_t *m = sums + x * gap;
-    const I8 a = *(const I8 *)m, b = *(const I8 *)(m + 4 * gap);
-    const I8 c = *(const I8 *)(m + 8 * gap), d = *(const I8 *)(m + 12 * gap);
+    const U8 a = *(const U8 *)m, b = *(const U8 *)(m + 4 * gap);
+    const U8 c = *(const U8 *)(m + 8 * gap), d = *(const U8 *)(m + 12 * gap);
     t[0][x] = a + b + c;
     t[1][x] = b - c - d;
   }
 #pragma GCC unroll 2
   for (int y = 0; y < 2; y++) {
-    results[y][0] = __builtin_convertvector(t[y][0] + t[y][1] + t[y][2], F8) * unit;
-    results[y][1] = __builtin_convertvector(t[y][1] - t[y][2] - t[y][3], F8) * unit;
+    const U8 left = t[y][0] + t[y][1] + t[y][2], right = t[y][1] - t[y][2] - t[y][3];
+    results[y][0] = __builtin_convertvector((I8)left, F8) * unit;
+    results[y][1] = __builtin_convertvector((I8)right, F8) * unit;
   }
 }
 
