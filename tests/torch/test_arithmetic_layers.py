@@ -18,8 +18,11 @@ from bitwright.train.arithmetic.apply import (
     apply_arithmetic,
     check_sums,
     layer_formats,
+    remove_arithmetic,
 )
+from bitwright.train.arithmetic.choose import make_engine
 from bitwright.train.arithmetic.emulated import EmulatedEngine
+from bitwright.train.arithmetic.geometry import Geometry
 from bitwright.train.arithmetic.layers import Context
 from bitwright.train.arithmetic.quantise import quantise
 
@@ -162,3 +165,67 @@ def test_sums_that_an_accumulator_cannot_hold_are_refused() -> None:
     with pytest.raises(RecipeError, match="products of 9 and 8 bits"):
         check_sums(low.layers, unsigned, pixels, "int27")
     check_sums(low.layers, formats, pixels, "int28")
+
+
+def test_a_shared_layer_comes_back_as_one() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Linear(4, 4)
+            self.same, self.box = self.one, nn.Sequential(self.one)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.box(self.same(self.one(x)))
+
+    model = Shared()
+    x = torch.rand(3, 4)
+    before = model(x)
+    in_low_precision(model, muppet())
+    assert not torch.equal(model(x), before)
+    remove_arithmetic(model)
+    assert type(model.one) is nn.Linear
+    assert model.one is model.same is model.box[0]
+    assert torch.equal(model(x), before)
+
+
+def test_shapes_that_plain_layers_take() -> None:
+    conv, linear = nn.Conv2d(3, 4, 3), nn.Linear(5, 6)
+    model = nn.Sequential(conv, linear)
+    in_low_precision(model, muppet())
+    for x in (torch.rand(3, 7, 7), torch.rand(0, 3, 7, 7)):
+        assert model[0](x).shape == conv(x).shape
+    for x in (torch.rand(5), torch.rand(2, 3, 5), torch.rand(0, 5)):
+        assert model[1](x).shape == linear(x).shape
+
+
+def test_measuring_without_gradients_leaves_training_alone() -> None:
+    model = Net()
+    in_low_precision(model, muppet())
+    with torch.inference_mode():  # more images than a step has: the engine's memory grows there
+        model.eval()(torch.rand(20, 2, 8, 6))
+    model.train()(torch.rand(4, 2, 8, 6)).sum().backward()
+    assert all(bool(layer.weight.grad.any()) for layer in (model.conv1, model.conv2, model.fc))
+
+
+def test_a_second_derivative_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    in_low_precision(model, muppet())
+    x = torch.rand(5, 3, requires_grad=True)
+    (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+def test_networks_in_one_process_share_choices_but_no_memory() -> None:
+    x, w = (quantise(torch.rand(2, 3, 4, 4), muppet_input(), seed) for seed in (1, 2))
+    first, second = make_engine("auto"), make_engine("auto")
+    for engine in (first, second):
+        engine.forward(x, w, Geometry())
+    ((case, mine),) = first.choices.items()
+    other = second.choices[case]
+    assert mine.engine.name == other.engine.name
+    assert mine.engine is not other.engine
+
+
+def muppet_input() -> QuantSpec | None:
+    return muppet().resolve(Layer("conv", "Conv2d", False, False), Role.INPUT, "forward").spec

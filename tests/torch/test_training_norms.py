@@ -153,6 +153,32 @@ def test_what_is_read_twice_is_not_fused() -> None:
         assert_close(trained_once(ours, x, g), trained_once(plain, x, g))
 
 
+def test_hooks_and_branches_of_training_see_the_norm_itself() -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.relu = nn.BatchNorm2d(4), nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = self.norm(x)
+            return self.relu(out) - out if self.training else self.relu(out)
+
+    for begin in (True, False):
+        plain = Branching().train(begin)
+        ours = copy.deepcopy(plain)
+        use_native_norms(ours)
+        assert not ours.norm.relu
+        x, g = example(4)
+        assert_close(trained_once(ours.train(), x, g), trained_once(plain.train(), x, g))
+
+    watched = nn.Sequential(nn.BatchNorm2d(4), nn.ReLU())
+    seen: list[Tensor] = []
+    watched[0].register_forward_hook(lambda *given: seen.append(given[-1].detach()))
+    use_native_norms(watched)
+    watched(example(4, offset=0.0)[0])
+    assert float(seen[-1].min()) < 0
+
+
 def test_errors_and_other_types_are_torchs() -> None:
     norm = nn.BatchNorm2d(4)
     use_native_norms(norm)
