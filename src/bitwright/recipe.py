@@ -69,6 +69,8 @@ class TrainSection(Section):
             raise ValueError("float trains one network: peer belongs to quantized.co_study")
         if self.float_.incremental is not None:
             raise ValueError("float has no bits to lower: incremental belongs to quantized")
+        if self.quantized and any(phase.low_precision for _, phase in self.quantized.present):
+            raise ValueError("quantizers have formats of their own: low_precision belongs to float")
         return self
 
 

@@ -187,7 +187,7 @@ class Run:
         with ExitStack() as stack:
             try:
                 stack.enter_context(turn(reuse, wanted, waiting))
-                origin = take_over(reuse, wanted, self._work(step.name), final)
+                origin = take_over(reuse, wanted, self.work_of(step.name), final)
             except OSError as error:
                 known = disk_full(error, self.folder, step.name)
                 raise known or cannot_write(reuse, error) from error
@@ -227,7 +227,7 @@ class Run:
 
     def _prepare(self, step: Step) -> Path:
         """An empty folder to work in, or the one that an interrupted call left."""
-        work = self._work(step.name)
+        work = self.work_of(step.name)
         mark = work / ".key"
         key = self.key(step.name)
         try:
@@ -246,7 +246,8 @@ class Run:
         read = (*step.needs, *self._available(step))
         return {name: self._checked[name].content for name in read if name in self._checked}
 
-    def _work(self, name: str) -> Path:
+    def work_of(self, name: str) -> Path:
+        """Where a step is built, and where an interrupted call has left what it had."""
         return self.folder / f".work-{self._label(name)}"
 
     def _label(self, name: str) -> str:

@@ -13,7 +13,7 @@ from PIL import Image
 from tests.e2e.tiny import tiny_recipe
 
 from bitwright.api import Pipeline
-from bitwright.errors import DataError, RecipeError
+from bitwright.errors import DataError, RecipeError, RunError
 from bitwright.recipe import Recipe
 from bitwright.steps import preflight
 from bitwright.steps.workspace import Workspace
@@ -64,6 +64,33 @@ def test_more_test_images_than_memory_holds_are_refused_at_once(
     assert not (tmp_path / "run" / "01-train").exists()
     fewer = Workspace(recipe_of(folder, keep={"test": 6}))
     preflight._check_test_images(fewer, ["lower"])
+
+
+def changed(recipe: Recipe, **low: Any) -> Recipe:
+    before = recipe.train.float_
+    assert before.low_precision is not None
+    after = before.model_copy(update={"low_precision": before.low_precision.model_copy(update=low)})
+    train = recipe.train.model_copy(update={"float_": after})
+    return recipe.model_copy(update={"train": train})
+
+
+def test_a_precision_that_does_not_fit_is_refused_at_once(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="the accumulator int16 holds 32767"):
+        Pipeline(changed(recipe_of(folder), accumulator="int16"), tmp_path / "run").build(
+            until="train"
+        )
+    assert not (tmp_path / "run" / ".work-01-train").exists()
+
+
+def test_an_interrupted_training_is_kept_from_another_policy(folder: Path, tmp_path: Path) -> None:
+    recipe, work = recipe_of(folder), tmp_path / "run" / ".work-01-train"
+    Pipeline(recipe, tmp_path / "run").build(until="train")
+    (tmp_path / "run" / "01-train").rename(work)  # as if it had been stopped
+    (work / "step.json").unlink()
+    (work / ".key").write_text("of the settings before")
+    with pytest.raises(RunError, match=r"low_precision\.lr_every = 15, but now"):
+        Pipeline(changed(recipe, lr_every=7), tmp_path / "run").build(until="train")
+    assert (work / "logs" / "checkpoint.pt").is_file()
 
 
 def test_a_file_that_is_no_image_is_named_before_anything_is_written(

@@ -18,6 +18,7 @@ from bitwright.recipe import Recipe, load_recipe, recipe_from_dict
 from bitwright.train import TrainConfig
 from bitwright.train.differences import differences, in_words
 from bitwright.train.precision.config import LowPrecision
+from bitwright.train.precision.ladder import parse_level
 from bitwright.train.precision.log import write_log
 from bitwright.train.precision.policy import Entry
 from bitwright.train.precision.settings import MuppetSettings, ReplaySettings
@@ -250,6 +251,19 @@ def test_a_recipe_says_where_the_mistake_is(low: Any, where: str, words: str) ->
         recipe_from_dict(recipe(low))
     assert caught.value.where == f"recipe: train.float.low_precision.{where}"
     assert words in str(caught.value)
+
+
+def test_quantizers_have_formats_of_their_own() -> None:
+    fields = recipe("muppet")
+    fields["train"]["quantized"] = {"epochs": 60, "low_precision": "muppet"}
+    with pytest.raises(RecipeError, match="low_precision belongs to float"):
+        recipe_from_dict(fields)
+
+
+def test_an_unknown_level_is_told_what_a_level_may_be() -> None:
+    with pytest.raises(ValueError, match=r"unknown format 'foo7'.*block format") as caught:
+        parse_level("foo7")
+    assert "bipolar" not in str(caught.value)
 
 
 def schedule_of(found: Recipe) -> ReplaySettings:

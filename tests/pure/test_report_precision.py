@@ -58,6 +58,19 @@ def test_rows_join_both_files(tmp_path: Path) -> None:
         read_precision(tmp_path)
 
 
+def test_levels_by_product_have_room_and_their_changes_are_switches(tmp_path: Path) -> None:
+    """A policy of one's own need not say what it switches to, and its levels have long names."""
+    run_folder(tmp_path)
+    names = ["int8 to int12", "int8 to int12", "int16 to float32"]
+    write_log(tmp_path / LOG, [Entry(i, name, "why") for i, name in enumerate(names, 1)])
+    rows = read_precision(tmp_path)
+    assert [row.switched_to for row in rows] == [None, "int16 to float32", None]
+    assert "throughout" not in render_precision(rows, "title")
+    root = ElementTree.fromstring(str(precision_chart(rows)))
+    labels = [each for each in root.iter("text") if each.text == names[-1]]
+    assert float(labels[0].attrib["x"]) > 6 * len(names[-1])
+
+
 def test_the_drawing_shows_levels_thresholds_losses_and_switches(tmp_path: Path) -> None:
     root, words = drawn(tmp_path)
     for part in ("precision", "int8", "int12", "float32", "threshold", "loss", "accuracy"):

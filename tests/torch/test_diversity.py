@@ -167,8 +167,8 @@ def test_the_log_says_why() -> None:
     assert [entry.reason for entry in found[2:7]] == [
         "not compared: 3 of 4 gradients stored",
         "the first diversity at this level: nothing to compare with",
-        "p 2.5 > threshold 2.0055: violation 1, reaches 2",
-        "p 2.5 > threshold 1.9098: violation 2, reaches 2: int8 is left",
+        "p 2.5 > threshold 2.0055: violation 1 of 2",
+        "p 2.5 > threshold 1.9098: violation 2 of 2: int8 is left",
         "the first diversity at this level: nothing to compare with",
     ]
     left = found[5]

@@ -5,6 +5,7 @@ by given numbers, or measured on this machine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,6 +47,7 @@ MIXED = "float16"
 _USUAL_EPOCHS = 150
 _HOUR = 3600.0
 _KWH = 3.6e6
+_SMALL = 1e-3
 
 
 @dataclass(frozen=True)
@@ -368,12 +370,15 @@ def levels_table(table: CostTable) -> Table:
 
 def runs_table(found: Sequence[Costed]) -> Table:
     """What schedules cost."""
+    totals_of = [run.run.total for each in found for run in each.runs]
+    hours = _digits(total.seconds / _HOUR for total in totals_of)
+    energy = _digits(total.joules / _KWH for total in totals_of if total.joules)
     columns = [
         Column("schedule", "schedule"),
         Column("epochs", "epochs", Kind.NUMBER),
-        Column("current", "time", Kind.NUMBER, "h", about="numbers are float32 between layers"),
-        Column("ideal", "ideal", Kind.NUMBER, "h", about="native products, quantizing is free"),
-        Column("energy", "energy", Kind.NUMBER, "kWh"),
+        Column("current", "time", Kind.NUMBER, "h", hours, "numbers are float32 between layers"),
+        Column("ideal", "ideal", Kind.NUMBER, "h", hours, "native products, quantizing is free"),
+        Column("energy", "energy", Kind.NUMBER, "kWh", energy),
         Column("equal", "equal epochs", Kind.RATE, about="float32 for as many epochs / time"),
         Column("baseline", "baseline", Kind.RATE, about="the float32 baseline / time"),
         Column("best", "ideal, baseline", Kind.RATE, about="the float32 baseline / ideal"),
@@ -389,6 +394,12 @@ def runs_table(found: Sequence[Costed]) -> Table:
     notes = [f"* {each.name}: {each}" for each in listed if each.name != str(each)]
     sources = ", ".join(dict.fromkeys(str(each.table.source) for each in found))
     return Table(f"Training runs ({sources})", tuple(columns), tuple(rows), tuple(notes))
+
+
+def _digits(values: Iterable[float]) -> int | None:
+    """Digits that show the smallest value too, where the usual four would not."""
+    least = min((value for value in values if value > 0), default=1.0)
+    return None if least >= _SMALL else 1 - math.floor(math.log10(least))
 
 
 def _row(runs: Mapping[Variant, Comparison]) -> dict[str, Value]:

@@ -21,6 +21,7 @@ from bitwright.train.records import METRICS, EpochMetrics, read_metrics
 _WIDTH, _LEFT, _RIGHT = 920.0, 66.0, 14.0
 _TOP, _GAP, _BOTTOM = 8.0, 30.0, 36.0
 _LEVELS_STEP, _PANEL = 16.0, 120.0
+_CHARACTER = 6.2  # width of one, about
 _LEGEND_STEP = 104.0
 Series = dict[str, tuple[float | None, ...]]
 
@@ -37,13 +38,17 @@ class _Panel:
 def precision_rows(
     log: Sequence[Entry], history: Sequence[EpochMetrics]
 ) -> tuple[PrecisionRow, ...]:
-    """Decisions and figures of the same epochs; an epoch that lacks one of the two is left out."""
+    """Decisions and figures of the same epochs; an epoch that lacks one of the two is left out.
+
+    A policy that does not say what it switches to has switched where the next level differs.
+    """
     figures = {entry.epoch: entry for entry in history}
+    following = {entry.epoch - 1: entry.level for entry in log}
     return tuple(
         PrecisionRow(
             epoch=entry.epoch,
             level=entry.level,
-            switched_to=entry.switched_to,
+            switched_to=entry.switched_to or _other(following.get(entry.epoch), entry.level),
             reason=entry.reason,
             diversity=entry.diversity,
             p=entry.p,
@@ -59,6 +64,10 @@ def precision_rows(
         for entry in log
         if entry.epoch in figures
     )
+
+
+def _other(level: str | None, before: str) -> str | None:
+    return None if level == before else level
 
 
 def read_precision(folder: Path) -> tuple[PrecisionRow, ...]:
@@ -77,7 +86,8 @@ def precision_chart(rows: Sequence[PrecisionRow]) -> Markup:
     if not rows:
         return Markup("")
     levels = list(dict.fromkeys(row.level for row in rows))
-    axis = _Axis(rows[0].epoch, rows[-1].epoch)
+    left = max(_LEFT, 12 + _CHARACTER * max(map(len, levels)))
+    axis = _Axis(rows[0].epoch, rows[-1].epoch, left)
     y = _TOP + _GAP
     parts = [*_steps(rows, levels, axis, y)]
     y += _LEVELS_STEP * len(levels) + _GAP
@@ -91,14 +101,20 @@ def precision_chart(rows: Sequence[PrecisionRow]) -> Markup:
 
 @dataclass(frozen=True)
 class _Axis:
-    """Epochs from left to right; each is one unit wide around its number."""
+    """Epochs from left to right, behind the labels; each is one unit wide around its number."""
 
     first: int
     last: int
+    left: float
 
     def at(self, epoch: float) -> float:
         share = (epoch - self.first + 0.5) / (self.last - self.first + 1)
-        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+        return self.left + share * (_WIDTH - self.left - _RIGHT)
+
+    def line(self, y: float) -> str:
+        """Across the drawing."""
+        ends = f'x1="{self.left:.1f}" x2="{_WIDTH - _RIGHT}"'
+        return f'<line {ends} y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
 
     def labels(self, y: float) -> list[str]:
         found = [
@@ -106,7 +122,7 @@ class _Axis:
             for tick in ticks(self.first, self.last, 10)
             if self.first <= tick <= self.last and float(tick).is_integer()
         ]
-        return [*found, text_at((_LEFT + _WIDTH - _RIGHT) / 2, y + 31, "epoch")]
+        return [*found, text_at((self.left + _WIDTH - _RIGHT) / 2, y + 31, "epoch")]
 
 
 def _panels(rows: Sequence[PrecisionRow]) -> list[_Panel]:
@@ -165,10 +181,8 @@ def _steps(
     }
     parts = [text_at(4, top - 10, "precision", "start", "b")]
     for level, y in heights.items():
-        parts.append(
-            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
-        )
-        parts.append(text_at(_LEFT - 6, y + 4, level, "end"))
+        parts.append(axis.line(y))
+        parts.append(text_at(axis.left - 6, y + 4, level, "end"))
     points = []
     for row in rows:
         y = heights[row.level]
@@ -192,10 +206,8 @@ def _lines(panel: _Panel, epochs: Sequence[int], axis: _Axis, top: float) -> lis
     parts = [text_at(4, top - 10, panel.title, "start", "b")]
     for mark in marks:
         y = height(mark)
-        parts.append(
-            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
-        )
-        parts.append(text_at(_LEFT - 6, y + 4, f"{mark:g}", "end"))
+        parts.append(axis.line(y))
+        parts.append(text_at(axis.left - 6, y + 4, f"{mark:g}", "end"))
     for index, (name, line) in enumerate(panel.series.items()):
         colour = COLOURS[index % len(COLOURS)]
         points = [

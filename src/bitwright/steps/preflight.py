@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from bitwright.ir import Graph
 from bitwright.run import Run
+from bitwright.run_files import LOGS
 from bitwright.steps.results import MapResult
 from bitwright.steps.workspace import Workspace
 
@@ -29,6 +30,8 @@ def preflight(work: Workspace, run: Run, chosen: Sequence[str]) -> None:
     if not {"teach", "train", "quantize"} & set(pending):
         return  # the network itself has been through all this
     check_model(work)
+    _check_precision(work, pending)
+    _check_interrupted(work, run, pending)
     _check_features(work)  # a teacher's file of another network shows here too
     work.teacher_logits()  # and one of another data set
     if "map" in pending:
@@ -76,6 +79,58 @@ def check_model(work: Workspace) -> None:
             "no hardware for:\n" + "\n".join(f"  - {line}" for line in without_hardware),
             where=work.recipe.model.name,
             hint="replace these operations in the model",
+        )
+
+
+def _check_precision(work: Workspace, pending: Sequence[str]) -> None:
+    """Levels, accumulators, device, and the user's own policy and metric fit the network.
+
+    Raises:
+        BitwrightError: what the training step would refuse, as `PrecisionControl`.
+    """
+    import torch
+
+    from bitwright.train.precision.controller import PrecisionControl, check_low_precision
+
+    config = work.recipe.train.float_
+    if config.low_precision is None or "train" not in pending or work.shipped is not None:
+        return
+    model = work.fresh_model()
+    check_low_precision(model, config)
+    batches = len(work.data.train) // config.batch_size
+    example = torch.zeros((1, *work.sample_shape))
+    share = config.batch_size // config.devices
+    PrecisionControl(model, config, batches, example, batch_size=share).close()
+
+
+def _check_interrupted(work: Workspace, run: Run, pending: Sequence[str]) -> None:
+    """Training in low precision that was interrupted is not thrown away for other settings.
+
+    Raises:
+        RunError: names the settings that differ.
+    """
+    from bitwright.errors import DataError, RunError
+    from bitwright.train.checkpoint import load_checkpoint
+    from bitwright.train.config import TrainConfig
+    from bitwright.train.differences import differences, in_words
+    from bitwright.train.precision.log import LOG
+    from bitwright.train.state import CHECKPOINT
+
+    logs = run.work_of("train") / LOGS
+    path = logs / CHECKPOINT
+    if "train" not in pending or not (logs / LOG).is_file() or not path.is_file():
+        return
+    try:
+        before = TrainConfig.model_validate_json(load_checkpoint(path)["config"])
+    except (DataError, KeyError, ValueError):
+        return  # no training could go on from that
+    found = differences(before, work.recipe.train.float_)
+    if found:
+        raise RunError(
+            f"was {in_words(found)}",
+            where=str(path),
+            hint="go on with the former settings, use another name or run directory, or delete "
+            "this file to train anew",
         )
 
 

@@ -93,8 +93,8 @@ def check_accumulator(
     ways += [f"int{wider} holds it"] if wider <= MAX_BITS else []
     raise RecipeError(
         f"the {Product(product).value} product adds {reduced_length} products of {left_bits} and "
-        f"{right_bits} bits, up to {bound} in magnitude; an {found.name} accumulator holds "
-        f"{found.capacity}",
+        f"{right_bits} bits, up to {bound} in magnitude; the accumulator {found.name} "
+        f"holds {found.capacity}",
         where=f"accumulator of {layer}",
         hint=", ".join([*ways, f"{EXACT} is as wide as it takes"]),
     )

@@ -194,14 +194,17 @@ def list_devices() -> list[Device]:
     return [load_device(path.stem) for path in sorted(_DEVICES.glob("*.toml"))]
 
 
-def load_device(name: str | Path) -> Device:
+def load_device(name: str | Path, where: str = "--device") -> Device:
     """A device by name, or from a TOML file of the user's own.
+
+    Args:
+        where: the name was given, for the message.
 
     Raises:
         TargetError: unknown name, unreadable file, or a field that is wrong (named, with the
             reason).
     """
-    path = _locate(str(name))
+    path = _locate(str(name), where)
     try:
         if path.stat().st_size > _WIDEST * 1024:
             raise TargetError(f"is larger than {_WIDEST} KB: no device file", where=str(path))
@@ -224,7 +227,7 @@ def load_device(name: str | Path) -> Device:
         ) from error
 
 
-def _locate(text: str) -> Path:
+def _locate(text: str, where: str) -> Path:
     if text.endswith(".toml") or "/" in text:
         if Path(text).is_file():
             return Path(text)
@@ -235,6 +238,6 @@ def _locate(text: str) -> Path:
     known = ", ".join(sorted(file.stem for file in _DEVICES.glob("*.toml")))
     raise TargetError(
         f"unknown device {text!r}; known are {known}",
-        where="--device",
+        where=where,
         hint="or give the path of a device file ending in .toml",
     )

@@ -99,7 +99,7 @@ def epoch_clock(
         RecipeError: there are fewer images than one batch.
     """
     settings = config.low_precision or LowPrecision(policy="baseline")
-    described = load_device(device)
+    described = load_device(device, "low_precision.device")
     network = count_network(model, sample_shape, config.batch_size)
     steps = images // config.batch_size
     return EpochClock(ladder_costs(network, described, settings, steps), variant)

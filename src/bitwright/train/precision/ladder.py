@@ -66,7 +66,9 @@ def parse_level(name: str | int) -> Level:
     try:
         found = parse_format(text)
     except FormatError as error:
-        hint = error.hint or _KINDS
+        # Most of the formats that the hint lists are no levels.
+        unknown = error.message.startswith("unknown format")
+        hint = _KINDS if unknown else error.hint or _KINDS
         more = f", or {FLOAT32}" if text == f"int{_FLOAT_BITS}" else ""
         raise ValueError(f"{error.message} ({hint}{more})") from error
     fault = _fault(found)

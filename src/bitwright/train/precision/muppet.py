@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MuPPET: the policy that climbs when gradients between epochs stop agreeing less."""
+"""MuPPET: the policy that climbs when gradients of different epochs agree more than they did."""
 
 from __future__ import annotations
 
@@ -57,10 +57,9 @@ class Muppet(PrecisionPolicy):
             )
         found, p = self._measure(seen), None
         threshold = self.rule.threshold(seen.epoch)
-        before = self.rule.violations
         if found.value is not None:
             p = self.rule.observe(seen.epoch, found.value)
-        reason = self._compared(found, p, threshold, before)
+        reason = self._compared(found, p, threshold)
         target = self._level + 1 if self.rule.wants_switch else None
         if target is not None:
             reason += f": {here} is left"
@@ -119,21 +118,15 @@ class Muppet(PrecisionPolicy):
             return Measured(None, f"{len(self.history)} of {wanted} gradients stored")
         return measured(self.metric, self.history.window())
 
-    def _compared(self, found: Measured, p: float | None, threshold: float, violations: int) -> str:
-        """What the metric says, in words.
-
-        Args:
-            violations: before this epoch.
-        """
+    def _compared(self, found: Measured, p: float | None, threshold: float) -> str:
+        """What the metric says, in words."""
         note = f" ({found.note})" if found.note else ""
         if found.value is None:
             return f"not compared: {found.note}"
         if p is None:
             return f"the first diversity at this level: nothing to compare with{note}"
-        now, patience = self.rule.violations, self.settings.patience
-        verb = "reaches" if self.settings.count == "reaches" else "exceeds"
+        needed = self.settings.patience + (self.settings.count == "exceeds")
         if p > threshold:
-            return (
-                f"p {p:.5g} > threshold {threshold:.5g}{note}: violation {now}, {verb} {patience}"
-            )
+            nth = f"violation {self.rule.violations} of {needed}"
+            return f"p {p:.5g} > threshold {threshold:.5g}{note}: {nth}"
         return f"p {p:.5g} <= threshold {threshold:.5g}{note}"

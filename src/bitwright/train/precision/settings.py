@@ -87,8 +87,8 @@ class _Climbing(PolicySettings):
 
 
 class MuppetSettings(_Climbing):
-    """MuPPET (Rajagopal et al. 2020): climbs when the gradients of successive epochs agree less and
-    less often than they did. Equation numbers are those of Vink 2023.
+    """MuPPET (Rajagopal et al. 2020): climbs when the gradients of successive epochs agree more
+    than they once did at the level. Equation numbers are those of Vink 2023.
 
     After epoch j, with S the metrics of the epochs since the level was entered::
 
