@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 _MOST = 80
 
+
 def differences(before: BaseModel, now: BaseModel) -> list[tuple[str, Any, Any]]:
     """(path of the field, value before, value now) of all fields that differ.
 
