@@ -89,7 +89,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
         pass
 
     def stop(progress: Any) -> None:
-        if progress.epoch == stop_after + 1:
+        if progress.last is not None and progress.last.epoch == stop_after:
             raise Stop
 
     halved = network()
