@@ -22,6 +22,8 @@ from bitwright.train.arithmetic.operands import Operand
 
 #: Timed runs of an engine, of which the shortest counts; one before them is not timed.
 _RUNS = 3
+#: Units of x86 processors that multiply and add 8-bit integers.
+_BYTE_UNITS = ("avx512_vnni", "avx_vnni", "amx_int8")
 #: An engine whose first run takes so many times the best of another is not timed further.
 _HOPELESS = 3.0
 
@@ -164,14 +166,25 @@ class ChoosingEngine:
 def make_engine(name: Literal["auto", "emulated", "integer"]) -> ChoosingEngine:
     """The engine of a setting.
 
-    ``auto``: the fastest for each product. ``integer``: integers wherever an integer engine can,
-    else emulation (formats that are no integers, grouped convolutions). ``emulated``: emulation.
+    ``auto``: the fastest for each product, of those that the machine has units for. ``integer``:
+    integers wherever an integer engine can, else emulation (formats that are no integers, grouped
+    convolutions). ``emulated``: emulation.
     """
     emulated = EmulatedEngine()
     if name == "emulated":
         return ChoosingEngine([emulated], name=name)
     engines: list[Engine] = [IntegerEngine(), IntMatrixEngine(), emulated]
+    if name == "auto" and not _multiplies_bytes():
+        del engines[1]  # to time it would take longer and more memory than training does
     return ChoosingEngine(engines, name=name, preferred=name == "integer")
+
+
+def _multiplies_bytes() -> bool:
+    """Whether torch's 8-bit matrix product has a chance: there are units for it."""
+    if torch.cuda.is_available():
+        return True
+    found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(found.get(unit) for unit in _BYTE_UNITS)
 
 
 def _measured(
