@@ -52,7 +52,7 @@ VALIDATION = 500
 LIMIT_S = 4 * 3600
 RESULT = "result.json"
 NOTES = """
-Runs are short: a tenth of the steps of a full schedule, so all accuracies are far below what
+Runs are short: a hundredth of the steps of a full schedule, so all accuracies are far below what
 ResNet-20 reaches (published: 90.08 % in float32, 90.86 % with MuPPET, five runs of the full
 schedule on a GPU). `fp32` drops its rate after a third of this little and stays behind for that
 reason; `fp32_rates` is the comparison of precision alone. Random schedules leave 8, 12 and 14 bits
@@ -267,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--images", type=int, default=3200)
     parser.add_argument("--randoms", type=int, default=2)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
