@@ -28,16 +28,15 @@ import copy
 import json
 import math
 import os
-import platform
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from qat_step import CLOCKS, machine
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -49,7 +48,6 @@ from bitwright.train.arithmetic.norms import use_native_norms
 from bitwright.train.precision.config import LowPrecision
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
-CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 @dataclass(frozen=True)
@@ -222,23 +220,6 @@ def choices(net: str, batch: int) -> str:
     low.use(layer_formats(policy, low.layers))
     functional.cross_entropy(model(images), labels).backward()
     return engine.table()
-
-
-def machine() -> dict[str, str | int]:
-    """What the numbers were taken on."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [ln.split(":", 1)[1] for ln in info.read_text().splitlines() if "model name" in ln]
-        cpu = names[0].strip() if names else cpu
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count() or 0,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-    }
 
 
 def write(given: argparse.Namespace, rows: list[Row], chosen: dict[str, str]) -> None:

@@ -15,15 +15,16 @@ from torch import Tensor
 
 from bitwright.errors import ToolError
 from bitwright.native import Program
+from bitwright.native.team import TEAM_HEADER, TEAM_SOURCE, share_team
 
 _PROGRAM = Program(
     name="product",
     package="bitwright.train.arithmetic",
     sources=(
-        "product_tile.c", "product_team.c", "product_correlate.c", "product_weight.c",
-        "product_winograd.c", "norm.c",
+        "product_tile.c", "product_sums.c", "product_correlate.c", "product_weight.c",
+        "product_winograd.c", "norm.c", TEAM_SOURCE,
     ),
-    headers=("product.h",),
+    headers=("product.h", TEAM_HEADER),
     libraries=("-lm",),
 )  # fmt: skip
 #: No contraction: both passes of a batch norm must find the same sign in front of a ReLU.
@@ -36,7 +37,6 @@ _POINTERS = (
     "row_start row_source row_tap row_length column_start column_source column_tap column_length "
     "row_slot column_slot"
 )
-_MAPS = Path("/proc/self/maps")
 
 
 class CShape(ctypes.Structure):
@@ -113,7 +113,7 @@ def native_products() -> ctypes.CDLL | None:
         library = _PROGRAM.first(_load, _FLAGS)
     except ToolError:
         return None
-    library.bw_product_team(_openmp_fork())
+    share_team(library)
     return library
 
 
@@ -154,8 +154,6 @@ def _load(path: Path) -> ctypes.CDLL:
             getattr(handle, name).restype = ctypes.c_int64
             if getattr(handle, name)() != ctypes.sizeof(structure):
                 raise ToolError(f"{path.name} has other structures: {name}", where="product")
-        handle.bw_product_team.argtypes = [ctypes.c_void_p]
-        handle.bw_product_team.restype = None
         for name, structure in kernels.items():
             kernel = getattr(handle, name)
             tensors = 3 if structure is CShape else 0
@@ -168,20 +166,3 @@ def _load(path: Path) -> ctypes.CDLL:
     except AttributeError as error:
         raise ToolError(f"cannot load {path.name}: {error}", where="product") from error
     return handle
-
-
-def _openmp_fork() -> int | None:
-    """Address of ``GOMP_parallel`` of the OpenMP that torch runs on, if it is GNU's.
-
-    Threads of our own would compete with those of torch, which wait actively for more work.
-    """
-    if not _MAPS.exists():
-        return None
-    for line in _MAPS.read_text(errors="replace").splitlines():
-        path = line.split(maxsplit=5)[-1]
-        if "libgomp" in path and path.startswith("/"):
-            try:
-                return ctypes.cast(ctypes.CDLL(path).GOMP_parallel, ctypes.c_void_p).value
-            except (OSError, AttributeError):
-                return None
-    return None

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "team.h"
+
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
 #include <immintrin.h>
 typedef __m512i Vec;
@@ -92,7 +94,6 @@ void bw_tile_floats(int rows, const int16_t *const *a, const Run *runs, int64_t 
                     float *const *out, int64_t width);
 void bw_tile_strip(int64_t rows, const int16_t *a, int64_t step, const int16_t *b, int64_t pairs,
                    int32_t *sums);
-void bw_in_team(void (*work)(void *), void *job, int64_t threads);
 void *bw_room(int64_t bytes);
 int bw_direct(const Shape *shape, int64_t pairs);
 void bw_add_sums(double *total, const int32_t *sums, int64_t count, double factor);
