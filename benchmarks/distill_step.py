@@ -21,7 +21,7 @@ from torch import nn
 
 from bitwright.data import Dataset, DataSplits
 from bitwright.models import build_model
-from bitwright.quant import Policy, apply
+from bitwright.quantize import Policy, apply
 from bitwright.train import Distillation, TrainConfig
 from bitwright.train.loop import _step
 from bitwright.train.start import Job, make_fabric, start

@@ -24,12 +24,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from bitwright.api import versions
-from bitwright.files import atomic_write
-from bitwright.lab.study_jobs import ARMS
-from bitwright.lab.table import Column, Kind, Measured, Table, Value
-from bitwright.steps.baseline import cpu_name
-from bitwright.steps.workspace import step_folder
+from bitwright.base.files import atomic_write
+from bitwright.explore.study_jobs import ARMS
+from bitwright.pipeline.api import versions
+from bitwright.pipeline.steps.baseline import cpu_name
+from bitwright.pipeline.steps.workspace import step_folder
+from bitwright.report.table import Column, Kind, Measured, Table, Value
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 TEACHER, STUDY, SWEEP = "mnist-kl-mlp-teacher", "mnist-kl-mlp-qkd-w8a8", "mnist-dnn30-kd-w4a4"

@@ -7,7 +7,7 @@
 `measure` synthesises samples of every block; `fit` writes hw/cost.json and prints the errors.
 Samples are single blocks between AXI ends, many in one design; what each instance takes is read
 from the flattened netlist. Measurements are kept in docs/results/estimates.json, so that fitting
-needs no Yosys; the coefficients are committed in src/bitwright/hw/cost.json with tool version,
+needs no Yosys; the coefficients are committed in src/bitwright/hw/cost/json with tool version,
 date and command.
 """
 

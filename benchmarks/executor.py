@@ -151,7 +151,7 @@ def qonnx_peer(graph: Graph, images: np.ndarray, batches: tuple[int, ...]) -> li
     from qonnx.core.modelwrapper import ModelWrapper
     from qonnx.core.onnx_exec import execute_onnx
 
-    from bitwright.lower.export_qonnx import qonnx_model, to_nchw
+    from bitwright.interop.onnx.export_qonnx import qonnx_model, to_nchw
 
     found = []
     for batch in batches:

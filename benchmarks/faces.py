@@ -24,23 +24,23 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bitwright.data.face_protocols import OrlSplit, find_orl, orl_protocol
-from bitwright.data.faces import FacePreprocessing, load_orl
-from bitwright.lab.face_matrix import MatrixRequest, run_matrix
-from bitwright.lab.face_recipe import load_matrix
-from bitwright.lab.face_sweep import parse_entries, run_sweep
+from bitwright.interop.model_files import save_model
 from bitwright.models import build_model
 from bitwright.models.catalog import ModelSpec
 from bitwright.models.dlib_resnet import load_dlib_resnet
-from bitwright.models.exchange.files import save_model
-from bitwright.recipe import find_recipe
-from bitwright.train.embedding import (
+from bitwright.papers.faces.embedding import (
     EmbeddingPool,
     EmbeddingTraining,
     make_pool,
     train_embedding,
 )
-from bitwright.train.verification import verification_accuracy
+from bitwright.papers.faces.images import FacePreprocessing, load_orl
+from bitwright.papers.faces.matrix import MatrixRequest, run_matrix
+from bitwright.papers.faces.protocols import OrlSplit, find_orl, orl_protocol
+from bitwright.papers.faces.recipe import load_matrix
+from bitwright.papers.faces.sweep import parse_entries, run_sweep
+from bitwright.papers.faces.verification import verification_accuracy
+from bitwright.pipeline.recipe import find_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"

@@ -6,7 +6,7 @@
 
 `measure` synthesises the multiply-accumulate element of our own library (`matvec_lane` with one
 lane: decoding, product, accumulator and their registers, without the weight memory) for ECP5 with
-Yosys, for every pair of formats below, and writes src/bitwright/hw/macs.json, docs/results/
+Yosys, for every pair of formats below, and writes src/bitwright/hw/macs/json, docs/results/
 format_macs.json and .md; `report` writes the last again. The accumulator holds 256 products of the
 largest levels exactly. Products of 8 bits and more are measured twice: in look-up tables, and with
 a hardware multiplier.
@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from bitwright.base.tools import require, run_tool
 from bitwright.build.energy_formats import mac_energy
 from bitwright.build.resources import count_resources
 from bitwright.formats import CodebookFormat, Format, parse_format
@@ -34,7 +35,6 @@ from bitwright.hw.operands import Product, stream_operand, weight_operand
 from bitwright.ir import TensorType
 from bitwright.rtl import LIBRARY
 from bitwright.rtl.emit import needed_modules
-from bitwright.tools import require, run_tool
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ROOT / "src" / "bitwright" / "hw" / "macs.json"

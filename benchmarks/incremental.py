@@ -24,7 +24,7 @@ from torch import nn
 
 from bitwright.data import DataSplits, load_dataset
 from bitwright.models import build_model
-from bitwright.quant import Policy, apply
+from bitwright.quantize import Policy, apply
 from bitwright.train import TrainConfig, evaluate, fit
 
 SHARED = {"batch_size": 32, "threads": 1}

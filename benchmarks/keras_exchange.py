@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from bitwright.interop.keras.arrays import keras_name
+from bitwright.interop.keras.read import load_keras
+from bitwright.interop.keras.write import save_keras
+from bitwright.interop.network_from_torch import network_of
 from bitwright.models import build_model
-from bitwright.models.exchange.from_torch import network_of
-from bitwright.models.exchange.keras_arrays import keras_name
-from bitwright.models.exchange.keras_read import load_keras
-from bitwright.models.exchange.keras_write import save_keras
 from bitwright.models.face_densenet import face_densenet
 
 _IMAGES = 4

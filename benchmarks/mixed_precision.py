@@ -27,18 +27,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from bitwright.files import atomic_write
-from bitwright.lab import Point
-from bitwright.lab.searching import front_svg
-from bitwright.quant.ptq.calibration import calibrate
-from bitwright.quant.ptq.folding import fold_batch_norms
-from bitwright.quant.search.candidates import parse_candidates
-from bitwright.quant.search.goals import Cost, Goal, Kind
-from bitwright.quant.search.mixed import Options, search_mixed
-from bitwright.quant.search.mixed_result import MixedResult
-from bitwright.quant.search.ristretto_run import RistrettoResult, ristretto_size, search_ristretto
-from bitwright.quant.sizes import SizeReport
-from bitwright.steps.subject import Subject, find_subject
+from bitwright.base.files import atomic_write
+from bitwright.report.scatter import Point
+from bitwright.explore.search.candidates import parse_candidates
+from bitwright.explore.search.goals import Cost, Goal, Kind
+from bitwright.explore.search.mixed import Options, search_mixed
+from bitwright.explore.search.mixed_result import MixedResult
+from bitwright.explore.searches import front_svg
+from bitwright.explore.subject import Subject, find_subject
+from bitwright.papers.ristretto.run import RistrettoResult, ristretto_size, search_ristretto
+from bitwright.quantize.ptq.calibration import calibrate
+from bitwright.quantize.ptq.folding import fold_batch_norms
+from bitwright.quantize.sizes import SizeReport
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 #: Trained networks that are part of the repository.

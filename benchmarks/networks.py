@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
+from bitwright.base.errors import TargetError
+from bitwright.base.figures import Resources
 from bitwright.build.target import list_targets
 from bitwright.build.yosys import synthesise
 from bitwright.data.folders import Decoding, decode_image
 from bitwright.data.listing import list_images, opened
-from bitwright.errors import TargetError
-from bitwright.figures import Resources
 from bitwright.hw import (
     Folding,
     MapOptions,
@@ -83,7 +83,7 @@ def quantized(
     from bitwright.lower import optimise
     from bitwright.lower.from_torch import lower
     from bitwright.models import build_model
-    from bitwright.quant import Policy, apply
+    from bitwright.quantize import Policy, apply
 
     torch.manual_seed(seed)
     model = build_model(spec, classes, images.shape[1:])

@@ -36,13 +36,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from bitwright.api import versions
+from bitwright.base.files import atomic_write
 from bitwright.data import load_dataset
-from bitwright.files import atomic_write
+from bitwright.low_precision.log import read_log
 from bitwright.models import build_model
-from bitwright.steps.baseline import cpu_name
+from bitwright.pipeline.api import versions
+from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.train import TrainConfig, evaluate, fit
-from bitwright.train.precision.log import read_log
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 #: How much faster the shortened policy decides: its threshold falls so much faster.

@@ -25,20 +25,20 @@ from typing import Any
 
 import torch
 
+from bitwright.base.errors import BitwrightError, DataError
+from bitwright.base.files import atomic_write
 from bitwright.data import DataSplits, load_dataset
 from bitwright.data.spec import DatasetSpec
-from bitwright.errors import BitwrightError, DataError
-from bitwright.files import atomic_write
+from bitwright.interop.model_files import load_weights
+from bitwright.interop.tensors import save_tensors
 from bitwright.models import ModelSpec, Pretrained, build_model, list_pretrained
-from bitwright.models.exchange.files import load_weights
-from bitwright.models.exchange.tensors import save_tensors
 from bitwright.models.pretrained import STORE, load_into, matching
-from bitwright.recipe import Recipe, load_recipe
-from bitwright.steps.fingerprint import data_version, images_version
-from bitwright.steps.results import Epoch, TeachResult, TrainResult, load_result
-from bitwright.steps.train import WEIGHTS
-from bitwright.steps.versions import versions
-from bitwright.steps.workspace import step_folder
+from bitwright.pipeline.recipe import Recipe, load_recipe
+from bitwright.pipeline.steps.fingerprint import data_version, images_version
+from bitwright.pipeline.steps.results import Epoch, TeachResult, TrainResult, load_result
+from bitwright.pipeline.steps.train import WEIGHTS
+from bitwright.pipeline.steps.versions import versions
+from bitwright.pipeline.steps.workspace import step_folder
 from bitwright.train import evaluate
 from bitwright.train.config import TrainConfig
 

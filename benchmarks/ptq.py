@@ -32,14 +32,14 @@ from ptq_float import WEIGHTS, float_model, splits_of
 from ptq_onnxruntime import measure as measure_onnxruntime
 from torch import nn
 
+from bitwright.base.files import atomic_write, sha256_file
 from bitwright.data import DataSplits, digest_of
-from bitwright.files import atomic_write, sha256_file
 from bitwright.lower.from_torch import lower
-from bitwright.quant import Policy, apply
-from bitwright.quant.ptq import AdaRound, post_training_quantize
-from bitwright.recipe import Recipe, find_recipe, load_recipe
-from bitwright.steps.baseline import cpu_name
-from bitwright.steps.fingerprint import code_version
+from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
+from bitwright.pipeline.steps.baseline import cpu_name
+from bitwright.pipeline.steps.fingerprint import code_version
+from bitwright.quantize import Policy, apply
+from bitwright.quantize.ptq import AdaRound, post_training_quantize
 from bitwright.train import evaluate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,7 +47,7 @@ RESULTS = ROOT / "docs" / "results"
 IMAGES = 512
 CASES = {"mnist": "mnist-cnn-w4a4", "cifar": "cifar-cnn-ptq-w4a4"}
 #: Of our package, what our rows depend on.
-_CODE = ("formats", "quant", "models", "train/evaluation.py")
+_CODE = ("formats", "quantize", "models", "train/evaluation.py")
 _PEER_SECONDS = 3 * 3600
 
 

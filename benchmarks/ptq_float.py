@@ -21,7 +21,7 @@ from torch import nn
 
 from bitwright.data import Dataset, DataSplits, load_dataset
 from bitwright.models import build_model
-from bitwright.recipe import Recipe, find_recipe, load_recipe
+from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
 from bitwright.train import TrainProgress, evaluate, fit, load_weights, save_weights
 
 WEIGHTS = "float.pt"

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from bitwright.train.costs.cases import shortest_stays
-from bitwright.train.costs.devices import load_device
-from bitwright.train.precision.config import MuppetSettings
-from bitwright.train.precision.ladder import parse_level
+from bitwright.low_precision.config import MuppetSettings
+from bitwright.low_precision.costs.cases import shortest_stays
+from bitwright.low_precision.costs.devices import load_device
+from bitwright.low_precision.ladder import parse_level
 
 FOLDER = Path(__file__).resolve().parent / "published_costs"
 BASELINE, FLOAT_EPOCHS = 150, 45

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.models.plain import cnv
-from bitwright.quant import Policy, apply, inspect_model
+from bitwright.quantize import Policy, apply, inspect_model
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 

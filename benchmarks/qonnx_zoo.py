@@ -20,9 +20,9 @@ import numpy as np
 
 from bitwright.data import load_dataset
 from bitwright.data.spec import DatasetSpec
-from bitwright.lower.artifact import export_artifact
-from bitwright.lower.from_onnx import load
-from bitwright.lower.from_onnx.compare import compare, original_scores
+from bitwright.interop.artifact import export_artifact
+from bitwright.interop.onnx.reader import load
+from bitwright.interop.onnx.reader.compare import compare, original_scores
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"

@@ -15,9 +15,9 @@ import time
 
 import torch
 
-from bitwright.quant.policy import Layer, Policy, Product, Role
-from bitwright.train.arithmetic.native_quantise import native_quantiser
-from bitwright.train.arithmetic.quantise import quantise
+from bitwright.low_precision.arithmetic.operand_quantizer import quantise
+from bitwright.low_precision.arithmetic.quantizer_kernels import native_quantiser
+from bitwright.quantize.policy import Layer, Policy, Product, Role
 
 SHAPES = ((128, 16, 32, 32), (128, 32, 16, 16), (128, 64, 8, 8), (128, 3, 32, 32), (64, 64, 3, 3))
 FORMATS = ("int8", "int12", "int16", "e4m3", "e8m7", "mxfp8")

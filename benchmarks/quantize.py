@@ -33,8 +33,8 @@ import torch
 from torch import Tensor
 
 from bitwright.formats import CodebookFormat, Format, Rounding, parse_format
-from bitwright.quant.fake_quantize import fake_quantize
-from bitwright.quant.native_quantize import native_kernels
+from bitwright.formats.pytorch.fake_quantize import fake_quantize
+from bitwright.formats.pytorch.kernels import native_kernels
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 BLOCK = 32

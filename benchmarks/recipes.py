@@ -17,11 +17,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bitwright.api import Pipeline, versions
-from bitwright.recipe import load_recipe
+from bitwright.pipeline.api import Pipeline, versions
+from bitwright.pipeline.recipe import load_recipe
+from bitwright.pipeline.steps import STEP_NAMES
+from bitwright.pipeline.steps.results import SimulateResult, load_result
 from bitwright.report.summary import show
-from bitwright.steps import STEP_NAMES
-from bitwright.steps.results import SimulateResult, load_result
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 COLUMNS = (

@@ -36,11 +36,11 @@ from torch import Tensor, nn
 
 from bitwright.data.detection import DetectionImage, load_images, load_voc, preprocess, resize
 from bitwright.data.detection_boxes import Detections, decode, iou
+from bitwright.interop.packed import load_packed, save_packed
 from bitwright.models.skynet import SkyNet
-from bitwright.models.skynet_reference import evaluate_skynet
-from bitwright.models.skynet_weights import load_skynet_weights
-from bitwright.quant import FrozenModel, Policy, apply
-from bitwright.quant.packed import load_packed, save_packed
+from bitwright.papers.skynet.reference import evaluate_skynet
+from bitwright.papers.skynet.weights import load_skynet_weights
+from bitwright.quantize import FrozenModel, Policy, apply
 from bitwright.train.regression import Regression, regress
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "skynet.json"

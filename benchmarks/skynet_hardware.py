@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from bitwright.base.figures import Resources
 from bitwright.build.nextpnr import PnrOptions, place_and_route
 from bitwright.build.target import Target, load_target
 from bitwright.build.yosys import NETLIST, synthesise
-from bitwright.figures import Resources
 from bitwright.hw import (
     MapOptions,
     RateGoal,

@@ -26,12 +26,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitwright.explore import JobResult, run_jobs
-from bitwright.explore.job import Job
-from bitwright.explore.process import cores
-from bitwright.lab.changes import with_seed
-from bitwright.recipe import load_recipe
-from bitwright.steps.baseline import cpu_name
+from bitwright.explore.changes import with_seed
+from bitwright.jobs import JobResult, run_jobs
+from bitwright.jobs.job import Job
+from bitwright.jobs.process import cores
+from bitwright.pipeline.recipe import load_recipe
+from bitwright.pipeline.steps.baseline import cpu_name
 
 WAYS = (("1 process", 1, None), ("2 processes", 2, None), ("Ray, 1 worker", 1, "local"),
         ("Ray, 2 workers", 2, "local"))  # fmt: skip
@@ -76,7 +76,7 @@ def jobs_of(folder: Path, points: int, epochs: int) -> list[Job]:
     return [
         Job(
             f"seed {seed}",
-            "bitwright.lab.sweep:run_point",
+            "bitwright.explore.sweep:run_point",
             {
                 "recipe": with_seed(recipe, seed).resolved(),
                 "base_dir": str(folder),

@@ -40,12 +40,12 @@ from qat_step import CLOCKS, machine
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bitwright.low_precision.arithmetic.apply import apply_arithmetic, layer_formats
+from bitwright.low_precision.arithmetic.choose import make_engine
+from bitwright.low_precision.arithmetic.layers import Context
+from bitwright.low_precision.arithmetic.norms import use_native_norms
+from bitwright.low_precision.config import LowPrecision
 from bitwright.models import build_model
-from bitwright.train.arithmetic.apply import apply_arithmetic, layer_formats
-from bitwright.train.arithmetic.choose import make_engine
-from bitwright.train.arithmetic.layers import Context
-from bitwright.train.arithmetic.norms import use_native_norms
-from bitwright.train.precision.config import LowPrecision
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 

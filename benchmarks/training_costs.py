@@ -33,21 +33,21 @@ from typing import Any
 import published_costs
 import torch
 
-from bitwright.api import versions
+from bitwright.base.files import atomic_write
 from bitwright.data import DataSplits, load_dataset
-from bitwright.files import atomic_write
+from bitwright.low_precision.arithmetic.choose import make_engine
+from bitwright.low_precision.config import LowPrecision
+from bitwright.low_precision.costs.counting import count_network
+from bitwright.low_precision.costs.devices import load_device
+from bitwright.low_precision.costs.given import read_costs
+from bitwright.low_precision.costs.model import CostTable, Variant
+from bitwright.low_precision.costs.profiler import CLOCKS, Setup, profile_network
+from bitwright.low_precision.costs.roofline import forecast_costs
+from bitwright.low_precision.costs.schedule import Schedule
 from bitwright.models import build_model
-from bitwright.steps.baseline import cpu_name
+from bitwright.pipeline.api import versions
+from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.train import TrainConfig, TrainProgress, fit
-from bitwright.train.arithmetic.choose import make_engine
-from bitwright.train.costs.counting import count_network
-from bitwright.train.costs.devices import load_device
-from bitwright.train.costs.given import read_costs
-from bitwright.train.costs.model import CostTable, Variant
-from bitwright.train.costs.profiler import CLOCKS, Setup, profile_network
-from bitwright.train.costs.roofline import forecast_costs
-from bitwright.train.costs.schedule import Schedule
-from bitwright.train.precision.config import LowPrecision
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 LADDER = ("int8", "int12", "int14", "int16", "float32")

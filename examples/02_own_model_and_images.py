@@ -12,8 +12,8 @@ from PIL import Image
 from torch import nn
 
 from bitwright import build_recipe
-from bitwright.api import explain_recipe
-from bitwright.recipe import recipe_from_dict
+from bitwright.pipeline.api import explain_recipe
+from bitwright.pipeline.recipe import recipe_from_dict
 
 
 def make_model(num_classes: int) -> nn.Module:

@@ -5,8 +5,8 @@ It takes the untrained network through calibration, freezing, lowering and mappi
 figures are the models'. Folding (PE and SIMD of each layer) is searched anew for every rate.
 """
 
-from bitwright.api import estimate_recipe
-from bitwright.recipe import load_recipe
+from bitwright.pipeline.api import estimate_recipe
+from bitwright.pipeline.recipe import load_recipe
 
 print(f"{'wanted':>10} {'cycles':>8} {'images/s':>10} {'LUT':>7} {'FF':>7} {'BRAM':>5}")
 before = 0.0

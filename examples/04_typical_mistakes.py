@@ -3,10 +3,10 @@
 
 from torch import Tensor, nn
 
-from bitwright.api import estimate_recipe
-from bitwright.errors import BitwrightError
-from bitwright.quant import Policy, apply
-from bitwright.recipe import load_recipe
+from bitwright.base.errors import BitwrightError
+from bitwright.pipeline.api import estimate_recipe
+from bitwright.pipeline.recipe import load_recipe
+from bitwright.quantize import Policy, apply
 
 
 class WithLayerNorm(nn.Module):

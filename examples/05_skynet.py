@@ -17,8 +17,8 @@ from bitwright.ir.executor import Executor
 from bitwright.lower import optimise
 from bitwright.lower.compare_torch import frozen_levels
 from bitwright.lower.from_torch import lower
-from bitwright.models.skynet_weights import load_skynet_weights
-from bitwright.quant import Policy, apply
+from bitwright.papers.skynet.weights import load_skynet_weights
+from bitwright.quantize import Policy, apply
 
 if __name__ == "__main__":
     folder = Path(os.environ.get("BITWRIGHT_DATA", ".")) / "skynet"

@@ -7,8 +7,8 @@ With Verilator each of these designs is also simulated: see ``docs/large-network
 
 import numpy as np
 
-from bitwright.errors import TargetError
-from bitwright.figures import Resources
+from bitwright.base.errors import TargetError
+from bitwright.base.figures import Resources
 from bitwright.formats import parse_format
 from bitwright.hw import FillGoal, MapOptions, analyse, graph_resources, map_graph, search_folding
 from bitwright.hw.devices import partition

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from bitwright.exchange import export, import_file
-from bitwright.lower.from_onnx import load
+from bitwright.interop.onnx.reader import load
+from bitwright.pipeline.conversion import export, import_file
 
 QONNX = "qonnx.custom_op.general"
 rng = np.random.default_rng(0)

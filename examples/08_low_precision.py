@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from bitwright import data, quant, train
+from bitwright import data, train
+from bitwright import quantize as quant
 from bitwright.lower import compare_torch, from_torch
 from bitwright.models import build_model
 

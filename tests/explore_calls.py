@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bitwright.errors import DataError
+from bitwright.base.errors import DataError
 
 
 def square(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:

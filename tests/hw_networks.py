@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 from tests.strategies import GraphLimits, integer_graphs
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
 from bitwright.formats import parse_format
 from bitwright.hw import Folding, NodeFolding, blocks_of, template
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType

@@ -147,7 +147,7 @@ def torch_networks(draw: st.DrawFn, images: int = 8) -> TorchNetwork:
     import torch
     from torch import nn
 
-    from bitwright.quant import Policy
+    from bitwright.quantize import Policy
 
     plain = [w for w in WEIGHT_FORMATS if not w.startswith("uint")]
     weight = draw(st.sampled_from([*plain, *UNEVEN_WEIGHTS]))
@@ -191,7 +191,7 @@ def torch_graphs(draw: st.DrawFn, images: int = 6) -> TorchNetwork:
     import torch
     from tests.torch_graphs import draw_graph
 
-    from bitwright.quant import Policy
+    from bitwright.quantize import Policy
 
     weights = [w for w in WEIGHT_FORMATS if not w.startswith("uint")] + [*UNEVEN_WEIGHTS]
     activations = [a for a in (*ACTIVATION_FORMATS, "int7", "uint7") if a != "uint1"]

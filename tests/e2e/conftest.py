@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.tiny import tiny_recipe
 
-from bitwright.api import Pipeline
+from bitwright.pipeline.api import Pipeline
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

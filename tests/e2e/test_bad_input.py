@@ -20,10 +20,8 @@ import yaml
 from tests.e2e.tiny import TINY, tiny_recipe
 
 import bitwright
-from bitwright import tools
-from bitwright.api import Pipeline
-from bitwright.cli import entry
-from bitwright.errors import (
+from bitwright.base import tools
+from bitwright.base.errors import (
     DataError,
     ModelError,
     RecipeError,
@@ -31,7 +29,9 @@ from bitwright.errors import (
     TargetError,
     ToolError,
 )
-from bitwright.run_files import read_record
+from bitwright.cli import entry
+from bitwright.pipeline.api import Pipeline
+from bitwright.pipeline.run_files import read_record
 
 SOURCE = Path(bitwright.__file__).parents[1]
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from tests.e2e.tiny import tiny_recipe
 
-from bitwright.api import STEP_NAMES, Pipeline, estimate_recipe, explain_recipe
+from bitwright.base.errors import RunError
+from bitwright.base.figures import Source
 from bitwright.cli import entry
-from bitwright.errors import RunError
-from bitwright.figures import Source
+from bitwright.pipeline.api import STEP_NAMES, Pipeline, estimate_recipe, explain_recipe
+from bitwright.pipeline.run_files import read_record
+from bitwright.pipeline.steps.results import LowerResult, MapResult, SimulateResult, load_result
 from bitwright.report import Report
-from bitwright.run_files import read_record
-from bitwright.steps.results import LowerResult, MapResult, SimulateResult, load_result
 
 
 def test_every_level_gives_the_same_integers(built: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.e2e.tiny import tiny_recipe
 
-from bitwright.api import build_recipe
-from bitwright.errors import RecipeError, TargetError
+from bitwright.base.errors import RecipeError, TargetError
+from bitwright.pipeline.api import build_recipe
 
 
 def test_recipe_with_weights_outside(copied: Path) -> None:
@@ -36,7 +36,7 @@ def test_recipe_with_weights_outside(copied: Path) -> None:
 
 
 def test_what_the_memory_cannot_give_is_refused_before_training() -> None:
-    from bitwright.api import estimate_recipe
+    from bitwright.pipeline.api import estimate_recipe
 
     weights = {"external": ["conv2"], "gbytes_per_s": 0.01}
     with pytest.raises(TargetError, match=r"the memory gives 0\.1") as caught:

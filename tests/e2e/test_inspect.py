@@ -12,11 +12,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from bitwright.api import inspect_model
+from bitwright.base.errors import RecipeError
 from bitwright.cli import entry as cli
 from bitwright.cli.options import parse_shape
-from bitwright.errors import RecipeError
-from bitwright.recipe import load_recipe
+from bitwright.pipeline.api import inspect_model
+from bitwright.pipeline.recipe import load_recipe
 
 OWN = """
 import torch

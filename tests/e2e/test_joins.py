@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.e2e.tiny import tiny_recipe
 
-from bitwright.api import Pipeline, inspect_model
 from bitwright.cli import entry as cli
+from bitwright.pipeline.api import Pipeline, inspect_model
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_the_rtl_is_the_graph_with_and_without_stalls(joined: Path) -> None:
 def test_every_block_is_in_the_energy_estimate(joined: Path) -> None:
     """What has arithmetic or memory is counted: no block of a join is free by oversight."""
     from bitwright.hw.blocks import BLOCKS
-    from bitwright.steps.energy import _COUNTERS, _FREE
+    from bitwright.pipeline.steps.energy import _COUNTERS, _FREE
 
     assert set(BLOCKS) == set(_COUNTERS) | set(_FREE)
     assert not set(_COUNTERS) & set(_FREE)

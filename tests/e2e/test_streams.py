@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 from tests.e2e.tiny import tiny_recipe
 
-from bitwright.api import Pipeline
-from bitwright.errors import DataError, RecipeError, RunError
-from bitwright.recipe import Recipe
-from bitwright.steps import preflight
-from bitwright.steps.workspace import Workspace
+from bitwright.base.errors import DataError, RecipeError, RunError
+from bitwright.pipeline.api import Pipeline
+from bitwright.pipeline.recipe import Recipe
+from bitwright.pipeline.steps import preflight
+from bitwright.pipeline.steps.workspace import Workspace
 
 
 @pytest.fixture

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from tests.e2e.tiny import tiny_recipe
 
-from bitwright.api import Pipeline
-from bitwright.errors import RecipeError
-from bitwright.explore import Job, JobResult
-from bitwright.lab import study as studies
-from bitwright.lab.study import StudyReport, StudyRequest, run_study, with_bits
-from bitwright.lab.study_jobs import ARMS, RIGHT, recipe_of, train_arms, train_float
-from bitwright.lab.table import Measured
-from bitwright.recipe import Recipe
-from bitwright.steps.quantize import frozen_model
-from bitwright.steps.workspace import Workspace, step_folder
+from bitwright.base.errors import RecipeError
+from bitwright.explore import study as studies
+from bitwright.explore.study import StudyReport, StudyRequest, run_study, with_bits
+from bitwright.explore.study_jobs import ARMS, RIGHT, recipe_of, train_arms, train_float
+from bitwright.jobs import Job, JobResult
+from bitwright.pipeline.api import Pipeline
+from bitwright.pipeline.recipe import Recipe
+from bitwright.pipeline.steps.quantize import frozen_model
+from bitwright.pipeline.steps.workspace import Workspace, step_folder
+from bitwright.report.table import Measured
 from bitwright.train import evaluate
 
 _PHASE = {"epochs": 1, "batch_size": 32, "lr": 0.005, "threads": 1}

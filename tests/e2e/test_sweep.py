@@ -18,7 +18,7 @@ import yaml
 from tests.e2e.tiny import TINY
 
 from bitwright.cli import entry
-from bitwright.run_files import read_record
+from bitwright.pipeline.run_files import read_record
 
 pytestmark = pytest.mark.timeout(900)
 

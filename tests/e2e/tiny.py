@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bitwright.recipe import Recipe, recipe_from_dict
+from bitwright.pipeline.recipe import Recipe, recipe_from_dict
 
 TINY: dict[str, Any] = {
     "name": "tiny",

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bitwright import run as engine
-from bitwright.run import Run, Step, StepContext, open_run
+from bitwright.pipeline import run as engine
+from bitwright.pipeline.run import Run, Step, StepContext, open_run
 
 FACTS: dict[str, Any] = {"start": 3, "factor": 5, "title": "sum"}
 NAMES = ("first", "second", "third")

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.errors import RecipeError
-from bitwright.quant.policy import Product
-from bitwright.train.arithmetic.accumulators import (
+from bitwright.base.errors import RecipeError
+from bitwright.low_precision.arithmetic.accumulators import (
     check_accumulator,
     largest_sum,
     parse_accumulator,
     widest_operands,
 )
+from bitwright.quantize.policy import Product
 
 
 @given(bits=st.tuples(st.integers(2, 17), st.integers(2, 17)), width=st.integers(2, 64))

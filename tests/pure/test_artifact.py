@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from tests.conftest import require
 from tests.strategies import GraphLimits, integer_graphs
 
-from bitwright.errors import GraphError, MismatchError, RunError
+from bitwright.base.errors import GraphError, MismatchError, RunError
 from bitwright.formats import parse_format
+from bitwright.interop.artifact import export_artifact
+from bitwright.interop.artifact import write as write_module
+from bitwright.interop.artifact.network_h import arena
+from bitwright.interop.artifact.packing import pack
+from bitwright.interop.artifact.replay import unpack
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType
-from bitwright.lower.artifact import export_artifact
-from bitwright.lower.artifact import write as write_module
-from bitwright.lower.artifact.network_h import arena
-from bitwright.lower.artifact.packing import pack
-from bitwright.lower.artifact.replay import unpack
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 EVERYTHING = GraphLimits.everything(blocks=2)

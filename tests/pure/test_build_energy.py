@@ -8,8 +8,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bitwright.base.figures import Source
 from bitwright.build.energy import CompareWork, MacWork, Work, energy_costs, estimate_energy
-from bitwright.figures import Source
 
 
 def _total(work: Work, cycles: float = 0.0) -> float:

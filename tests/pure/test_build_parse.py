@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from bitwright.base.errors import ToolError
+from bitwright.base.figures import Resources
 from bitwright.build.resources import cell_cost, count_resources
 from bitwright.build.timing import Use, first_errors, parse_log_utilisation, parse_report
 from bitwright.build.yosys import TOP_GLUE, instance_resources, owner_of, parse_statistics
-from bitwright.errors import ToolError
-from bitwright.figures import Resources
 
 STATISTICS = """
 {

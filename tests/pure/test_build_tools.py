@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from bitwright.base.errors import ToolError
+from bitwright.base.tools import finder as tools
+from bitwright.base.tools.process import check_finished, require_result, run_process
 from bitwright.build import cache
-from bitwright.errors import ToolError
-from bitwright.tools import finder as tools
-from bitwright.tools.process import check_finished, require_result, run_process
 
 PARENT = """
 import os, subprocess, sys, time

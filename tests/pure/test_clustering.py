@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bitwright.errors import FormatError
+from bitwright.base.errors import FormatError
 from bitwright.formats import clustering_path
 from bitwright.formats.clustering import kmeans, nearest_centroids
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bitwright.base.errors import DataError, RecipeError
 from bitwright.data import Dataset, DatasetSpec, list_datasets, load_dataset
 from bitwright.data.splits import stratified
-from bitwright.errors import DataError, RecipeError
 
 
 def test_digits_are_the_real_ones_cut_in_three() -> None:

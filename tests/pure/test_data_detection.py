@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from bitwright.base.errors import DataError
 from bitwright.data.detection import load_images, load_voc, parse_voc, preprocess, resize
 from bitwright.data.detection_boxes import (
     ANCHORS,
@@ -24,7 +25,6 @@ from bitwright.data.detection_boxes import (
     to_pixels,
     write_contest_results,
 )
-from bitwright.errors import DataError
 
 
 def output_with(anchor: int, row: int, column: int, numbers: list[float]) -> np.ndarray:

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bitwright.base.errors import DataError
 from bitwright.data import cifar, load_dataset, mnist
 from bitwright.data.files import download, gunzip
 from bitwright.data.idx import parse_idx
-from bitwright.errors import DataError
 
 COUNTS = {"train": 60, "t10k": 20}
 

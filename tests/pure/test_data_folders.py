@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bitwright.base.errors import DataError
 from bitwright.data import folders, load_dataset
-from bitwright.errors import DataError
 
 
 def png(value: int, size: tuple[int, int] = (6, 5), mode: str = "L") -> bytes:

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from bitwright.base.errors import DataError, RecipeError
 from bitwright.data import image_files, load_dataset
 from bitwright.data.decoding import Framing, RandomCrop, frame_image
 from bitwright.data.image_files import ImageFiles
-from bitwright.errors import DataError, RecipeError
 
 
 def jpeg(size: tuple[int, int], colour: tuple[int, int, int]) -> bytes:

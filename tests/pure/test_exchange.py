@@ -15,8 +15,8 @@ from tests.onnx_models import File
 
 import bitwright
 from bitwright.cli import entry as cli
+from bitwright.interop.onnx.reader import load
 from bitwright.ir import INTEGER, load_graph
-from bitwright.lower.from_onnx import load
 
 SOURCE = Path(bitwright.__file__).parents[1]
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategies import GraphLimits, draw_levels, integer_graphs
 
-from bitwright.errors import GraphError, ToolError
+from bitwright.base.errors import GraphError, ToolError
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds
 from bitwright.ir.executor import Executor, Op, native_status

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bitwright.errors import ToolError
+from bitwright.base.errors import ToolError
 from bitwright.ir.executor import compiler
 from bitwright.ir.executor.layout import Feature, Op
 

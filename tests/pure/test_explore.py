@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import bitwright
-from bitwright.errors import RecipeError
-from bitwright.explore import Job, JobResult, run_jobs
-from bitwright.explore.process import cores
+from bitwright.base.errors import RecipeError
+from bitwright.jobs import Job, JobResult, run_jobs
+from bitwright.jobs.process import cores
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = "tests.explore_calls"
@@ -109,7 +109,7 @@ def test_workers_run_at_the_same_time(tmp_path: Path) -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
-from bitwright.explore import Job, run_jobs
+from bitwright.jobs import Job, run_jobs
 folder, call = Path(sys.argv[1]), "tests.explore_calls:sleeps"
 run_jobs([Job(name, call, {"seconds": 60}, folder / name) for name in "ab"], workers=2)
 """

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from bitwright.errors import RecipeError, ToolError
-from bitwright.explore import Job, cluster, run_jobs
-from bitwright.explore.process import Limits
-from bitwright.explore.ray_task import Place, answer_of, request_of, run_task
+from bitwright.base.errors import RecipeError, ToolError
+from bitwright.jobs import Job, cluster, run_jobs
+from bitwright.jobs.process import Limits
+from bitwright.jobs.ray_task import Place, answer_of, request_of, run_task
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = "tests.explore_calls"

@@ -11,15 +11,15 @@ import pytest
 import yaml
 from tests.e2e.tiny import TINY
 
+from bitwright.base.errors import RecipeError, RunError
 from bitwright.cli import entry
-from bitwright.errors import RecipeError, RunError
-from bitwright.explore import JobFailure, JobResult
-from bitwright.lab.changes import with_bits, with_distillation, with_lr, with_seed
-from bitwright.lab.sweep import check_folder
-from bitwright.lab.sweep_axes import SweepPoint, grid, parse_axes
-from bitwright.lab.sweep_table import Outcome, sections_of
-from bitwright.lab.table import Measured
-from bitwright.recipe import load_document, recipe_from_dict
+from bitwright.explore.changes import with_bits, with_distillation, with_lr, with_seed
+from bitwright.explore.sweep import check_folder
+from bitwright.explore.sweep_axes import SweepPoint, grid, parse_axes
+from bitwright.explore.sweep_table import Outcome, sections_of
+from bitwright.jobs import JobFailure, JobResult
+from bitwright.pipeline.recipe import load_document, recipe_from_dict
+from bitwright.report.table import Measured
 
 _DISTILLED = {"epochs": 1, "distillation": {"alpha": 0.5, "temperature": 2}}
 PHASES = {

@@ -14,13 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.data.face_protocols import (
-    OrlSplit,
-    lfw_protocol,
-    orl_protocol,
-    synthetic_protocol,
-)
-from bitwright.data.faces import (
+from bitwright.base.errors import DataError, RecipeError
+from bitwright.papers.faces.images import (
     CHIP,
     FacePreprocessing,
     cut_face,
@@ -29,8 +24,13 @@ from bitwright.data.faces import (
     orl_landmarks,
     read_landmarks,
 )
-from bitwright.data.pairs import Pair, format_pairs, make_pairs, parse_pairs, resolve_pairs
-from bitwright.errors import DataError, RecipeError
+from bitwright.papers.faces.pairs import Pair, format_pairs, make_pairs, parse_pairs, resolve_pairs
+from bitwright.papers.faces.protocols import (
+    OrlSplit,
+    lfw_protocol,
+    orl_protocol,
+    synthetic_protocol,
+)
 
 KEYS = [(f"p{person}", number) for person in range(12) for number in range(1, 6)]
 

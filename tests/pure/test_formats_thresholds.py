@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.formats import Rounding, parse_format
 from bitwright.formats.thresholds import affine_levels, affine_thresholds, float32_affine
 

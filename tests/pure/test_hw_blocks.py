@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.formats import parse_format
 from bitwright.hw import HARDWARE, Block, block_of
 from bitwright.hw.blocks import Depthwise, Lookup

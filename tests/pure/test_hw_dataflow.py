@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.hw_networks import Net, digits_like, levels, mapped_networks
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.hw import Folding, NodeFolding, analyse, blocks_of, map_graph
 from bitwright.hw.blocks import Block, Fifo, Window, block_of
 from bitwright.hw.dataflow import block_intervals, occupancy, periodic, waiting

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.hw_networks import Net, digits_like, mapped_networks, tiny
 
-from bitwright.errors import MismatchError
+from bitwright.base.errors import MismatchError
 from bitwright.hw import Folding, NodeFolding, analyse, map_graph
 from bitwright.hw.blocks import MatVec
 from bitwright.hw.names import identifier, identifiers

@@ -13,8 +13,8 @@ from benchmarks.estimates import GROUPS, MEASURED, samples
 from hypothesis import given
 from tests.hw_networks import digits_like, mapped_networks
 
-from bitwright.errors import TargetError
-from bitwright.figures import Resources
+from bitwright.base.errors import TargetError
+from bitwright.base.figures import Resources
 from bitwright.hw import Folding, NodeFolding, block_of, blocks_of, graph_resources, map_graph
 from bitwright.hw.cost import block_resources, coefficients
 from bitwright.hw.memory import FAMILIES

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.hw_networks import Net, digits_like, mlp
 
-from bitwright.errors import RecipeError, TargetError
-from bitwright.figures import Resources
+from bitwright.base.errors import RecipeError, TargetError
+from bitwright.base.figures import Resources
 from bitwright.hw import (
     FillGoal,
     Folding,

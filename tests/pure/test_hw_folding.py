@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.errors import RecipeError
+from bitwright.base.errors import RecipeError
 from bitwright.hw import Folding, NodeFolding, load_folding, parse_folding
 
 _counts = st.none() | st.integers(1, 999)

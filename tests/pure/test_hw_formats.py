@@ -22,8 +22,8 @@ from tests.hw_networks import (
     shifts_and_tables,
 )
 
+from bitwright.base.errors import FormatError, GraphError, ModelError
 from bitwright.build.energy_formats import mac_energy
-from bitwright.errors import FormatError, GraphError, ModelError
 from bitwright.formats import CodebookFormat, parse_format
 from bitwright.hw import (
     Folding,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.hw_networks import Net, digits_like, levels, mapped_networks, mlp
 
-from bitwright.errors import ModelError, RecipeError
+from bitwright.base.errors import ModelError, RecipeError
 from bitwright.hw import (
     Folding,
     MapOptions,
@@ -27,15 +27,7 @@ from bitwright.hw import (
 from bitwright.hw.blocks import Fifo, Flatten, MatVec
 from bitwright.hw.dialect import HARDWARE
 from bitwright.hw.tokens import check_tokens
-from bitwright.ir import (
-    INTEGER,
-    Graph,
-    GraphBuilder,
-    load_graph,
-    random_feeds,
-    save_graph,
-    verify,
-)
+from bitwright.ir import INTEGER, Graph, GraphBuilder, load_graph, random_feeds, save_graph, verify
 
 
 def assert_same(graph: Graph, hardware: Graph, frames: int = 3, seed: int = 0) -> None:

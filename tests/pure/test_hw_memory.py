@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.hw_networks import Net, mapped_networks
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.hw import Folding, NodeFolding, blocks_of, map_graph
 from bitwright.hw.blocks import MatVec, Requant, Threshold
 from bitwright.hw.memory import (

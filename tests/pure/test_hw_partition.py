@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.hw_networks import Net, digits_like, mapped_networks, resnet
 
-from bitwright.errors import RecipeError, TargetError
-from bitwright.figures import Resources
+from bitwright.base.errors import RecipeError, TargetError
+from bitwright.base.figures import Resources
 from bitwright.hw import FillGoal, Folding, RateGoal, graph_resources, map_graph, search_folding
 from bitwright.hw.cuts import KINDS, LINK_LATENCY, CutPlan, fits, units_of
 from bitwright.hw.dataflow import block_intervals

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.hw_networks import Net, densenet, digits_like, mlp, skynet
 
-from bitwright.errors import TargetError
-from bitwright.figures import Resources
+from bitwright.base.errors import TargetError
+from bitwright.base.figures import Resources
 from bitwright.hw import (
     FillGoal,
     RateGoal,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.hw_networks import Net, densenet, mapped_networks, random_folding, resnet, skynet
 
-from bitwright.errors import MismatchError
+from bitwright.base.errors import MismatchError
 from bitwright.hw import Folding, NodeFolding, analyse, blocks_of, map_graph
 from bitwright.hw.blocks import Fifo, Firing
 from bitwright.hw.tokens import check_tokens, simulate_tokens, step_table

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitwright.data.faces import FacePreprocessing
+from bitwright.base.errors import DataError
 from bitwright.data.image_database import (
     TEST,
     TRAIN,
@@ -18,7 +18,7 @@ from bitwright.data.image_database import (
     parse_list,
     write_database,
 )
-from bitwright.errors import DataError
+from bitwright.papers.faces.images import FacePreprocessing
 
 HOW = FacePreprocessing(size=8, align=False)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.errors import DataError, GraphError, MismatchError
+from bitwright.base.errors import DataError, GraphError, MismatchError
 from bitwright.formats import parse_format
 from bitwright.ir import (
     INTEGER,

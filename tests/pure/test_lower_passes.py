@@ -262,7 +262,7 @@ def test_every_pass_is_in_the_documents_table() -> None:
 
 def test_lowering_without_torch() -> None:
     """Range analysis, passes and export load in an interpreter that never sees torch."""
-    code = "import bitwright.lower.export_qonnx, sys; print('torch' in sys.modules)"
+    code = "import bitwright.interop.onnx.export_qonnx, sys; print('torch' in sys.modules)"
     path = os.pathsep.join([str(Path(bitwright.__file__).parents[1]), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", code],

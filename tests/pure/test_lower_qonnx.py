@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.strategies import GraphLimits, integer_graphs
 
-from bitwright.errors import GraphError, MismatchError
+from bitwright.base.errors import GraphError, MismatchError
 from bitwright.formats import parse_format
+from bitwright.interop.onnx import export_qonnx as export_module
+from bitwright.interop.onnx.export_qonnx import export_qonnx, qonnx_model, run_qonnx
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds
-from bitwright.lower import export_qonnx as export_module
 from bitwright.lower import optimise
-from bitwright.lower.export_qonnx import export_qonnx, qonnx_model, run_qonnx
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("qonnx")

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.strategies import GraphLimits, integer_graphs
 
-from bitwright.errors import DataError, MismatchError
+from bitwright.base.errors import DataError, MismatchError
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds, rebuild
 from bitwright.lower import analyse, certify, check

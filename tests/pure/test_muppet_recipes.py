@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from bitwright.recipe import list_recipes, load_recipe
-from bitwright.train.precision.inference import formats_as_trained
-from bitwright.train.precision.settings import MuppetSettings
+from bitwright.low_precision.inference import formats_as_trained
+from bitwright.low_precision.settings import MuppetSettings
+from bitwright.pipeline.recipe import list_recipes, load_recipe
 
 RATES = {
     "cifar-alexnet": 0.01,

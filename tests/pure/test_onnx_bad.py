@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 from tests.onnx_fuzz import broken_bytes, broken_models
 from tests.onnx_models import QONNX, File
 
-from bitwright.errors import BitwrightError, DataError, ModelError
-from bitwright.lower.from_onnx import load
+from bitwright.base.errors import BitwrightError, DataError, ModelError
+from bitwright.interop.onnx.reader import load
 
 
 def good() -> File:

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.onnx_models import File, run_file
 from tests.pure.test_onnx_ops import conv
 
-from bitwright.lower.from_onnx import load
+from bitwright.interop.onnx.reader import load
 
 
 class Reader:

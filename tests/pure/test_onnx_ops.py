@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.onnx_models import QONNX, File, run_file
 from tests.strategies import GraphLimits, integer_graphs
 
-from bitwright.errors import GraphError, ModelError
+from bitwright.base.errors import GraphError, ModelError
+from bitwright.interop.onnx.export_qdq import export_qdq
+from bitwright.interop.onnx.export_qonnx import qonnx_model
+from bitwright.interop.onnx.reader import Imported, load
 from bitwright.ir import Graph, random_feeds
-from bitwright.lower.export_qdq import export_qdq
-from bitwright.lower.export_qonnx import qonnx_model
-from bitwright.lower.from_onnx import Imported, load
 
 Build = Callable[[File], object]
 

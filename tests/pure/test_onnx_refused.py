@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto
 from tests.onnx_models import File
 
-from bitwright.errors import ModelError
-from bitwright.lower.from_onnx import Imported, load
+from bitwright.base.errors import ModelError
+from bitwright.interop.onnx.reader import Imported, load
 
 
 def pair(net: File, scale: float = 0.25, zero: int | None = 0, **attrs: int) -> str:

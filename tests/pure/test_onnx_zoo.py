@@ -10,11 +10,11 @@ import pytest
 
 from bitwright.data import load_dataset
 from bitwright.data.spec import DatasetSpec
+from bitwright.interop.onnx.export_qdq import export_qdq
+from bitwright.interop.onnx.export_qonnx import export_qonnx
+from bitwright.interop.onnx.reader import load
+from bitwright.interop.onnx.reader.compare import compare, original_scores
 from bitwright.lower import certify, check
-from bitwright.lower.export_qdq import export_qdq
-from bitwright.lower.export_qonnx import export_qonnx
-from bitwright.lower.from_onnx import load
-from bitwright.lower.from_onnx.compare import compare, original_scores
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.errors import FormatError
+from bitwright.base.errors import FormatError
 from bitwright.formats import parse_format
 from bitwright.formats.packing import pack, packed_size, unpack
 

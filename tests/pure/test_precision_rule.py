@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.train.precision.rule import SwitchRule
-from bitwright.train.precision.settings import MuppetSettings
+from bitwright.low_precision.rule import SwitchRule
+from bitwright.low_precision.settings import MuppetSettings
 
 # Epoch 3 is the first with a metric (four gradients), so the sequences begin there.
 FIRST = 3

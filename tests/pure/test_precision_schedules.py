@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bitwright.errors import DataError, ModelError, RecipeError, RunError
-from bitwright.train.precision.config import LowPrecision
-from bitwright.train.precision.log import read_log, write_log
-from bitwright.train.precision.policy import (
+from bitwright.base.errors import DataError, ModelError, RecipeError, RunError
+from bitwright.low_precision.config import LowPrecision
+from bitwright.low_precision.log import read_log, write_log
+from bitwright.low_precision.policy import (
     Assignment,
     Entry,
     EpochSeen,

@@ -12,16 +12,16 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from bitwright.errors import DataError, RecipeError
-from bitwright.quant.policy import Layer, Product, Role, ScaleRule
-from bitwright.recipe import Recipe, load_recipe, recipe_from_dict
+from bitwright.base.errors import DataError, RecipeError
+from bitwright.low_precision.config import LowPrecision
+from bitwright.low_precision.ladder import parse_level
+from bitwright.low_precision.log import write_log
+from bitwright.low_precision.policy import Entry
+from bitwright.low_precision.settings import MuppetSettings, ReplaySettings
+from bitwright.pipeline.recipe import Recipe, load_recipe, recipe_from_dict
+from bitwright.quantize.policy import Layer, Product, Role, ScaleRule
 from bitwright.train import TrainConfig
 from bitwright.train.differences import differences, in_words
-from bitwright.train.precision.config import LowPrecision
-from bitwright.train.precision.ladder import parse_level
-from bitwright.train.precision.log import write_log
-from bitwright.train.precision.policy import Entry
-from bitwright.train.precision.settings import MuppetSettings, ReplaySettings
 
 LADDER = ("int8", "int12", "int14", "int16", "float32")
 LAYER = Layer("conv", "Conv2d")
@@ -206,8 +206,8 @@ def test_results_may_be_rounded_too() -> None:
 
 def test_settings_are_read_without_torch() -> None:
     code = (
-        "from bitwright.train.precision.config import LowPrecision\n"
-        "from bitwright.train.precision import log, schedules, policy, rule\n"
+        "from bitwright.low_precision.config import LowPrecision\n"
+        "from bitwright.low_precision import log, schedules, policy, rule\n"
         "LowPrecision(policy='fixed'); import sys; assert 'torch' not in sys.modules"
     )
     source = str(Path(__file__).resolve().parents[2] / "src")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from bitwright.errors import BitwrightError, RecipeError
-from bitwright.quant.policy import Policy
-from bitwright.recipe import find_recipe, list_recipes, load_recipe, recipe_from_dict
+from bitwright.base.errors import BitwrightError, RecipeError
+from bitwright.pipeline.recipe import find_recipe, list_recipes, load_recipe, recipe_from_dict
+from bitwright.quantize.policy import Policy
 
 BASE: dict[str, Any] = {"name": "x", "data": "digits", "model": "lenet"}
 

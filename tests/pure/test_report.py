@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bitwright.figures import Figure, Source
+from bitwright.base.figures import Figure, Source
 from bitwright.report import (
     AccuracyStage,
     Curve,

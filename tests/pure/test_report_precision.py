@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bitwright.errors import DataError
+from bitwright.base.errors import DataError
+from bitwright.low_precision.log import LOG, write_log
+from bitwright.low_precision.policy import Entry
 from bitwright.report import Report, render_page, render_precision
 from bitwright.report.precision import precision_chart, read_precision
-from bitwright.train.precision.log import LOG, write_log
-from bitwright.train.precision.policy import Entry
 from bitwright.train.records import METRICS, EpochMetrics, write_metrics
 
 LOG_OF_FIVE = (

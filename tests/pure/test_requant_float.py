@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.pure.test_artifact import compiled, run
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.formats import MinifloatFormat, Rounding, parse_format
+from bitwright.interop.artifact import export_artifact
+from bitwright.interop.onnx.export_qonnx import qonnx_model
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, kernels
 from bitwright.ir.executor import Executor
 from bitwright.ir.op_activations import float_rule
 from bitwright.lower import certify, check, optimise
-from bitwright.lower.artifact import export_artifact
-from bitwright.lower.export_qonnx import qonnx_model
 
 FORMATS = ("e4m3", "e5m2", "e2m1", "e2m3", "e3m2<finite,flush>", "e4m0", "e3m4<flush>", "e1m5")
 ROUNDINGS = ("half_even", "half_up", "floor")

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from bitwright import run_files
-from bitwright.errors import RunError
-from bitwright.run import Step, StepContext, open_run
+from bitwright.base.errors import RunError
+from bitwright.pipeline import run_files
+from bitwright.pipeline.run import Step, StepContext, open_run
 
 FAKE = Path(__file__).with_name("fake_pipeline.py")
 _spec = importlib.util.spec_from_file_location("fake_pipeline", FAKE)

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 import bitwright
-from bitwright.errors import RunError
-from bitwright.files import exclusive
-from bitwright.run import Outcome, StepContext, open_run
+from bitwright.base.errors import RunError
+from bitwright.base.files import exclusive
+from bitwright.pipeline.run import Outcome, StepContext, open_run
 
 FAKE = Path(__file__).with_name("fake_pipeline.py")
 _spec = importlib.util.spec_from_file_location("fake_pipeline_reuse", FAKE)

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bitwright.errors import DataError, RecipeError
-from bitwright.quant.search.allocate import Choice, Problem, Product, allocate, sweep, undominated
-from bitwright.quant.search.behaviour import Behaviour, Parity
-from bitwright.quant.search.candidates import parse_candidates
-from bitwright.quant.search.goals import Cost, Kind, parse_budget
-from bitwright.quant.search.quantization_param import (
+from bitwright.base.errors import DataError, RecipeError
+from bitwright.explore.search.allocate import Choice, Problem, Product, allocate, sweep, undominated
+from bitwright.explore.search.candidates import parse_candidates
+from bitwright.explore.search.goals import Cost, Kind, parse_budget
+from bitwright.interop.caffe.quantization_param import (
     Precision,
     QuantizationParam,
     RoundingScheme,
     known_list,
 )
-from bitwright.quant.search.ristretto import Group, Setting, TrimmingMode, search
+from bitwright.papers.ristretto.behaviour import Behaviour, Parity
+from bitwright.papers.ristretto.search import Group, Setting, TrimmingMode, search
 
 DFP, MINI, PO2 = (
     TrimmingMode.DYNAMIC_FIXED_POINT,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.sim import StreamSpec, compare, pack, unpack
 
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.errors import FormatError
-from bitwright.quant.range_formulas import (
+from bitwright.base.errors import FormatError
+from bitwright.quantize.range_formulas import (
     activation_il,
     exponent_bits,
     exponent_window,
     fraction_length,
     parameter_il,
 )
-from bitwright.quant.sizes import (
+from bitwright.quantize.sizes import (
     SizeReport,
     Stored,
     closed_form_ratio,

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bitwright.base.errors import TargetError
+from bitwright.base.figures import Resources
 from bitwright.build.target import (
     Flow,
     fits,
@@ -19,8 +21,6 @@ from bitwright.build.target import (
     shortages,
     smallest_fitting,
 )
-from bitwright.errors import TargetError
-from bitwright.figures import Resources
 
 GOOD = """
 name = "mine"

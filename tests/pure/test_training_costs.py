@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.errors import DataError, RecipeError
-from bitwright.figures import Source
-from bitwright.train.costs.cases import possible_schedules, shortest_stays
-from bitwright.train.costs.log import EpochClock, side_by_side, totals
-from bitwright.train.costs.model import (
+from bitwright.base.errors import DataError, RecipeError
+from bitwright.base.figures import Source
+from bitwright.low_precision.config import LowPrecision, MuppetSettings
+from bitwright.low_precision.costs.cases import possible_schedules, shortest_stays
+from bitwright.low_precision.costs.log import EpochClock, side_by_side, totals
+from bitwright.low_precision.costs.model import (
     Cost,
     CostTable,
     LevelCosts,
@@ -25,11 +26,10 @@ from bitwright.train.costs.model import (
     Variant,
     compare,
 )
-from bitwright.train.costs.network import LayerWork, Network
-from bitwright.train.costs.schedule import Phase, Schedule, parse_schedule, schedule_of_log
-from bitwright.train.precision.config import LowPrecision, MuppetSettings
-from bitwright.train.precision.log import write_log
-from bitwright.train.precision.policy import Entry, Plan
+from bitwright.low_precision.costs.network import LayerWork, Network
+from bitwright.low_precision.costs.schedule import Phase, Schedule, parse_schedule, schedule_of_log
+from bitwright.low_precision.log import write_log
+from bitwright.low_precision.policy import Entry, Plan
 from bitwright.train.records import EpochMetrics, write_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -284,7 +284,7 @@ def test_measured_and_modelled_stand_side_by_side(tmp_path: Path) -> None:
 
 def test_the_model_needs_no_torch() -> None:
     rooms = "cases devices given log model network roofline schedule"
-    names = [f"bitwright.train.costs.{room}" for room in rooms.split()]
+    names = [f"bitwright.low_precision.costs.{room}" for room in rooms.split()]
     script = f"import sys\nfor m in {names!r}: __import__(m)\nassert 'torch' not in sys.modules"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script],

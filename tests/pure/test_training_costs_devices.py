@@ -14,16 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.errors import BitwrightError, DataError, RecipeError, TargetError
-from bitwright.train.costs.devices import Device, list_devices, load_device
-from bitwright.train.costs.given import read_costs, write_costs
-from bitwright.train.costs.model import (
-    Variant,
-)
-from bitwright.train.costs.network import LayerWork, Network
-from bitwright.train.costs.roofline import forecast_costs
-from bitwright.train.costs.schedule import Schedule, parse_schedule
-from bitwright.train.precision.ladder import parse_level
+from bitwright.base.errors import BitwrightError, DataError, RecipeError, TargetError
+from bitwright.low_precision.costs.devices import Device, list_devices, load_device
+from bitwright.low_precision.costs.given import read_costs, write_costs
+from bitwright.low_precision.costs.model import Variant
+from bitwright.low_precision.costs.network import LayerWork, Network
+from bitwright.low_precision.costs.roofline import forecast_costs
+from bitwright.low_precision.costs.schedule import Schedule, parse_schedule
+from bitwright.low_precision.ladder import parse_level
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "benchmarks" / "published_costs"
@@ -161,7 +159,7 @@ def test_a_bad_device_file_is_explained(tmp_path: Path, text: str, message: str)
 
 
 def test_rates_are_given_once(tmp_path: Path) -> None:
-    whole = (ROOT / "src/bitwright/train/costs/devices/epyc-avx2.toml").read_text()
+    whole = (ROOT / "src/bitwright/low_precision/costs/devices/epyc-avx2.toml").read_text()
     path = tmp_path / "device.toml"
     path.write_text(
         whole.replace("macs_per_cycle = 16", "macs_per_cycle = 16\nmacs_per_second = 1e9")

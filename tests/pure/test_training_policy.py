@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bitwright.errors import RecipeError
+from bitwright.base.errors import RecipeError
 from bitwright.formats.rounding import Rounding
-from bitwright.quant.policy import (
+from bitwright.quantize.policy import (
     Granularity,
     Layer,
     Policy,

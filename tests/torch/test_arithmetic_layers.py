@@ -7,24 +7,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bitwright.errors import RecipeError
-from bitwright.lower.compare_torch import compare_torch_graph
-from bitwright.lower.from_torch import lower
-from bitwright.quant import Policy, apply, explain
-from bitwright.quant.policy import PRODUCT_ROLES, Layer, Product, QuantSpec, Role
-from bitwright.quant.weights import WeightQuantizer
-from bitwright.train.arithmetic.apply import (
+from bitwright.base.errors import RecipeError
+from bitwright.low_precision.arithmetic.apply import (
     LowPrecisionModel,
     apply_arithmetic,
     check_sums,
     layer_formats,
     remove_arithmetic,
 )
-from bitwright.train.arithmetic.choose import make_engine
-from bitwright.train.arithmetic.emulated import EmulatedEngine
-from bitwright.train.arithmetic.geometry import Geometry
-from bitwright.train.arithmetic.layers import Context
-from bitwright.train.arithmetic.quantise import quantise
+from bitwright.low_precision.arithmetic.choose import make_engine
+from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
+from bitwright.low_precision.arithmetic.geometry import Geometry
+from bitwright.low_precision.arithmetic.layers import Context
+from bitwright.low_precision.arithmetic.operand_quantizer import quantise
+from bitwright.lower.compare_torch import compare_torch_graph
+from bitwright.lower.from_torch import lower
+from bitwright.quantize import Policy, apply, explain
+from bitwright.quantize.policy import PRODUCT_ROLES, Layer, Product, QuantSpec, Role
+from bitwright.quantize.weight_quantizer import WeightQuantizer
 
 EIGHT = {"format": "int8", "rounding": "stochastic"}
 

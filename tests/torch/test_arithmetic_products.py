@@ -12,12 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bitwright.quant.policy import Layer, Policy, Product, Role
-from bitwright.train.arithmetic import emulated, reference
-from bitwright.train.arithmetic.emulated import EmulatedEngine
-from bitwright.train.arithmetic.geometry import Geometry
-from bitwright.train.arithmetic.operands import Operand, scaled
-from bitwright.train.arithmetic.quantise import container, quantise
+from bitwright.low_precision.arithmetic import emulated, reference
+from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
+from bitwright.low_precision.arithmetic.geometry import Geometry
+from bitwright.low_precision.arithmetic.operand_quantizer import container, quantise
+from bitwright.low_precision.arithmetic.operands import Operand, scaled
+from bitwright.quantize.policy import Layer, Policy, Product, Role
 
 ENGINE = EmulatedEngine()
 LAST = torch.channels_last

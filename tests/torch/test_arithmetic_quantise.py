@@ -16,16 +16,28 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from torch import Tensor
 
-from bitwright.errors import RecipeError
+from bitwright.base.errors import RecipeError
+from bitwright.base.native import FLAG_SETS, find_compiler
 from bitwright.formats import Overflow, Rounding
-from bitwright.native import FLAG_SETS, find_compiler
-from bitwright.quant.noise import counter_noise
-from bitwright.quant.policy import Layer, Policy, QuantSpec, Role, ScaleRule
-from bitwright.quant.scales import dynamic_exponent, weight_scale
-from bitwright.train.arithmetic import native_quantise, quantise, reference
-from bitwright.train.arithmetic.native_quantise import FLAGS, load_quantiser, native_quantiser
-from bitwright.train.arithmetic.operands import NotFinite, Operand
-from bitwright.train.arithmetic.quantise import signed_bits
+from bitwright.formats.pytorch.noise import counter_noise
+from bitwright.low_precision.arithmetic import (
+    operand_quantizer as quantise,
+)
+from bitwright.low_precision.arithmetic import (
+    quantizer_kernels as native_quantise,
+)
+from bitwright.low_precision.arithmetic import (
+    reference,
+)
+from bitwright.low_precision.arithmetic.operand_quantizer import signed_bits
+from bitwright.low_precision.arithmetic.operands import NotFinite, Operand
+from bitwright.low_precision.arithmetic.quantizer_kernels import (
+    FLAGS,
+    load_quantiser,
+    native_quantiser,
+)
+from bitwright.quantize.policy import Layer, Policy, QuantSpec, Role, ScaleRule
+from bitwright.quantize.scale_rules import dynamic_exponent, weight_scale
 
 #: Probability with which a right quantiser fails one of the tests of chance below.
 ALPHA = 1e-9

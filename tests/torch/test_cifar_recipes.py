@@ -11,10 +11,10 @@ import torch
 
 from bitwright.data import Dataset, DataSplits
 from bitwright.models.pretrained import find_pretrained
-from bitwright.recipe import Recipe, load_recipe, recipe_from_dict
-from bitwright.run import no_progress
-from bitwright.steps.quantize import calibrated, frozen_from
-from bitwright.steps.workspace import Workspace
+from bitwright.pipeline.recipe import Recipe, load_recipe, recipe_from_dict
+from bitwright.pipeline.run import no_progress
+from bitwright.pipeline.steps.quantize import calibrated, frozen_from
+from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.train import evaluate, fit, study
 from bitwright.train.config import TrainConfig
 from bitwright.train.schedule import lr_factor

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
+from bitwright.low_precision.config import LowPrecision
+from bitwright.low_precision.diversity import GradientHistory, gradient_diversity
+from bitwright.low_precision.muppet import Muppet
+from bitwright.low_precision.policy import Entry, EpochSeen, Plan
 from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
-from bitwright.train.precision.config import LowPrecision
-from bitwright.train.precision.diversity import GradientHistory, gradient_diversity
-from bitwright.train.precision.muppet import Muppet
-from bitwright.train.precision.policy import Entry, EpochSeen, Plan
 
 E = torch.eye(8)
 

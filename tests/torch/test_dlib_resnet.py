@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from bitwright.errors import DataError, ModelError
+from bitwright.base.errors import DataError, ModelError
 from bitwright.models.dlib_resnet import DlibFaceNet, load_dlib_resnet
 
 
@@ -81,9 +81,9 @@ def test_sizes_inside_are_those_of_dlib():
 
 def test_published_weights_tell_orl_apart(data_dir: Path):
     """Needs the published file: BITWRIGHT_TEACHER, or in the data folder."""
-    from bitwright.data.face_protocols import orl_protocol
-    from bitwright.data.faces import FacePreprocessing
-    from bitwright.train.verification import verification_accuracy
+    from bitwright.papers.faces.images import FacePreprocessing
+    from bitwright.papers.faces.protocols import orl_protocol
+    from bitwright.papers.faces.verification import verification_accuracy
 
     name = "dlib_face_recognition_resnet_model_v1.dat"
     path = Path(os.environ.get("BITWRIGHT_TEACHER", data_dir / name))

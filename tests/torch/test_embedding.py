@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from bitwright.errors import DataError, ModelError, RecipeError
+from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.models.face_densenet import face_densenet
-from bitwright.train.embedding import (
+from bitwright.papers.faces.embedding import (
     EmbeddingPool,
     EmbeddingTraining,
     distance,
     make_pool,
     train_embedding,
 )
-from bitwright.train.face_mixing import FaceJitter, FaceMixing, jitter_faces, mix_faces
+from bitwright.papers.faces.face_mixing import FaceJitter, FaceMixing, jitter_faces, mix_faces
 
 
 class Teacher(nn.Module):

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from tests.exchange_networks import images, networks
 from torch import nn
 
-from bitwright.errors import BitwrightError, DataError, ModelError
+from bitwright.base.errors import BitwrightError, DataError, ModelError
+from bitwright.interop.caffe.files import blob_array, parse_prototxt, read_caffemodel
+from bitwright.interop.caffe.read import load_caffe, network_of_net
+from bitwright.interop.caffe.write import caffe_windows, net_of, save_caffe
+from bitwright.interop.network import InputConvention, Network, Pool, windows
+from bitwright.interop.network_from_torch import network_of
+from bitwright.interop.network_to_torch import module_of
 from bitwright.models import build_model
-from bitwright.models.exchange.caffe_files import blob_array, parse_prototxt, read_caffemodel
-from bitwright.models.exchange.caffe_read import load_caffe, network_of_net
-from bitwright.models.exchange.caffe_write import caffe_windows, net_of, save_caffe
-from bitwright.models.exchange.from_torch import network_of
-from bitwright.models.exchange.network import InputConvention, Network, Pool, windows
-from bitwright.models.exchange.to_torch import module_of
 
 NETWORKS = networks()
 

@@ -12,12 +12,12 @@ from tests.exchange_networks import images, networks
 from torch import nn
 from typer.testing import CliRunner
 
+from bitwright.base.errors import DataError, RecipeError
 from bitwright.cli.app import app
-from bitwright.errors import DataError, RecipeError
-from bitwright.exchange_models import export_model, import_model, read_model
+from bitwright.interop.model_files import load_model, load_weights, save_model
+from bitwright.interop.tensors import load_tensors, save_tensors
 from bitwright.models import ModelSpec, build_model
-from bitwright.models.exchange.files import load_model, load_weights, save_model
-from bitwright.models.exchange.tensors import load_tensors, save_tensors
+from bitwright.pipeline.model_conversion import export_model, import_model, read_model
 
 pytest.importorskip("safetensors")
 NETWORKS = networks()

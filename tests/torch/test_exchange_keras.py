@@ -17,14 +17,14 @@ import torch
 from tests.exchange_networks import images, networks
 from torch import nn
 
-from bitwright.errors import BitwrightError, DataError, ModelError
-from bitwright.models.exchange.files import load_weights
-from bitwright.models.exchange.from_torch import network_of
-from bitwright.models.exchange.keras_arrays import keras_name
-from bitwright.models.exchange.keras_read import arrays_for, load_keras
-from bitwright.models.exchange.keras_write import keras_nodes, save_keras
-from bitwright.models.exchange.network import InputConvention, Network
-from bitwright.models.exchange.to_torch import module_of
+from bitwright.base.errors import BitwrightError, DataError, ModelError
+from bitwright.interop.keras.arrays import keras_name
+from bitwright.interop.keras.read import arrays_for, load_keras
+from bitwright.interop.keras.write import keras_nodes, save_keras
+from bitwright.interop.model_files import load_weights
+from bitwright.interop.network import InputConvention, Network
+from bitwright.interop.network_from_torch import network_of
+from bitwright.interop.network_to_torch import module_of
 
 h5py = pytest.importorskip("h5py")
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from tests.torch.test_quant_formats import networks
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
+from bitwright.interop.onnx.export_qdq import export_qdq
+from bitwright.interop.onnx.export_qonnx import export_qonnx
 from bitwright.ir import Graph
 from bitwright.lower import optimise
-from bitwright.lower.export_qdq import export_qdq
-from bitwright.lower.export_qonnx import export_qonnx
 from bitwright.lower.from_torch import lower
-from bitwright.quant import apply
+from bitwright.quantize import apply
 
 pytest.importorskip("qonnx")
 pytest.importorskip("onnxruntime")

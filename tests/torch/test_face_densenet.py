@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
 from bitwright.models import build_model
 from bitwright.models.face_densenet import KERAS_EPSILON, count_layers, face_densenet
 

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from bitwright.data.face_protocols import synthetic_protocol
-from bitwright.errors import DataError, RecipeError
-from bitwright.lab.face_matrix import MatrixRequest, _frequent, parse_halves, run_matrix
-from bitwright.lab.face_networks import Subject, cluster_parameters, converted
-from bitwright.lab.face_recipe import METHODS, load_matrix, rows_of
-from bitwright.lab.face_sweep import ENTRIES, SweepPoint, best_of, parse_entries, run_sweep
-from bitwright.lab.face_tables import Result
+from bitwright.base.errors import DataError, RecipeError
 from bitwright.models.face_densenet import face_densenet
-from bitwright.recipe import find_recipe, list_matrices, load_recipe
+from bitwright.papers.faces.matrix import MatrixRequest, _frequent, parse_halves, run_matrix
+from bitwright.papers.faces.networks import Subject, cluster_parameters, converted
+from bitwright.papers.faces.protocols import synthetic_protocol
+from bitwright.papers.faces.recipe import METHODS, load_matrix, rows_of
+from bitwright.papers.faces.sweep import ENTRIES, SweepPoint, best_of, parse_entries, run_sweep
+from bitwright.papers.faces.tables import Result
+from bitwright.pipeline.recipe import find_recipe, list_matrices, load_recipe
 from bitwright.train.checkpoint import save_weights
 
 SMALL = """
@@ -164,7 +164,7 @@ def test_missing_weights_and_pictures(request_: MatrixRequest, tmp_path: Path):
 
 
 def test_conversion_keeps_every_value(request_: MatrixRequest, folder: Path):
-    from bitwright.data.face_protocols import orl_known
+    from bitwright.papers.faces.protocols import orl_known
 
     known = orl_known(folder, request_.recipe.cut)
     subject = Subject("Small", small(), known, request_.recipe)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from bitwright.errors import FormatError, ToolError
+from bitwright.base.errors import FormatError, ToolError
+from bitwright.base.native import find_compiler
 from bitwright.formats import (
     BlockFormat,
     CodebookFormat,
@@ -22,11 +23,10 @@ from bitwright.formats import (
     Rounding,
     parse_format,
 )
-from bitwright.native import find_compiler
-from bitwright.quant import native_quantize
-from bitwright.quant.fake_quantize import block_scales, fake_quantize
-from bitwright.quant.noise import MAX_SEED, counter_noise
-from bitwright.quant.rounding_torch import encode_levels
+from bitwright.formats.pytorch import kernels as native_quantize
+from bitwright.formats.pytorch.fake_quantize import block_scales, fake_quantize
+from bitwright.formats.pytorch.noise import MAX_SEED, counter_noise
+from bitwright.formats.pytorch.rounding import encode_levels
 
 NAMES = (
     *("int1", "int4", "int8n", "uint8", "int16", "ternary", "bipolar", "fixed<8,-10>"),

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from bitwright.base.errors import DataError, FormatError, ModelError, RecipeError
 from bitwright.data import load_dataset
-from bitwright.errors import DataError, FormatError, ModelError, RecipeError
-from bitwright.lab import compare
-from bitwright.lab.compare import CompareRequest, run_compare
-from bitwright.lab.table import Measured
-from bitwright.lab.variants import METHODS, Variant
+from bitwright.explore import compare
+from bitwright.explore import subject as subjects
+from bitwright.explore.compare import CompareRequest, run_compare
+from bitwright.explore.subject import Subject
+from bitwright.explore.variants import METHODS, Variant
 from bitwright.models import build_model
-from bitwright.quant import Policy, apply
-from bitwright.quant.ptq import post_training_quantize
-from bitwright.quant.ptq.methods import parse_methods
-from bitwright.quant.sizes import model_size
-from bitwright.steps import subject as subjects
-from bitwright.steps.subject import Subject
+from bitwright.quantize import Policy, apply
+from bitwright.quantize.ptq import post_training_quantize
+from bitwright.quantize.ptq.methods import parse_methods
+from bitwright.quantize.sizes import model_size
+from bitwright.report.table import Measured
 from bitwright.train import TrainConfig, evaluate, fit
 
 FORMATS = "int8,int3/uint4,po2_4<zero>,cb16,e4m3,mxfp4,int4/cb16"

@@ -13,7 +13,7 @@ from bitwright.hw.blocks import MatVec, Requant
 from bitwright.ir import Graph, random_feeds
 from bitwright.lower import optimise
 from bitwright.lower.from_torch import lower
-from bitwright.quant import Policy, apply
+from bitwright.quantize import Policy, apply
 
 
 def _graph(weight: str, activation: str, given: str) -> Graph:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from bitwright.errors import FormatError
+from bitwright.base.errors import FormatError
 from bitwright.formats import (
     CodebookFormat,
     Format,
@@ -18,8 +18,8 @@ from bitwright.formats import (
     Specials,
     parse_format,
 )
-from bitwright.quant.noise import counter_noise
-from bitwright.quant.rounding_torch import encode_levels, quantize_ratio
+from bitwright.formats.pytorch.noise import counter_noise
+from bitwright.formats.pytorch.rounding import encode_levels, quantize_ratio
 
 
 #: Every width of 8 bits and less, with every option that the width allows.

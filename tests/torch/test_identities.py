@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from bitwright.data.face_protocols import synthetic_protocol
-from bitwright.errors import DataError, ModelError, RecipeError
-from bitwright.train.identities import (
+from bitwright.base.errors import DataError, ModelError, RecipeError
+from bitwright.papers.faces.identities import (
     FeatureSet,
     IdentityTraining,
     append_identities,
@@ -20,7 +19,8 @@ from bitwright.train.identities import (
     top1,
     train_identities,
 )
-from bitwright.train.verification import verification_accuracy
+from bitwright.papers.faces.protocols import synthetic_protocol
+from bitwright.papers.faces.verification import verification_accuracy
 
 
 def extractor() -> nn.Module:

@@ -12,16 +12,16 @@ import torch
 from pydantic import ValidationError
 from torch import fx, nn
 
+from bitwright.base.errors import ModelError, RecipeError
 from bitwright.data import DataSplits, load_dataset
-from bitwright.errors import ModelError, RecipeError
 from bitwright.lower.compare_torch import compare_torch_graph
 from bitwright.lower.from_torch import lower
 from bitwright.models import build_model
-from bitwright.quant import Policy, apply
-from bitwright.quant.incremental import fix_portion, set_bits
-from bitwright.quant.layers import QuantConv2d, QuantLinear
-from bitwright.quant.quantizers import ActivationQuantizer
-from bitwright.recipe import recipe_from_dict
+from bitwright.pipeline.recipe import recipe_from_dict
+from bitwright.quantize import Policy, apply
+from bitwright.quantize.activation_quantizer import ActivationQuantizer
+from bitwright.quantize.incremental import fix_portion, set_bits
+from bitwright.quantize.layers import QuantConv2d, QuantLinear
 from bitwright.train import TrainConfig, TrainProgress, fit, load_checkpoint
 from bitwright.train.config import Phases
 

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bitwright.train.arithmetic.choose import ChoosingEngine, make_engine
-from bitwright.train.arithmetic.emulated import EmulatedEngine
-from bitwright.train.arithmetic.geometry import Engine, Geometry, Product
-from bitwright.train.arithmetic.int_mm import IntMatrixEngine
-from bitwright.train.arithmetic.integer import IntegerEngine
-from bitwright.train.arithmetic.native_product import native_products
-from bitwright.train.arithmetic.operands import Operand
+from bitwright.low_precision.arithmetic.choose import ChoosingEngine, make_engine
+from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
+from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product
+from bitwright.low_precision.arithmetic.int_mm import IntMatrixEngine
+from bitwright.low_precision.arithmetic.integer import IntegerEngine
+from bitwright.low_precision.arithmetic.operands import Operand
+from bitwright.low_precision.arithmetic.product_kernels import native_products
 
 ENGINES = (IntegerEngine(), IntMatrixEngine())
 needs_compiler = pytest.mark.skipif(native_products() is None, reason="no C compiler")

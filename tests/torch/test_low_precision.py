@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bitwright.base.errors import ModelError, RecipeError, RunError, TargetError
 from bitwright.data import DataSplits, load_dataset
-from bitwright.errors import ModelError, RecipeError, RunError, TargetError
+from bitwright.low_precision.arithmetic.apply import apply_arithmetic, remove_arithmetic
+from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
+from bitwright.low_precision.arithmetic.layers import Context
 from bitwright.models import build_model
 from bitwright.train import TrainConfig, fit
-from bitwright.train.arithmetic.apply import apply_arithmetic, remove_arithmetic
-from bitwright.train.arithmetic.emulated import EmulatedEngine
-from bitwright.train.arithmetic.layers import Context
 
 QUICK = {"kind": "muppet", "lambda": 3.0, "resolution": 1, "patience": 1}
 

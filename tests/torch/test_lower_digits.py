@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from bitwright.data import load_dataset
+from bitwright.interop.onnx.export_qonnx import export_qonnx
 from bitwright.ir import Graph
 from bitwright.ir.executor import Executor
 from bitwright.lower import certify, check, optimise
 from bitwright.lower.compare_torch import compare_torch_graph, frozen_levels
-from bitwright.lower.export_qonnx import export_qonnx
 from bitwright.lower.from_torch import lower
 from bitwright.models import build_model
-from bitwright.quant import FrozenModel, Policy, apply
+from bitwright.quantize import FrozenModel, Policy, apply
 
 
 def as_torch(images: np.ndarray, scale: float) -> torch.Tensor:

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, reject, settings
 from tests.strategies import TorchNetwork, torch_graphs, torch_networks
 from torch import nn
 
-from bitwright.errors import MismatchError, ModelError
+from bitwright.base.errors import MismatchError, ModelError
+from bitwright.interop.onnx.export_qonnx import export_qonnx
 from bitwright.lower import certify, check, optimise
 from bitwright.lower.compare_torch import compare_torch_graph, frozen_levels
-from bitwright.lower.export_qonnx import export_qonnx
 from bitwright.lower.from_torch import lower
-from bitwright.quant import Policy, apply
+from bitwright.quantize import Policy, apply
 
 
 class Net(nn.Module):

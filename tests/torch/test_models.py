@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from bitwright.errors import ModelError, RecipeError
+from bitwright.base.errors import ModelError, RecipeError
 from bitwright.models import build_model, list_models
 
 SHAPES = {"mlp": (8, 8, 1), "digits_cnn": (8, 8, 1), "cnv": (32, 32, 3)}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from bitwright.errors import ModelError, RecipeError
+from bitwright.base.errors import ModelError, RecipeError
 from bitwright.models import build_model, googlenet
 from bitwright.models.googlenet import Inception
 from bitwright.models.skynet import Reorg

@@ -14,17 +14,17 @@ import torch
 from tests.ptq_networks import enliven
 from torch import nn
 
-from bitwright.api import memory_table
+from bitwright.base.errors import FormatError, ModelError, RecipeError
 from bitwright.cli import entry as cli
 from bitwright.data import Dataset, DataSplits
-from bitwright.errors import FormatError, ModelError, RecipeError
 from bitwright.models import ModelInfo, build_model, list_models
 from bitwright.models.densenet import Concat, DenseLayer
-from bitwright.quant import Policy, apply
-from bitwright.quant.ptq import fold_batch_norms, folding_of
-from bitwright.quant.ptq.folding import largest_difference
-from bitwright.quant.sizes import parameter_mb
-from bitwright.quant.trace import trace
+from bitwright.pipeline.api import memory_table
+from bitwright.quantize import Policy, apply
+from bitwright.quantize.ptq import fold_batch_norms, folding_of
+from bitwright.quantize.ptq.folding import largest_difference
+from bitwright.quantize.sizes import parameter_mb
+from bitwright.quantize.trace import trace
 from bitwright.train import Phases, study
 
 MNIST, CIFAR = (28, 28, 1), (32, 32, 3)

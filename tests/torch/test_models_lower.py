@@ -20,7 +20,7 @@ from bitwright.lower import certify, check, optimise
 from bitwright.lower.compare_torch import compare_torch_graph
 from bitwright.lower.from_torch import lower
 from bitwright.models import build_model
-from bitwright.quant import FrozenModel, Policy, apply
+from bitwright.quantize import FrozenModel, Policy, apply
 
 POLICY = Policy.uniform("int4", "uint4", "uint8")
 

@@ -12,11 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bitwright.base.errors import RecipeError
 from bitwright.data import DataSplits, load_dataset
-from bitwright.errors import RecipeError
-from bitwright.models import build_model
-from bitwright.train import OnProgress, TrainConfig, TrainProgress, fit, read_metrics
-from bitwright.train.precision.policy import (
+from bitwright.low_precision.policy import (
     PRODUCTS,
     Assignment,
     Entry,
@@ -25,6 +23,8 @@ from bitwright.train.precision.policy import (
     PrecisionPolicy,
     StepSeen,
 )
+from bitwright.models import build_model
+from bitwright.train import OnProgress, TrainConfig, TrainProgress, fit, read_metrics
 
 Weights = dict[str, Tensor]
 

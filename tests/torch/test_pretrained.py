@@ -14,17 +14,17 @@ import torch
 from torch import Tensor, nn
 
 import bitwright.models.pretrained as place
-from bitwright.api import Pipeline, load_recipe
+from bitwright.base.errors import DataError, RecipeError
 from bitwright.cli import entry as cli
 from bitwright.data import load_dataset
-from bitwright.errors import DataError, RecipeError
+from bitwright.interop.model_files import load_model
 from bitwright.models import ModelSpec, build_model, list_pretrained, load_pretrained
-from bitwright.models.exchange.files import load_model
 from bitwright.models.pretrained import Pretrained, find_pretrained, matching, named, weights_file
-from bitwright.recipe import list_recipes
-from bitwright.steps.fingerprint import images_version
-from bitwright.steps.results import TrainResult, load_result
-from bitwright.steps.workspace import Workspace, step_folder
+from bitwright.pipeline.api import Pipeline, load_recipe
+from bitwright.pipeline.recipe import list_recipes
+from bitwright.pipeline.steps.fingerprint import images_version
+from bitwright.pipeline.steps.results import TrainResult, load_result
+from bitwright.pipeline.steps.workspace import Workspace, step_folder
 from bitwright.train import evaluate
 from bitwright.train.config import TrainConfig
 
@@ -179,7 +179,7 @@ def test_a_file_beside_the_package_is_fetched_once(
 
 
 def test_half_the_bits_are_widened(store: Path) -> None:
-    from bitwright.models.exchange.tensors import load_tensors, save_tensors
+    from bitwright.interop.tensors import load_tensors, save_tensors
 
     path = store / "digits-cnn.safetensors"
     tensors, facts = load_tensors(path)

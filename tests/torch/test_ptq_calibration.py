@@ -14,15 +14,15 @@ from tests import join_networks as nets
 from tests.ptq_networks import calibration, digits, enliven, trained_digits
 from torch import Tensor, nn
 
-from bitwright.errors import DataError, ModelError, RecipeError
+from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.formats import parse_format
 from bitwright.models import build_model
-from bitwright.quant import Granularity, Policy, QuantSpec, ScaleRule, apply
-from bitwright.quant.ptq import calibrate, post_training_quantize
-from bitwright.quant.ptq.estimators import estimate_scale, parse_estimator
-from bitwright.quant.ptq.samples import calibration_batches
-from bitwright.quant.ptq.statistics import BINS, Histogram, Observed
-from bitwright.quant.quantizers import ActivationQuantizer
+from bitwright.quantize import Granularity, Policy, QuantSpec, ScaleRule, apply
+from bitwright.quantize.activation_quantizer import ActivationQuantizer
+from bitwright.quantize.ptq import calibrate, post_training_quantize
+from bitwright.quantize.ptq.estimators import estimate_scale, parse_estimator
+from bitwright.quantize.ptq.samples import calibration_batches
+from bitwright.quantize.ptq.statistics import BINS, Histogram, Observed
 
 POLICY = Policy.uniform("int4", "uint4", "uint8")
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from tests.ptq_networks import calibration, trained_digits
 
-from bitwright.errors import ModelError, RecipeError
-from bitwright.quant import Policy
-from bitwright.quant.ptq import choose_policy
+from bitwright.base.errors import ModelError, RecipeError
+from bitwright.quantize import Policy
+from bitwright.quantize.ptq import choose_policy
 
 
 def uniform(name: str) -> Policy:

@@ -11,10 +11,10 @@ from tests import join_networks as nets
 from tests.ptq_networks import calibration, enliven, trained_digits
 from torch import Tensor, nn
 
-from bitwright.errors import DataError, ModelError
+from bitwright.base.errors import DataError, ModelError
 from bitwright.models import build_model
-from bitwright.quant import Policy, apply
-from bitwright.quant.ptq import (
+from bitwright.quantize import Policy, apply
+from bitwright.quantize.ptq import (
     Group,
     equalize,
     fold_batch_norms,
@@ -22,7 +22,7 @@ from bitwright.quant.ptq import (
     folding_of,
     measure_ranges,
 )
-from bitwright.quant.ptq.folding import largest_difference
+from bitwright.quantize.ptq.folding import largest_difference
 
 
 class Forked(nn.Module):

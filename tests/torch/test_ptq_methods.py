@@ -14,12 +14,13 @@ from tests import join_networks as nets
 from tests.ptq_networks import calibration, enliven, scored, trained_digits
 from torch import nn
 
-from bitwright.errors import DataError, ModelError, RecipeError
+from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.formats import parse_format
+from bitwright.formats.pytorch.rounding import quantize_ratio
 from bitwright.lower import certify
 from bitwright.lower.from_torch import lower
-from bitwright.quant import Policy, apply
-from bitwright.quant.ptq import (
+from bitwright.quantize import Policy, apply
+from bitwright.quantize.ptq import (
     AdaRound,
     Gptq,
     absorb_high_biases,
@@ -29,10 +30,9 @@ from bitwright.quant.ptq import (
     folding_of,
     post_training_quantize,
 )
-from bitwright.quant.ptq.bias_correction import rectified_mean
-from bitwright.quant.ptq.feedback import ColumnOrder, error_feedback, fed_or_rounded
-from bitwright.quant.ptq.folding import ChannelStatistics, largest_difference
-from bitwright.quant.rounding_torch import quantize_ratio
+from bitwright.quantize.ptq.bias_correction import rectified_mean
+from bitwright.quantize.ptq.folding import ChannelStatistics, largest_difference
+from bitwright.quantize.ptq.gptq import ColumnOrder, error_feedback, fed_or_rounded
 
 W4A4 = Policy.uniform("int4", "uint4", "uint8")
 EVERY = (

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
 from bitwright.lower import optimise
 from bitwright.lower.compare_torch import compare_torch_graph
 from bitwright.lower.from_torch import lower
-from bitwright.quant import Policy, apply, explain
-from bitwright.quant.elementwise import MODULES
-from bitwright.quant.frozen_joins import LookupActivation, ThresholdActivation
-from bitwright.quant.plan import make_plan
+from bitwright.quantize import Policy, apply, explain
+from bitwright.quantize.elementwise import MODULES
+from bitwright.quantize.frozen_joins import LookupActivation, ThresholdActivation
+from bitwright.quantize.plan import make_plan
 
 SHAPE = (2, 5, 5)
 

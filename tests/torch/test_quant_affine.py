@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from torch import Tensor, fx, nn
 from torch.ao.quantization.observer import MovingAverageMinMaxObserver
 
-from bitwright.errors import FormatError, ModelError, RecipeError
+from bitwright.base.errors import FormatError, ModelError, RecipeError
 from bitwright.formats import IntegerFormat, Overflow, Rounding, parse_format
+from bitwright.interop.packed import load_packed, save_packed
 from bitwright.lower.compare_torch import compare_torch_graph
 from bitwright.lower.from_torch import lower
-from bitwright.quant import Policy, apply, explain
-from bitwright.quant.functions import Interval, QuantizeInterval, spread
-from bitwright.quant.packed import load_packed, save_packed
-from bitwright.quant.policy import Change, Granularity, QuantSpec, Role, ScaleRule
-from bitwright.quant.policy_defaults import complete
-from bitwright.quant.ptq.calibration import calibrate
-from bitwright.quant.quantizers import ActivationQuantizer, Phase, WeightQuantizer
+from bitwright.quantize import Policy, apply, explain
+from bitwright.quantize.activation_quantizer import ActivationQuantizer, Phase, WeightQuantizer
+from bitwright.quantize.policy import Change, Granularity, QuantSpec, Role, ScaleRule
+from bitwright.quantize.policy_defaults import complete
+from bitwright.quantize.ptq.calibration import calibrate
+from bitwright.quantize.straight_through import Interval, QuantizeInterval, spread
 from bitwright.train import TrainConfig
 from bitwright.train.optimizers import make_optimizer
 

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bitwright.errors import ModelError, RecipeError
-from bitwright.quant import Phase, Policy, apply, explain, inspect_model
-from bitwright.quant.quantizers import ActivationQuantizer
+from bitwright.base.errors import ModelError, RecipeError
+from bitwright.quantize import Phase, Policy, apply, explain, inspect_model
+from bitwright.quantize.activation_quantizer import ActivationQuantizer
 
 POLICY = Policy.uniform("int4", "uint4", "int8")
 

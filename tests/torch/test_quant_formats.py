@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bitwright.errors import ModelError, RecipeError
+from bitwright.base.errors import ModelError, RecipeError
 from bitwright.formats import CodebookFormat, MinifloatFormat, PowerOfTwoFormat, parse_format
 from bitwright.formats.clustering import kmeans
 from bitwright.ir.executor import Executor
 from bitwright.lower import certify, check, optimise
 from bitwright.lower.compare_torch import compare_torch_graph, frozen_levels
 from bitwright.lower.from_torch import lower
-from bitwright.quant import Policy, apply, inspect_model
-from bitwright.quant.policy import Granularity, Role, ScaleRule
+from bitwright.quantize import Policy, apply, inspect_model
+from bitwright.quantize.policy import Granularity, Role, ScaleRule
 
 WEIGHTS: dict[str, Any] = {
     "e4m3": "e4m3",
@@ -363,7 +363,7 @@ def test_entropy_clips_outliers_and_keeps_everything_else() -> None:
 
 def test_specifications_of_new_formats() -> None:
     policy = Policy.uniform("po2_4<zero>", "e4m3", "uint8", "dfp16")
-    from bitwright.quant.policy import Layer
+    from bitwright.quantize.policy import Layer
 
     layer = Layer("a", "Conv2d")
     weight = policy.resolve(layer, Role.WEIGHT).spec

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
 from bitwright.formats import Rounding, parse_format
 from bitwright.formats.rounding import round_to_int
 from bitwright.formats.thresholds import affine_levels
 from bitwright.ir.kernels import round_shift as reference_shift
-from bitwright.quant import Policy, apply
-from bitwright.quant.frozen import (
+from bitwright.quantize import Policy, apply
+from bitwright.quantize.frozen import (
     AffineActivation,
     Dequantize,
     FrozenModel,

@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from bitwright.formats import Rounding, parse_format
-from bitwright.quant import functions
-from bitwright.quant.functions import (
+from bitwright.quantize import straight_through as functions
+from bitwright.quantize.activation_quantizer import ActivationQuantizer, Phase, WeightQuantizer
+from bitwright.quantize.policy import Change, Granularity, Role, ScaleRule
+from bitwright.quantize.policy_defaults import complete
+from bitwright.quantize.scale_rules import observed_scale, weight_scale
+from bitwright.quantize.straight_through import (
     LearnedWeight,
     QuantizeActivation,
     SignActivation,
     Stairs,
     dot,
 )
-from bitwright.quant.policy import Change, Granularity, Role, ScaleRule
-from bitwright.quant.policy_defaults import complete
-from bitwright.quant.quantizers import ActivationQuantizer, Phase, WeightQuantizer
-from bitwright.quant.scales import observed_scale, weight_scale
 
 STAIRS = Stairs(0, 15, Rounding.HALF_EVEN)
 

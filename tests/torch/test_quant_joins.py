@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests import join_networks as nets
 from torch import nn
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
 from bitwright.lower import certify, check, optimise
 from bitwright.lower.compare_torch import compare_torch_graph
 from bitwright.lower.from_torch import lower
-from bitwright.quant import Policy, apply, examine, explain, inspect_model
-from bitwright.quant.joins import MAX_MULTIPLIER, integer_multipliers
+from bitwright.quantize import Policy, apply, examine, explain, inspect_model
+from bitwright.quantize.joins import MAX_MULTIPLIER, integer_multipliers
 
 FORMATS = [("int2", "uint2", "int8"), ("int8", "uint8", "uint8")]
 CASES = {

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from tests.join_networks import ReorgLayer
 from torch import Tensor, nn
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
 from bitwright.lower.compare_torch import compare_torch_graph
 from bitwright.lower.from_torch import lower
-from bitwright.quant import Policy, apply, examine, inspect_model
+from bitwright.quantize import Policy, apply, examine, inspect_model
 
 POLICY = Policy.uniform()
 

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from bitwright.errors import RecipeError
+from bitwright.base.errors import RecipeError
 from bitwright.formats import Overflow, Rounding
-from bitwright.quant import Granularity, Policy, Role, ScaleRule
-from bitwright.quant.policy import Layer
+from bitwright.quantize import Granularity, Policy, Role, ScaleRule
+from bitwright.quantize.policy import Layer
 
 BODY = Layer("features.3", "Conv2d")
 FIRST = Layer("features.0", "Conv2d", first=True)
@@ -20,7 +20,7 @@ LAST = Layer("head", "Linear", last=True)
 
 def test_policy_needs_no_torch() -> None:
     code = (
-        "import sys; from bitwright.quant.policy import Policy; "
+        "import sys; from bitwright.quantize.policy import Policy; "
         "Policy.from_dict({'weight': 'int4'}); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from bitwright.errors import FormatError
+from bitwright.base.errors import FormatError
 from bitwright.formats import (
     BipolarFormat,
     FixedFormat,
@@ -17,8 +17,8 @@ from bitwright.formats import (
     Rounding,
     TernaryFormat,
 )
-from bitwright.quant.functions import Stairs, to_levels_
-from bitwright.quant.rounding_torch import encode_levels, round_to_int
+from bitwright.formats.pytorch.rounding import encode_levels, round_to_int
+from bitwright.quantize.straight_through import Stairs, to_levels_
 
 
 def small_formats() -> list[Format]:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from bitwright.base.errors import DataError, ModelError
 from bitwright.data.detection_boxes import ANCHORS, decode, iou
-from bitwright.errors import DataError, ModelError
 from bitwright.train.region_loss import RegionLoss
 
 H, W = 4, 6

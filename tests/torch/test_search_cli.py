@@ -15,10 +15,10 @@ from torch import nn
 
 from bitwright.cli.entry import run
 from bitwright.data import load_dataset
+from bitwright.interop.model_files import save_model
 from bitwright.models import build_model
-from bitwright.models.exchange.files import save_model
-from bitwright.quant import Policy
-from bitwright.quant.search.ristretto_caffe import quantization_of
+from bitwright.papers.ristretto.caffe import quantization_of
+from bitwright.quantize import Policy
 
 
 @pytest.fixture(scope="module")

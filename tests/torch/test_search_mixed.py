@@ -11,22 +11,22 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from bitwright.base.errors import DataError, RecipeError
 from bitwright.data import Dataset, load_dataset
-from bitwright.errors import DataError, RecipeError
+from bitwright.explore.search.candidates import parse_candidates
+from bitwright.explore.search.goals import Cost
+from bitwright.explore.search.metrics import EmbeddingAgreement, Top1, run
+from bitwright.explore.search.mixed import Options, make_problem, search_mixed
+from bitwright.explore.search.mixed_result import MixedResult
+from bitwright.explore.search.sensitivity import Damage, SensitivityTable, sensitivity_table
+from bitwright.interop.packed import save_packed
 from bitwright.models import build_model
-from bitwright.quant import Policy, apply
-from bitwright.quant.model_sizes import bit_operations, facts_of, size_of
-from bitwright.quant.packed import save_packed
-from bitwright.quant.policy import Role
-from bitwright.quant.ptq.calibration import calibrate
-from bitwright.quant.ptq.folding import fold_batch_norms
-from bitwright.quant.search.candidates import parse_candidates
-from bitwright.quant.search.goals import Cost
-from bitwright.quant.search.metrics import EmbeddingAgreement, Top1, run
-from bitwright.quant.search.mixed import Options, make_problem, search_mixed
-from bitwright.quant.search.mixed_result import MixedResult
-from bitwright.quant.search.sensitivity import Damage, SensitivityTable, sensitivity_table
-from bitwright.quant.sizes import model_size
+from bitwright.quantize import Policy, apply
+from bitwright.quantize.model_sizes import bit_operations, facts_of, size_of
+from bitwright.quantize.policy import Role
+from bitwright.quantize.ptq.calibration import calibrate
+from bitwright.quantize.ptq.folding import fold_batch_norms
+from bitwright.quantize.sizes import model_size
 
 FEW = parse_candidates("int2,int4,int8,e2m1,cb4", "uint2,uint4,uint8")
 QUICK = Options(images=64, calibration=64, points=3, refinements=4)

@@ -13,18 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from bitwright.errors import DataError, ModelError, RecipeError
+from bitwright.base.errors import DataError, ModelError, RecipeError
+from bitwright.explore.search.metrics import EmbeddingAgreement, Measured
 from bitwright.formats import Rounding, parse_format
-from bitwright.quant.ptq.ranges import measure_ranges
-from bitwright.quant.search.behaviour import Behaviour, Parity
-from bitwright.quant.search.metrics import EmbeddingAgreement, Measured
-from bitwright.quant.search.quantization_param import (
-    Precision,
-    QuantizationParam,
-    RoundingScheme,
-)
-from bitwright.quant.search.ristretto_caffe import quantization_of, quantized_prototxt
-from bitwright.quant.search.ristretto_layers import (
+from bitwright.interop.caffe.quantization_param import Precision, QuantizationParam, RoundingScheme
+from bitwright.papers.ristretto.behaviour import Behaviour, Parity
+from bitwright.papers.ristretto.caffe import quantization_of, quantized_prototxt
+from bitwright.papers.ristretto.layers import (
     ConvolutionRistretto,
     FcRistretto,
     LayerRule,
@@ -33,11 +28,8 @@ from bitwright.quant.search.ristretto_layers import (
     power_of_two,
     with_rules,
 )
-from bitwright.quant.search.ristretto_run import (
-    ristretto_sensitivity,
-    ristretto_size,
-    search_ristretto,
-)
+from bitwright.papers.ristretto.run import ristretto_sensitivity, ristretto_size, search_ristretto
+from bitwright.quantize.ptq.ranges import measure_ranges
 
 EVEN, AWAY = Rounding.HALF_EVEN, Rounding.HALF_AWAY
 VALUES = st.lists(st.floats(-600, 600, width=32), min_size=1, max_size=40)

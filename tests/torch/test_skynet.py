@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from bitwright.base.errors import DataError, ModelError
 from bitwright.data.detection import load_images, preprocess
 from bitwright.data.detection_boxes import contest_xml, decode, iou, to_pixels
-from bitwright.errors import DataError, ModelError
 from bitwright.models import build_model
 from bitwright.models.skynet import SkyNet, folded_weights
-from bitwright.models.skynet_reference import evaluate_skynet
-from bitwright.models.skynet_weights import load_skynet_weights
+from bitwright.papers.skynet.reference import evaluate_skynet
+from bitwright.papers.skynet.weights import load_skynet_weights
 
 h5py = pytest.importorskip("h5py")
 

@@ -18,7 +18,7 @@ from bitwright.lower import optimise
 from bitwright.lower.compare_torch import frozen_levels
 from bitwright.lower.from_torch import lower
 from bitwright.models.skynet import SkyNet
-from bitwright.models.skynet_weights import load_skynet_weights
+from bitwright.papers.skynet.weights import load_skynet_weights
 
 pytest.importorskip("h5py")
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,10 +19,10 @@ from pydantic import ValidationError
 from torch import nn
 from torch.nn import functional
 
+from bitwright.base.errors import ModelError, RecipeError
 from bitwright.data import DataSplits, load_dataset
-from bitwright.errors import ModelError, RecipeError
 from bitwright.models import build_model
-from bitwright.quant import Policy, apply
+from bitwright.quantize import Policy, apply
 from bitwright.train import Phases, TrainConfig, fit, study
 
 _COMMON = {"epochs": 2, "batch_size": 32, "lr": 3e-3, "seed": 1}

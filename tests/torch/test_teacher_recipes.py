@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from bitwright.api import build_recipe
+from bitwright.base.errors import BitwrightError
 from bitwright.data import load_dataset
-from bitwright.errors import BitwrightError
-from bitwright.recipe import recipe_from_dict
+from bitwright.pipeline.api import build_recipe
+from bitwright.pipeline.recipe import recipe_from_dict
 from bitwright.train.teacher_outputs import TeacherOutputs, write_outputs
 
 SHORT = {"epochs": 1, "batch_size": 256, "lr": 0.01, "threads": 1}

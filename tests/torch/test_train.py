@@ -18,10 +18,10 @@ import pytest
 import torch
 from torch import nn
 
+from bitwright.base.errors import DataError, ModelError, RecipeError, RunError
 from bitwright.data import Dataset, DataSplits, load_dataset
-from bitwright.errors import DataError, ModelError, RecipeError, RunError
 from bitwright.models import build_model
-from bitwright.quant import Policy, apply
+from bitwright.quantize import Policy, apply
 from bitwright.train import (
     Augmentation,
     Distillation,

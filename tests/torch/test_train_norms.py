@@ -11,10 +11,10 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from bitwright.base.errors import RecipeError
 from bitwright.data import DataSplits, load_dataset
-from bitwright.errors import RecipeError
 from bitwright.models import build_model
-from bitwright.quant import Policy, apply
+from bitwright.quantize import Policy, apply
 from bitwright.train import TrainConfig, fit
 
 CONFIG = TrainConfig(epochs=4, batch_size=32, lr=5e-3, freeze_norms=0.5, keep="last")

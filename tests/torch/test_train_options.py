@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.data import Dataset, DataSplits, load_dataset
-from bitwright.errors import DataError, ModelError, RecipeError
-from bitwright.quant import Policy, apply
+from bitwright.quantize import Policy, apply
 from bitwright.train import (
     Augmentation,
     TrainConfig,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from bitwright.errors import DataError, ModelError
+from bitwright.base.errors import DataError, ModelError
 from bitwright.train.regression import Regression, regress, relative_error
 
 

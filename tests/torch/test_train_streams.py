@@ -15,9 +15,9 @@ import torch
 from PIL import Image
 from torch import nn
 
+from bitwright.base.errors import DataError
 from bitwright.data import DataSplits, load_dataset
 from bitwright.data.decoding import RandomCrop
-from bitwright.errors import DataError
 from bitwright.models import build_model
 from bitwright.train import Augmentation, Distillation, TrainConfig, evaluate, fit
 from bitwright.train.images import Feed, FileImages, on_device

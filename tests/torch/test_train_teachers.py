@@ -12,10 +12,10 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from bitwright.base.errors import BitwrightError, DataError, ModelError, RecipeError, RunError
 from bitwright.data import Dataset, DataSplits
-from bitwright.errors import BitwrightError, DataError, ModelError, RecipeError, RunError
 from bitwright.models import build_model
-from bitwright.quant import Policy, apply
+from bitwright.quantize import Policy, apply
 from bitwright.train import Augmentation, Distillation, TrainConfig, evaluate, fit, load_checkpoint
 from bitwright.train.config import FeaturePair
 from bitwright.train.features import FeatureMatching

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bitwright.models import build_model
-from bitwright.train.arithmetic.native_product import native_products
-from bitwright.train.arithmetic.norms import (
+from bitwright.low_precision.arithmetic.norms import (
     PassedReLU,
     TrainingBatchNorm2d,
     TrainingReLU,
     use_native_norms,
     use_plain_norms,
 )
+from bitwright.low_precision.arithmetic.product_kernels import native_products
+from bitwright.models import build_model
 
 pytestmark = pytest.mark.skipif(native_products() is None, reason="no C compiler")
 Found = dict[str, Tensor]

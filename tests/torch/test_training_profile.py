@@ -13,26 +13,26 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
+from bitwright.base.errors import BitwrightError, ModelError
+from bitwright.base.figures import Source
 from bitwright.cli.app import app
-from bitwright.errors import BitwrightError, ModelError
-from bitwright.figures import Source
-from bitwright.lab.forecast import ForecastRequest, forecast
+from bitwright.explore.forecast import ForecastRequest, forecast
+from bitwright.low_precision.arithmetic.apply import apply_arithmetic, layer_formats
+from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
+from bitwright.low_precision.arithmetic.geometry import Product
+from bitwright.low_precision.arithmetic.layers import Context
+from bitwright.low_precision.config import LowPrecision
+from bitwright.low_precision.costs.cases import possible_schedules
+from bitwright.low_precision.costs.counting import count_network
+from bitwright.low_precision.costs.formats import epoch_clock, levels_of_products
+from bitwright.low_precision.costs.given import read_costs
+from bitwright.low_precision.costs.model import Variant
+from bitwright.low_precision.costs.profiler import Setup, profile_network
+from bitwright.low_precision.costs.schedule import Schedule
+from bitwright.low_precision.log import write_log
+from bitwright.low_precision.policy import PRODUCTS, Entry, EpochSeen, Plan
 from bitwright.models import build_model
-from bitwright.recipe import load_recipe
-from bitwright.train.arithmetic.apply import apply_arithmetic, layer_formats
-from bitwright.train.arithmetic.emulated import EmulatedEngine
-from bitwright.train.arithmetic.geometry import Product
-from bitwright.train.arithmetic.layers import Context
-from bitwright.train.costs.cases import possible_schedules
-from bitwright.train.costs.counting import count_network
-from bitwright.train.costs.formats import epoch_clock, levels_of_products
-from bitwright.train.costs.given import read_costs
-from bitwright.train.costs.model import Variant
-from bitwright.train.costs.profiler import Setup, profile_network
-from bitwright.train.costs.schedule import Schedule
-from bitwright.train.precision.config import LowPrecision
-from bitwright.train.precision.log import write_log
-from bitwright.train.precision.policy import PRODUCTS, Entry, EpochSeen, Plan
+from bitwright.pipeline.recipe import load_recipe
 from bitwright.train.records import EpochMetrics, write_metrics
 
 

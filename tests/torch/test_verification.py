@@ -10,10 +10,10 @@ import pytest
 import torch
 from scipy import stats
 
-from bitwright.data.face_protocols import synthetic_protocol
-from bitwright.data.pairs import PairRows
-from bitwright.errors import DataError, RecipeError
-from bitwright.train.verification import (
+from bitwright.base.errors import DataError, RecipeError
+from bitwright.papers.faces.pairs import PairRows
+from bitwright.papers.faces.protocols import synthetic_protocol
+from bitwright.papers.faces.verification import (
     Sweep,
     Verification,
     choose_threshold,

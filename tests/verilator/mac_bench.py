@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bitwright.errors import FormatError
+from bitwright.base.errors import FormatError
 from bitwright.formats import Format, parse_format
 from bitwright.hw.operands import Product, stream_operand, weight_operand
 from bitwright.ir import TensorType

@@ -16,7 +16,7 @@ from bitwright.hw import map_graph
 from bitwright.lower.compare_torch import frozen_levels
 from bitwright.lower.from_torch import lower
 from bitwright.lower.passes import optimise
-from bitwright.quant import Policy, apply
+from bitwright.quantize import Policy, apply
 from bitwright.rtl.emit import emit
 from bitwright.sim import Simulator, no_stalls, random_stalls
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from bitwright.base.tools import require, run_tool
+from bitwright.base.tools.process import check_finished, run_process
 from bitwright.build.design import Design, load_design
 from bitwright.build.shell import frame_bytes, frame_levels, serial_top
 from bitwright.build.target import load_target
 from bitwright.build.yosys import SynthesisOptions, synthesise
-from bitwright.tools import require, run_tool
-from bitwright.tools.process import check_finished, run_process
 
 DOTS = Path(__file__).parents[1] / "yosys" / "dots"
 BENCH = Path(__file__).with_name("shell_bench.cpp")

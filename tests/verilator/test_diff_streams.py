@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from tests.hw_networks import densenet, resnet, skynet
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.hw import map_graph
 from bitwright.ir import Graph, random_feeds
+from bitwright.pipeline.diff.hardware import against_graph, against_rtl
 from bitwright.rtl.emit import emit
 from bitwright.sim import Tap
 from bitwright.sim.beats import StreamSpec
 from bitwright.sim.taps import run_tapped
-from bitwright.steps.diff_hardware import against_graph, against_rtl
 
 NETWORKS: dict[str, Callable[[], Graph]] = {
     "residual": lambda: resnet(blocks=1, size=8, width=2),

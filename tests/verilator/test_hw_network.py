@@ -28,7 +28,7 @@ from tests.hw_networks import (
 )
 from tests.strategies import GraphLimits
 
-from bitwright.figures import Resources
+from bitwright.base.figures import Resources
 from bitwright.hw import (
     FillGoal,
     Folding,

@@ -11,7 +11,7 @@ import pytest
 from tests.onnx_models import File
 from tests.pure.test_onnx_networks import bundle
 
-from bitwright.exchange import import_file
+from bitwright.pipeline.conversion import import_file
 
 
 def residual(path: Path) -> Path:

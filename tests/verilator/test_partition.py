@@ -10,20 +10,14 @@ import numpy as np
 import pytest
 from tests.hw_networks import Net, digits_like
 
-from bitwright.figures import Resources
+from bitwright.base.figures import Resources
 from bitwright.hw import Folding, NodeFolding, map_graph
 from bitwright.hw.cuts import units_of
 from bitwright.hw.devices import partition
 from bitwright.hw.partition import Partition, cut_graph
 from bitwright.ir import Graph, random_feeds
 from bitwright.rtl.emit_parts import emit_partition
-from bitwright.sim import (
-    PartsSimulator,
-    Simulator,
-    burst_stalls,
-    no_stalls,
-    random_stalls,
-)
+from bitwright.sim import PartsSimulator, Simulator, burst_stalls, no_stalls, random_stalls
 from bitwright.sim.toolchain import lint
 
 FRAMES = 8

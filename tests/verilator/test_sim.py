@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.verilator.lib_cases import MatShape, axis_in, levels_of, matvec, spec
 
-from bitwright.errors import GraphError, MismatchError, ToolError
+from bitwright.base.errors import GraphError, MismatchError, ToolError
 from bitwright.sim import (
     RunLimits,
     Simulator,

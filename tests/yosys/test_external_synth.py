@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tests.hw_networks import Net
 
+from bitwright.base.figures import Resources
 from bitwright.build.target import load_target
 from bitwright.build.yosys import synthesise
-from bitwright.figures import Resources
 from bitwright.hw import Folding, NodeFolding, graph_resources, map_graph
 from bitwright.ir import Graph
 from bitwright.rtl.emit import emit

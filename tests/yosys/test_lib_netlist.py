@@ -13,8 +13,8 @@ from tests.conftest import require as need
 from tests.verilator.lib_cases import CASES, Case, levels_of
 from tests.yosys.lib_wrapper import write_synthesis
 
+from bitwright.base.tools import require, run_tool
 from bitwright.sim import RunLimits, Simulator, compare, random_stalls, write_module_bench
-from bitwright.tools import require, run_tool
 
 NAMES = """
     fifo5 narrow5 pad2x3 window_dilated window_skip matvec_wide matvec_binary_weight

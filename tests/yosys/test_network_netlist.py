@@ -15,13 +15,13 @@ from tests.conftest import missing_for
 from tests.conftest import require as need
 from tests.hw_networks import Net, random_folding
 
+from bitwright.base.tools import require, run_tool
 from bitwright.build.target import load_target
 from bitwright.build.yosys import SynthesisOptions, synthesise
 from bitwright.hw import Folding, analyse, map_graph
 from bitwright.ir import random_feeds
 from bitwright.rtl.emit import emit
 from bitwright.sim import Simulator, no_stalls, random_stalls
-from bitwright.tools import require, run_tool
 
 FRAMES = 5
 

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from bitwright.files import cache_dir, sha256_file
+from bitwright.base.files import cache_dir, sha256_file
 
 _MAX_BYTES = 4 << 30
 _INDEX = "entry.json"

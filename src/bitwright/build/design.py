@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 
 _NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bitwright.figures import Figure, Source
+from bitwright.base.figures import Figure, Source
 
 _PJ = 1e-12
 

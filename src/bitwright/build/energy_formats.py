@@ -21,9 +21,9 @@ from math import ceil, log2
 
 import numpy as np
 
+from bitwright.base.errors import ModelError
+from bitwright.base.figures import Figure, Source
 from bitwright.build.energy import EnergyCosts, energy_costs
-from bitwright.errors import ModelError
-from bitwright.figures import Figure, Source
 from bitwright.formats import BlockFormat, CodebookFormat, Format, parse_format
 from bitwright.hw.operands import Product, stream_operand, weight_operand
 from bitwright.ir import TensorType

@@ -16,14 +16,12 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from bitwright.base.errors import RunError
+from bitwright.base.figures import Figure, Resources, Source
+from bitwright.base.files import atomic_write
+from bitwright.base.tools.process import Tick
 from bitwright.build.design import load_design
-from bitwright.build.nextpnr import (
-    BITSTREAM,
-    PnrOptions,
-    PnrResult,
-    best_of_seeds,
-    pack_bitstream,
-)
+from bitwright.build.nextpnr import BITSTREAM, PnrOptions, PnrResult, best_of_seeds, pack_bitstream
 from bitwright.build.shell import BoardDesign, choose_clock, write_board_design
 from bitwright.build.target import Board, Target, load_board, require_fit
 from bitwright.build.timing import CriticalPath
@@ -34,10 +32,6 @@ from bitwright.build.yosys import (
     instance_resources,
     synthesise,
 )
-from bitwright.errors import RunError
-from bitwright.figures import Figure, Resources, Source
-from bitwright.files import atomic_write
-from bitwright.tools.process import Tick
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(what, done, total)``; total 0 means unknown."""

@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitwright.base.errors import TargetError, ToolError
+from bitwright.base.figures import Resources
+from bitwright.base.tools import Tool, require, run_tool
+from bitwright.base.tools.process import Completed, Tick, require_result, run_process
 from bitwright.build import cache
 from bitwright.build.target import Target, require_fit
 from bitwright.build.timing import (
@@ -17,10 +21,6 @@ from bitwright.build.timing import (
     parse_log_utilisation,
     parse_report,
 )
-from bitwright.errors import TargetError, ToolError
-from bitwright.figures import Resources
-from bitwright.tools import Tool, require, run_tool
-from bitwright.tools.process import Completed, Tick, require_result, run_process
 
 REPORT, CONFIG, LOG, BITSTREAM = "report.json", "design.config", "nextpnr.log", "design.bit"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From cell types of a mapped netlist to :class:`bitwright.figures.Resources`, family by family.
+"""From cell types of a mapped netlist to `bitwright.base.figures.Resources`, family by family.
 
 Each table gives what one cell costs. Cells that take nothing of the four resources (wide
 multiplexers, buffers, carry chains beside the LUTs) are listed as free; a cell type that no table
@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from bitwright.errors import ToolError
-from bitwright.figures import Resources
+from bitwright.base.errors import ToolError
+from bitwright.base.figures import Resources
 
 _LUT, _FF = Resources(lut=1), Resources(ff=1)
 _DSP, _BRAM = Resources(dsp=1), Resources(bram=1)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
+from bitwright.base.errors import TargetError
 from bitwright.build.design import Design, Port, load_design
 from bitwright.build.target import Board
-from bitwright.errors import TargetError
 from bitwright.formats import parse_format
 
 _SHELL = Path(__file__).parent / "shell"

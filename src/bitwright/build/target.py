@@ -14,8 +14,8 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bitwright.errors import TargetError
-from bitwright.figures import Resources
+from bitwright.base.errors import TargetError
+from bitwright.base.figures import Resources
 
 _TARGETS = Path(__file__).parent / "targets"
 _BOARDS = Path(__file__).parent / "boards"
@@ -36,7 +36,7 @@ class _Strict(BaseModel):
 
 
 class Capacity(_Strict):
-    """What a device has, in the units of :class:`bitwright.figures.Resources`."""
+    """What a device has, in the units of :class:`bitwright.base.figures.Resources`."""
 
     lut: int = Field(gt=0)
     ff: int = Field(gt=0)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from bitwright.base.errors import TargetError
 from bitwright.build.design import Design, load_design
 from bitwright.build.target import Target
-from bitwright.errors import TargetError
 
 
 def write_vendor_project(

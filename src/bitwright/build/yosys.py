@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bitwright.base.errors import ToolError
+from bitwright.base.figures import Resources
+from bitwright.base.tools import Tool, require, run_tool
+from bitwright.base.tools.process import Tick, require_result
 from bitwright.build import cache
 from bitwright.build.design import Design, design_content, load_design
 from bitwright.build.resources import count_resources
 from bitwright.build.target import Target
-from bitwright.errors import ToolError
-from bitwright.figures import Resources
-from bitwright.tools import Tool, require, run_tool
-from bitwright.tools.process import Tick, require_result
 
 NETLIST, STATISTICS, LOG, SCRIPT = "netlist.json", "stat.json", "yosys.log", "synth.ys"
 TOP_GLUE = "(top)"

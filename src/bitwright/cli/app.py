@@ -10,7 +10,17 @@ from typing import Annotated
 import typer
 
 from bitwright import __version__
-from bitwright.cli import compare, exchange, forecast, formats, inspecting, memory, show
+from bitwright.cli import (
+    compare,
+    forecast,
+    formats,
+    inspecting,
+    memory,
+    show,
+)
+from bitwright.cli import (
+    conversion as exchange,
+)
 from bitwright.cli import search as searching
 from bitwright.cli import study as studying
 from bitwright.cli import sweep as sweeping
@@ -132,7 +142,7 @@ def estimate(
     json: Json = False,
 ) -> None:
     """Cycles and resources by the models alone: nothing is trained, simulated or synthesised."""
-    from bitwright.api import estimate_recipe
+    from bitwright.pipeline.api import estimate_recipe
 
     job = resolve(recipe, None, data, assign, target)
     output = Output(json)
@@ -144,7 +154,7 @@ def estimate(
 @app.command()
 def explain(recipe: RecipeArgument, assign: Assign = None, json: Json = False) -> None:
     """Say what every operand of every layer becomes, and by which rule."""
-    from bitwright.api import explain_recipe
+    from bitwright.pipeline.api import explain_recipe
 
     job = resolve(recipe, None, None, assign)
     show.explanation(Output(json), explain_recipe(job.recipe))

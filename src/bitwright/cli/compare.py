@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bitwright.base.errors import MismatchError
 from bitwright.cli.options import Data, Json, resolve
 from bitwright.cli.output import Output
-from bitwright.errors import MismatchError
 
 if TYPE_CHECKING:
-    from bitwright.steps.diff_results import DiffReport, StageResult
+    from bitwright.pipeline.diff.results import DiffReport, StageResult
 
 
 class Until(StrEnum):
@@ -43,7 +43,7 @@ def diff(
     json: Json = False,
 ) -> None:
     """Run one input through float, quantized, frozen, graph and RTL; name the first difference."""
-    from bitwright.api import diff_run
+    from bitwright.pipeline.api import diff_run
 
     output = Output(json)
     job = resolve(str(run_dir), None, data)
@@ -91,7 +91,7 @@ def _show_rows(output: Output, stage: StageResult) -> None:
 
 
 def _title(stage: StageResult) -> str:
-    from bitwright.steps.diff_results import PAIRS
+    from bitwright.pipeline.diff.results import PAIRS
 
     expected, got = PAIRS[stage.stage]
     return f"{expected} / {got}"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import typer
 
+from bitwright.base.errors import BitwrightError, RunError
 from bitwright.cli.output import Output
-from bitwright.errors import BitwrightError, RunError
 
 EXIT_INTERRUPTED = 130
 EXIT_BUG = 70

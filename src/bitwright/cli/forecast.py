@@ -63,8 +63,8 @@ def forecast(  # noqa: PLR0913, PLR0917 - one argument an option
 
     Of a run directory that has trained already, measured and modelled time stand side by side.
     """
-    from bitwright.lab.forecast import ForecastRequest
-    from bitwright.lab.forecast import forecast as forecast_recipe
+    from bitwright.explore.forecast import ForecastRequest
+    from bitwright.explore.forecast import forecast as forecast_recipe
 
     output = Output(json)
     job = resolve(recipe, None, data, assign)

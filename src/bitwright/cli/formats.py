@@ -36,7 +36,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show a format in exact numbers: range, smallest and largest value, every code."""
-    from bitwright.lab.show_format import describe_format
+    from bitwright.explore.show_format import describe_format
 
     output = Output(json)
     found = describe_format(name, everything=every)
@@ -87,7 +87,7 @@ def compare(  # noqa: PLR0913, PLR0917 - one argument an option
     json: Json = False,
 ) -> None:
     """Compare a trained network in many formats, without retraining: one table and one plot."""
-    from bitwright.lab.compare import CompareRequest, run_compare
+    from bitwright.explore.compare import CompareRequest, run_compare
 
     output = Output(json)
     request = CompareRequest(
@@ -143,11 +143,11 @@ def matrix(
     json: Json = False,
 ) -> None:
     """Run a whole matrix of experiments on face networks, in tables; or sweep k-means."""
-    from bitwright.lab.face_matrix import MatrixRequest, parse_halves, run_matrix
-    from bitwright.lab.face_recipe import load_matrix
-    from bitwright.lab.face_sweep import parse_entries, run_sweep
-    from bitwright.lab.variants import split_names
-    from bitwright.recipe import find_recipe
+    from bitwright.explore.variants import split_names
+    from bitwright.papers.faces.matrix import MatrixRequest, parse_halves, run_matrix
+    from bitwright.papers.faces.recipe import load_matrix
+    from bitwright.papers.faces.sweep import parse_entries, run_sweep
+    from bitwright.pipeline.recipe import find_recipe
 
     output = Output(json)
     entries = None if sweep is None else parse_entries(sweep)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bitwright.base.errors import ModelError
 from bitwright.cli.options import Data, Json, parse_shape, resolve
 from bitwright.cli.output import Output
-from bitwright.errors import ModelError
 
 if TYPE_CHECKING:
-    from bitwright.steps.inspect_results import Inspection, NodeRow
+    from bitwright.pipeline.inspection.results import Inspection, NodeRow
 
 
 def inspect(
@@ -42,7 +42,7 @@ def inspect(
     json: Json = False,
 ) -> None:
     """Say what every node of a model becomes in hardware, or why not and what to change."""
-    from bitwright.api import inspect_model
+    from bitwright.pipeline.api import inspect_model
 
     is_run = Path(model).is_dir() and ":" not in model
     found = inspect_model(

@@ -35,8 +35,8 @@ def show_list(output: Output, kind: str) -> None:
 
 def show_doctor(output: Output) -> int:
     """Try every tool and print what was found; 0 if all work, else the exit code of ToolError."""
-    from bitwright.errors import ToolError
-    from bitwright.tools import doctor
+    from bitwright.base.errors import ToolError
+    from bitwright.base.tools import doctor
 
     with output.progress() as progress:
         progress("trying every tool", 0, 0)
@@ -56,14 +56,14 @@ def show_doctor(output: Output) -> int:
 
 
 def _recipes() -> _Listing:
-    from bitwright.recipe import list_matrices, list_recipes
+    from bitwright.pipeline.recipe import list_matrices, list_recipes
 
     return _Listing(("name", "description"), [*list_recipes(), *list_matrices()])
 
 
 def _formats() -> _Listing:
+    from bitwright.explore.variants import DYNAMIC
     from bitwright.formats import list_formats
-    from bitwright.lab.variants import DYNAMIC
 
     families = (*list_formats(), DYNAMIC)
     rows = [(f.family, f.pattern, f.meaning, ", ".join(f.examples)) for f in families]
@@ -120,10 +120,11 @@ def _targets() -> _Listing:
 
 
 def _policies() -> _Listing:
-    from bitwright.train.precision.settings import POLICIES, OwnSettings
+    from bitwright.low_precision.settings import POLICIES, OwnSettings
 
     rows, more = [], []
-    for name, settings in {**POLICIES, "package.module:function": OwnSettings}.items():
+    known: dict[str, Any] = {**POLICIES, "package.module:function": OwnSettings}
+    for name, settings in known.items():
         defaults = {
             field.alias or key: field.get_default(call_default_factory=True)
             for key, field in settings.model_fields.items()

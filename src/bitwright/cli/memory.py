@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from bitwright.base.errors import RecipeError
 from bitwright.cli.options import Json, Shape, parse_shape
 from bitwright.cli.output import Output
-from bitwright.errors import RecipeError
 
 
 def memory(
@@ -30,7 +30,7 @@ def memory(
     json: Json = False,
 ) -> None:
     """Trainable parameters of models, and their memory (MB of 2^20 bytes) at each width."""
-    from bitwright.api import memory_table
+    from bitwright.pipeline.api import memory_table
 
     rows = memory_table(
         models, classes=classes, input_shape=parse_shape(input_shape), bits=parse_bits(bits)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bitwright.errors import RecipeError
+from bitwright.base.errors import RecipeError
 
 if TYPE_CHECKING:
-    from bitwright.recipe import Recipe
+    from bitwright.pipeline.recipe import Recipe
 
 RecipeArgument = Annotated[
     str,
@@ -94,7 +94,7 @@ def resolve(
         RecipeError: there is no such recipe, or it breaks the schema.
         RunError: a run directory of another version.
     """
-    from bitwright.recipe import load_recipe
+    from bitwright.pipeline.recipe import load_recipe
 
     overrides = list(assignments or [])
     if target is not None:
@@ -120,7 +120,7 @@ def recipe_source(name: str) -> tuple[str | Path, Path | None]:
         RecipeError: an empty folder.
         RunError: a run directory of another version.
     """
-    from bitwright.run_files import check_run_folder
+    from bitwright.pipeline.run_files import check_run_folder
 
     place = Path(name).expanduser()
     if not place.is_dir():

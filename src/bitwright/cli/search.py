@@ -13,8 +13,8 @@ from bitwright.cli.options import DataName, Json, Shape, Subject, Weights, parse
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
-    from bitwright.lab.searching import SearchReport
-    from bitwright.quant.search.ristretto_run import RistrettoResult
+    from bitwright.explore.searches import SearchReport
+    from bitwright.papers.ristretto.run import RistrettoResult
 
 
 class Metric(StrEnum):
@@ -91,7 +91,7 @@ def search(  # noqa: PLR0913, PLR0917 - one argument an option
     json: Json = False,
 ) -> None:
     """Find the format of every layer: the best network within a budget, as a policy."""
-    from bitwright.lab.searching import SearchRequest, run_search
+    from bitwright.explore.searches import SearchRequest, run_search
 
     output = Output(json)
     request = SearchRequest(
@@ -186,7 +186,7 @@ def quantize(  # noqa: PLR0913, PLR0917 - one argument an option
     json: Json = False,
 ) -> None:
     """Halve the widths of groups of layers as long as the accuracy stays within the margin."""
-    from bitwright.lab.searching import RistrettoRequest, run_ristretto
+    from bitwright.explore.searches import RistrettoRequest, run_ristretto
 
     output = Output(json)
     request = RistrettoRequest(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
-    from bitwright.recipe import Recipe
+    from bitwright.pipeline.recipe import Recipe
+    from bitwright.pipeline.run import Outcome
     from bitwright.report import SummaryRow
-    from bitwright.run import Outcome
 
 
 def run_steps(
@@ -24,7 +24,7 @@ def run_steps(
     reuse: Path | None = None,
 ) -> None:
     """Run steps of a recipe, then print the table of what the run directory holds."""
-    from bitwright.api import Pipeline
+    from bitwright.pipeline.api import Pipeline
 
     with output.progress() as progress:
         pipeline = Pipeline(recipe, run_dir, progress, reuse)

@@ -47,7 +47,7 @@ def study(  # noqa: PLR0913, PLR0917 - one argument an option
 
     Restartable: what the folder holds already is not done again.
     """
-    from bitwright.lab.study import StudyRequest, run_study
+    from bitwright.explore.study import StudyRequest, run_study
 
     output = Output(json)
     loaded = resolve(recipe, None, data, assign).recipe
@@ -77,7 +77,7 @@ def study(  # noqa: PLR0913, PLR0917 - one argument an option
 
 
 def _widths(text: str | None) -> tuple[int, ...]:
-    from bitwright.errors import RecipeError
+    from bitwright.base.errors import RecipeError
 
     try:
         return () if text is None else tuple(int(part) for part in text.split(","))

@@ -14,9 +14,9 @@ from bitwright.cli.options import Assign, Data, Json, RecipeArgument, recipe_sou
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
-    from bitwright.explore import JobResult, OnResult
-    from bitwright.lab.sweep import Sweep, SweepRequest
-    from bitwright.recipe_yaml import Document
+    from bitwright.explore.sweep import Sweep, SweepRequest
+    from bitwright.jobs import JobResult, OnResult
+    from bitwright.pipeline.recipe_yaml import Document
 
 _FAILED = 1
 
@@ -68,8 +68,8 @@ def sweep(  # noqa: PLR0913, PLR0917 - one argument an option
 
     Restartable: finished points stay finished, interrupted ones go on where they stopped.
     """
-    from bitwright.lab.sweep import SweepRequest, check_folder, run_sweep
-    from bitwright.lab.sweep_axes import grid, parse_axes
+    from bitwright.explore.sweep import SweepRequest, check_folder, run_sweep
+    from bitwright.explore.sweep_axes import grid, parse_axes
 
     output = Output(json)
     axes = parse_axes([*(over or []), *(more or [])])
@@ -105,7 +105,7 @@ def _document(
     recipe: str, data: Path | None, assign: list[str] | None
 ) -> tuple[str, Document, Path]:
     """Name, values and folder of the recipe, which by itself is known to be right."""
-    from bitwright.recipe import load_document, recipe_from_document
+    from bitwright.pipeline.recipe import load_document, recipe_from_document
 
     file, base_dir = recipe_source(recipe)
     document = load_document(file, assign or [], data_dir=data)

@@ -7,8 +7,8 @@ import json
 import re
 from pathlib import Path
 
-from bitwright.errors import RecipeError
-from bitwright.files import atomic_write
+from bitwright.base.errors import RecipeError
+from bitwright.base.files import atomic_write
 
 _TEMPLATE = """\
 # A Bitwright recipe. `bitwright build {file}` runs it; `bitwright explain {file}` says what each

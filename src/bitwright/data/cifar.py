@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.errors import DataError
 from bitwright.data import folders
 from bitwright.data.dataset import DataSplits
 from bitwright.data.files import Progress, cache_path, download, read_bytes
 from bitwright.data.splits import Labelled, Labels, split_two
-from bitwright.errors import DataError
 
 SCALE = 1 / 255
 _PIXELS = 3 * 32 * 32

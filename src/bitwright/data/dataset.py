@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.errors import DataError
 from bitwright.data.image_files import ImageFiles
-from bitwright.errors import DataError
 
 Images = NDArray[np.uint8] | ImageFiles
 """Images (N, H, W, C): in memory, or in their files."""

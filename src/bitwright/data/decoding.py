@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.errors import DataError
+from bitwright.base.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture

@@ -15,10 +15,10 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.errors import DataError
 from bitwright.data.files import Progress, no_progress, read_bytes
 from bitwright.data.folders import Decoding, decode_image
 from bitwright.data.listing import list_images, opened
-from bitwright.errors import DataError
 
 Floats = NDArray[np.float64]
 Pixels = NDArray[np.uint8]

@@ -16,9 +16,9 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bitwright.base.errors import DataError
+from bitwright.base.files import atomic_write
 from bitwright.data.detection import Floats
-from bitwright.errors import DataError
-from bitwright.files import atomic_write
 
 #: SkyNet's anchors (width, height), in output pixels.
 ANCHORS = (

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bitwright.errors import DataError
-from bitwright.files import atomic_write, cache_dir
+from bitwright.base.errors import DataError
+from bitwright.base.files import atomic_write, cache_dir
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(what, done, total)`` during slow work; total 0 means unknown."""

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.errors import DataError
 from bitwright.data.files import gunzip, read_bytes
-from bitwright.errors import DataError
 
 _UINT8 = 0x08
 _MAX_AXES = 4

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.data.faces import FacePreprocessing, cut_face
-from bitwright.errors import DataError
+from bitwright.base.errors import DataError
+from bitwright.papers.faces.images import FacePreprocessing, cut_face
 
 TRAIN, TEST = "TRAIN", "TEST"
 _MAGIC = 0x42574442  # of SQLite's application_id: "BWDB"

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.errors import DataError
 from bitwright.data.decoding import Framing, RandomCrop, frame_image, read_header
 from bitwright.data.files import Progress, cache_path, no_progress, store
 from bitwright.data.listing import Listing, opened, peeked
-from bitwright.errors import DataError
 
 _AT_ONCE = 4096
 _CACHE_FROM = 2000  # files; the headers of fewer are read faster than anyone notices

@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from bitwright.base.errors import DataError, RecipeError
 from bitwright.data import cifar, digits, folders, mnist, streams
 from bitwright.data.dataset import DataSplits
 from bitwright.data.files import Progress, no_progress
 from bitwright.data.spec import DATASETS, IMAGENET, DatasetSpec
 from bitwright.data.splits import keep_some
-from bitwright.errors import DataError, RecipeError
 
 ENVIRONMENT = "BITWRIGHT_DATA"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from bitwright.base.errors import DataError
 from bitwright.data.dataset import DataSplits
 from bitwright.data.files import Progress, cache_path, download, gunzip
 from bitwright.data.idx import read_idx
 from bitwright.data.splits import Labelled, Labels, split_two
-from bitwright.errors import DataError
 
 MIRRORS = (
     "https://storage.googleapis.com/cvdf-datasets/mnist/",

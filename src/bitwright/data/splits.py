@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.errors import DataError
 from bitwright.data.dataset import Dataset, DataSplits, Images
 from bitwright.data.spec import Keep
-from bitwright.errors import DataError
 
 
 @dataclass(frozen=True)

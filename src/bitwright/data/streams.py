@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bitwright.base.errors import DataError
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Framing, read_header
 from bitwright.data.files import Progress, no_progress
@@ -17,7 +18,6 @@ from bitwright.data.image_files import ImageFiles, Source, damaged_files, named
 from bitwright.data.listing import Listing, find_layout, list_images, peeked, without
 from bitwright.data.spec import IMAGENET, DatasetSpec, Stream
 from bitwright.data.splits import Labels
-from bitwright.errors import DataError
 
 _MOST_THREADS = 32
 _log = logging.getLogger(__name__)

@@ -1,16 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many independent jobs, on processes of this machine or on a Ray cluster; none is lost."""
-
-from bitwright.explore.job import JOB_FILES, Job, JobFailure, JobResult
-from bitwright.explore.runner import OnResult, Progress, check_options, run_jobs
-
-__all__ = [
-    "JOB_FILES",
-    "Job",
-    "JobFailure",
-    "JobResult",
-    "OnResult",
-    "Progress",
-    "check_options",
-    "run_jobs",
-]
+"""Many variants of one network: searches, sweeps, studies, comparisons of formats, forecasts."""

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.errors import FormatError
+from bitwright.base.errors import FormatError
 from bitwright.formats.rounding import FloatArray, Overflow, Rounding, round_to_int
 
 IntArray = npt.NDArray[np.int64]

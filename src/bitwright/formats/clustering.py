@@ -15,7 +15,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.errors import FormatError
+from bitwright.base.errors import FormatError
 from bitwright.formats.base import IntArray
 from bitwright.formats.clustering_path import best_cut
 from bitwright.formats.rounding import FloatArray

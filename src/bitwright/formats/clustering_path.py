@@ -26,10 +26,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.errors import ToolError
+from bitwright.base.errors import ToolError
+from bitwright.base.native import Program
 from bitwright.formats.base import IntArray
 from bitwright.formats.rounding import FloatArray
-from bitwright.native import Program
 
 _PROGRAM = Program("kmeans", "bitwright.formats", ("kmeans.c",))
 _NO_FUSING = ("-ffp-contract=off",)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.errors import FormatError
+from bitwright.base.errors import FormatError
 from bitwright.formats.base import Format, IntArray
 from bitwright.formats.grid import GridFormat, nearest_index
 from bitwright.formats.integer import IntegerFormat

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.errors import FormatError
+from bitwright.base.errors import FormatError
 from bitwright.formats.base import Format, IntArray, checked_integers, uniform_codes
 from bitwright.formats.rounding import FloatArray, Overflow, Rounding
 

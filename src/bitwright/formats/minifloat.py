@@ -32,7 +32,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.errors import FormatError
+from bitwright.base.errors import FormatError
 from bitwright.formats.base import IntArray
 from bitwright.formats.grid import GridFormat
 from bitwright.formats.rounding import FloatArray, Overflow, Rounding, round_to_int

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.errors import FormatError
+from bitwright.base.errors import FormatError
 from bitwright.formats.base import IntArray
 from bitwright.formats.grid import GridFormat, nearest_index
 from bitwright.formats.rounding import FloatArray, Overflow, Rounding

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bitwright.errors import FormatError
+from bitwright.base.errors import FormatError
 from bitwright.formats import (
     bipolar,
     block,

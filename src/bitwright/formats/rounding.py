@@ -28,7 +28,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.errors import FormatError
+from bitwright.base.errors import FormatError
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.errors import FormatError
+from bitwright.base.errors import FormatError
 from bitwright.formats.base import Format, IntArray, checked_integers, uniform_codes
 from bitwright.formats.rounding import FloatArray, Overflow, Rounding
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.formats.base import Format, IntArray
 from bitwright.formats.bipolar import BipolarFormat
 from bitwright.formats.rounding import FloatArray, Rounding, round_to_int

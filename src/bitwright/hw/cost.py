@@ -8,8 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from bitwright.errors import TargetError
-from bitwright.figures import Resources
+from bitwright.base.errors import TargetError
+from bitwright.base.figures import Resources
 from bitwright.hw.blocks import Block, blocks_of
 from bitwright.hw.memory import add_all
 from bitwright.ir import Graph

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from bitwright.figures import Resources
+from bitwright.base.figures import Resources
 from bitwright.hw.blocks import Block, Fifo, blocks_of
 from bitwright.hw.cost import block_resources
 from bitwright.hw.memory import add_all, ram_style

@@ -23,7 +23,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.hw.blocks import Block, Pad, Port, Times, Window, blocks_of
 from bitwright.ir import Graph, Node
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from bitwright.figures import Resources
+from bitwright.base.figures import Resources
 from bitwright.formats import parse_format
 from bitwright.hw.blocks import Block, Depthwise, Flatten, MatVec, blocks_of
 from bitwright.hw.cost import block_resources

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil
 
-from bitwright.errors import RecipeError, TargetError
-from bitwright.figures import Resources
+from bitwright.base.errors import RecipeError, TargetError
+from bitwright.base.figures import Resources
 from bitwright.hw.blocks import blocks_of
 from bitwright.hw.cuts import KINDS, LINK_LATENCY, CutPlan, fits, load_of
 from bitwright.hw.dataflow import block_intervals

@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.hw import rules
 from bitwright.ir import (
     INTEGER,

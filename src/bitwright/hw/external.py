@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from bitwright.errors import RecipeError, TargetError
+from bitwright.base.errors import RecipeError, TargetError
 from bitwright.hw.blocks import MatVec, blocks_of
 from bitwright.hw.blocks.matvec import EXTERNAL
 from bitwright.hw.folding import Folding

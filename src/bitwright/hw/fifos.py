@@ -7,7 +7,7 @@ import re
 from collections.abc import Container
 from dataclasses import replace
 
-from bitwright.errors import RecipeError
+from bitwright.base.errors import RecipeError
 from bitwright.hw.blocks import Block, MatVec, block_of, blocks_of
 from bitwright.hw.dataflow import DIRECT_BEATS, FIFO_LATENCY, Dataflow, analyse
 from bitwright.hw.folding import Folding

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from bitwright.errors import RecipeError
-from bitwright.files import atomic_write
+from bitwright.base.errors import RecipeError
+from bitwright.base.files import atomic_write
 from bitwright.hw.blocks import Block, MatVec, divisors
 from bitwright.hw.dialect import MEM_MODES, MULT_STYLES, RAM_STYLES
 

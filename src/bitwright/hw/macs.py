@@ -10,14 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from bitwright.figures import Figure, Resources, Source
-from bitwright.formats import (
-    BlockFormat,
-    CodebookFormat,
-    Format,
-    PowerOfTwoFormat,
-    parse_format,
-)
+from bitwright.base.figures import Figure, Resources, Source
+from bitwright.formats import BlockFormat, CodebookFormat, Format, PowerOfTwoFormat, parse_format
 from bitwright.ir import bits_for_interval
 
 _TABLE = "macs.json"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import gcd, lcm
 
-from bitwright.errors import RecipeError
+from bitwright.base.errors import RecipeError
 from bitwright.hw.blocks import Block, MatVec, Pad, Window, block_of, blocks_of, divisors
 from bitwright.hw.dataflow import DIRECT_BEATS
 from bitwright.hw.external import WeightMemory, check_modes, place_weights

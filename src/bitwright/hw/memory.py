@@ -10,8 +10,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.errors import GraphError
-from bitwright.figures import Resources
+from bitwright.base.errors import GraphError
+from bitwright.base.figures import Resources
 from bitwright.ir import IntArray
 
 Bits = NDArray[np.uint8]

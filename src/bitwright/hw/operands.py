@@ -14,7 +14,7 @@ from math import ceil
 
 import numpy as np
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
 from bitwright.formats import Format
 from bitwright.formats.block import BlockFormat
 from bitwright.formats.codebook import CodebookFormat

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 
-from bitwright.errors import RecipeError
-from bitwright.figures import Resources
+from bitwright.base.errors import RecipeError
+from bitwright.base.figures import Resources
 from bitwright.hw.blocks import blocks_of
 from bitwright.hw.cost import graph_resources
 from bitwright.hw.cuts import LINK_LATENCY, CutPlan, link_fifo, units_of

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bitwright.errors import TargetError
-from bitwright.figures import Resources
+from bitwright.base.errors import TargetError
+from bitwright.base.figures import Resources
 from bitwright.hw.blocks import Block, Dwc, Fold, MatVec, blocks_of
 from bitwright.hw.cost import block_resources, graph_resources
 from bitwright.hw.external import Outside, WeightMemory, demand_of

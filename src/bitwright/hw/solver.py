@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from math import ceil
 from typing import Any
 
-from bitwright.errors import ToolError
-from bitwright.figures import Resources
+from bitwright.base.errors import ToolError
+from bitwright.base.figures import Resources
 
 KINDS = tuple(f.name for f in fields(Resources))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
 from bitwright.formats import parse_format
 from bitwright.hw.blocks.requant import MAX_OUT_BITS, ROUNDINGS
 from bitwright.hw.blocks.threshold import MAX_BITS

@@ -23,19 +23,10 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.errors import MismatchError
+from bitwright.base.errors import MismatchError
 from bitwright.hw.blocks import Block, Fifo, Firing, Flatten, Window, blocks_of
 from bitwright.hw.dataflow import Dataflow, analyse, readers
-from bitwright.hw.tokens_native import (
-    MAKES,
-    SINK,
-    SOURCE,
-    STEPS,
-    WINDOW,
-    CBlock,
-    CQueue,
-    library,
-)
+from bitwright.hw.tokens_native import MAKES, SINK, SOURCE, STEPS, WINDOW, CBlock, CQueue, library
 from bitwright.ir import Graph
 
 _REGISTER = 2  # beats in the register at the end of a block

@@ -7,9 +7,9 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from bitwright.errors import ToolError
-from bitwright.native import Program
-from bitwright.tools import require
+from bitwright.base.errors import ToolError
+from bitwright.base.native import Program
+from bitwright.base.tools import require
 
 _PROGRAM = Program("tokens", "bitwright.hw", ("tokens.c",))
 _FLAGS = ("-O2",)

@@ -15,7 +15,7 @@ from math import ceil, lcm
 
 import numpy as np
 
-from bitwright.errors import GraphError, MismatchError, TargetError
+from bitwright.base.errors import GraphError, MismatchError, TargetError
 from bitwright.hw.blocks import MatVec, blocks_of
 from bitwright.hw.external import BURST, WeightMemory
 from bitwright.hw.memory import Bits, packing

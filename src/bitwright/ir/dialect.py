@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.ir.graph import Attr, Graph, IntArray, Node
 from bitwright.ir.types import TensorType
 

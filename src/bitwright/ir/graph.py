@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.ir.types import TensorType
 
 if TYPE_CHECKING:

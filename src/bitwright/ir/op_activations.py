@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.formats import Format, MinifloatFormat, parse_format
 from bitwright.ir import kernels
 from bitwright.ir.graph import Node

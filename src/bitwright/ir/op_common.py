@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.ir.graph import IntArray, Node
 from bitwright.ir.types import TensorType
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from bitwright.errors import MismatchError
+from bitwright.base.errors import MismatchError
 from bitwright.ir.dialect import verify
 from bitwright.ir.graph import Graph
 from bitwright.ir.reference import random_feeds

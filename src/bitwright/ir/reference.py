@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.ir.graph import Graph, IntArray
 from bitwright.ir.types import TensorType
 

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bitwright.errors import DataError, GraphError
-from bitwright.files import atomic_write
+from bitwright.base.errors import DataError, GraphError
+from bitwright.base.files import atomic_write
 from bitwright.ir.dialect import Dialect, verify
 from bitwright.ir.graph import Attr, Graph, IntArray, Node, array_digest
 from bitwright.ir.types import TensorType, parse_type

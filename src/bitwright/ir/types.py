@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from math import prod
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.formats import Format, parse_format
 
 _INT63 = 1 << 62

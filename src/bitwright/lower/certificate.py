@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.errors import DataError, MismatchError
+from bitwright.base.errors import DataError, MismatchError
 from bitwright.formats import Format, IntegerFormat, parse_format
 from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval
 from bitwright.lower.ranges import (

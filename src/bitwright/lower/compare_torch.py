@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from bitwright.errors import MismatchError
+from bitwright.base.errors import MismatchError
 from bitwright.ir import Graph, IntArray
 from bitwright.lower.torch_orders import Order, place
 from bitwright.lower.torch_walk import SCORES, node_name
-from bitwright.quant.frozen import Dequantize, FrozenModel, QuantizeInput
+from bitwright.quantize.frozen import Dequantize, FrozenModel, QuantizeInput
 
 Execute = Callable[[Graph, Mapping[str, IntArray]], Mapping[str, IntArray]]
 

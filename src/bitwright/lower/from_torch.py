@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from torch import fx, nn
 
-from bitwright.errors import GraphError, ModelError
+from bitwright.base.errors import GraphError, ModelError
 from bitwright.formats.thresholds import affine_thresholds
 from bitwright.ir import INTEGER, Attr, Graph, GraphBuilder, IntArray, TensorType
 from bitwright.lower.torch_orders import KNOWN, group_blocks, nhwc_order, place
@@ -29,7 +29,7 @@ from bitwright.lower.torch_walk import (
     node_name,
     ordered,
 )
-from bitwright.quant.frozen import (
+from bitwright.quantize.frozen import (
     AffineActivation,
     Dequantize,
     IntegerConv2d,
@@ -37,8 +37,8 @@ from bitwright.quant.frozen import (
     QuantizeInput,
     ShiftActivation,
 )
-from bitwright.quant.frozen_float import FloatActivation
-from bitwright.quant.frozen_joins import (
+from bitwright.quantize.frozen_float import FloatActivation
+from bitwright.quantize.frozen_joins import (
     IntegerAdd,
     IntegerConcat,
     IntegerSumPool2d,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.ir import Attr, Graph, IntArray, Node, TensorType, kernels
 
 _LIMIT = float(1 << 62)

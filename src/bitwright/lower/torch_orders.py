@@ -16,15 +16,15 @@ import numpy as np
 from torch import nn
 
 from bitwright.ir import IntArray
-from bitwright.quant.frozen import (
+from bitwright.quantize.frozen import (
     AffineActivation,
     IntegerConv2d,
     IntegerLinear,
     QuantizeInput,
     ShiftActivation,
 )
-from bitwright.quant.frozen_float import FloatActivation
-from bitwright.quant.frozen_joins import (
+from bitwright.quantize.frozen_float import FloatActivation
+from bitwright.quantize.frozen_joins import (
     IntegerAdd,
     IntegerConcat,
     IntegerSumPool2d,

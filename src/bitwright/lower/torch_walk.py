@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from bitwright.errors import GraphError, ModelError
+from bitwright.base.errors import GraphError, ModelError
 from bitwright.ir import Attr, GraphBuilder, IntArray, TensorType
 
 INPUT, SCORES, LABEL = "x", "scores", "label"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
 
 Shape = tuple[int, int, int]
 ACTIVATIONS: dict[str, type[nn.Module]] = {

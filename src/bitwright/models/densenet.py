@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
 from bitwright.models.common import (
     Shape,
     activation_layer,

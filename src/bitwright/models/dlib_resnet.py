@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bitwright.errors import DataError, ModelError
+from bitwright.base.errors import DataError, ModelError
 
 SIDE = 150
 EMBEDDING = 128

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
 from bitwright.models.common import Shape, whole
 from bitwright.models.densenet import DenseLayer, densenet
 

@@ -13,10 +13,10 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from bitwright.errors import ModelError, RecipeError
+from bitwright.base.errors import ModelError, RecipeError
+from bitwright.base.plugins import load_plugin, place_of
 from bitwright.models.catalog import MODELS, ModelSpec
 from bitwright.models.pretrained import find_pretrained, load_into
-from bitwright.plugins import load_plugin, place_of
 
 
 def build_model(
@@ -70,7 +70,7 @@ def build_model(
     if entry is not None:
         load_into(model, entry)
     elif isinstance(wanted.weights, Path):
-        from bitwright.models.exchange.files import load_weights
+        from bitwright.interop.model_files import load_weights
 
         load_weights(model, wanted.weights, input_shape)
     return _sized(model, input_shape)
@@ -80,7 +80,7 @@ def _from_file(
     spec: ModelSpec, num_classes: int | None, input_shape: tuple[int, int, int]
 ) -> nn.Module:
     """A model that another framework wrote, with its weights, in training mode as any other."""
-    from bitwright.models.exchange.files import load_model
+    from bitwright.interop.model_files import load_model
 
     unknown = sorted(set(spec.options) - {"output", "ignore_extra"})
     if unknown:

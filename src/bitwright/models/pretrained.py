@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bitwright.errors import DataError, RecipeError
+from bitwright.base.errors import DataError, RecipeError
 from bitwright.models.catalog import MODELS, ModelSpec
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def load_into(model: nn.Module, entry: Pretrained) -> None:
     Raises:
         DataError: the file is missing, damaged, or of another network.
     """
-    from bitwright.models.exchange.tensors import fill_state, load_tensors
+    from bitwright.interop.tensors import fill_state, load_tensors
 
     path = weights_file(entry)
     tensors, _ = load_tensors(path)

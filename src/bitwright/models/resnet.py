@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
 from bitwright.models.common import Shape, activation_layer, choice, initialise, positive
 
 STEMS = ("cifar", "strided", "imagenet")

@@ -13,8 +13,8 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
+from bitwright.base.errors import ModelError
 from bitwright.data.detection_boxes import ANCHORS
-from bitwright.errors import ModelError
 from bitwright.models.common import Shape, activation_layer, initialise
 
 #: Output pixels are this many input pixels apart.

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
+from bitwright.low_precision.log import LOG, read_log
+from bitwright.low_precision.policy import Entry
 from bitwright.report.record import PrecisionRow
 from bitwright.report.svg import COLOURS, drawing, text_at, ticks
-from bitwright.train.precision.log import LOG, read_log
-from bitwright.train.precision.policy import Entry
 from bitwright.train.records import METRICS, EpochMetrics, read_metrics
 
 _WIDTH, _LEFT, _RIGHT = 920.0, 66.0, 14.0

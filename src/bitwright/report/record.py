@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from bitwright.figures import Figure, Resources
+from bitwright.base.figures import Figure, Resources
 
 
 class _Record(BaseModel):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bitwright.figures import Figure
+from bitwright.base.figures import Figure
 from bitwright.report.record import Report
 
 

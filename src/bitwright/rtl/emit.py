@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from bitwright import __version__
-from bitwright.errors import MismatchError
+from bitwright.base.errors import MismatchError
 from bitwright.hw.blocks import Block, Depthwise, Fifo, Instance, MatVec
 from bitwright.hw.dataflow import analyse
 from bitwright.hw.memory import Memory, parse_memory

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bitwright import __version__
-from bitwright.errors import GraphError
-from bitwright.files import atomic_write
+from bitwright.base.errors import GraphError
+from bitwright.base.files import atomic_write
 from bitwright.hw.partition import Partition
 from bitwright.rtl.emit import emit, replace_folder
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.formats import Format
 
 Levels = NDArray[np.int64]

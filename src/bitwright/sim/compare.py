@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 
 
 @dataclass(frozen=True)

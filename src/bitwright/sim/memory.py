@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 
 _PAGE = 4096
 

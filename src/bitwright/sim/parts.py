@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.sim.beats import Levels
 from bitwright.sim.simulator import SimResult, Simulator
 from bitwright.sim.stalls import StallPattern

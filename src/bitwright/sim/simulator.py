@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.errors import GraphError, MismatchError, ToolError
-from bitwright.files import cache_dir
+from bitwright.base.errors import GraphError, MismatchError, ToolError
+from bitwright.base.files import cache_dir
+from bitwright.base.tools import output_of
 from bitwright.sim.beats import Beats, Levels, pack, unpack
 from bitwright.sim.memory import config_entry
 from bitwright.sim.spec import Port, SimDesign, load_sim_design
@@ -34,7 +35,6 @@ from bitwright.sim.toolchain import (
     publish,
     require_verilator,
 )
-from bitwright.tools import output_of
 
 Cycles = NDArray[np.int64]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.formats import parse_format
 from bitwright.sim.beats import StreamSpec
 from bitwright.sim.memory import MemoryPort, memory_port

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.sim.memory import MemoryModel
 
 

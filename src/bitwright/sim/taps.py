@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.errors import GraphError, MismatchError
+from bitwright.base.errors import GraphError, MismatchError
 from bitwright.sim.beats import Levels, StreamSpec, pack, unpack
 from bitwright.sim.simulator import RunLimits, Simulator
 from bitwright.sim.spec import load_sim_design

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from bitwright.errors import ToolError
-from bitwright.files import cache_dir
-from bitwright.tools import output_of, require
+from bitwright.base.errors import ToolError
+from bitwright.base.files import cache_dir
+from bitwright.base.tools import output_of, require
 
 TIMEOUT_S = 600.0
 _JOBS = 2

@@ -6,13 +6,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from bitwright.train.config import (
-    Augmentation,
-    Distillation,
-    PeerTraining,
-    Phases,
-    TrainConfig,
-)
+from bitwright.train.config import Augmentation, Distillation, PeerTraining, Phases, TrainConfig
 from bitwright.train.records import (
     EpochMetrics,
     FitResult,

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from bitwright.errors import DataError, ModelError
-from bitwright.files import atomic_write
+from bitwright.base.errors import DataError, ModelError
+from bitwright.base.files import atomic_write
 
 _HINT = "the file is corrupt or cut short; delete it and train again"
 

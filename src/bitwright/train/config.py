@@ -15,8 +15,8 @@ from pydantic import (
     model_validator,
 )
 
+from bitwright.low_precision.config import LowPrecision
 from bitwright.train.incremental import Incremental
-from bitwright.train.precision.config import LowPrecision
 
 _Share = Annotated[float, Field(ge=0.0, le=1.0)]
 _GAMMA = 0.1  # of schedules that drop, where a recipe names none

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bitwright.base.errors import DataError
 from bitwright.data import Dataset
-from bitwright.errors import DataError
 from bitwright.train.images import Images, on_device
 from bitwright.train.transforms import to_real
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
 from bitwright.train.config import FeaturePair
 from bitwright.train.loss import attention_loss, relative_error
 

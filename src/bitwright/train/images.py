@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bitwright.base.errors import DataError
 from bitwright.data import Dataset
 from bitwright.data.decoding import RandomCrop
 from bitwright.data.image_files import ImageFiles
-from bitwright.errors import DataError
 from bitwright.train.config import Augmentation
 from bitwright.train.transforms import augment, cut_out, to_real
 

@@ -20,21 +20,16 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from bitwright.base.errors import ModelError
 from bitwright.data import DataSplits
-from bitwright.errors import ModelError
-from bitwright.train.arithmetic.operands import NotFinite
+from bitwright.low_precision.arithmetic.operands import NotFinite
 from bitwright.train.checkpoint import load_state
 from bitwright.train.config import TrainConfig
 from bitwright.train.evaluation import Evaluation, score_images, summarise
 from bitwright.train.images import Feed, on_device
 from bitwright.train.loss import objective
 from bitwright.train.many import gather_gradients, share_buffers, train_on_many
-from bitwright.train.records import (
-    EpochMetrics,
-    FitResult,
-    OnProgress,
-    TrainProgress,
-)
+from bitwright.train.records import EpochMetrics, FitResult, OnProgress, TrainProgress
 from bitwright.train.schedule import lr_factor
 from bitwright.train.stages import enter_epoch
 from bitwright.train.start import Job, check, close, make_fabric, norms_of, start

@@ -23,8 +23,8 @@ from lightning_fabric import Fabric
 from torch import fx, nn
 from torch.multiprocessing.spawn import ProcessException
 
-from bitwright import errors
-from bitwright.errors import BitwrightError, RunError
+from bitwright.base import errors
+from bitwright.base.errors import BitwrightError, RunError
 from bitwright.train.checkpoint import load_checkpoint
 from bitwright.train.records import OnProgress, TrainProgress
 from bitwright.train.start import Job, make_fabric

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from bitwright.errors import ModelError
+from bitwright.base.errors import ModelError
 from bitwright.train.config import TrainConfig
 
 

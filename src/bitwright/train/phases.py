@@ -13,8 +13,8 @@ from pathlib import Path
 
 from torch import nn
 
+from bitwright.base.errors import RecipeError
 from bitwright.data import DataSplits
-from bitwright.errors import RecipeError
 from bitwright.train.config import Phases
 from bitwright.train.loop import fit
 from bitwright.train.records import FitResult, OnProgress

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bitwright.errors import DataError
-from bitwright.files import atomic_write
+from bitwright.base.errors import DataError
+from bitwright.base.files import atomic_write
 
 METRICS = "metrics.jsonl"
 

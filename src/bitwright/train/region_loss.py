@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bitwright.base.errors import DataError, ModelError
 from bitwright.data.detection_boxes import ANCHORS
-from bitwright.errors import DataError, ModelError
 
 SUMMED, AVERAGED = "summed", "averaged"
 _FIELDS = 5

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bitwright.errors import DataError, ModelError
+from bitwright.base.errors import DataError, ModelError
 from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
 from bitwright.train.features import Watched, watched
 from bitwright.train.loss import relative_error

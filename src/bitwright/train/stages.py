@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from bitwright.quant.incremental import check_stages, fix_portion, set_bits, unfix
+from bitwright.quantize.incremental import check_stages, fix_portion, set_bits, unfix
 from bitwright.train.config import TrainConfig
 from bitwright.train.state import Best, Learner, Run
 

@@ -14,13 +14,13 @@ from lightning_fabric.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from bitwright.base.errors import ModelError, RecipeError
 from bitwright.data import DataSplits
-from bitwright.errors import ModelError, RecipeError
 from bitwright.train.config import TrainConfig
 from bitwright.train.features import FeatureMatching
 from bitwright.train.images import on_device
 from bitwright.train.optimizers import make_optimizer, moving_average
-from bitwright.train.precision.controller import PrecisionControl, check_low_precision
+from bitwright.train.precision_control import PrecisionControl, check_low_precision
 from bitwright.train.records import OnProgress
 from bitwright.train.stages import check_incremental
 from bitwright.train.state import Best, Learner, Run

@@ -12,14 +12,14 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from bitwright.base.errors import DataError, RunError
 from bitwright.data import DataSplits
-from bitwright.errors import DataError, RunError
 from bitwright.train.checkpoint import load_checkpoint, load_state, save_checkpoint
 from bitwright.train.config import TrainConfig
 from bitwright.train.differences import differences, in_words
 from bitwright.train.features import FeatureMatching
 from bitwright.train.images import Images
-from bitwright.train.precision.controller import PrecisionControl
+from bitwright.train.precision_control import PrecisionControl
 from bitwright.train.records import METRICS, EpochMetrics, OnProgress, write_metrics
 
 CHECKPOINT = "checkpoint.pt"

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from bitwright.base.errors import DataError, ModelError
 from bitwright.data import Dataset
-from bitwright.errors import DataError, ModelError
 from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
 from bitwright.train.evaluation import device_of, score_images
 from bitwright.train.images import on_device

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from bitwright.base.errors import ModelError
 from bitwright.data import DataSplits
-from bitwright.errors import ModelError
 from bitwright.train.evaluation import device_of
 from bitwright.train.images import on_device
 from bitwright.train.transforms import to_real

@@ -12,8 +12,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.errors import GraphError
-from bitwright.figures import Resources
+from bitwright.base.errors import GraphError
+from bitwright.base.figures import Resources
 from bitwright.hw.memory import Memory
 from bitwright.ir import Node, TensorType
 

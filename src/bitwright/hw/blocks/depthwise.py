@@ -9,8 +9,8 @@ from typing import final
 
 import numpy as np
 
-from bitwright.errors import GraphError
-from bitwright.figures import Resources
+from bitwright.base.errors import GraphError
+from bitwright.base.figures import Resources
 from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, pe_foldings
 from bitwright.hw.blocks.matvec import node_weights
 from bitwright.hw.memory import (

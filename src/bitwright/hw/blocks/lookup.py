@@ -9,16 +9,9 @@ from typing import final
 
 import numpy as np
 
-from bitwright.figures import Resources
+from bitwright.base.figures import Resources
 from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, one_to_one, pe_foldings
-from bitwright.hw.memory import (
-    STYLE_CODES,
-    Memory,
-    bram_count,
-    choose_style,
-    pack_lanes,
-    rom_luts,
-)
+from bitwright.hw.memory import STYLE_CODES, Memory, bram_count, choose_style, pack_lanes, rom_luts
 from bitwright.hw.operands import wire_words
 from bitwright.ir import IntArray, Node
 

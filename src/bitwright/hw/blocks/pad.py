@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from bitwright.figures import Resources
+from bitwright.base.figures import Resources
 from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, divisors
 from bitwright.hw.operands import wire_words
 

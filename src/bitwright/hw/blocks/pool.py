@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from bitwright.figures import Resources
+from bitwright.base.figures import Resources
 from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, pe_foldings
 from bitwright.hw.memory import STYLE_CODES, ram_resources, ram_style
 from bitwright.ir import Node

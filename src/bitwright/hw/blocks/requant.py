@@ -10,17 +10,10 @@ from typing import final
 
 import numpy as np
 
-from bitwright.errors import GraphError
-from bitwright.figures import Resources
+from bitwright.base.errors import GraphError
+from bitwright.base.figures import Resources
 from bitwright.formats import MinifloatFormat
-from bitwright.hw.blocks.base import (
-    Block,
-    Firing,
-    Fold,
-    Instance,
-    one_to_one,
-    pe_foldings,
-)
+from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, one_to_one, pe_foldings
 from bitwright.hw.memory import (
     Memory,
     add_all,

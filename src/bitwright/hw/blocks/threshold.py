@@ -9,15 +9,8 @@ from typing import final
 
 import numpy as np
 
-from bitwright.figures import Resources
-from bitwright.hw.blocks.base import (
-    Block,
-    Firing,
-    Fold,
-    Instance,
-    one_to_one,
-    pe_foldings,
-)
+from bitwright.base.figures import Resources
+from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, one_to_one, pe_foldings
 from bitwright.hw.memory import Memory, add_all, bram_count, choose_style, pack_lanes, rom_luts
 from bitwright.ir import IntArray, Node, bits_for_interval
 

@@ -10,8 +10,8 @@ from typing import final
 
 import numpy as np
 
-from bitwright.errors import GraphError
-from bitwright.figures import Resources
+from bitwright.base.errors import GraphError
+from bitwright.base.figures import Resources
 from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, Times, divisors
 from bitwright.hw.memory import STYLE_CODES, ram_resources, ram_style
 from bitwright.ir import Node

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from bitwright.errors import ToolError
+from bitwright.base.errors import ToolError
+from bitwright.base.native import FLAG_SETS, Program, find_compiler
 from bitwright.ir.executor.layout import PAD_ROWS, CFeed, COp, CPlan, Feature, Op
-from bitwright.native import FLAG_SETS, Program, find_compiler
 
 _PROGRAM = Program(
     name="executor",

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.errors import GraphError, ToolError
+from bitwright.base.errors import GraphError, ToolError
 from bitwright.ir.executor.compiler import Library, native_library, native_status
 from bitwright.ir.executor.layout import Feature, Op
 from bitwright.ir.executor.numpy_backend import make_numpy_plan

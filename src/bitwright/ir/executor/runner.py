@@ -9,7 +9,7 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.errors import GraphError
+from bitwright.base.errors import GraphError
 from bitwright.ir.executor.builder import NativePlan
 from bitwright.ir.executor.compiler import Library
 from bitwright.ir.executor.layout import CFeed

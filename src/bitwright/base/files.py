@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing files so that what is there is whole: temporary file, flush to disk, rename; locks."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from bitwright.base.errors import RunError
+
+_LOCK_POLL_S = 0.1
+
+
+def atomic_write(path: Path, body: bytes | str) -> None:
+    """Write a file completely or not at all.
+
+    Raises:
+        OSError: the disk is full or the folder is not writable; the old file is untouched.
+    """
+    data = body.encode() if isinstance(body, str) else body
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def sha256_file(path: Path) -> str:
+    """Hex SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cache_dir(kind: str) -> Path:
+    """The user's cache folder for one kind of thing (``BITWRIGHT_CACHE`` overrides the root)."""
+    root = os.environ.get("BITWRIGHT_CACHE")
+    base = Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    folder = (base if root else base / "bitwright") / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def exclusive(
+    path: Path,
+    *,
+    wait_s: float = 0.0,
+    waiting: Callable[[str], None] | None = None,
+    remove: bool = False,
+) -> Iterator[None]:
+    """Hold a lock file; the kernel lets go of it when a process dies, however it dies.
+
+    Args:
+        path: the lock file; made if need be. Who holds it is written inside.
+        wait_s: how long to wait for another holder; ``math.inf``: as long as it takes.
+        waiting: called several times a second meanwhile, with the holder.
+        remove: leave no file behind.
+
+    Raises:
+        RunError: another process still holds it.
+        OSError: the file cannot be made.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        with path.open("a+") as file:
+            if _try_lock(file) and _still_there(path, file):
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+                file.flush()
+                try:
+                    yield
+                finally:
+                    if remove:
+                        path.unlink(missing_ok=True)
+                return
+            file.seek(0)
+            owner = file.read().strip() or "another process"
+        if time.monotonic() >= deadline:
+            raise RunError(f"is in use by {owner}", where=str(path))
+        if waiting is not None:
+            waiting(owner)
+        time.sleep(_LOCK_POLL_S)
+
+
+def _try_lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        return False
+    return True
+
+
+def _still_there(path: Path, file: TextIO) -> bool:
+    """Whether the locked file is the one of that name: its last holder may have removed it."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

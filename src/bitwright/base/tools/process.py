@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running external programs: argument lists, a time limit, a log file, and nothing left behind.
+
+Every program runs in its own process group, so that a time limit or Ctrl-C ends it with all its
+children.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bitwright.base.errors import ToolError
+
+Tick = Callable[[float], None]
+"""Called a few times a second with the seconds a program has been running."""
+
+_GRACE_S = 2.0
+_POLL_S = 0.02
+_TAIL_LINES = 12
+_HEAD_LINES = 20
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a program ended.
+
+    Attributes:
+        returncode: its exit status; negative: the signal that ended it.
+        seconds: wall-clock time.
+        cpu_seconds: processor time of it and its children.
+        peak_memory: its largest resident set, bytes; children do not count.
+        log: the file with its standard output and error.
+    """
+
+    returncode: int
+    seconds: float
+    cpu_seconds: float
+    peak_memory: int
+    log: Path
+
+    def figures(self) -> dict[str, float]:
+        """Times and memory, to be kept with a cached result."""
+        return {
+            "seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
+            "peak_memory": float(self.peak_memory),
+        }
+
+    def text(self) -> str:
+        """The whole log; undecodable bytes are replaced."""
+        return self.log.read_text(errors="replace")
+
+    def tail(self, lines: int = _TAIL_LINES) -> str:
+        """The last lines of the log that are not empty."""
+        kept = [line for line in self.text().splitlines() if line.strip()]
+        return "\n".join(kept[-lines:])
+
+
+def run_process(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    log: Path,
+    timeout: float,
+    env: Mapping[str, str] | None = None,
+    name: str | None = None,
+    tick: Tick | None = None,
+) -> Completed:
+    """Run a program to its end with its output in a file.
+
+    Args:
+        argv: program and arguments; no shell is involved.
+        cwd: its working folder.
+        log: file for standard output and error together; overwritten.
+        timeout: seconds until its process group is killed.
+        env: variables added to the environment.
+        name: what to call it in errors; default: the program's file name.
+        tick: called now and then while it runs.
+
+    Raises:
+        ToolError: it cannot be started, or ran out of time. A failing exit status is returned,
+            not raised.
+        KeyboardInterrupt: passed on after the process group has been ended.
+    """
+    shown = name or Path(argv[0]).name
+    log.parent.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    with log.open("wb") as output:
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                cwd=cwd,
+                env={**os.environ, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ToolError(
+                f"cannot be started: {error.strerror or error}",
+                where=shown,
+                hint="`bitwright doctor` shows every tool and how to install it",
+            ) from error
+        try:
+            returncode, cpu, peak = _wait(process.pid, start, timeout, tick)
+        except BaseException:
+            _kill_group(process)
+            raise
+    if returncode is None:
+        _kill_group(process)
+        raise ToolError(
+            f"did not finish within {timeout:g} s and was stopped",
+            where=f"{shown} (log: {log})",
+            hint="allow more time, or make the design smaller (fewer PE and SIMD)",
+        )
+    process.returncode = returncode  # reaped by us: Popen must not wait for it again
+    return Completed(returncode, time.monotonic() - start, cpu, peak, log)
+
+
+def _wait(
+    pid: int, start: float, timeout: float, tick: Tick | None
+) -> tuple[int | None, float, int]:
+    """Exit status, processor time and peak memory of a child; status None at the end of time."""
+    pause, peak = _POLL_S / 4, 0
+    while True:
+        peak = _peak_memory(pid) or peak
+        done, status, usage = os.wait4(pid, os.WNOHANG)
+        if done:
+            cpu = usage.ru_utime + usage.ru_stime
+            return os.waitstatus_to_exitcode(status), cpu, peak or usage.ru_maxrss * 1024
+        elapsed = time.monotonic() - start
+        if elapsed > timeout:
+            return None, 0.0, 0
+        if tick is not None:
+            tick(elapsed)
+        time.sleep(pause)
+        pause = min(pause * 1.5, _POLL_S * 5)
+
+
+def _peak_memory(pid: int) -> int:
+    """Peak memory of a running process so far, bytes; 0 where the system does not say.
+
+    The figure of ``wait4`` is no use: it starts at the size of the process that made the child.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    words = next((line.split() for line in lines if line.startswith("VmHWM:")), ["", "0"])
+    return int(words[1]) * 1024
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End a program and its children: politely, then for good."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            return
+        deadline = time.monotonic() + _GRACE_S
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+    process.wait()
+
+
+def check_finished(completed: Completed, name: str) -> None:
+    """Turn a failing exit status into an error with the end of the log.
+
+    Raises:
+        ToolError: the exit status is not zero.
+    """
+    if completed.returncode != 0:
+        raise ToolError(
+            f"failed with exit status {completed.returncode}; its last words:\n{completed.tail()}",
+            where=f"{name} (log: {completed.log})",
+        )
+
+
+def output_of(
+    argv: Sequence[str],
+    *,
+    name: str,
+    timeout: float,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    hint: str | None = None,
+) -> str:
+    """Run a short program to its end; everything it said.
+
+    Args:
+        name: what to call it in errors.
+        hint: what to do when it fails.
+
+    Raises:
+        ToolError: it cannot be started, fails (the message has the first lines it said) or runs
+            out of time.
+    """
+    with tempfile.TemporaryDirectory(prefix="bitwright-") as folder:
+        done = run_process(
+            argv, cwd=cwd or Path(folder), log=Path(folder, "log"), timeout=timeout, env=env,
+            name=name,
+        )  # fmt: skip
+        text = done.text()
+    if done.returncode != 0:
+        lines = [line for line in text.splitlines() if line.strip()][:_HEAD_LINES]
+        said = "\n".join(lines)
+        raise ToolError(
+            f"failed with exit status {done.returncode}:\n{said}", where=name, hint=hint
+        )
+    return text
+
+
+def require_result(path: Path, completed: Completed, name: str) -> Path:
+    """Make sure that a program really wrote its result: some end with status 0 and write nothing.
+
+    Raises:
+        ToolError: the file is missing or empty.
+    """
+    if not path.is_file() or path.stat().st_size == 0:
+        raise ToolError(
+            f"ended with exit status {completed.returncode} but wrote no {path.name}; "
+            f"its last words:\n{completed.tail()}",
+            where=f"{name} (log: {completed.log})",
+            hint="try another build of this tool: `bitwright doctor` lists those found",
+        )
+    return path

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs that bring networks in and take them out: `import` and `export`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bitwright.cli.options import Json, parse_shape
+from bitwright.cli.output import Output
+
+
+class Format(StrEnum):
+    """What `export` writes."""
+
+    QONNX = "qonnx"
+    QDQ = "qdq"
+    ARTIFACT = "artifact"
+    CAFFE = "caffe"
+    KERAS = "keras"
+    SAFETENSORS = "safetensors"
+
+
+class Layout(StrEnum):
+    """How the file stores images."""
+
+    NCHW = "NCHW"
+    NHWC = "NHWC"
+
+
+File = Annotated[
+    Path,
+    typer.Argument(
+        help="A QONNX, QCDQ or QDQ file; or a float model: .prototxt (Caffe), .h5 or .keras, "
+        ".safetensors."
+    ),
+]
+Out = Annotated[
+    Path, typer.Option("--out", help="Folder for the graph or the model, and the report.")
+]
+InputType = Annotated[
+    str | None,
+    typer.Option(help="The input holds integers of this format, such as uint8 pixels."),
+]
+InputLayout = Annotated[
+    Layout | None, typer.Option(help="Layout of the input; found out if not given.")
+]
+Target = Annotated[
+    str | None, typer.Option(help="Also choose a folding for this target and write RTL.")
+]
+Simulate = Annotated[
+    int, typer.Option(min=0, help="Compare the RTL with the graph on random frames.")
+]
+ModelWeights = Annotated[
+    Path | None, typer.Option(help="Float models: the .caffemodel of a .prototxt.")
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(help="Float models: the zoo's name or module:function of these weights."),
+]
+Classes = Annotated[int | None, typer.Option(min=1, help="With --model: how many classes it has.")]
+ModelShape = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HxWxC", help="Float models: size of an image, if the file leaves it open."
+    ),
+]
+OutputLayer = Annotated[
+    str | None, typer.Option("--output", help="Float models: the layer to end at.")
+]
+IgnoreExtra = Annotated[
+    bool,
+    typer.Option("--ignore-extra", help="Caffe: layers that only the caffemodel has are fine."),
+]
+
+
+def import_(  # noqa: PLR0913, PLR0917 - one option each
+    file: File,
+    out: Out,
+    input_type: InputType = None,
+    input_scale: Annotated[float, typer.Option(help="Real value of the input's 1.")] = 1.0,
+    input_layout: InputLayout = None,
+    target: Target = None,
+    simulate: Simulate = 0,
+    weights: ModelWeights = None,
+    model: ModelName = None,
+    classes: Classes = None,
+    input_shape: ModelShape = None,
+    output_layer: OutputLayer = None,
+    ignore_extra: IgnoreExtra = False,
+    json: Json = False,
+) -> None:
+    """Import a quantized ONNX file as an integer graph, or a float model of Caffe or Keras."""
+    from bitwright.pipeline.conversion import import_file
+    from bitwright.pipeline.model_conversion import import_model, is_float_model
+
+    output = Output(json)
+    if is_float_model(file):
+        report = import_model(
+            file,
+            out,
+            weights=weights,
+            model=model,
+            classes=classes,
+            input_shape=parse_shape(input_shape),
+            output=output_layer,
+            ignore_extra=ignore_extra,
+        )
+        _show_float(output, file, out, report)
+        return
+    with output.progress() as progress:
+        report = import_file(
+            file,
+            out,
+            input_type=input_type,
+            input_scale=input_scale,
+            input_layout=input_layout.value if input_layout else None,
+            target=target,
+            simulate=simulate,
+            progress=progress,
+        )
+    _show_graph(output, file, out, report)
+
+
+def _show_graph(output: Output, file: Path, out: Path, report: dict[str, Any]) -> None:
+    if output.json_wanted:
+        output.value(report)
+        return
+    rows = [(row["name"], row["op"], row["from"], row["output"]) for row in report["layers"]]
+    output.table(f"{file.name}: {report['graph']}", ("layer", "operation", "from", "output"), rows)
+    for note in report["notes"]:
+        output.say(f"note: {note}")
+    if "hardware" in report:
+        found = report["hardware"]
+        output.say(f"{found['target']}: {found['interval']} cycles an image; RTL in {out / 'rtl'}")
+    output.say(f"wrote {out}; next: bitwright export {out} --format artifact --out FOLDER")
+
+
+def _show_float(output: Output, file: Path, out: Path, report: dict[str, Any]) -> None:
+    from bitwright.pipeline.model_conversion import facts_of
+
+    if output.json_wanted:
+        output.value(report)
+        return
+    columns = ("layer", "operation", "from", "output", "parameters")
+    keys = ("name", "op", "from", "output", "parameters")
+    if report["layers"]:
+        output.table(file.name, columns, [tuple(row[k] for k in keys) for row in report["layers"]])
+    output.say(facts_of(report))
+    output.say(f"wrote {out}; next: bitwright formats compare {out} --data NAME")
+
+
+def export(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="A run directory, a folder that `import` made, a graph file or a model file."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The file to write; for artifact a folder.")],
+    format_: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="The integer graph as QONNX, QDQ ONNX or artefact; or the float model as Caffe, "
+            "Keras or safetensors.",
+        ),
+    ] = Format.QONNX,
+    json: Json = False,
+) -> None:
+    """Write the integer graph, or the float model, for other tools; the result is run again."""
+    from bitwright.pipeline.conversion import export as export_graph
+    from bitwright.pipeline.model_conversion import FLOAT_FORMATS, export_model
+
+    output = Output(json)
+    if format_.value in FLOAT_FORMATS:
+        written = export_model(source, format_.value, out)
+        if json:
+            output.value(written)
+            return
+        sizes = ", ".join(f"{name} {size} bytes" for name, size in written["bytes"].items())
+        output.say(
+            f"wrote {out} ({sizes}); {written['parameters']} parameters; read back, its outputs "
+            f"differ by {written['largest_difference']:g}"
+        )
+        return
+    result = export_graph(source, format_.value, out)
+    if json:
+        output.value(result)
+        return
+    sizes = ", ".join(f"{name} {size} bytes" for name, size in result["bytes"].items())
+    output.say(
+        f"wrote {result['path']} ({sizes}); {result['compared_values']} values of "
+        f"{result['frames']} frames compared, all equal"
+    )

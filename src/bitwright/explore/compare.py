@@ -1,0 +1,440 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`bitwright formats compare`: one network in many formats, in one table and one plot.
+
+Every row quantizes the float network after training and measures it on the same images. Where the
+network in these formats is made of integers it is frozen first and the integers are run; only what
+has no integer form is simulated, and the row says why. A finished row is kept under the hash of all
+that it depends on, so that a comparison that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright import __version__
+from bitwright.base.errors import DataError, FormatError, ModelError, RecipeError
+from bitwright.base.files import atomic_write
+from bitwright.explore.variants import (
+    DEFAULT_METHOD,
+    Variant,
+    check_method,
+    names_of,
+    parse_variants,
+)
+from bitwright.pipeline.run import Progress, no_progress
+from bitwright.report.scatter import Point, Scatter
+from bitwright.report.table import Column, Kind, Measured, Table, Value, value_from_json
+from bitwright.report.table_page import Section, write_report
+
+if TYPE_CHECKING:
+    from bitwright.explore.measuring import Outcome
+    from bitwright.explore.subject import Subject
+
+NAME = "compare"
+_ROWS = "rows"
+_CODE = ("formats", "quantize", "models", "train", "explore/compare.py", "explore/measuring.py")
+_FLOAT = "float32"
+_FLOAT_BITS = 32
+#: Below this many points under the float network a format is drawn at the lower edge of the plot.
+_SHOWN_POINTS = 15.0
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What a comparison is asked.
+
+    Attributes:
+        subject: run directory, imported folder, model file, or a model's name with ``weights``.
+        out: folder for table, page and finished rows.
+        data, weights, input_shape: see `find_subject`.
+        formats, of_weights, of_activations: see `parse_variants`.
+        method: see `Variant`.
+        images: for calibration, from the training images.
+        limit: images that are measured at most; None: all.
+        seed: of the choice of calibration images.
+    """
+
+    subject: str
+    out: Path
+    data: str | None = None
+    weights: Path | None = None
+    input_shape: tuple[int, int, int] | None = None
+    formats: str | None = None
+    of_weights: str | None = None
+    of_activations: str | None = None
+    method: str = DEFAULT_METHOD
+    images: int = 256
+    limit: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of it: the table, and the files by kind."""
+
+    table: Table
+    paths: Mapping[str, Path]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.table.to_json(), "files": {k: str(p) for k, p in self.paths.items()}}
+
+
+COLUMNS = (
+    Column("format", "weights"),
+    Column("activation", "activations"),
+    Column("bits", "bits", Kind.NUMBER, about="stored bits of a weight / of an activation"),
+    Column("accuracy", "accuracy", Kind.SHARE, about="with its standard error"),
+    Column(
+        "loss",
+        "against float",
+        Kind.POINTS,
+        "points",
+        about="with the standard error of the paired difference: all rows saw the same images",
+    ),
+    Column(
+        "size",
+        "size",
+        Kind.NUMBER,
+        "bytes",
+        about="all parameters as stored: weights, biases, tables, scales, shared exponents",
+    ),
+    Column(
+        "rate", "rate", Kind.RATE, about="32-bit parameters over stored ones, everything counted"
+    ),
+    Column(
+        "memory",
+        "memory ratio",
+        Kind.RATE,
+        about="32-bit parameters and features of one image over stored ones",
+    ),
+    Column(
+        "energy",
+        "energy a MAC",
+        Kind.NUMBER,
+        "pJ",
+        digits=3,
+        about="a model, not a measurement: Horowitz, ISSCC 2014 (45 nm), by operand widths",
+    ),
+    Column(
+        "lut",
+        "LUT a MAC",
+        Kind.NUMBER,
+        about="from synthesis of our own multiply-accumulate for an ECP5, products in LUTs",
+    ),
+    Column("method", "method", about="what post-training quantization did; no retraining"),
+    Column(
+        "arithmetic",
+        "arithmetic",
+        about="exact integers: the frozen network was run; simulated: in float on the format's "
+        "values, with the reason",
+    ),
+)
+
+
+def run_compare(request: CompareRequest, progress: Progress = no_progress) -> Comparison:
+    """Measure every variant and write the report.
+
+    Raises:
+        BitwrightError: what is wrong with subject, formats, method or folder; then no row has been
+            measured. A variant that cannot be made is a row that says so.
+    """
+    from bitwright.explore.measuring import measure
+    from bitwright.explore.subject import find_subject
+
+    variants = parse_variants(
+        request.formats,
+        weights=request.of_weights,
+        activations=request.of_activations,
+        method=request.method,
+    )
+    check_method(request.method)
+    _check(request)
+    subject = find_subject(
+        request.subject,
+        data=request.data,
+        weights=request.weights,
+        input_shape=request.input_shape,
+        seed=request.seed,
+    )
+    count = min(request.images, len(subject.train))
+    keys = _Keys(request, subject, count)
+    progress("measuring the float network", 0, len(variants))
+    reference = measure(subject, subject.model, request.limit)
+    rows = [_float_row(subject, reference)]
+    for number, variant in enumerate(variants):
+        progress(f"{variant.name}", number, len(variants))
+        rows.append(_kept_or_made(request, subject, variant, reference, keys))
+    progress("writing the table", len(variants), len(variants))
+    table = table_of(subject.name, rows, reference, request)
+    facts = _facts(request, subject, reference, count, variants)
+    plots = plots_of(table, reference)
+    paths = write_report(
+        request.out,
+        NAME,
+        title=f"{subject.name}: number formats",
+        lead=f"{reference.kind} of one network in {len(variants)} formats, after training",
+        sections=[Section(table, plots)],
+        facts=facts,
+    )
+    return Comparison(table, paths)
+
+
+def _check(request: CompareRequest) -> None:
+    if request.out.exists() and not request.out.is_dir():
+        raise DataError(
+            "is a file; results go to a folder", where=str(request.out), hint="name another: --out"
+        )
+    if request.images < 2:
+        raise RecipeError(
+            f"{request.images} images say nothing about the range of others",
+            where="--images",
+            hint="at least 2, better some hundred",
+        )
+    if request.limit is not None and request.limit < 1:
+        raise RecipeError(
+            f"{request.limit} images to measure on",
+            where="--limit",
+            hint="at least 1, or leave it out to measure on all",
+        )
+
+
+class _Keys:
+    """Hashes of everything that a row depends on."""
+
+    def __init__(self, request: CompareRequest, subject: Subject, count: int) -> None:
+        from bitwright.pipeline.steps.fingerprint import code_version
+
+        digest = hashlib.sha256(code_version(*_CODE).encode())
+        for name, tensor in sorted(subject.model.state_dict().items()):
+            digest.update(name.encode() + str(tuple(tensor.shape)).encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(str(subject.model).encode())
+        for data in (subject.train.take(range(count)), subject.test):
+            if data is not None:
+                digest.update(data.digest().encode())
+        if subject.protocol is not None:
+            digest.update(subject.protocol.faces.data.digest().encode())
+        digest.update(repr((count, request.limit, request.seed, dict(subject.quant))).encode())
+        self._common = digest.hexdigest()
+
+    def of(self, variant: Variant) -> str:
+        """The key of one row."""
+        return hashlib.sha256(f"{self._common} {variant!r}".encode()).hexdigest()[:32]
+
+
+def _kept_or_made(
+    request: CompareRequest,
+    subject: Subject,
+    variant: Variant,
+    reference: Outcome,
+    keys: _Keys,
+) -> dict[str, Value]:
+    place = request.out / _ROWS / f"{keys.of(variant)}.json"
+    kept = _read_row(place)
+    if kept is not None:
+        return {**kept, **_costs(variant)}  # looked up, not measured here: never kept
+    try:
+        row = make_row(subject, variant, reference, images=request.images, limit=request.limit)
+    except (FormatError, ModelError, RecipeError) as error:
+        return {**_plain(variant), "arithmetic": f"not possible: {error.message}"}
+    stored = {k: v.to_json() if isinstance(v, Measured) else v for k, v in row.items()}
+    atomic_write(place, json.dumps({"variant": variant.name, "row": stored}, indent=1) + "\n")
+    return {**row, **_costs(variant)}
+
+
+def _read_row(place: Path) -> dict[str, Value] | None:
+    """A finished row; None if there is none, or if the file is not whole."""
+    try:
+        stored = json.loads(place.read_text())["row"]
+        return {key: value_from_json(value) for key, value in stored.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def make_row(
+    subject: Subject,
+    variant: Variant,
+    reference: Outcome,
+    *,
+    images: int,
+    limit: int | None = None,
+) -> dict[str, Value]:
+    """Quantize and measure one variant; all columns but the costs of a multiply-accumulate.
+
+    Args:
+        images: for calibration.
+        limit: see `measure`.
+
+    Raises:
+        FormatError, ModelError, RecipeError: the network cannot be had in these formats.
+    """
+    from bitwright.explore.measuring import measure
+    from bitwright.quantize import Policy
+    from bitwright.quantize.ptq.post_training import post_training_quantize
+    from bitwright.quantize.sizes import model_size
+
+    fields = {**variant.policy, **subject.quant}
+    policy = Policy.from_dict(fields, where=variant.name)
+    data = subject.train.take(range(min(images, len(subject.train))))
+    converted, _ = post_training_quantize(subject.model, policy, data, variant.methods)
+    exact, why = _frozen(converted, policy, subject)
+    outcome = measure(subject, converted if exact is None else exact, limit)
+    size = model_size(converted, sample_shape=subject.sample_shape)
+    bits = f"{variant.weight_format.bits}/{variant.activation_format.bits}"
+    return {
+        **_plain(variant),
+        "bits": bits,
+        "accuracy": outcome.accuracy,
+        "loss": outcome.loss_against(reference),
+        "size": -(-size.parameter_bits // 8),
+        "rate": size.parameter_rate,
+        "memory": size.memory_ratio,
+        "method": variant.method,
+        "arithmetic": "exact integers" if exact is not None else f"simulated: {why}",
+    }
+
+
+def _frozen(converted: Any, policy: Any, subject: Subject) -> tuple[Any, str]:
+    """The integer network, or None and the reason why there is none."""
+    from bitwright.quantize import apply
+
+    try:
+        return apply(converted, policy, "freeze", sample_shape=subject.sample_shape), ""
+    except (ModelError, RecipeError, FormatError) as error:
+        return None, _brief(error.message)
+
+
+def _brief(message: str) -> str:
+    """The first of several reasons, and how many more there are."""
+    head, *points = message.split("\n  - ")
+    if not points:
+        return head
+    more = f" (and {len(points) - 1} more)" if len(points) > 1 else ""
+    return points[0].strip() + more
+
+
+def _plain(variant: Variant) -> dict[str, Value]:
+    return {"format": variant.weight, "activation": variant.activation, "method": variant.method}
+
+
+def _costs(variant: Variant) -> dict[str, Value]:
+    from bitwright.build.energy_formats import mac_energy
+    from bitwright.hw.macs import mac_cost
+
+    weight, activation = variant.weight_format, variant.activation_format
+    energy, cost = mac_energy(weight, activation), mac_cost(weight, activation)
+    return {
+        "energy": None if energy is None else float(energy.value),
+        "lut": None if cost is None else float(cost.luts.value),
+    }
+
+
+def _float_row(subject: Subject, reference: Outcome) -> dict[str, Value]:
+    from bitwright.build.energy_formats import mac_energy
+    from bitwright.quantize.sizes import model_size
+
+    size = model_size(subject.model, sample_shape=subject.sample_shape)
+    energy = mac_energy("e8m23", "e8m23")
+    return {
+        "format": _FLOAT,
+        "activation": _FLOAT,
+        "bits": f"{_FLOAT_BITS}/{_FLOAT_BITS}",
+        "accuracy": reference.accuracy,
+        "loss": Measured(0.0),
+        "size": -(-size.parameter_bits // 8),
+        "rate": size.parameter_rate,
+        "memory": size.memory_ratio,
+        "energy": None if energy is None else float(energy.value),
+        "method": "as trained",
+        "arithmetic": "float32",
+    }
+
+
+def table_of(
+    name: str, rows: list[dict[str, Value]], reference: Outcome, request: CompareRequest
+) -> Table:
+    """The table; its accuracy column is named after what was measured."""
+    count = len(reference.right)
+    what = "pairs, in folds" if len(reference.folds) else "images"
+    columns = tuple(
+        replace(column, title=reference.kind) if column.key == "accuracy" else column
+        for column in COLUMNS
+    )
+    notes = (f"Measured on {count} {what} that no choice was made on.",)
+    if request.limit is not None and not len(reference.folds):
+        notes = (f"Measured on the first {count} test images (--limit).",)
+    return Table(f"{name} in every format", columns, tuple(rows), notes)
+
+
+def plots_of(table: Table, reference: Outcome) -> tuple[Scatter, ...]:
+    """Accuracy against the stored size, and against the bits of a weight."""
+    points: list[tuple[Variant, Mapping[str, Value], Measured]] = []
+    for row in table.rows:
+        accuracy = row.get("accuracy")
+        if isinstance(accuracy, Measured) and row["format"] != _FLOAT:
+            points.append((Variant(str(row["format"]), str(row["activation"])), row, accuracy))
+    base = 100 * reference.accuracy.value
+    near = [a for _, _, a in points if 100 * a.value >= base - _SHOWN_POINTS]
+    lowest = min([100 * (a.value - (a.error or 0.0)) for a in near], default=base)
+
+    def drawn(x: str) -> tuple[Point, ...]:
+        found = []
+        for variant, row, accuracy in points:
+            size = row["size"]
+            assert isinstance(size, int | float)
+            place = size / 1000 if x == "size" else variant.weight_format.bits
+            error = None if accuracy.error is None else 100 * accuracy.error
+            found.append(Point(variant.weight, variant.family, place, 100 * accuracy.value, error))
+        return tuple(found)
+
+    y_label = f"{reference.kind}, percent; bars: standard error"
+    common: dict[str, Any] = {
+        "floor": lowest,
+        "baseline": (f"float32: {base:.2f}", base),
+    }
+    return (
+        Scatter("Accuracy against size", "stored parameters, kB", y_label, drawn("size"),
+                log_x=True, **common),
+        Scatter("Accuracy against width", "bits of a weight", y_label, drawn("bits"), **common),
+    )  # fmt: skip
+
+
+def _facts(
+    request: CompareRequest,
+    subject: Subject,
+    reference: Outcome,
+    count: int,
+    variants: tuple[Variant, ...],
+) -> dict[str, str]:
+    facts = {
+        "command": command_of(request),
+        "network": subject.name,
+        "formats": names_of(variants),
+        "method": f"{request.method}: {' + '.join(variants[0].methods)}",
+        "calibration": f"{count} training images, seed {request.seed}, no labels",
+        "measured on": f"{len(reference.right)} {'pairs' if len(reference.folds) else 'images'}",
+        "written": time.strftime("%Y-%m-%d"),
+        "bitwright": __version__,
+    }
+    return facts
+
+
+def command_of(request: CompareRequest) -> str:
+    """The command line that gives this comparison again."""
+    words = ["bitwright formats compare", request.subject]
+    for option, value in (
+        ("--data", request.data), ("--weights", request.weights),
+        ("--formats", request.formats), ("--weight-formats", request.of_weights),
+        ("--activations", request.of_activations), ("--method", request.method),
+        ("--images", request.images), ("--limit", request.limit), ("--seed", request.seed),
+        ("--out", request.out),
+    ):  # fmt: skip
+        if value is not None:
+            words.append(f"{option} {value}")
+    return " ".join(words)

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each format of each unit costs when everything else stays float.
+
+The float network runs once over a small calibration set and every tensor is kept; for each option
+only the layers behind the unit run again. The damage is the Kullback-Leibler divergence of the
+scores from the float ones, as the loss of HAWQ-like methods approximates it, or for networks that
+give no scores the squared error of the output over the output's variance. Both grow with the square
+of a small disturbance, which is why damages of several units add up.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from bitwright.base.errors import ModelError
+from bitwright.explore.search.candidates import Candidates
+from bitwright.explore.search.units import Option, Space, Unit, make_space, with_damage
+from bitwright.quantize.activation_quantizer import ActivationQuantizer, Phase
+from bitwright.quantize.convert import apply
+from bitwright.quantize.layers import QuantConv2d, QuantLinear
+from bitwright.quantize.policy import Policy, Role
+from bitwright.quantize.ptq.calibration import floating, observe, set_scale
+from bitwright.quantize.ptq.estimators import estimate_scale, estimator_of
+from bitwright.quantize.ptq.samples import Samples, calibration_batches, check_fit
+from bitwright.quantize.ptq.statistics import Observed
+from bitwright.quantize.weight_quantizer import WeightQuantizer
+
+IMAGES = 128
+_CHUNK = 32
+
+Progress = Callable[[str, int, int], None]
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+class Damage(StrEnum):
+    """How a change of the output is measured."""
+
+    KL = "kl"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class SensitivityTable:
+    """Damages of every option of every unit.
+
+    Attributes:
+        space: the units, with what was measured.
+        measure: see `Damage`.
+        images: how many were run.
+    """
+
+    space: Space
+    measure: Damage
+    images: int
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One a unit and option, in execution order."""
+        return [
+            {
+                "layer": unit.name,
+                "role": unit.role.value,
+                "format": option.format.name,
+                "bits": option.bits,
+                "values": unit.count,
+                "stored_bits": option.stored_bits,
+                "damage": option.damage,
+            }
+            for unit in self.space.units
+            for option in unit.options
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "measure": self.measure.value,
+            "images": self.images,
+            "notes": list(self.space.notes),
+            "rows": self.rows(),
+        }
+
+    def to_csv(self) -> str:
+        return rows_to_csv(self.rows())
+
+    def to_markdown(self) -> str:
+        """Units down, formats across; empty where a unit cannot have a format."""
+        names = list(
+            dict.fromkeys(o.format.name for unit in self.space.units for o in unit.options)
+        )
+        lines = [
+            f"Damage ({self.measure.value}) of each format alone, {self.images} images.",
+            "",
+            f"| layer | role | values | {' | '.join(names)} |",
+            "|---|---|" + "---:|" * (len(names) + 1),
+        ]
+        for unit in self.space.units:
+            found = {option.format.name: f"{option.damage:.2g}" for option in unit.options}
+            cells = " | ".join(found.get(name, "") for name in names)
+            lines.append(f"| {unit.name} | {unit.role.value} | {unit.count} | {cells} |")
+        return "\n".join(lines) + "\n"
+
+
+def rows_to_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """A table as CSV, columns in the order of the first row."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def sensitivity_table(
+    model: nn.Module,
+    samples: Samples,
+    candidates: Candidates,
+    *,
+    measure: Damage | str = Damage.KL,
+    images: int = IMAGES,
+    base: Mapping[str, Any] | None = None,
+    per_width: int | None = None,
+    progress: Progress = no_progress,
+) -> SensitivityTable:
+    """Measure every candidate of every unit of a float model; the model is left as it is.
+
+    Args:
+        model: a plain float module in evaluation mode, batch norm folded or not.
+        samples: typical inputs; no labels.
+        measure: ``kl`` for scores, ``error`` for vectors and images.
+        images: how many of the samples are used.
+        base: fields of the ``quant`` section that hold whatever is chosen: ``input`` (of the
+            input, which is not searched; uint8), ``threshold_bits``.
+        per_width: of the formats of one width, measure only so many for a weight, those with the
+            smallest squared error of the weight itself; None: all.
+
+    Raises:
+        RecipeError: no candidate fits some layer.
+        ModelError: the model cannot be converted.
+        DataError: the samples do not fit it.
+    """
+    batches = calibration_batches(first_samples(samples, images), _CHUNK)
+    check_fit(model, batches)
+    bench = _Bench(model, candidates, batches, base or {})
+    if per_width is not None:
+        bench.thin_out(per_width)
+    damages = bench.measure(Damage(measure), progress)
+    units = [with_damage(u, d) for u, d in zip(bench.space.units, damages, strict=True)]
+    space = replace(bench.space, units=tuple(units))
+    return SensitivityTable(space, Damage(measure), sum(len(batch) for batch in batches))
+
+
+def first_samples(samples: Samples, images: int) -> Tensor:
+    """The first of some samples, as one tensor.
+
+    Raises:
+        DataError: the samples are unusable.
+    """
+    whole = torch.cat(calibration_batches(samples, _CHUNK))
+    return whole[:images]
+
+
+class _Bench:
+    """The converted model in floating point, its quantizers, and what they have seen."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        candidates: Candidates,
+        batches: list[Tensor],
+        base: Mapping[str, Any],
+    ) -> None:
+        shape = tuple(batches[0].shape[1:])
+        weight, feature = candidates.widest
+        start = make_space(model, Candidates((weight,), (feature,)), shape, [], base)
+        self.batches = batches
+        self.model = apply(
+            model, Policy.from_dict(start.base), Phase.CALIBRATE, sample_shape=shape
+        ).eval()
+        self.modules = dict(self.model.named_modules())
+        self.nodes = self._by_key(start)
+        self.space = make_space(model, candidates, shape, self._groups(), base)
+        self.seen: dict[ActivationQuantizer, Observed] = observe(self.model, batches)
+        self.order = list(self.model.graph.nodes)
+
+    def _by_key(self, start: Space) -> dict[str, fx.Node]:
+        """Nodes of the converted model by the key of the operand they stand for."""
+        calls = [n for n in self.model.graph.nodes if n.op == "call_module"]
+        layers = {
+            f"{n.target}.{Role.WEIGHT.value}": n
+            for n in calls
+            if isinstance(self.modules[str(n.target)], QuantConv2d | QuantLinear)
+        }
+        quantizers = [
+            n for n in calls if isinstance(self.modules[str(n.target)], ActivationQuantizer)
+        ]
+        features = [fact for fact in start.facts if fact.role is not Role.WEIGHT]
+        if len(features) != len(quantizers):
+            raise ModelError("internal: quantizers and operands do not match")
+        return layers | {f.key: n for f, n in zip(features, quantizers, strict=True)}
+
+    def _groups(self) -> list[list[str]]:
+        """Keys of features that share a scale."""
+        found: dict[int, list[str]] = {}
+        for key, node in self.nodes.items():
+            module = self.modules[str(node.target)]
+            if isinstance(module, ActivationQuantizer) and module.role is not Role.INPUT:
+                found.setdefault(id(module.owner), []).append(key)
+        return [keys for keys in found.values() if len(keys) > 1]
+
+    def thin_out(self, per_width: int) -> None:
+        """Keep the best formats of each width of each weight, by the error of the weight."""
+        units = tuple(self._thinned(u, per_width) if u.is_weight else u for u in self.space.units)
+        self.space = replace(self.space, units=units)
+
+    @torch.no_grad()
+    def _thinned(self, unit: Unit, per_width: int) -> Unit:
+        layer: Any = self.modules[str(self.nodes[unit.keys[0]].target)]
+        by_width: dict[int, list[tuple[float, int]]] = {}
+        for index, option in enumerate(unit.options):
+            quantized = _quantized(layer, option.members[0].spec)
+            error = float((quantized - layer.weight).to(torch.float64).square().sum())
+            by_width.setdefault(option.bits, []).append((error, index))
+        kept = sorted(i for found in by_width.values() for _, i in sorted(found)[:per_width])
+        return replace(unit, options=tuple(unit.options[i] for i in kept))
+
+    def measure(self, how: Damage, progress: Progress) -> list[list[float]]:
+        """Damage of each option of each unit, a mean over all images."""
+        changes = [
+            [self._change(unit, option) for option in unit.options] for unit in self.space.units
+        ]
+        totals = [[0.0 for _ in unit.options] for unit in self.space.units]
+        scale, done, total = 0.0, 0, len(self.batches) * sum(map(len, totals))
+        images = sum(len(batch) for batch in self.batches)
+        with torch.no_grad(), floating(self.model):
+            for batch in self.batches:
+                kept = self._run(batch)
+                reference = kept[self.model.graph.output_node()]
+                scale += _size(reference, how)
+                for unit, options, sums in zip(self.space.units, changes, totals, strict=True):
+                    for index, change in enumerate(options):
+                        found = self._rerun(kept, change(kept))
+                        sums[index] += _damage(reference, found, how)
+                        done += 1
+                        progress(f"sensitivity of {unit.name}", done, total)
+        divisor = float(images) if how is Damage.KL else max(scale, 1e-30)
+        return [[value / divisor for value in sums] for sums in totals]
+
+    def _change(self, unit: Unit, option: Option) -> Callable[[Any], dict[fx.Node, Tensor]]:
+        """A function from kept tensors to the tensors that a unit in this format gives."""
+        parts = [
+            self._weight_change(key, member)
+            if unit.is_weight
+            else self._feature_change(key, member)
+            for key, member in zip(unit.keys, option.members, strict=True)
+        ]
+
+        def change(kept: dict[fx.Node, Any]) -> dict[fx.Node, Tensor]:
+            return {node: function(kept) for node, function in parts}
+
+        return change
+
+    def _weight_change(self, key: str, member: Any) -> tuple[fx.Node, Callable[[Any], Tensor]]:
+        node = self.nodes[key]
+        layer: Any = self.modules[str(node.target)]
+        weight = _quantized(layer, member.spec)
+
+        def function(kept: dict[fx.Node, Any]) -> Tensor:
+            own = layer.weight.data
+            layer.weight.data = weight  # in place, for one call: the layer computes as it does
+            layer.cache.clear()
+            try:
+                made: Tensor = layer(kept[node.all_input_nodes[0]])
+            finally:
+                layer.weight.data = own
+                layer.cache.clear()
+            return made
+
+        return node, function
+
+    def _feature_change(self, key: str, member: Any) -> tuple[fx.Node, Callable[[Any], Tensor]]:
+        node = self.nodes[key]
+        own: Any = self.modules[str(node.target)]
+        quantizer = ActivationQuantizer(member.spec, own.role, own.clip).eval()
+        if not quantizer.constant and not member.spec.format.block:
+            seen = self.seen[own.owner]
+            set_scale(quantizer, estimate_scale(seen, member.spec, estimator_of(member.spec)))
+
+        def function(kept: dict[fx.Node, Any]) -> Tensor:
+            made: Tensor = quantizer(kept[node])
+            return made
+
+        return node, function
+
+    def _run(self, batch: Tensor) -> dict[fx.Node, Any]:
+        kept: dict[fx.Node, Any] = {}
+        for node in self.order:
+            kept[node] = batch if node.op == "placeholder" else self._call(node, kept)
+        return kept
+
+    def _rerun(self, kept: dict[fx.Node, Any], changed: dict[fx.Node, Tensor]) -> Tensor:
+        """The output if some tensors are others: only what depends on them runs."""
+        now: dict[fx.Node, Any] = dict(changed)
+        for node in self.order:
+            if node in now or not any(source in now for source in node.all_input_nodes):
+                continue
+            now[node] = self._call(node, kept, now)
+        result: Tensor = now.get(self.model.graph.output_node(), kept[self.order[-1]])
+        return result
+
+    def _call(
+        self, node: fx.Node, kept: dict[fx.Node, Any], now: dict[fx.Node, Any] | None = None
+    ) -> Any:
+        def value(source: fx.Node) -> Any:
+            return now[source] if now is not None and source in now else kept[source]
+
+        args = fx.map_arg(node.args, value)
+        kwargs = fx.map_arg(node.kwargs, value)
+        if node.op == "call_module":
+            return self.modules[str(node.target)](*args, **kwargs)
+        if node.op == "call_function":
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        if node.op == "get_attr":
+            return _attribute(self.model, str(node.target))
+        return args[0]  # output
+
+
+@torch.no_grad()
+def _quantized(layer: Any, spec: Any) -> Tensor:
+    """The weight of a layer in another format."""
+    quantizer = WeightQuantizer(spec, layer.weight.shape[0]).eval()
+    result: Tensor = quantizer(layer.weight)
+    return result
+
+
+def _attribute(root: nn.Module, path: str) -> Any:
+    place: Any = root
+    for name in path.split("."):
+        place = getattr(place, name)
+    return place
+
+
+def _size(reference: Tensor, how: Damage) -> float:
+    """What the squared error is divided by: the spread of the float output."""
+    if how is Damage.KL:
+        return 0.0
+    values = reference.to(torch.float64)
+    return float((values - values.mean(dim=0, keepdim=True)).square().sum())
+
+
+def _damage(reference: Tensor, found: Tensor, how: Damage) -> float:
+    if how is Damage.ERROR:
+        return float((found.to(torch.float64) - reference.to(torch.float64)).square().sum())
+    wanted = torch.log_softmax(reference.to(torch.float64).flatten(1), dim=1)
+    given = torch.log_softmax(found.to(torch.float64).flatten(1), dim=1)
+    return float((wanted.exp() * (wanted - given)).sum().clamp(min=0))

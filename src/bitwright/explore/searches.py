@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The searches as one call: subject, search, final figure, files. All files are written at the end.
+
+No torch is imported until a search begins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright.base.errors import DataError, RecipeError, ToolError
+from bitwright.base.files import atomic_write
+from bitwright.explore.subject import Subject, find_subject
+from bitwright.report.scatter import Point, Scatter
+
+if TYPE_CHECKING:
+    from bitwright.explore.search import MixedResult
+    from bitwright.papers.ristretto.run import RistrettoResult
+    from bitwright.pipeline.run import Progress
+
+_KILOBYTE = 8000
+#: How the lines of the house's style sheet begin that a drawing needs.
+_DRAWN = ("svg ", ".grid ")
+_X_LABEL = {
+    "size": "parameters, kB",
+    "memory": "parameters and features of one image, kB",
+    "bops": "million bit operations of one image",
+}
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What `bitwright search` is asked.
+
+    Attributes:
+        subject: run directory or model.
+        budget: see `quant.search.goals`.
+        out: folder for the files.
+        candidates, activations: formats of weights and of features; None: the usual ones.
+        data, weights, input_shape: see `find_subject`.
+        metric: see `Subject.metric`.
+        minimise: size, memory or bops, under an accuracy budget.
+        images: for sensitivities and calibration.
+        minutes: no new network is measured after this time.
+        fold: fold batch norms first.
+        seed: of the data.
+    """
+
+    subject: str
+    budget: str
+    out: Path
+    candidates: str | None = None
+    activations: str | None = None
+    data: str | None = None
+    weights: Path | None = None
+    input_shape: tuple[int, int, int] | None = None
+    metric: str | None = None
+    minimise: str = "memory"
+    images: int = 128
+    minutes: float | None = None
+    fold: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class SearchReport:
+    """What came of it: the result, the final figures, the files."""
+
+    result: MixedResult
+    final: Mapping[str, float]
+    final_float: Mapping[str, float]
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.result.to_json(),
+            "final": dict(self.final),
+            "final_float": dict(self.final_float),
+            "files": {name: str(path) for name, path in self.files.items()},
+        }
+
+
+def run_search(request: SearchRequest, progress: Progress) -> SearchReport:
+    """Search a mixed-precision policy and write it, tables and plot into the folder.
+
+    Files: ``policy.yaml``; ``search.md``, ``.csv`` and ``.json``; ``points.csv``,
+    ``sensitivity.csv`` and ``front.svg``.
+
+    Raises:
+        BitwrightError: what is wrong with subject, budget, candidates or folder; then no file has
+            been written.
+    """
+    from bitwright.explore.search.candidates import parse_candidates
+    from bitwright.explore.search.goals import Cost, parse_budget
+
+    goal = parse_budget(request.budget)
+    candidates = parse_candidates(request.candidates, request.activations)
+    if request.minimise not in [cost.value for cost in Cost]:
+        known = ", ".join(cost.value for cost in Cost)
+        raise RecipeError(
+            f"cannot minimise {request.minimise!r}", where="--minimise", hint=f"one of {known}"
+        )
+    check_folder(request.out)
+    subject = find_subject(
+        request.subject,
+        data=request.data,
+        weights=request.weights,
+        input_shape=request.input_shape,
+        seed=request.seed,
+    )
+    metric = subject.metric(request.metric)
+    from bitwright.explore.search.mixed import Options, search_mixed
+    from bitwright.quantize.ptq.calibration import calibrate
+
+    model = subject.model
+    if request.fold:
+        from bitwright.quantize.ptq.folding import fold_batch_norms
+
+        model = fold_batch_norms(model)
+    options = Options(
+        minimise=Cost(request.minimise),
+        images=request.images,
+        calibration=request.images,
+        seconds=None if request.minutes is None else 60 * request.minutes,
+        base=subject.quant,
+    )
+    result = search_mixed(
+        model, metric, subject.train, goal, candidates, options=options, progress=progress
+    )
+    progress("measuring the result", 0, 1)
+    chosen = calibrate(model, result.policy, subject.train.take(range(_count(subject, request))))
+    report = SearchReport(result, subject.final(chosen), subject.final(subject.model))
+    return SearchReport(
+        result, report.final, report.final_float, write_search(request.out, subject.name, report)
+    )
+
+
+def _count(subject: Subject, request: SearchRequest) -> int:
+    return min(request.images, len(subject.train))
+
+
+def check_folder(out: Path) -> None:
+    """Raise where a folder for results cannot be.
+
+    Raises:
+        DataError: it is a file.
+    """
+    if out.exists() and not out.is_dir():
+        raise DataError(
+            "is a file; results go to a folder", where=str(out), hint="name another: --out"
+        )
+
+
+def write_search(folder: Path, name: str, report: SearchReport) -> dict[str, Path]:
+    """Write all files of a search; the policy last."""
+    from bitwright.explore.search.sensitivity import rows_to_csv
+
+    result = report.result
+    lines = [
+        f"- {key}: {100 * value:.2f} % (float {100 * report.final_float.get(key, 0.0):.2f} %)"
+        for key, value in report.final.items()
+    ]
+    heading, _, rest = result.to_markdown().partition("\n\n")
+    parts = {
+        "front.svg": front_svg(name, result),
+        "sensitivity.csv": result.table.to_csv(),
+        "points.csv": rows_to_csv(result.point_rows()),
+        "search.csv": result.to_csv(),
+        "search.md": "\n".join([f"{heading}: {name}", "", *lines, "", rest]),
+        "search.json": json.dumps(report.to_json(), indent=1) + "\n",
+        "policy.yaml": result.to_yaml(),
+    }
+    for file, text in parts.items():
+        atomic_write(folder / file, text)
+    return {file: folder / file for file in parts}
+
+
+def front_svg(name: str, result: MixedResult, more: tuple[Point, ...] = ()) -> str:
+    """The measured networks as an SVG file that stands by itself."""
+    return standalone(front_plot(name, result, more).to_svg())
+
+
+def front_plot(name: str, result: MixedResult, more: tuple[Point, ...] = ()) -> Scatter:
+    """Accuracy over cost of every network that was measured."""
+    front = {point.chosen for point in result.front()}
+    unit = 1e6 if result.cost.value == "bops" else _KILOBYTE
+    points = []
+    for point in result.points:
+        series = "on the front" if point.chosen in front else "measured"
+        label = ""
+        if point.chosen == result.best.chosen:
+            series, label = "chosen", "chosen"
+        cost = point.cost(result.cost) / unit
+        points.append(Point(label, series, cost, 100 * point.accuracy))
+    order = ("on the front", "measured", "chosen")
+    points.sort(key=lambda p: (order.index(p.series), p.x))
+    best = max(100 * p.accuracy for p in result.points)
+    # Far below the best a network is of no interest; it is drawn at the lower edge.
+    floor = max(0.0, min(100 * result.best.accuracy, best) - 15)
+    return Scatter(
+        f"{name}: mixed precision, {result.goal}",
+        _X_LABEL[result.cost.value],
+        f"{result.metric}, %",
+        (*points, *more),
+        floor=floor,
+        baseline=(f"float {100 * result.baseline:.2f}", 100 * result.baseline),
+    )
+
+
+def standalone(svg: str) -> str:
+    """An SVG element of the house with the house's colours inside: a file of its own."""
+    style = files("bitwright.report").joinpath("style.css").read_text(encoding="utf-8")
+    kept = [line for line in style.splitlines() if ":root" in line or line.startswith(_DRAWN)]
+    head = '<svg xmlns="http://www.w3.org/2000/svg" '
+    rules = "\n".join(kept)
+    return (
+        str(svg).replace("<svg ", head, 1).replace("<title>", f"<style>{rules}</style><title>", 1)
+    )
+
+
+@dataclass(frozen=True)
+class RistrettoRequest:
+    """What `bitwright ristretto quantize` is asked; the options of the public tool and ours.
+
+    Attributes:
+        model, weights: the float network: prototxt and caffemodel (or another model's).
+        model_quantized: the prototxt to write; None: only the report.
+        trimming_mode: see `TrimmingMode`.
+        error_margin: in percent.
+        iterations: batches an evaluation.
+        batch_size: images a batch.
+        data: data set, as for `find_subject`.
+        parity: mended, cpu or gpu.
+        exponent_bits: of power-of-two weights.
+        gpu: number of the device to run on; None: the CPU.
+    """
+
+    model: str
+    weights: Path | None
+    model_quantized: Path | None
+    trimming_mode: str
+    data: str | None
+    error_margin: float = 2.0
+    iterations: int = 50
+    batch_size: int = 32
+    metric: str | None = None
+    parity: str = "mended"
+    exponent_bits: int = 3
+    gpu: int | None = None
+    input_shape: tuple[int, int, int] | None = None
+    seed: int = 0
+
+
+def run_ristretto(request: RistrettoRequest, progress: Progress) -> RistrettoResult:
+    """Run Ristretto's search; write the quantized prototxt and, beside it, the report.
+
+    Raises:
+        BitwrightError: what is wrong; then no file has been written.
+    """
+    from bitwright.papers.ristretto.behaviour import Parity
+    from bitwright.papers.ristretto.search import TrimmingMode, check_margin
+
+    check_margin(request.error_margin)
+    _one_of(request.trimming_mode, [mode.value for mode in TrimmingMode], "--trimming_mode")
+    _one_of(request.parity, [parity.value for parity in Parity], "--parity")
+    if request.iterations < 1:
+        raise RecipeError(
+            f"{request.iterations} batches an evaluation", where="--iterations", hint="at least 1"
+        )
+    if request.model_quantized is not None and not request.model.endswith(".prototxt"):
+        raise RecipeError(
+            "a quantized prototxt is written from a prototxt",
+            where="--model_quantized",
+            hint="name a .prototxt with --model, or leave --model_quantized out",
+        )
+    subject = find_subject(
+        request.model,
+        data=request.data,
+        weights=request.weights,
+        input_shape=request.input_shape,
+        seed=request.seed,
+    )
+    from bitwright.papers.ristretto.run import search_ristretto
+
+    device = _device(request.gpu)
+    metric = subject.metric(
+        request.metric, iterations=request.iterations, batch_size=request.batch_size
+    )
+    result = search_ristretto(
+        subject.model,
+        metric,
+        subject.train.take(range(min(len(subject.train), 640))),
+        mode=request.trimming_mode,
+        margin=request.error_margin,
+        parity=request.parity,
+        weight_exponent_bits=request.exponent_bits,
+        device=device,
+        tell=lambda trial: progress(f"{trial.group.value}, {trial.bits} bits", 0, 0),
+    )
+    if request.model_quantized is not None:
+        write_ristretto(Path(request.model), request.model_quantized, result)
+    return result
+
+
+def write_ristretto(source: Path, target: Path, result: RistrettoResult) -> None:
+    """Write the quantized prototxt and the reports beside it.
+
+    Raises:
+        DataError: a folder is in the way, or the source has no such layer.
+    """
+    from bitwright.papers.ristretto.caffe import quantized_prototxt
+
+    if target.is_dir():
+        raise DataError("is a folder", where=str(target), hint="name a .prototxt file")
+    text = quantized_prototxt(source, result.params)
+    atomic_write(target.with_suffix(".json"), json.dumps(result.to_json(), indent=1) + "\n")
+    atomic_write(target.with_suffix(".md"), result.to_markdown())
+    atomic_write(target, text)
+
+
+def _one_of(value: str, allowed: list[str], where: str) -> None:
+    if value not in allowed:
+        raise RecipeError(f"unknown {value!r}", where=where, hint=f"one of {', '.join(allowed)}")
+
+
+def _device(gpu: int | None) -> str | None:
+    if gpu is None:
+        return None
+    import torch
+
+    if not torch.cuda.is_available() or gpu >= torch.cuda.device_count():
+        raise ToolError(
+            f"there is no GPU {gpu} here", where="--gpu", hint="leave --gpu out to use the CPU"
+        )
+    return f"cuda:{gpu}"

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounding to unevenly spaced levels in torch: minifloats, powers of two, codebooks.
+
+The rules of `bitwright.formats` (`minifloat`, `power_of_two`, `grid`), operation by operation in
+float64 whatever the dtype given, so the levels are those of numpy bit for bit. Levels have at most
+24 significant bits: float32 holds them too. All of it are plain operations that a GPU has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bitwright.base.errors import FormatError
+from bitwright.formats import CodebookFormat, Format, MinifloatFormat, PowerOfTwoFormat, Rounding
+from bitwright.formats.power_of_two import LOG_MIDDLE
+from bitwright.formats.rounding import FloatArray
+
+#: Rounds to integers: (reals, rule, uniform numbers for stochastic rounding).
+RoundToInt = Callable[[Tensor, Rounding, Tensor | None], Tensor]
+
+_MANTISSA_BITS, _BIAS = 52, 1023
+_MANTISSA_MASK = (1 << _MANTISSA_BITS) - 1
+_HALF_BITS = (_BIAS - 1) << _MANTISSA_BITS
+
+
+def quantize_to_grid(
+    ratio: Tensor,
+    number_format: Format,
+    rounding: Rounding,
+    noise: Tensor | None,
+    round_to_int: RoundToInt,
+) -> Tensor:
+    """Levels, in the dtype of ``ratio``, of reals in units of one level.
+
+    Raises:
+        FormatError: a codebook without a table.
+    """
+    x = ratio.to(torch.float64)
+    if rounding is Rounding.STOCHASTIC:
+        noise = torch.rand_like(x) if noise is None else noise.to(torch.float64)
+    if isinstance(number_format, MinifloatFormat):
+        levels = _minifloat(x, number_format, rounding, noise, round_to_int)
+    elif isinstance(number_format, PowerOfTwoFormat) and not number_format.linear:
+        levels = _logarithmic(x, number_format, rounding, noise, round_to_int)
+    else:
+        all_levels = grid_of(number_format)
+        x = x.clamp(float(all_levels[0]), float(all_levels[-1])).contiguous()
+        grid = torch.from_numpy(all_levels).to(x.device)
+        levels = grid.take(_nearest_index(x, grid, rounding, noise))
+    return levels.to(ratio.dtype)
+
+
+@lru_cache(maxsize=256)
+def grid_of(number_format: Format) -> FloatArray:
+    """All levels, ascending, float64; they may exceed what integers hold.
+
+    Raises:
+        FormatError: a codebook without a table.
+    """
+    if not isinstance(number_format, CodebookFormat):
+        return number_format.grid().astype(np.float64)
+    if number_format.table is None:
+        raise FormatError(
+            f"{number_format.name} has no table yet", hint="fit it to values: fitted(centroids)"
+        )
+    return np.array([float(level) for level in number_format.table])
+
+
+def binade(x: Tensor) -> Tensor:
+    """floor(log2 |x|) of normal numbers, int64; -1023 for zero and denormals."""
+    return ((x.view(torch.int64) >> _MANTISSA_BITS) & 0x7FF) - _BIAS
+
+
+def power_of_two(exponent: Tensor) -> Tensor:
+    """2^exponent for exponents of normal numbers; exact, unlike `torch.ldexp` through float32."""
+    return ((exponent + _BIAS) << _MANTISSA_BITS).view(torch.float64)
+
+
+def _minifloat(
+    ratio: Tensor,
+    number_format: MinifloatFormat,
+    rounding: Rounding,
+    noise: Tensor | None,
+    round_to_int: RoundToInt,
+) -> Tensor:
+    top = float(number_format.max_level)
+    x = ratio.clamp(-top, top)
+    quantum = power_of_two((binade(x) - number_format.mantissa).clamp_(min=0))
+    level = (round_to_int(x / quantum, rounding, noise) * quantum).clamp_(-top, top)
+    if not number_format.denormals:
+        level.masked_fill_(level.abs() <= 1 << number_format.mantissa, 0.0)
+    return level.add_(0.0)  # no negative zero
+
+
+def _logarithmic(
+    ratio: Tensor,
+    number_format: PowerOfTwoFormat,
+    rounding: Rounding,
+    noise: Tensor | None,
+    round_to_int: RoundToInt,
+) -> Tensor:
+    magnitude = ratio.abs().clamp_(max=float(number_format.max_level))
+    # Denormals count as a power here, but all below 1 becomes the smallest power or zero anyway.
+    mantissa = ((magnitude.view(torch.int64) & _MANTISSA_MASK) | _HALF_BITS).view(torch.float64)
+    if rounding is Rounding.STOCHASTIC:
+        assert noise is not None
+        up = noise < torch.log2(mantissa) + 1
+    elif rounding in (Rounding.UP, Rounding.DOWN):
+        up = (mantissa > 0.5) & (rounding is Rounding.UP)
+    elif rounding in (Rounding.CEIL, Rounding.FLOOR):
+        up = (mantissa > 0.5) & ((ratio > 0) == (rounding is Rounding.CEIL))
+    else:
+        up = mantissa >= LOG_MIDDLE
+    power = (binade(magnitude) + up).clamp_(0, number_format.powers - 1)
+    level = power_of_two(power)
+    if number_format.zero:
+        if rounding is Rounding.STOCHASTIC:
+            assert noise is not None
+            vanishes = noise >= ratio.abs()
+        else:
+            vanishes = round_to_int(ratio, rounding, None) == 0
+        level = level.masked_fill_(vanishes & (ratio.abs() < 1), 0.0)
+    return torch.where(ratio < 0, -level, level) + 0.0
+
+
+def _nearest_index(x: Tensor, grid: Tensor, rounding: Rounding, noise: Tensor | None) -> Tensor:
+    """Index of the level that each value, within the ends of the grid, is rounded to."""
+    if len(grid) == 1:
+        return torch.zeros(x.shape, dtype=torch.int64, device=x.device)
+    low = (torch.searchsorted(grid, x, right=True) - 1).clamp_(0, len(grid) - 2)
+    below, above = grid.take(low), grid.take(low + 1)
+    if rounding is Rounding.STOCHASTIC:
+        assert noise is not None
+        up = noise < (x - below) / (above - below)
+    else:
+        up = _goes_up(x, below, above, low, rounding)
+    return low + up
+
+
+def _goes_up(x: Tensor, below: Tensor, above: Tensor, low: Tensor, rounding: Rounding) -> Tensor:
+    """Which values go to the upper of their neighbours; see `formats.grid`."""
+    around_zero = (below < 0) & (above > 0)
+    if rounding in (Rounding.FLOOR, Rounding.CEIL, Rounding.UP, Rounding.DOWN):
+        if rounding in (Rounding.FLOOR, Rounding.CEIL):
+            up = torch.full_like(x, rounding is Rounding.CEIL, dtype=torch.bool)
+        else:
+            side = torch.where(around_zero, x > 0, above > 0)
+            up = side if rounding is Rounding.UP else side.logical_not()
+        return ((x == above) | up) & (x != below)
+    double, middle = 2 * x, below + above
+    if rounding is Rounding.HALF_EVEN:
+        ties = low % 2 == 1
+    elif rounding in (Rounding.HALF_AWAY, Rounding.HALF_ZERO):
+        side = torch.where(around_zero, x >= 0, above > 0)
+        ties = side if rounding is Rounding.HALF_AWAY else side.logical_not()
+    else:
+        ties = torch.full_like(low, rounding is Rounding.HALF_UP, dtype=torch.bool)
+    return (double > middle) | ((double == middle) & ties)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HDF5 files as plain arrays and texts; what points outside the file is refused.
+
+The HDF5 library may crash on a damaged file, so a process of its own reads it (`hdf5_child`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bitwright.base.errors import DataError
+from bitwright.base.files import atomic_write
+from bitwright.interop.network import FloatArray
+
+#: Numbers in one data set; a broken file may claim any size.
+_MOST = 1 << 28
+_SECONDS = 300
+_HINT = "the file is cut short or damaged; copy it again"
+
+
+@dataclass(frozen=True, eq=False)
+class Hdf5:
+    """The content of a file.
+
+    Attributes:
+        attributes: texts and lists of texts of every group, by the group's path (``/`` the root).
+        arrays: real numbers by path, float32 or float64.
+    """
+
+    attributes: Mapping[str, Mapping[str, Any]]
+    arrays: Mapping[str, FloatArray]
+
+    def children(self, path: str) -> list[str]:
+        """Names of groups and arrays directly inside a group."""
+        start = path.rstrip("/") + "/"
+        inside = [p[len(start) :] for p in (*self.attributes, *self.arrays) if p.startswith(start)]
+        return [name for name in inside if name and "/" not in name]
+
+    def list_of(self, path: str, name: str) -> list[str]:
+        """An attribute that is a list of texts.
+
+        Raises:
+            KeyError: there is none.
+        """
+        value = self.attributes[path][name]
+        if not isinstance(value, list):
+            raise KeyError(name)
+        return value
+
+
+def require_h5py(where: str) -> None:
+    """`DataError` if h5py is not installed."""
+    if importlib.util.find_spec("h5py") is None:
+        raise DataError(
+            "is an HDF5 file, and h5py is not installed",
+            where=where,
+            hint="pip install 'bitwright[exchange]'",
+        )
+
+
+def read_hdf5(content: Path | bytes, where: str) -> Hdf5:
+    """Everything in a file.
+
+    Raises:
+        DataError: it is damaged, cut short, or holds links or huge arrays; or h5py is missing.
+    """
+    require_h5py(where)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "in.h5"
+        if isinstance(content, bytes):
+            source.write_bytes(content)
+        else:
+            source = content.resolve()
+        target = Path(folder) / "out.npz"
+        _run_child(source, target, where)
+        with np.load(target, allow_pickle=False) as held:
+            names = json.loads(held["names"].tobytes())
+            arrays = {name: held[f"a{number}"] for number, name in enumerate(names["arrays"])}
+    return Hdf5(names["attributes"], arrays)
+
+
+def _run_child(source: Path, target: Path, where: str) -> None:
+    script = Path(__file__).with_name("hdf5_child.py")
+    command = [sys.executable, "-I", str(script), str(source), str(target), str(_MOST)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise DataError(f"was not read in {_SECONDS} s", where=where, hint=_HINT) from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        said = lines[-1] if done.returncode > 0 and lines else "the HDF5 library crashes on it"
+        raise DataError(f"is no whole HDF5 file: {said}", where=where, hint=_HINT)
+
+
+def written(path: Path, fill: Callable[[Any], None]) -> Path:
+    """Make an HDF5 file in memory and put it in its place whole."""
+    require_h5py(str(path))
+    import h5py
+
+    content = io.BytesIO()
+    with h5py.File(content, "w", track_order=False) as file:
+        fill(file)
+    atomic_write(path, content.getvalue())
+    return path

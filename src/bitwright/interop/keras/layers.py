@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras' ``model_config`` -> layers of a `Network`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from bitwright.base.errors import DataError, ModelError
+from bitwright.interop.keras.arrays import from_keras
+from bitwright.interop.keras.files import KerasFile
+from bitwright.interop.network import (
+    Activation,
+    Add,
+    Concat,
+    Conv,
+    Dense,
+    Dropout,
+    Flatten,
+    FloatArray,
+    GlobalPool,
+    Input,
+    Layer,
+    Network,
+    Norm,
+    Op,
+    Pad,
+    Pair,
+    Pool,
+    Size,
+    shape_of,
+    windows,
+)
+from bitwright.interop.network_passes import never_negative
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One layer of the configuration: its class, options, and the layers that it reads."""
+
+    name: str
+    kind: str
+    config: Config
+    inputs: tuple[str, ...]
+
+
+def nodes_of(config: Config) -> tuple[list[Node], str | None]:
+    """The layers of a functional or sequential model, and the name of its output.
+
+    Raises:
+        ModelError: it is of another kind, or a layer is used twice.
+    """
+    kind = config.get("class_name")
+    inner = config.get("config")
+    if kind not in ("Functional", "Model", "Sequential") or not isinstance(inner, dict):
+        raise ModelError(f"a model of class {kind!r}; only Functional and Sequential")
+    try:
+        if kind == "Sequential":
+            return _sequential(inner), None
+        nodes = [_node(layer) for layer in inner["layers"]]
+        ends = inner["output_layers"]
+        ends = [ends] if ends and isinstance(ends[0], str) else ends
+        if len(ends) != 1:
+            raise ModelError(f"the model has {len(ends)} outputs; only one is supported")
+        return nodes, str(ends[0][0])
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ModelError(f"the configuration is broken: {type(error).__name__} {error}") from error
+
+
+def _sequential(inner: Config) -> list[Node]:
+    nodes: list[Node] = []
+    for layer in inner["layers"]:
+        options = layer["config"]
+        name = str(options["name"])
+        shape = options.get("batch_input_shape") or options.get("batch_shape")
+        if not nodes and layer["class_name"] != "InputLayer":
+            shape = shape or (inner.get("build_input_shape"))
+            if not shape:
+                raise ModelError("the model does not say how large its images are")
+            nodes.append(Node("input", "InputLayer", {"batch_shape": shape}, ()))
+        front = (nodes[-1].name,) if nodes else ()
+        nodes.append(Node(name, str(layer["class_name"]), options, front))
+    return nodes
+
+
+def _node(layer: Config) -> Node:
+    calls = layer.get("inbound_nodes", [])
+    if not isinstance(layer.get("config"), dict):
+        raise ModelError("has no configuration", where=f"layer {layer.get('name')}")
+    name = str(layer.get("name") or layer["config"]["name"])
+    if len(calls) > 1:
+        raise ModelError("is used more than once", where=f"layer {name}")
+    return Node(name, str(layer["class_name"]), layer["config"], tuple(_tensors(calls)))
+
+
+def _tensors(value: Any) -> Iterator[str]:
+    """Names of the layers whose outputs a call reads: Keras 3's tensors, or Keras 2's lists."""
+    if isinstance(value, dict):
+        if value.get("class_name") == "__keras_tensor__":
+            yield str(value["config"]["keras_history"][0])
+            return
+        for inner in value.get("args", []) if "args" in value else value.values():
+            yield from _tensors(inner)
+    elif isinstance(value, list | tuple):
+        if len(value) in (3, 4) and isinstance(value[0], str) and isinstance(value[1], int):
+            yield value[0]
+            return
+        for inner in value:
+            yield from _tensors(inner)
+
+
+def build(nodes: list[Node], file: KerasFile, output: str | None) -> Network:
+    """The network with the numbers of the file; `passes.merge_pads` tidies it afterwards."""
+    builder = _Builder(file)
+    for node in nodes:
+        try:
+            builder.node(node)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise ModelError(
+                f"a {node.kind} whose configuration is broken: {type(error).__name__} {error}",
+                where=f"layer {node.name}",
+            ) from error
+    ends = builder.made.get(output or nodes[-1].name)
+    if ends is None:
+        raise ModelError(f"no layer {output!r}, named as the output")
+    return Network("network", tuple(builder.layers.values()), ends)
+
+
+class _Builder:
+    def __init__(self, file: KerasFile) -> None:
+        self.file = file
+        self.layers: dict[str, Layer] = {}
+        self.shapes: dict[str, Size] = {}
+        self.orders: dict[str, Size] = {}
+        self.made: dict[str, str] = {}
+
+    def node(self, node: Node) -> None:
+        """Append what one Keras layer is."""
+        if node.config.get("data_format") == "channels_first":
+            raise ModelError("stores images channels first", where=f"layer {node.name}")
+        convert = _READERS.get(node.kind)
+        if convert is None:
+            raise ModelError(
+                f"layers of class {node.kind!r} are not supported",
+                where=f"layer {node.name}",
+                hint=f"supported: {', '.join(sorted(_READERS))}",
+            )
+        unknown = [name for name in node.inputs if name not in self.made]
+        if unknown:
+            raise ModelError(f"reads {unknown[0]!r}, which comes later", where=f"layer {node.name}")
+        self.made[node.name] = convert(self, node)
+
+    def front(self, node: Node) -> str:
+        """The layer that a node with one input reads."""
+        if len(node.inputs) != 1:
+            raise ModelError(
+                f"reads {len(node.inputs)} layers; expected one", where=f"layer {node.name}"
+            )
+        return self.made[node.inputs[0]]
+
+    def add(
+        self,
+        name: str,
+        op: Op,
+        inputs: tuple[str, ...],
+        arrays: Mapping[str, FloatArray] | None = None,
+    ) -> str:
+        """Append one layer."""
+        layer = Layer(name, op, inputs, arrays or {})
+        self.shapes[name] = shape_of(layer, [self.shapes[i] for i in inputs])
+        self.layers[name] = layer
+        image = next((self.orders[i] for i in inputs if i in self.orders), None)
+        if isinstance(op, Flatten) and self.shapes[inputs[0]][1:] not in ((), (1, 1)):
+            image = self.shapes[inputs[0]]
+        if image is not None and not isinstance(op, Dense):
+            self.orders[name] = image
+        return name
+
+    def filled(self, node: Node, op: Op, front: str, shapes: Mapping[str, Size]) -> str:
+        """Append a layer with weights of these shapes (torch's order), and its activation."""
+        found = self.file.by_name.get(node.name)
+        if found is None:
+            raise DataError(f"holds no weights of layer {node.name!r}", where=str(self.file.path))
+        wanted = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
+        blank = Layer(node.name, op, (front,), wanted)
+        image = self.orders.get(front)
+        arrays = from_keras(blank, found.arrays, image, str(self.file.path))
+        return self.activated(node, self.add(node.name, op, (front,), arrays))
+
+    def activated(self, node: Node, made: str) -> str:
+        """Keras lets products have an activation of their own."""
+        function = _name(node.config.get("activation", "linear"))
+        if function in ("linear", None):
+            return made
+        return self.add(f"{node.name}_{function}", _function(function, node.name), (made,))
+
+    def same(self, node: Node, front: str, kernel: Pair, stride: Pair) -> tuple[int, ...]:
+        """Keras' padding ``same``: top, left, bottom, right, the smaller half in front."""
+        amounts = []
+        for side, k, s in zip(self.shapes[front][1:], kernel, stride, strict=True):
+            total = max((ceil(side / s) - 1) * s + k - side, 0)
+            amounts.append((total // 2, total - total // 2))
+        (top, bottom), (left, right) = amounts
+        return top, left, bottom, right
+
+    def padded(self, node: Node, front: str, amounts: tuple[int, ...]) -> str:
+        """Zeros around the image, if any."""
+        if not any(amounts):
+            return front
+        top, left, bottom, right = amounts
+        return self.add(f"{node.name}_pad", Pad((top, left, bottom, right)), (front,))
+
+
+def _name(value: Any) -> Any:
+    """An activation is a name, or in Keras 3 sometimes an object with a class."""
+    if isinstance(value, dict):
+        return str(value.get("config", value.get("class_name"))).lower()
+    return value
+
+
+def _function(function: Any, name: str) -> Activation:
+    if function in ("relu", "relu6", "sigmoid", "tanh", "softmax"):
+        return Activation(str(function))
+    raise ModelError(f"activation {function!r} is not supported", where=f"layer {name}")
+
+
+def _pair(value: Any) -> Pair:
+    sides = (value, value) if isinstance(value, int) else tuple(value)
+    return int(sides[0]), int(sides[1])
+
+
+def _input(builder: _Builder, node: Node) -> str:
+    shape = node.config.get("batch_shape") or node.config.get("batch_input_shape")
+    sides = [int(side) for side in shape[1:]]  # type: ignore[index]
+    return builder.add(node.name, Input((sides[-1], *sides[:-1])), ())
+
+
+def _conv(builder: _Builder, node: Node) -> str:
+    config, front = node.config, builder.front(node)
+    kernel, stride = _pair(config["kernel_size"]), _pair(config["strides"])
+    dilation = _pair(config.get("dilation_rate", 1))
+    inputs = builder.shapes[front][0]
+    if node.kind == "DepthwiseConv2D":
+        groups, outputs = inputs, inputs * int(config.get("depth_multiplier", 1))
+    else:
+        groups, outputs = int(config.get("groups", 1)), int(config["filters"])
+    reach = (dilation[0] * (kernel[0] - 1) + 1, dilation[1] * (kernel[1] - 1) + 1)
+    if config.get("padding") == "same":
+        front = builder.padded(node, front, builder.same(node, front, reach, stride))
+    shapes: dict[str, Size] = {"weight": (outputs, inputs // max(groups, 1), *kernel)}
+    if config.get("use_bias", True):
+        shapes["bias"] = (outputs,)
+    return builder.filled(node, Conv(stride, (0, 0), dilation, groups), front, shapes)
+
+
+def _dense(builder: _Builder, node: Node) -> str:
+    front = builder.front(node)
+    given, units = builder.shapes[front], int(node.config["units"])
+    if len(given) != 1:
+        raise ModelError(f"takes a vector, found {given}", where=f"layer {node.name}")
+    shapes: dict[str, Size] = {"weight": (units, given[0])}
+    if node.config.get("use_bias", True):
+        shapes["bias"] = (units,)
+    return builder.filled(node, Dense(), front, shapes)
+
+
+def _norm(builder: _Builder, node: Node) -> str:
+    front = builder.front(node)
+    given = builder.shapes[front]
+    axis = node.config.get("axis", -1)
+    axis = axis[0] if isinstance(axis, list) else axis
+    if axis not in (-1, len(given)):
+        raise ModelError(f"normalises axis {axis}; only the last", where=f"layer {node.name}")
+    names = ["mean", "variance"]
+    names += ["gamma"] if node.config.get("scale", True) else []
+    names += ["beta"] if node.config.get("center", True) else []
+    shapes: dict[str, Size] = {name: (given[0],) for name in names}
+    return builder.filled(node, Norm(float(node.config.get("epsilon", 1e-3))), front, shapes)
+
+
+def _pool(builder: _Builder, node: Node) -> str:
+    front = builder.front(node)
+    mode = "max" if node.kind == "MaxPooling2D" else "mean"
+    kernel = _pair(node.config["pool_size"])
+    stride = _pair(node.config.get("strides") or kernel)
+    op = Pool(mode, kernel, stride)
+    if node.config.get("padding") == "same":
+        amounts = builder.same(node, front, kernel, stride)
+        top, left, bottom, right = amounts
+        sides = builder.shapes[front][1:]
+        counts = [ceil(side / s) for side, s in zip(sides, stride, strict=True)]
+        if (top, left) == (0, 0) and counts == [
+            windows(side, k, s, 0, round_up=True)
+            for side, k, s in zip(sides, kernel, stride, strict=True)
+        ]:
+            op = Pool(mode, kernel, stride, round_up=any(amounts))
+        elif (top, left) == (bottom, right):
+            op = Pool(mode, kernel, stride, (top, left), count_padding=False)
+        elif mode == "max" and never_negative(builder.layers, front):
+            front = builder.padded(node, front, amounts)
+        else:
+            raise ModelError(
+                "pads one side more than the other", where=f"layer {node.name}",
+                hint="put a ZeroPadding2D and a pool with padding 'valid' instead",
+            )  # fmt: skip
+    return builder.add(node.name, op, (front,))
+
+
+def _global_pool(builder: _Builder, node: Node) -> str:
+    front = builder.front(node)
+    mode = "max" if "Max" in node.kind else "mean"
+    made = builder.add(node.name, GlobalPool(mode), (front,))
+    if node.config.get("keepdims"):
+        return made
+    return builder.add(f"{node.name}_flat", Flatten(), (made,))
+
+
+def _zero_padding(builder: _Builder, node: Node) -> str:
+    name = "padding" if node.kind == "ZeroPadding2D" else "cropping"
+    sign = 1 if name == "padding" else -1
+    value = node.config[name]
+    sides = [[value] * 2] * 2 if isinstance(value, int) else value
+    rows, columns = ([side] * 2 if isinstance(side, int) else list(side) for side in sides)
+    top, bottom, left, right = (sign * int(side) for side in (*rows, *columns))
+    return builder.add(node.name, Pad((top, left, bottom, right)), (builder.front(node),))
+
+
+def _activation(builder: _Builder, node: Node) -> str:
+    front, config = builder.front(node), node.config
+    if node.kind == "Activation":
+        return builder.add(node.name, _function(_name(config["activation"]), node.name), (front,))
+    if node.kind == "Softmax":
+        return builder.add(node.name, Activation("softmax"), (front,))
+    if node.kind == "LeakyReLU":
+        slope = config.get("negative_slope", config.get("alpha", 0.3))
+        return builder.add(node.name, Activation("relu", float(slope)), (front,))
+    limit, slope = config.get("max_value"), float(config.get("negative_slope") or 0.0)
+    if config.get("threshold") or limit not in (None, 6, 6.0) or (limit and slope):
+        raise ModelError("a ReLU with a threshold or another limit", where=f"layer {node.name}")
+    op = Activation("relu6") if limit else Activation("relu", slope)
+    return builder.add(node.name, op, (front,))
+
+
+def _join(builder: _Builder, node: Node) -> str:
+    inputs = tuple(builder.made[name] for name in node.inputs)
+    if node.kind == "Add":
+        return builder.add(node.name, Add(), inputs)
+    axis = node.config.get("axis", -1)
+    if axis not in (-1, len(builder.shapes[inputs[0]])):
+        raise ModelError(f"joins axis {axis}; only the last", where=f"layer {node.name}")
+    return builder.add(node.name, Concat(), inputs)
+
+
+def _simple(op: Callable[[Config], Op]) -> Callable[[_Builder, Node], str]:
+    return lambda builder, node: builder.add(node.name, op(node.config), (builder.front(node),))
+
+
+_READERS: Mapping[str, Callable[[_Builder, Node], str]] = {
+    "InputLayer": _input,
+    "Conv2D": _conv,
+    "DepthwiseConv2D": _conv,
+    "Dense": _dense,
+    "BatchNormalization": _norm,
+    "MaxPooling2D": _pool,
+    "AveragePooling2D": _pool,
+    "GlobalAveragePooling2D": _global_pool,
+    "GlobalMaxPooling2D": _global_pool,
+    "ZeroPadding2D": _zero_padding,
+    "Cropping2D": _zero_padding,
+    "Activation": _activation,
+    "ReLU": _activation,
+    "LeakyReLU": _activation,
+    "Softmax": _activation,
+    "Add": _join,
+    "Concatenate": _join,
+    "Flatten": _simple(lambda config: Flatten()),
+    "Dropout": _simple(lambda config: Dropout(float(config.get("rate", 0.5)))),
+}

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models and weights from files of any kind, by their endings, and back.
+
+==================  ==========================================  ======================
+ending              holds                                       read as
+==================  ==========================================  ======================
+``.prototxt``       Caffe's layers (numbers: ``.caffemodel``)   model
+``.caffemodel``     Caffe's numbers                             weights
+``.h5 .hdf5``       Keras: the model, or weights alone          model or weights
+``.keras``          Keras 3: the model                          model or weights
+``.safetensors``    numbers, and which model they belong to     model or weights
+``.pt .pth``        torch: a state dict                         weights
+==================  ==========================================  ======================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitwright.base.errors import DataError, ModelError, RecipeError
+from bitwright.interop.caffe import read as caffe_read
+from bitwright.interop.caffe import write as caffe_write
+from bitwright.interop.keras import read as keras_read
+from bitwright.interop.keras import write as keras_write
+from bitwright.interop.network import Conv, Dense, Input, InputConvention, Network, Norm
+from bitwright.interop.network_from_torch import network_of
+from bitwright.interop.network_json import (
+    array_key,
+    convention_of,
+    network_from_json,
+    network_to_json,
+)
+from bitwright.interop.network_to_torch import module_of
+from bitwright.interop.tensors import fill_state, load_tensors, save_tensors
+from bitwright.models.catalog import MODEL_FILES, ModelSpec
+
+Shape = tuple[int, int, int]
+KERAS = (".h5", ".hdf5", ".keras")
+#: Endings that `load_weights` reads.
+WEIGHTS = (".caffemodel", *KERAS, ".safetensors", ".pt", ".pth")
+#: What `save_model` writes, with the ending of each.
+FORMATS = {"caffe": ".prototxt", "keras": ".h5", "safetensors": ".safetensors"}
+_STATE = {
+    Conv: {"weight": "weight", "bias": "bias"},
+    Dense: {"weight": "weight", "bias": "bias"},
+    Norm: {"mean": "running_mean", "variance": "running_var", "gamma": "weight", "beta": "bias"},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A model with its numbers.
+
+    Attributes:
+        model: in evaluation mode.
+        input_shape: (H, W, C) of an image.
+        network: its layers, where the file has them.
+        spec: the model's name and options, where the file says them.
+    """
+
+    model: nn.Module
+    input_shape: Shape
+    convention: InputConvention
+    network: Network | None = None
+    spec: ModelSpec | None = None
+
+
+def load_model(
+    path: Path,
+    *,
+    weights: Path | None = None,
+    input_shape: Shape | None = None,
+    output: str | None = None,
+    ignore_extra: bool = False,
+    build: Callable[[ModelSpec, Shape], nn.Module] | None = None,
+) -> LoadedModel:
+    """Read a model from one file (Caffe: two).
+
+    Args:
+        weights: of a ``.prototxt``; by default the ``.caffemodel`` beside it.
+        input_shape: (H, W, C), where the file leaves it open.
+        output: the layer to end at.
+        ignore_extra: accept Caffe's numbers for layers that the prototxt does not have.
+        build: makes a model that a safetensors file only names.
+
+    Raises:
+        DataError: a file is missing, damaged, cut short, or of another network.
+        ModelError: a layer is of a kind that is not supported.
+        RecipeError: an ending that is no model's.
+    """
+    ending = path.suffix.lower()
+    if ending == ".prototxt":
+        numbers = path.with_suffix(".caffemodel") if weights is None else weights
+        network = caffe_read.load_caffe(
+            path, numbers, input_shape=input_shape, output=output, ignore_extra=ignore_extra
+        )
+    elif ending in KERAS:
+        network = keras_read.load_keras(path, output=output)
+    elif ending == ".safetensors":
+        return _from_tensors(path, input_shape, build)
+    else:
+        raise RecipeError(
+            f"{path.name} is no model", where=str(path), hint=f"endings: {', '.join(MODEL_FILES)}"
+        )
+    return _loaded(network, input_shape)
+
+
+def _loaded(network: Network, input_shape: Shape | None) -> LoadedModel:
+    shape = shape_of_input(network)
+    if input_shape is not None and input_shape != shape:
+        raise ModelError(
+            f"takes images of (H, W, C) = {shape}, not {input_shape}",
+            where=network.name,
+            hint="give it images of that size",
+        )
+    return LoadedModel(module_of(network), shape, network.convention, network)
+
+
+def shape_of_input(network: Network) -> Shape:
+    """(H, W, C) of a network's input; a vector counts as (1, 1, C)."""
+    op = network.input.op
+    assert isinstance(op, Input)
+    if len(op.shape) == 1:
+        return (1, 1, op.shape[0])
+    channels, height, width = op.shape
+    return (height, width, channels)
+
+
+def _from_tensors(
+    path: Path, input_shape: Shape | None, build: Callable[[ModelSpec, Shape], nn.Module] | None
+) -> LoadedModel:
+    tensors, facts = load_tensors(path)
+    if "layers" in facts:
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        return _loaded(network_from_json(facts["layers"], arrays, str(path)), input_shape)
+    if "model" not in facts or build is None:
+        raise DataError(
+            "holds weights only: it does not say of which model",
+            where=str(path),
+            hint="name the model that they belong to",
+        )
+    try:
+        spec = ModelSpec.model_validate(facts["model"])
+        found = facts["input_shape"]
+        shape = input_shape or (int(found[0]), int(found[1]), int(found[2]))
+        convention = convention_of(facts.get("input", {}))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise DataError(f"has broken metadata: {error}", where=str(path)) from error
+    model = build(spec, shape)
+    fill_state(model, tensors, str(path))
+    return LoadedModel(model.eval(), shape, convention, spec=spec)
+
+
+def load_weights(model: nn.Module, path: Path, input_shape: Shape) -> None:
+    """Load the weights of a file into a model that is built already, all or none.
+
+    Names are matched as the file's kind does it: torch and safetensors by the names of the state
+    dict, Caffe by the names of layers, Keras by names or by order.
+
+    Raises:
+        DataError: the file is missing, damaged, or of another network; the model is unchanged.
+        ModelError: Caffe or Keras, and the model has layers without counterpart there.
+        RecipeError: an ending that is none of weights.
+    """
+    ending, where = path.suffix.lower(), str(path)
+    if ending == ".safetensors":
+        tensors, facts = load_tensors(path)
+        if "layers" in facts:
+            arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+            tensors = state_of(network_from_json(facts["layers"], arrays, where))
+        fill_state(model, tensors, where)
+    elif ending in (".pt", ".pth"):
+        fill_state(model, _torch_state(path), where)
+    elif ending in KERAS:
+        fill_state(
+            model, state_of(keras_read.arrays_for(network_of(model, input_shape), path)), where
+        )
+    elif ending == ".caffemodel":
+        network = network_of(model, input_shape)
+        fill_state(model, state_of(caffe_read.arrays_for(network, path)), where)
+    else:
+        raise RecipeError(
+            f"{path.name} holds no weights", where=where, hint=f"endings: {', '.join(WEIGHTS)}"
+        )
+
+
+def _torch_state(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise DataError("does not exist", where=str(path), hint="check the path")
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for files that are not its own
+        raise DataError(
+            f"is no checkpoint of torch: {type(error).__name__}",
+            where=str(path),
+            hint="save it with torch.save(model.state_dict(), path)",
+        ) from error
+    for key in ("state_dict", "model"):
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+    if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
+        raise DataError(
+            "holds no state dict: names and tensors",
+            where=str(path),
+            hint="save it with torch.save(model.state_dict(), path)",
+        )
+    for name, values in found.items():
+        if values.is_floating_point() and not torch.isfinite(values).all():
+            raise DataError(
+                f"{name!r} holds NaN or infinity",
+                where=str(path),
+                hint="the training has diverged, or the file is damaged",
+            )
+    return dict(found)
+
+
+def state_of(network: Network) -> dict[str, Tensor]:
+    """A network's numbers by the names of torch, for the model that its layers are named after."""
+    state = {}
+    for layer in network.layers:
+        names = _STATE.get(type(layer.op), {})
+        for name, values in layer.arrays.items():
+            state[f"{layer.name}.{names.get(name, name)}"] = torch.from_numpy(values.copy())
+    return state
+
+
+def save_model(
+    model: nn.Module,
+    kind: str,
+    path: Path,
+    input_shape: Shape,
+    *,
+    convention: InputConvention | None = None,
+    spec: ModelSpec | None = None,
+    quantization: Mapping[str, Mapping[str, Any]] | None = None,
+) -> tuple[Path, ...]:
+    """Write a model for another framework.
+
+    Args:
+        kind: ``caffe`` (two files), ``keras`` or ``safetensors``.
+        spec: the model's name and options, kept in a safetensors file; without, its layers are.
+        quantization: Ristretto's parameters by layer, for ``caffe``.
+
+    Raises:
+        ModelError: something has no counterpart there; nothing is written.
+        RecipeError: an unknown kind.
+    """
+    if kind not in FORMATS:
+        raise RecipeError(f"no format {kind!r}", where="--format", hint=", ".join(FORMATS))
+    if kind == "safetensors" and spec is not None:
+        facts = {
+            "model": spec.model_dump(mode="json"),
+            "input_shape": list(input_shape),
+            "input": (convention or InputConvention()).to_json(),
+        }
+        return (save_tensors(model.state_dict(), path, facts),)
+    network = network_of(model, input_shape, convention=convention)
+    if kind == "caffe":
+        return caffe_write.save_caffe(network, path, quantization=quantization)
+    if kind == "keras":
+        return (keras_write.save_keras(network, path),)
+    tensors = {
+        array_key(layer.name, name): torch.from_numpy(values)
+        for layer in network.layers
+        for name, values in layer.arrays.items()
+    }
+    return (save_tensors(tensors, path, {"layers": network_to_json(network)}),)

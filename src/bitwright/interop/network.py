@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network as plain values, between torch and the files of other frameworks. No torch here.
+
+Images are (C, H, W), vectors (C,), both without the batch; weights are laid out as in torch: (O,
+I, H, W) and (O, I). A file format reads or writes a `Network`; `from_torch` and `to_torch` do the
+rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.base.errors import DataError, ModelError
+
+FloatArray = NDArray[np.floating[Any]]
+Pair = tuple[int, int]
+Size = tuple[int, ...]
+Four = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Input:
+    """The image or vector that the network takes: (C, H, W) or (C,)."""
+
+    shape: Size
+
+
+@dataclass(frozen=True)
+class Conv:
+    """Arrays ``weight`` (O, I / groups, H, W) and maybe ``bias`` (O,)."""
+
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Arrays ``weight`` (O, I) and maybe ``bias`` (O,); takes a vector."""
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Batch norm in evaluation: arrays ``mean``, ``variance`` and maybe ``gamma``, ``beta``."""
+
+    eps: float
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A factor and maybe an offset a channel: arrays ``gamma`` and maybe ``beta``, (C,)."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """``relu`` (with a slope below 0), ``relu6``, ``sigmoid``, ``tanh``, ``softmax`` (channels)."""
+
+    function: str
+    slope: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pool:
+    """``max`` or ``mean`` over windows.
+
+    Attributes:
+        round_up: the last window may reach over the edge (torch's ``ceil_mode``).
+        count_padding: a mean divides by the window's size within the padded image, as Caffe does;
+            else by the pixels of the image that it sees.
+    """
+
+    mode: str
+    kernel: Pair
+    stride: Pair
+    padding: Pair = (0, 0)
+    round_up: bool = False
+    count_padding: bool = True
+
+
+@dataclass(frozen=True)
+class GlobalPool:
+    """``max`` or ``mean`` of all pixels; an image of one pixel comes out."""
+
+    mode: str
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Zeros around an image: top, left, bottom, right."""
+
+    amounts: Four
+
+
+@dataclass(frozen=True)
+class Concat:
+    """Channels of all inputs, in order."""
+
+
+@dataclass(frozen=True)
+class Add:
+    """The sum of two or more inputs of one shape."""
+
+
+@dataclass(frozen=True)
+class Flatten:
+    """(C, H, W) -> (C * H * W,), the channel slowest."""
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Nothing, in evaluation."""
+
+    share: float = 0.5
+
+
+Op = (
+    Input | Conv | Dense | Norm | Scale | Activation | Pool | GlobalPool | Pad | Concat | Add
+    | Flatten | Dropout
+)  # fmt: skip
+
+#: Which arrays an operation has, and which of them must be there.
+ARRAYS: Mapping[type[Any], tuple[tuple[str, ...], int]] = {
+    Conv: (("weight", "bias"), 1),
+    Dense: (("weight", "bias"), 1),
+    Norm: (("mean", "variance", "gamma", "beta"), 2),
+    Scale: (("gamma", "beta"), 1),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer.
+
+    Attributes:
+        name: unique; for layers from torch the path of the module.
+        inputs: names of layers in front of it.
+        arrays: its numbers, see `ARRAYS`.
+        notes: what the source says besides, such as Ristretto's ``quantization_param``.
+    """
+
+    name: str
+    op: Op
+    inputs: tuple[str, ...] = ()
+    arrays: Mapping[str, FloatArray] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class InputConvention:
+    """What the network expects to be fed, beside the shape.
+
+    Attributes:
+        channel_order: ``RGB``, ``BGR`` or ``grey``; empty if unknown.
+        scale: a pixel of 0 .. 255 is multiplied by this, after the mean is taken off.
+        mean: one a channel, in units of the pixel; empty for none.
+    """
+
+    channel_order: str = ""
+    scale: float = 1.0
+    mean: tuple[float, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "channel_order": self.channel_order,
+            "scale": self.scale,
+            "mean": list(self.mean),
+            "layout": "NCHW",
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Layers in an order in which each stands behind its inputs; the first is the `Input`.
+
+    Raises:
+        ModelError: a name is twice there, an input unknown, or shapes do not fit.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    output: str
+    convention: InputConvention = InputConvention()
+    shapes: Mapping[str, Size] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shapes: dict[str, Size] = {}
+        for layer in self.layers:
+            if layer.name in shapes:
+                raise ModelError("a second layer of this name", where=f"layer {layer.name}")
+            for name in layer.inputs:
+                if name not in shapes:
+                    raise ModelError(
+                        f"reads {name!r}, which no layer in front of it makes",
+                        where=f"layer {layer.name}",
+                    )
+            shapes[layer.name] = shape_of(layer, [shapes[name] for name in layer.inputs])
+        if self.output not in shapes:
+            raise ModelError(f"no layer {self.output!r}, named as the output", where=self.name)
+        object.__setattr__(self, "shapes", shapes)
+
+    @property
+    def input(self) -> Layer:
+        return self.layers[0]
+
+    def __getitem__(self, name: str) -> Layer:
+        return next(layer for layer in self.layers if layer.name == name)
+
+    def readers(self, name: str) -> tuple[Layer, ...]:
+        """The layers that read one."""
+        return tuple(layer for layer in self.layers if name in layer.inputs)
+
+    def with_arrays(self, arrays: Mapping[str, Mapping[str, FloatArray]]) -> Network:
+        """The same network with other numbers, by layer."""
+        layers = tuple(
+            replace(layer, arrays=arrays[layer.name]) if layer.name in arrays else layer
+            for layer in self.layers
+        )
+        return replace(self, layers=layers)
+
+    def parameters(self) -> int:
+        """Numbers in all arrays."""
+        return sum(a.size for layer in self.layers for a in layer.arrays.values())
+
+
+def _check_arrays(layer: Layer) -> None:
+    names, needed = ARRAYS.get(type(layer.op), ((), 0))
+    missing = [name for name in names[:needed] if name not in layer.arrays]
+    extra = [name for name in layer.arrays if name not in names]
+    if missing or extra:
+        raise ModelError(
+            f"has the arrays {sorted(layer.arrays)}, expected {', '.join(names) or 'none'}",
+            where=f"layer {layer.name}",
+        )
+
+
+def require_finite(layer: str, name: str, values: FloatArray, source: str) -> None:
+    """`DataError` if an array holds NaN or infinity, or a variance below zero."""
+    if not np.isfinite(values).all():
+        raise DataError(f"{name} of layer {layer!r} holds NaN or infinity", where=source)
+    if name == "variance" and (values < 0).any():
+        raise DataError(f"layer {layer!r} holds a negative variance", where=source)
+
+
+def windows(size: int, kernel: int, stride: int, padding: int, *, round_up: bool) -> int:
+    """How many windows of a pool fit, torch's rule: none starts behind the image and its front pad.
+
+    Caffe's rule is the same with ``round_up``, if there is padding or the stride is at most the
+    kernel.
+    """
+    span = size + 2 * padding - kernel
+    count = (ceil(span / stride) if round_up else span // stride) + 1
+    if round_up and (count - 1) * stride >= size + padding:
+        count -= 1
+    return count
+
+
+def shape_of(layer: Layer, given: list[Size]) -> Size:  # noqa: PLR0912 - one rule each
+    """Shape of a layer's output for the shapes of its inputs.
+
+    Raises:
+        ModelError: they do not fit, or the layer has the wrong arrays.
+    """
+    _check_arrays(layer)
+    op, where = layer.op, f"layer {layer.name}"
+    _require_count(layer, len(given))
+    match op:
+        case Input(shape):
+            if len(shape) not in (1, 3) or min(shape) < 1:
+                raise ModelError(f"input of shape {shape}; expected (C, H, W) or (C,)", where=where)
+            return shape
+        case Conv():
+            return _conv_shape(layer, op, given[0])
+        case Dense():
+            return _dense_shape(layer, given[0])
+        case Pool():
+            return (given[0][0], *_spatial(layer, given[0], op))
+        case GlobalPool():
+            _require_image(where, given[0])
+            return (given[0][0], 1, 1)
+        case Pad(amounts):
+            _require_image(where, given[0])
+            top, left, bottom, right = amounts
+            channels, height, width = given[0]
+            return (channels, height + top + bottom, width + left + right)
+        case Concat():
+            if any(other[1:] != given[0][1:] for other in given):
+                raise ModelError(f"cannot join {_list(given)}", where=where)
+            return (sum(shape[0] for shape in given), *given[0][1:])
+        case Add():
+            if any(other != given[0] for other in given):
+                raise ModelError(f"cannot add {_list(given)}", where=where)
+            return given[0]
+        case Flatten():
+            return (int(np.prod(given[0])),)
+        case _:
+            return _same_shape(layer, given[0])
+
+
+def _require_count(layer: Layer, found: int) -> None:
+    low, high = (0, 0) if isinstance(layer.op, Input) else (1, 1)
+    if isinstance(layer.op, Concat | Add):
+        low, high = 2 if isinstance(layer.op, Add) else 1, 1 << 16
+    if not low <= found <= high:
+        kind = type(layer.op).__name__
+        raise ModelError(f"{kind} with {found} inputs; expected {low}", where=f"layer {layer.name}")
+
+
+def _conv_shape(layer: Layer, op: Conv, given: Size) -> Size:
+    where = f"layer {layer.name}"
+    _require_image(where, given)
+    shape = layer.arrays["weight"].shape
+    if len(shape) != 4:
+        raise ModelError(f"weights of shape {shape}; expected (O, I, H, W)", where=where)
+    outputs, inputs, *kernel = (int(side) for side in shape)
+    if inputs * op.groups != given[0] or outputs % op.groups:
+        raise ModelError(
+            f"weights of shape {tuple(shape)} in {op.groups} groups do not fit {given[0]} channels",
+            where=where,
+        )
+    _require_vector(layer, "bias", outputs)
+    spatial = []
+    for side, k, s, p, d in zip(given[1:], kernel, op.stride, op.padding, op.dilation, strict=True):
+        spatial.append((side + 2 * p - d * (k - 1) - 1) // s + 1)
+    if min(spatial) < 1:
+        raise ModelError(f"a kernel of {kernel} does not fit an image of {given}", where=where)
+    return (outputs, *spatial)
+
+
+def _dense_shape(layer: Layer, given: Size) -> Size:
+    where = f"layer {layer.name}"
+    shape = layer.arrays["weight"].shape
+    if len(shape) != 2 or len(given) != 1 or shape[1] != given[0]:
+        raise ModelError(f"weights of shape {shape} do not fit an input of {given}", where=where)
+    _require_vector(layer, "bias", int(shape[0]))
+    return (int(shape[0]),)
+
+
+def _same_shape(layer: Layer, given: Size) -> Size:
+    if isinstance(layer.op, Norm | Scale):
+        for name in ARRAYS[type(layer.op)][0]:
+            _require_vector(layer, name, given[0])
+    return given
+
+
+def _require_vector(layer: Layer, name: str, length: int) -> None:
+    if name in layer.arrays:
+        found = layer.arrays[name].shape
+        if found != (length,):
+            raise ModelError(
+                f"{name} has the shape {found}, expected ({length},)", where=f"layer {layer.name}"
+            )
+
+
+def _spatial(layer: Layer, given: Size, op: Pool) -> Size:
+    where = f"layer {layer.name}"
+    _require_image(where, given)
+    sides = []
+    for side, k, s, p in zip(given[1:], op.kernel, op.stride, op.padding, strict=True):
+        if k < 1 or s < 1 or 2 * p > k:
+            raise ModelError(f"no pool: kernel {k}, stride {s}, padding {p}", where=where)
+        sides.append(windows(side, k, s, p, round_up=op.round_up))
+    if min(sides) < 1:
+        raise ModelError(f"a window of {op.kernel} does not fit an image of {given}", where=where)
+    return tuple(sides)
+
+
+def _require_image(where: str, given: Size) -> None:
+    if len(given) != 3:
+        raise ModelError(f"takes an image, found the shape {given}", where=where)
+
+
+def _list(shapes: list[Size]) -> str:
+    return ", ".join(" x ".join(map(str, shape)) for shape in shapes)

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integer graph -> QDQ ONNX file that plain ONNX Runtime runs with the same scores and classes.
+
+Only standard operators (opset 13). Inputs and outputs are reals: the input is quantized by
+``QuantizeLinear`` with the graph's scale, the scores are levels times their scale. In between every
+tensor holds levels and every ``DequantizeLinear`` has scale 1, so that float32 arithmetic is exact
+(below 2^24; a graph that could leave that is refused) and nothing depends on how a runtime fuses
+operators. Weights of up to 8 bits are stored as int8 or uint8 behind ``DequantizeLinear``.
+
+An activation becomes multiply, add, ``QuantizeLinear``, ``Clip`` (for fewer than 8 bits),
+``DequantizeLinear`` where its thresholds are those of such a line, which is checked in float32 on
+both sides of every step; else comparisons with every threshold, summed.
+
+The file is run by ONNX Runtime, with its default optimisations, and compared before it is put in
+its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bitwright.base.errors import GraphError, MismatchError, ToolError
+from bitwright.base.files import atomic_write
+from bitwright.interop.onnx.writer.affine_fit import fit_line
+from bitwright.interop.onnx.writer.nodes import clipped_thresholds, compared, conv, dense, simple
+from bitwright.interop.onnx.writer.writer import (
+    Writer,
+    check_exact,
+    from_nchw,
+    need_onnx,
+    per_channel,
+    to_nchw,
+)
+from bitwright.ir import Graph, IntArray, Node, TensorType, random_feeds
+from bitwright.lower.ranges import ChannelRange, analyse, compared_range
+
+_BYTE = 255
+#: Largest sum in front of a line. ONNX Runtime may fold the factor into the weights, which then are
+#: no integers: each of n products is off by 2^-24 of itself, together far less than half a unit.
+_LINE_REACH = 1 << 18
+_BATCH = "N"
+_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class QdqReport:
+    """What was compared before the file was accepted.
+
+    Attributes:
+        lines, comparisons: activations written as multiply-add, and as comparisons.
+    """
+
+    path: Path
+    frames: int
+    values: int
+    lines: int
+    comparisons: int
+
+
+def _storage(lo: int, hi: int) -> tuple[str, int] | None:
+    """Element type and zero point of an 8-bit tensor with these levels."""
+    if lo >= 0 and hi <= _BYTE:
+        return "uint8", 0
+    if lo >= -128 and hi <= 127:
+        return "int8", 0
+    return ("uint8", -lo) if hi - lo <= _BYTE else None
+
+
+def _pair(
+    out: Writer, source: str, target: str, kind: TensorType, name: str, scale: float = 1.0
+) -> None:
+    """Quantize, clip to the interval, dequantize to levels."""
+    stored = _storage(kind.lo, kind.hi)
+    assert stored is not None
+    dtype, zero = stored
+    shape = out.shape(kind)
+    one = out.constant(f"{name}.one", np.array(1.0, np.float32))
+    step = one if scale == 1.0 else out.constant(f"{name}.scale", np.array(scale, np.float32))
+    origin = out.constant(f"{name}.zero", np.array(zero, dtype))
+    codes = out.declare(f"{name}.codes", shape, "", dtype.upper())
+    out.op("QuantizeLinear", [source, step, origin], codes, f"{name}.quantize")
+    info = np.iinfo(dtype)
+    if (kind.lo + zero, kind.hi + zero) != (info.min, info.max):
+        ends = [
+            out.constant(f"{name}.{end}", np.array(value + zero, dtype))
+            for end, value in (("lo", kind.lo), ("hi", kind.hi))
+        ]
+        clipped = out.declare(f"{name}.clipped", shape, "", dtype.upper())
+        out.op("Clip", [codes, *ends], clipped, f"{name}.clip")
+        codes = clipped
+    out.op("DequantizeLinear", [codes, one, origin], target, f"{name}.dequantize")
+
+
+def _input(out: Writer, edge: str) -> str:
+    """The real input and its quantizer; returns the input's name."""
+    kind = out.graph.types[edge]
+    if kind.format is not None and not kind.format.uniform:
+        raise GraphError(
+            f"{kind.format} inputs have no exact ONNX form: its operators cannot round to uneven "
+            "levels",
+            where=edge,
+            hint="use an integer format for the input",
+        )
+    real = out.declare(f"{edge}_real", out.shape(kind), "")
+    scale = kind.scale[0] if len(kind.scale) == 1 else 1.0
+    if kind.is_bipolar:
+        _signs(out, real, edge, f"{edge}.sign", out.shape(kind))
+    elif _storage(kind.lo, kind.hi) is not None:
+        _pair(out, real, edge, kind, edge, scale)
+    else:
+        held = out.constant(f"{edge}.scale", np.array(scale, np.float32))
+        ratio = out.declare(f"{edge}.ratio", out.shape(kind), "")
+        out.op("Div", [real, held], ratio, f"{edge}.div")
+        rounded = out.declare(f"{edge}.rounded", out.shape(kind), "")
+        out.op("Round", [ratio], rounded, f"{edge}.round")
+        ends = [
+            out.constant(f"{edge}.{end}", np.array(value, np.float32))
+            for end, value in (("lo", kind.lo), ("hi", kind.hi))
+        ]
+        out.op("Clip", [rounded, *ends], edge, f"{edge}.clip")
+    return real
+
+
+def _signs(out: Writer, source: str, target: str, name: str, shape: tuple[int | str, ...]) -> None:
+    """+1 where the source is not negative, else -1."""
+    zero = out.constant(f"{name}.zero", np.array(0, np.float32))
+    bits = out.declare(f"{name}.bits", shape, "", "BOOL")
+    out.op("GreaterOrEqual", [source, zero], bits, f"{name}.compare")
+    number = out.declare(f"{name}.number", shape, "")
+    out.op("Cast", [bits], number, f"{name}.cast", to=1)
+    _scaled(out, number, target, name, shape, 2, -1)
+
+
+def _scaled(
+    out: Writer,
+    source: str,
+    target: str,
+    name: str,
+    shape: tuple[int | str, ...],
+    step: int,
+    base: int,
+) -> None:
+    """``base + step * source``."""
+    factor = out.constant(f"{name}.step", np.array(step, np.float32))
+    product = out.declare(f"{name}.product", shape, "")
+    out.op("Mul", [source, factor], product, f"{name}.mul")
+    first = out.constant(f"{name}.base", np.array(base, np.float32))
+    out.op("Add", [product, first], target, f"{name}.add")
+
+
+def _weight(out: Writer, node: Node) -> str | None:
+    """The weights as bytes behind a DequantizeLinear; None if they need more."""
+    values = node.params["weight"]
+    stored = _storage(int(values.min()), int(values.max()))
+    if stored is None or stored[1]:
+        return None
+    moved = np.moveaxis(values, 3, 1) if node.op == "conv" else values.T
+    held = out.constant(f"{node.name}.weight", moved.astype(stored[0]))
+    one = out.constant(f"{node.name}.weight_one", np.array(1.0, np.float32))
+    zero = out.constant(f"{node.name}.weight_zero", np.array(0, stored[0]))
+    target = out.declare(f"{node.name}.weight_levels", moved.shape, "")
+    out.op("DequantizeLinear", [held, one, zero], target, f"{node.name}.weight_dequantize")
+    return target
+
+
+def _threshold(out: Writer, node: Node, seen: ChannelRange) -> bool:
+    """An activation; whether it is a line."""
+    kind, step = out.graph.types[node.output], node.integer("step")
+    rank, shape = len(kind.shape), out.shape(kind)
+    thresholds = clipped_thresholds(node, seen)
+    reach = compared_range(node, seen)
+    ends = (reach.lo, reach.hi) if len(thresholds) > 1 else tuple(np.array([e]) for e in reach.hull)
+    base = node.integer("base") if step == 1 else 0
+    count = thresholds.shape[1]
+    target = node.output if step == 1 else f"{node.name}.count"
+    if step != 1:
+        out.declare(target, shape, "")
+    exact = max(int(np.abs(end).max()) for end in ends) <= _LINE_REACH
+    line = fit_line(thresholds, ends[0], ends[1], base) if exact else None
+    if line is not None and count <= _BYTE:
+        gain = line.gain
+        if "flip" in node.params:
+            gain = gain * (1 - 2 * node.params["flip"]).astype(np.float32)
+        steps = (("Mul", gain), ("Add", line.offset))
+        source = node.inputs[0]
+        for op, constant in steps:
+            held = out.constant(f"{node.name}.{op.lower()}", per_channel(constant, rank))
+            result = out.declare(f"{node.name}.{op.lower()}ed", shape, "")
+            out.op(op, [source, held], result, f"{node.name}.line_{op.lower()}")
+            source = result
+        _pair(out, source, target, _levels(kind, base, base + count), node.name)
+    else:
+        _comparisons(out, node, thresholds, target, base)
+    if step != 1:
+        _scaled(out, target, node.output, f"{node.name}.to", shape, step, node.integer("base"))
+    return line is not None and count <= _BYTE
+
+
+def _levels(kind: TensorType, lo: int, hi: int) -> TensorType:
+    return TensorType(kind.shape, None, (), lo, hi)
+
+
+def _comparisons(out: Writer, node: Node, thresholds: IntArray, target: str, base: int) -> None:
+    """``base + sum(x >= t)``, one comparison a threshold."""
+    kind, name = out.graph.types[node.output], node.name
+    shape = (*out.shape(kind), thresholds.shape[1])
+    rank = len(kind.shape)
+    last = out.constant(f"{name}.axis", np.array([-1], np.int64))
+    wide = out.declare(f"{name}.wide", (*out.shape(kind), 1), "")
+    out.op("Unsqueeze", [compared(out, node), last], wide, f"{name}.unsqueeze")
+    # (C or 1, T) -> (1, C or 1, 1, 1, T)
+    spread = thresholds.reshape(1, -1, *[1] * (rank - 1), thresholds.shape[1])
+    held = out.levels(f"{name}.thresholds", spread)
+    bits = out.declare(f"{name}.bits", shape, "", "BOOL")
+    out.op("GreaterOrEqual", [wide, held], bits, f"{name}.compare")
+    numbers = out.declare(f"{name}.numbers", shape, "")
+    out.op("Cast", [bits], numbers, f"{name}.cast", to=1)
+    total = target if base == 0 else out.declare(f"{name}.total", out.shape(kind), "")
+    out.op("ReduceSum", [numbers, last], total, f"{name}.sum", keepdims=0)
+    if base:
+        first = out.constant(f"{name}.base", np.array(base, np.float32))
+        out.op("Add", [total, first], target, f"{name}.rebase")
+
+
+def qdq_model(graph: Graph) -> tuple[bytes, int, int]:
+    """The graph as a serialised QDQ model; how many activations are lines, and comparisons.
+
+    Raises:
+        GraphError: a number could leave the exact range of float32, or activations are floats.
+        ToolError: ``onnx`` is not installed.
+    """
+    need_onnx("onnx")
+    check_exact(graph)
+    ranges = analyse(graph)
+    out = Writer(graph, _BATCH)
+    inputs = [_input(out, edge) for edge in graph.inputs]
+    for edge in graph.inputs:
+        out.edge(edge)
+    kinds = [_write(out, node, ranges[node.inputs[0]]) for node in graph]
+    outputs = [_output(out, edge) for edge in graph.outputs]
+    body = bytes(out.model(inputs, outputs, []).SerializeToString())
+    return body, kinds.count("line"), kinds.count("comparisons")
+
+
+def _write(out: Writer, node: Node, seen: ChannelRange) -> str:
+    out.edge(node.output)
+    if node.op == "threshold":
+        return "line" if _threshold(out, node, seen) else "comparisons"
+    if node.op == "conv":
+        conv(out, node, _weight(out, node))
+    elif node.op == "dense":
+        dense(out, node, _weight(out, node))
+    else:
+        simple(out, node)
+    return node.op
+
+
+def _output(out: Writer, edge: str) -> str:
+    """The real values of an output; labels stay as they are."""
+    kind = out.graph.types[edge]
+    if not kind.scale:
+        return edge
+    real = out.declare(f"{edge}_real", out.shape(kind), "")
+    scale = per_channel(np.array(kind.scale, np.float32), len(kind.shape))
+    held = out.constant(f"{edge}.out_scale", scale)
+    out.op("Mul", [edge, held], real, f"{edge}.to_real")
+    return real
+
+
+def run_qdq(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> dict[str, np.ndarray]:
+    """The file's outputs by ONNX Runtime for levels of the graph's inputs: reals and labels.
+
+    Raises:
+        ToolError: ``onnxruntime`` is missing or refuses the file.
+    """
+    need_onnx("onnxruntime")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        frames = len(feeds[graph.inputs[0]])
+        parts: list[list[np.ndarray]] = []
+        for start in range(0, frames, _CHUNK):
+            reals = {
+                f"{edge}_real": _reals(graph.types[edge], feeds[edge][start : start + _CHUNK])
+                for edge in graph.inputs
+            }
+            parts.append(session.run(None, reals))
+    except Exception as error:
+        raise ToolError(f"ONNX Runtime cannot run the file: {error}", where="QDQ export") from error
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return {e: from_nchw(v) for e, v in zip(graph.outputs, columns, strict=True)}
+
+
+def _reals(kind: TensorType, levels: IntArray) -> np.ndarray:
+    scale = kind.scale[0] if len(kind.scale) == 1 else 1.0
+    return np.asarray(to_nchw(levels).astype(np.float32) * np.float32(scale))
+
+
+def _compare(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> int:
+    expected, found = graph.run(feeds), run_qdq(model, graph, feeds)
+    for edge, levels in expected.items():
+        scale = np.array(graph.types[edge].scale or (1,), np.float32)
+        wanted = levels.astype(np.float32) * scale if graph.types[edge].scale else levels
+        differing = np.argwhere(wanted != found[edge])
+        if len(differing):
+            at = tuple(int(i) for i in differing[0])
+            raise MismatchError(
+                f"{len(differing)} values differ, first at {at}: the graph gives {wanted[at]}, "
+                f"ONNX Runtime {found[edge][at]}",
+                where=f"QDQ export, output {edge}",
+            )
+    return sum(levels.size for levels in expected.values())
+
+
+def export_qdq(
+    graph: Graph,
+    path: Path,
+    *,
+    feeds: Mapping[str, IntArray] | None = None,
+    frames: int = 8,
+    seed: int = 0,
+) -> QdqReport:
+    """Write a QDQ file after proving that ONNX Runtime gives the graph's scores and labels.
+
+    Args:
+        path: where to write; appears whole or not at all.
+        feeds: levels to compare on, for instance of real images; random frames are always added.
+
+    Raises:
+        MismatchError: ONNX Runtime computes something else; nothing is written.
+        GraphError, ToolError: see `qdq_model`.
+    """
+    model, lines, comparisons = qdq_model(graph)
+    values = _compare(model, graph, random_feeds(graph, frames, np.random.default_rng(seed)))
+    if feeds is not None:
+        values += _compare(model, graph, feeds)
+        frames += len(feeds[graph.inputs[0]])
+    atomic_write(path, model)
+    return QdqReport(path, frames, values, lines, comparisons)
+
+
+__all__ = ["QdqReport", "export_qdq", "qdq_model", "run_qdq"]

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integer graph -> QONNX file that QONNX's own executor runs with equal integers.
+
+Levels travel as float32 (QONNX's carrier), exact below 2^24: a graph whose sums could leave that is
+refused. Images are NCHW, as QONNX, FINN and ONNX expect; ``flatten`` transposes back to NHWC, so
+that the weights of dense layers stay as they are. Thresholds become ``MultiThreshold`` with
+``out_scale`` = step and ``out_bias`` = base; a flipped channel is multiplied by -1 before that. A
+requant becomes float64 arithmetic, exact below 2^53. Every tensor carries its QONNX data type. The
+form of each operation is in `bitwright.interop.onnx.writer.nodes`.
+
+Before the file is put in its place it is read back, executed by QONNX and compared with
+`Graph.run` on every edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bitwright.base.errors import MismatchError
+from bitwright.base.files import atomic_write
+from bitwright.interop.onnx.writer.nodes import simple, threshold
+from bitwright.interop.onnx.writer.writer import (
+    QONNX_DOMAIN,
+    Writer,
+    check_exact,
+    from_nchw,
+    need_onnx,
+    qonnx_type,
+    to_nchw,
+)
+from bitwright.ir import Graph, IntArray, random_feeds
+from bitwright.lower.ranges import analyse
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was compared before the file was accepted."""
+
+    path: Path
+    frames: int
+    edges: tuple[str, ...]
+    values: int
+
+
+def qonnx_model(graph: Graph, *, batch: int = 1) -> bytes:
+    """The graph as a serialised QONNX model with a fixed batch size.
+
+    Raises:
+        GraphError: a number could leave the exact range of QONNX's floats.
+        ToolError: ``onnx`` or ``qonnx`` is not installed.
+    """
+    need_onnx("onnx", "qonnx.core.onnx_exec")
+    check_exact(graph)
+    from qonnx.core.datatype import DataType
+    from qonnx.core.modelwrapper import ModelWrapper
+
+    ranges = analyse(graph)
+    out = Writer(graph, batch)
+    for edge in graph.inputs:
+        out.edge(edge)
+    for node in graph:
+        out.edge(node.output)
+        if node.op == "threshold":
+            threshold(out, node, ranges[node.inputs[0]])
+        else:
+            simple(out, node)
+    wrapped = ModelWrapper(out.model(graph.inputs, graph.outputs, [QONNX_DOMAIN]))
+    for name, datatype in out.datatypes.items():
+        wrapped.set_tensor_datatype(name, DataType[datatype])
+    return bytes(wrapped.model.SerializeToString())
+
+
+def run_qonnx(
+    model: bytes, graph: Graph, feeds: Mapping[str, IntArray], *, edges: bool = False
+) -> dict[str, IntArray]:
+    """Execute a model by QONNX's own executor, in the shapes of `Graph.run`.
+
+    Args:
+        model: from `qonnx_model` or read from a file.
+        graph: gives the names and shapes of the edges.
+        feeds: levels ``(N, *shape)``; N must be a multiple of the model's batch size.
+        edges: return every edge of the graph, not only the outputs.
+
+    Raises:
+        ToolError: the packages are missing.
+        MismatchError: a value that should be an integer is not one.
+    """
+    need_onnx("qonnx.core.onnx_exec")
+    from qonnx.core.modelwrapper import ModelWrapper
+    from qonnx.core.onnx_exec import execute_onnx
+
+    wrapped = ModelWrapper(model)
+    batch = wrapped.get_tensor_shape(graph.inputs[0])[0]
+    names = [*graph.types] if edges else [*graph.outputs]
+    parts: dict[str, list[IntArray]] = {name: [] for name in names}
+    frames = len(feeds[graph.inputs[0]])
+    for start in range(0, frames, batch):
+        inputs = {
+            edge: to_nchw(feeds[edge][start : start + batch]).astype(np.float32)
+            for edge in graph.inputs
+        }
+        values = execute_onnx(wrapped, inputs, return_full_exec_context=True)
+        for name in names:
+            levels = from_nchw(values[name])
+            whole = levels.astype(np.int64)
+            if not np.array_equal(whole, levels):
+                raise MismatchError("QONNX gives values that are no integers", where=name)
+            parts[name].append(whole)
+    return {name: np.concatenate(found) for name, found in parts.items()}
+
+
+def _compare(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> int:
+    """Run both, demand equality on every edge; returns the number of values compared."""
+    expected = graph.run(feeds, edges=True)
+    found = run_qonnx(model, graph, feeds, edges=True)
+    for edge, levels in expected.items():
+        differing = np.argwhere(levels != found[edge])
+        if len(differing):
+            at = tuple(int(i) for i in differing[0])
+            raise MismatchError(
+                f"{len(differing)} values differ, first at {at}: the graph gives {levels[at]}, "
+                f"QONNX {found[edge][at]}",
+                where=f"QONNX export, edge {edge}",
+            )
+    return sum(levels.size for levels in expected.values())
+
+
+def export_qonnx(
+    graph: Graph,
+    path: Path,
+    *,
+    feeds: Mapping[str, IntArray] | None = None,
+    frames: int = 4,
+    seed: int = 0,
+    batch: int = 1,
+) -> ExportReport:
+    """Write a QONNX file after proving that QONNX's executor agrees with the graph.
+
+    Args:
+        path: where to write; appears whole or not at all.
+        feeds: levels to compare on, for instance of real images; random frames are always added.
+        frames: number of random frames.
+        batch: fixed batch size of the file.
+
+    Raises:
+        MismatchError: QONNX computes something else; nothing is written.
+        GraphError, ToolError: see `qonnx_model`.
+    """
+    model = qonnx_model(graph, batch=batch)
+    count = -(-frames // batch) * batch
+    values = _compare(model, graph, random_feeds(graph, count, np.random.default_rng(seed)))
+    if feeds is not None:
+        given = len(feeds[graph.inputs[0]]) // batch * batch
+        values += _compare(model, graph, {edge: feeds[edge][:given] for edge in graph.inputs})
+        count += given
+    atomic_write(path, model)
+    return ExportReport(path, count, tuple(graph.types), values)
+
+
+__all__ = [
+    "ExportReport",
+    "export_qonnx",
+    "from_nchw",
+    "qonnx_model",
+    "qonnx_type",
+    "run_qonnx",
+    "to_nchw",
+]

@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QONNX, QCDQ and QDQ files -> the integer graph: one walk, then the passes of `optimise`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from bitwright.base.errors import BitwrightError, FormatError, ModelError
+from bitwright.formats import Format, parse_format
+from bitwright.interop.onnx.reader import (
+    op_elementwise,
+    op_images,
+    op_products,
+    op_quantizers,
+    outputs,
+)
+from bitwright.interop.onnx.reader.build import INPUT, Importer, identifier
+from bitwright.interop.onnx.reader.folding import constant, fold, foldable
+from bitwright.interop.onnx.reader.levels import Quantizer
+from bitwright.interop.onnx.reader.model import OnnxModel, OnnxNode, TensorInfo, read_model
+from bitwright.interop.onnx.reader.outputs import Output
+from bitwright.interop.onnx.reader.values import Array, Const, Value
+from bitwright.ir import INTEGER, Graph, GraphBuilder, IntArray, Node, TensorType, rebuild
+from bitwright.lower.passes import optimise
+
+SCORES, LABEL = "scores", "label"
+_RANKS = (2, 3, 4)
+_CHECK = "check the file with onnx.checker"
+#: What numpy raises for shapes and values that contradict each other.
+MALFORMED = (ValueError, IndexError, KeyError, TypeError, ArithmeticError, MemoryError)
+_DOMAINS = ("", "ai.onnx", "onnx.brevitas", "qonnx", "finn")
+
+Handler = Callable[[Importer, OnnxNode], Value | Const]
+HANDLERS: dict[str, Handler] = {
+    **op_elementwise.HANDLERS,
+    **op_quantizers.HANDLERS,
+    **op_products.HANDLERS,
+    **op_images.HANDLERS,
+    **outputs.HANDLERS,
+}
+
+ADVICE = {
+    "ConvTranspose": "use Upsample (nearest) and a Conv",
+    "InstanceNormalization": "use BatchNormalization: its constants are known after training",
+    "LayerNormalization": "use BatchNormalization: its constants are known after training",
+    "GroupNormalization": "use BatchNormalization: its constants are known after training",
+    "QLinearConv": "export in the QDQ style (QuantizeLinear and DequantizeLinear)",
+    "QLinearMatMul": "export in the QDQ style (QuantizeLinear and DequantizeLinear)",
+    "ConvInteger": "export in the QDQ style (QuantizeLinear and DequantizeLinear)",
+    "MatMulInteger": "export in the QDQ style (QuantizeLinear and DequantizeLinear)",
+    "DynamicQuantizeLinear": "use static quantization: scales must be constants",
+    "Im2Col": "import the file from before the lowering of convolutions to MatMul",
+    "If": "control flow has no hardware; export a static graph",
+    "Loop": "control flow has no hardware; export a static graph",
+    "LSTM": "recurrent networks are not supported",
+    "GRU": "recurrent networks are not supported",
+    "Slice": "only constants can be sliced; split channels before the network instead",
+    "Split": "only constants can be split; use two convolutions",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One node of the file: its name, its operator, and what it became."""
+
+    node: str
+    op: str
+    became: str
+
+
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """An imported file.
+
+    Attributes:
+        graph: the integer graph; input ``x``.
+        outputs: in the order of ``graph.outputs``.
+        rows: what became of every node.
+        notes: roundings that are not exact, and what is left to the host.
+        source: the value and quantizer that make levels of the file's real input; None if the
+            input is integers.
+        order: for each element of the file's input its place in a frame of the graph's.
+        ties, steps: of so many steps of all activations, how many lie at another level of the
+            accumulator when the file is evaluated in float32 instead of float64.
+    """
+
+    graph: Graph
+    outputs: tuple[Output, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    source: tuple[Value, Quantizer] | None
+    order: IntArray
+    ties: int = 0
+    steps: int = 0
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample as the file takes it."""
+        return self.order.shape[1:]
+
+    def levels(self, images: Array) -> IntArray:
+        """Levels of the graph's input for samples ``(N, *input_shape)``.
+
+        Operators in front of the first quantizer, and that quantizer, are evaluated in float32,
+        as QONNX and ONNX Runtime do.
+
+        Raises:
+            ModelError: the shape is wrong.
+        """
+        array = np.asarray(images)
+        if array.shape[1:] != self.input_shape:
+            raise ModelError(
+                f"expected samples of shape {self.input_shape}, got {array.shape[1:]}",
+                where=f"input {INPUT}",
+            )
+        kind = self.graph.types[INPUT]
+        flat = np.empty((len(array), kind.size), array.dtype)
+        flat[:, self.order.ravel()] = array.reshape(len(array), -1)
+        frames = flat.reshape(len(array), *kind.shape)
+        if self.source is None:
+            return frames.astype(np.int64)
+        value, quantizer = self.source
+        return quantizer.levels(value.reals(frames.astype(np.float32), np.float32), np.float32)
+
+
+def load(
+    path: str | Path | bytes,
+    *,
+    name: str | None = None,
+    input_type: str | Format | None = None,
+    input_scale: float = 1.0,
+    input_layout: str | None = None,
+    optimised: bool = True,
+) -> Imported:
+    """Import an ONNX file: QONNX (old and new operator names), QCDQ or QDQ.
+
+    Args:
+        path: the file, or its bytes.
+        name: of the graph; by default that of the file.
+        input_type: the network's input is integers of this format (``uint8`` pixels), times
+            ``input_scale``; its first quantizer then becomes hardware too.
+        input_layout: NCHW or NHWC; by default whichever the graph can be read with.
+        optimised: run the passes that make hardware cheaper.
+
+    Raises:
+        DataError: the file is damaged or is no ONNX.
+        ModelError: names the node that cannot be converted, and what to change.
+    """
+    source = path if isinstance(path, bytes) else Path(path)
+    model = read_model(source)
+    stem = name or (identifier(source.stem).lower() if isinstance(source, Path) else "network")
+    info = input_of(model)
+    layouts = [input_layout] if input_layout else ["NCHW", "NHWC"]
+    if len(info.shape) != 4:
+        layouts = layouts[:1]
+    first: BitwrightError | None = None
+    for layout in layouts:
+        try:
+            return _import(model, info, stem, layout, input_type, input_scale, optimised)
+        except BitwrightError as error:
+            first = first or error
+        except MALFORMED as error:
+            message = f"the file is malformed: {error}"
+            first = first or ModelError(message, where=f"graph {model.name}", hint=_CHECK)
+    assert first is not None
+    raise first
+
+
+def input_of(model: OnnxModel) -> TensorInfo:
+    """The one input of a model.
+
+    Raises:
+        ModelError: there are several, or its shape is not fixed.
+    """
+    used = {name for node in model.nodes for name in node.inputs}
+    inputs = [i for i in model.inputs if i.name in used]
+    if len(inputs) != 1:
+        raise ModelError(
+            f"the network has {len(inputs)} inputs {[i.name for i in inputs]}; one is supported",
+            where=f"graph {model.name}",
+            hint="join them before the export, or turn parameters into initializers",
+        )
+    info = inputs[0]
+    where = f"input {info.name}"
+    if len(info.shape) not in _RANKS:
+        raise ModelError(
+            f"has rank {len(info.shape)}; 2 to 4 are supported",
+            where=where,
+            hint="expected (N, features) or (N, C, H, W)",
+        )
+    dynamic = [i for i, d in enumerate(info.shape) if i and d is None]
+    if dynamic:
+        raise ModelError(
+            f"axes {dynamic} of shape {info.shape} are dynamic; only the batch may be",
+            where=where,
+            hint="hardware has one size: export with fixed sizes, or set them with "
+            "onnx.tools.update_model_dims",
+        )
+    return info
+
+
+def start(
+    low: Importer,
+    model: OnnxModel,
+    info: TensorInfo,
+    layout: str | None,
+    input_type: str | Format | None,
+    scale: float,
+) -> IntArray:
+    """Declare the input; returns where its elements lie in a frame."""
+    shape = (1, *(int(d or 1) for d in info.shape[1:]))
+    if layout == "NHWC":
+        frame = shape[1:]
+        order = np.arange(int(np.prod(frame)), dtype=np.int64).reshape(shape)
+    elif len(shape) == 4:
+        frame = (*shape[2:], shape[1])
+        order = np.moveaxis(np.arange(int(np.prod(frame))).reshape(frame), -1, 0)[np.newaxis]
+    else:
+        frame = (int(np.prod(shape)),)
+        order = np.arange(frame[0], dtype=np.int64).reshape(shape)
+    kind = _declared(model, info) if input_type is None else parse_format(input_type)
+    if kind is None:
+        low.frames[""] = frame
+        value = Value("", shape, order, np.ones(1))
+    else:
+        unit = scale * kind.lsb
+        held = TensorType(frame, kind, (unit,), kind.min_level, kind.max_level)
+        low.builder.input(INPUT, held)
+        low.frames[INPUT] = frame
+        value = Value(INPUT, shape, order, np.full(1, unit))
+    low.tensors[info.name] = low.viewed(value, order)
+    return order
+
+
+def _declared(model: OnnxModel, info: TensorInfo) -> Format | None:
+    """The integers that the file says its input holds, or None for reals."""
+    noted = model.datatypes.get(info.name, "FLOAT32")
+    if not noted.startswith(("FLOAT", "SCALEDINT")):
+        try:
+            return parse_format(noted)
+        except FormatError:
+            pass
+    if info.dtype is not None and info.dtype in ("int8", "uint8", "int16", "uint16"):
+        return parse_format(info.dtype)
+    return None
+
+
+def _import(
+    model: OnnxModel,
+    info: TensorInfo,
+    name: str,
+    layout: str | None,
+    input_type: str | Format | None,
+    scale: float,
+    optimised: bool,
+) -> Imported:
+    low = Importer(GraphBuilder(name, INTEGER))
+    order = start(low, model, info, layout, input_type, scale)
+    low.tensors |= {key: Const(array) for key, array in model.constants.items()}
+    batch = int(info.shape[0] or 1) if info.shape else 1
+    needed = needed_tensors(model)
+    for node in model.nodes:
+        if needed & set(node.outputs):
+            walk(low, node, batch)
+    found = outputs.finish(low, tuple(o.name for o in model.outputs))
+    graph, found = _finish(low, found)
+    if optimised:
+        graph = optimise(graph)
+    rows = tuple(Row(*row) for row in low.became)
+    return Imported(
+        graph,
+        found,
+        rows,
+        tuple(dict.fromkeys(low.notes)),
+        low.real_input,
+        order,
+        low.ties,
+        low.steps,
+    )
+
+
+def needed_tensors(model: OnnxModel) -> set[str]:
+    """Tensors that reach an output."""
+    wanted = {o.name for o in model.outputs}
+    for node in reversed(model.nodes):
+        if wanted & set(node.outputs):
+            wanted |= set(node.inputs)
+    return wanted
+
+
+def walk(low: Importer, node: OnnxNode, batch: int) -> None:
+    """Convert one node; its row of the report is appended.
+
+    Raises:
+        ModelError: it cannot be converted.
+    """
+    before = len(low.made)
+    try:
+        result = _result(low, node, batch)
+    except FormatError as error:
+        raise node.error(error.message, error.hint) from error
+    place = 1 if node.op == "TopK" else 0
+    if len(node.outputs) <= place or not node.outputs[place]:
+        raise node.error("has no output that can be used")
+    low.tensors[node.outputs[place]] = result
+    if node.op in ("Softmax", "LogSoftmax") or low.softened & set(node.inputs):
+        low.softened.add(node.outputs[place])
+    made = list(low.made.items())[before:]
+    if isinstance(result, Const):
+        text = "constant"
+    elif made:
+        text = ", ".join(f"{how.op} {edge}" for edge, how in made)
+    else:
+        text = f"input {INPUT}" if result.edge == INPUT and node.op.endswith("Quant") else "folded"
+    low.became.append((node.name, node.op, text))
+
+
+def _result(low: Importer, node: OnnxNode, batch: int) -> Value | Const:
+    known = [low.tensors.get(i) for i in node.inputs if i]
+    missing = [i for i in node.inputs if i and i not in low.tensors]
+    if missing:
+        raise node.error(f"reads {missing[0]!r}, an output that has no integer form")
+    if not node.domain.startswith(_DOMAINS[2:]) and node.domain not in _DOMAINS[:2]:
+        raise node.error(f"is of the unknown domain {node.domain!r}")
+    if node.op == "Constant":
+        return Const(constant(node))
+    constants = [c for c in known if isinstance(c, Const)]
+    if constants and len(constants) == len(known) and foldable(node):
+        return fold(node, constants)
+    if node.op == "ConstantOfShape" and constants:
+        return fold(node, constants)
+    handler = HANDLERS.get(node.op)
+    if handler is None:
+        raise node.error(
+            "operator has no integer form",
+            ADVICE.get(
+                node.op, "docs/passes.md of Bitwright's documentation lists what is supported"
+            ),
+        )
+    try:
+        if batch > 1:
+            _one_batch(low, node, batch)
+        return handler(low, node)
+    except MALFORMED as error:
+        # Shapes that contradict each other in ways no handler foresaw.
+        raise node.error(f"is malformed: {error}", _CHECK) from error
+
+
+def _one_batch(low: Importer, node: OnnxNode, batch: int) -> None:
+    """A Reshape that spells out the batch size keeps its meaning for one sample."""
+    if node.op != "Reshape" or not node.has(1):
+        return
+    target = low.tensors[node.inputs[1]]
+    if isinstance(target, Const) and target.value.size and np.ravel(target.value)[0] == batch:
+        fixed = np.array(np.ravel(target.value))
+        fixed[0] = 1
+        low.tensors[node.inputs[1]] = Const(fixed)
+
+
+def _finish(low: Importer, found: tuple[Output, ...]) -> tuple[Graph, tuple[Output, ...]]:
+    """The graph of what reaches the outputs, its ends named scores and label."""
+    edges = tuple(dict.fromkeys(o.edge for o in found))
+    raw = low.builder.finish(*edges)
+    if not raw.inputs:
+        raise ModelError("no node reads the network's input", where=f"graph {raw.name}")
+    names = {o.edge: LABEL if o.is_label else SCORES for o in found}
+    if len(set(names.values())) < len(names):
+        names = {}
+    # Other nodes that bear these names step aside.
+    taken = {*names.values()} - {*names}
+    names |= {edge: low.builder.unique(f"{edge}_layer") for edge in taken if edge in raw.types}
+    wanted = set(edges)
+    kept: list[Node] = []
+    for node in reversed(raw.nodes):
+        if wanted & set(node.outputs):
+            wanted |= set(node.inputs)
+            kept.append(node)
+
+    def renamed(parts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(p, p) for p in parts)
+
+    nodes = tuple(
+        replace(
+            n,
+            name=names.get(n.outputs[0], n.name),
+            inputs=renamed(n.inputs),
+            outputs=renamed(n.outputs),
+        )
+        for n in reversed(kept)
+    )
+    graph = rebuild(raw, nodes, renamed(edges))
+    return graph, tuple(replace(o, edge=names.get(o.edge, o.edge)) for o in found)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every node of an ONNX file that stands in the way of its import, not only the first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bitwright.base.errors import BitwrightError
+from bitwright.interop.onnx.reader.build import Importer
+from bitwright.interop.onnx.reader.importer import (
+    ADVICE,
+    HANDLERS,
+    input_of,
+    needed_tensors,
+    start,
+    walk,
+)
+from bitwright.interop.onnx.reader.model import OnnxModel, OnnxNode, TensorInfo, read_model
+from bitwright.interop.onnx.reader.values import Const
+from bitwright.ir import INTEGER, GraphBuilder
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One node of the file.
+
+    Attributes:
+        became: what it becomes, or "".
+        problem, advice: why it cannot be converted.
+        behind: the first node with a problem that feeds it, which is why it was not looked at.
+    """
+
+    node: str
+    op: str
+    became: str = ""
+    problem: str = ""
+    advice: str = ""
+    behind: str = ""
+
+
+def verdicts(
+    path: Path, *, input_type: str | None = None, input_layout: str | None = None
+) -> list[Verdict]:
+    """What becomes of every node that reaches an output; nodes behind a problem are not judged.
+
+    Where no layout is given, the one with the fewest problems counts.
+
+    Raises:
+        DataError: the file is damaged or is no ONNX.
+        ModelError: its input is none that can be read.
+    """
+    model = read_model(path)
+    info = input_of(model)
+    layouts = [input_layout] if input_layout else ["NCHW", "NHWC"]
+    if len(info.shape) != 4:
+        layouts = layouts[:1]
+    tries = [_walk_all(model, info, layout, input_type) for layout in layouts]
+    return min(tries, key=lambda found: sum(bool(v.problem or v.behind) for v in found))
+
+
+def _walk_all(
+    model: OnnxModel, info: TensorInfo, layout: str | None, input_type: str | None
+) -> list[Verdict]:
+    low = Importer(GraphBuilder("inspected", INTEGER))
+    start(low, model, info, layout, input_type, 1.0)
+    low.tensors |= {key: Const(array) for key, array in model.constants.items()}
+    batch = int(info.shape[0] or 1) if info.shape else 1
+    needed = needed_tensors(model)
+    unknown: dict[str, str] = {}  # tensor -> the node with a problem that it depends on
+    found = []
+    for node in model.nodes:
+        if not needed & set(node.outputs):
+            continue
+        verdict = _judge(low, node, batch, unknown)
+        found.append(verdict)
+        if verdict.problem or verdict.behind:
+            unknown |= dict.fromkeys(node.outputs, verdict.behind or node.name)
+    return found
+
+
+def _judge(low: Importer, node: OnnxNode, batch: int, unknown: dict[str, str]) -> Verdict:
+    cause = next((unknown[i] for i in node.inputs if i in unknown), "")
+    if cause and (node.op in HANDLERS or node.op == "Constant"):
+        return Verdict(node.name, node.op, behind=cause)
+    if cause:
+        advice = ADVICE.get(
+            node.op, "docs/passes.md of Bitwright's documentation lists what is supported"
+        )
+        return Verdict(node.name, node.op, problem="operator has no integer form", advice=advice)
+    try:
+        walk(low, node, batch)
+    except BitwrightError as error:
+        return Verdict(node.name, node.op, problem=error.message, advice=error.hint or "")
+    return Verdict(node.name, node.op, became=low.became[-1][2])

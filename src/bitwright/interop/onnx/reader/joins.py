@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where two tensors meet (Add, Concat), and scores that need one common scale."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from bitwright.formats import parse_format
+from bitwright.interop.onnx.reader import views
+from bitwright.interop.onnx.reader.build import Importer
+from bitwright.interop.onnx.reader.model import OnnxNode
+from bitwright.interop.onnx.reader.values import Floats, Step, Value
+from bitwright.ir import Attr, IntArray, bits_for_interval
+
+#: Multipliers of an addition stay below this, unless the ratio of the scales needs more.
+_MULTIPLIER = 1 << 12
+_FLOAT32 = 2.0**-24
+_COMMON_BITS = 16
+_PRODUCT_BITS = 60
+
+
+def rescaled(
+    low: Importer, value: Value, unit: float, gain: Floats, offset: Floats, node: OnnxNode
+) -> Value:
+    """``gain * level + offset`` per channel in whole multiples of one unit: a requant node.
+
+    The result is rounded half to even to a multiple of ``unit``, the factors are exact to
+    half a unit at the ends of the interval.
+    """
+    lo, hi = low.ends(value)
+    reach = max(abs(lo), abs(hi), 1)
+    ratio, start = gain / unit, offset / unit
+    largest = max(float(np.abs(ratio).max()) * reach + float(np.abs(start).max()), 1.0)
+    shift = max(0, _PRODUCT_BITS - int(np.ceil(np.log2(largest))) - 2)
+    shift = min(shift, reach.bit_length() + 8)
+    params = {
+        "multiplier": np.rint(ratio * 2.0**shift).astype(np.int64),
+        "offset": np.rint(start * 2.0**shift).astype(np.int64),
+    }
+    ends = [e * ratio + start for e in (lo, hi)]
+    low_end, high_end = int(np.floor(np.min(ends))), int(np.ceil(np.max(ends)))
+    bits = bits_for_interval(min(low_end, -1), high_end)
+    kind = parse_format(f"int{min(bits, _COMMON_BITS)}")
+    attrs: dict[str, Attr] = {
+        "shift": shift,
+        "rounding": "half_even",
+        "lo": kind.min_level,
+        "hi": kind.max_level,
+        "format": kind.name,
+        "scale": (unit,),
+    }
+    edge = low.add("requant", (value.edge,), node, attrs, params)
+    return Value(edge, value.shape, value.order, np.full(1, unit))
+
+
+def common_unit(low: Importer, value: Value, gain: Floats, offset: Floats) -> float:
+    """A unit in which the value fills 15 bits and a sign."""
+    lo, hi = low.ends(value)
+    reach = max(float(np.abs(e * gain + offset).max()) for e in (lo, hi))
+    return max(reach, float(np.finfo(np.float32).tiny)) / ((1 << (_COMMON_BITS - 1)) - 1)
+
+
+def join(low: Importer, node: OnnxNode, first: Value, second: Value, *, subtract: bool) -> Value:
+    """The sum of two tensors: integer multipliers bring their scales to one."""
+    if first.shape != second.shape:
+        raise node.error(
+            f"adds tensors of shapes {first.shape} and {second.shape}",
+            "both must have the same shape: broadcasting over the image has no hardware",
+        )
+    first, second = _aligned(low, node, first, second)
+    forms = [low.linear(v, node) for v in (first, second)]
+    if subtract:
+        value, gain, offset = forms[1]
+        forms[1] = (value, -gain, -offset)
+    sizes = [float(np.abs(gain).max()) for _, gain, _ in forms]
+    if not all(sizes):
+        raise node.error("adds a tensor that is always zero")
+    if any(gain.size > 1 for _, gain, _ in forms):
+        forms = [_one_scale(low, node, *form) for form in forms]
+    (a, gain_a, off_a), (b, gain_b, off_b) = forms
+    multipliers, unit = _multipliers(low, node, float(gain_a[0]), float(gain_b[0]))
+    edge = low.add("add", (a.edge, b.edge), node, {"multipliers": multipliers, "scale": (unit,)})
+    value = Value(edge, first.shape, a.order, np.full(1, unit))
+    offset = off_a + off_b
+    return value.then("add", offset) if offset.any() else value
+
+
+def _aligned(low: Importer, node: OnnxNode, first: Value, second: Value) -> tuple[Value, Value]:
+    """Both on edges of one shape whose elements lie alike."""
+    if first.order is None and second.order is None and low.frame(first) == low.frame(second):
+        return first, second
+    take = low.vector if len(first.shape) == 2 else low.image
+    first, second = take(first, node)[0], take(second, node)[0]
+    if not np.array_equal(low.order(first), low.order(second)):
+        raise node.error(
+            "adds two tensors whose channels lie in different orders",
+            "the reshapes and transposes before the addition must be the same on both sides",
+        )
+    return first, second
+
+
+def _one_scale(
+    low: Importer, node: OnnxNode, value: Value, gain: Floats, offset: Floats
+) -> tuple[Value, Floats, Floats]:
+    """A value with one scale a channel, rounded to 16 bits of one scale; said in the report."""
+    if gain.size == 1:
+        return value, gain, offset
+    unit = common_unit(low, value, gain, offset)
+    low.notes.append(
+        f"{node.where}: an operand with one scale a channel is carried in {_COMMON_BITS} bits "
+        f"(unit {unit:.3g}); a quantizer in front of it would be exact and cheaper"
+    )
+    return rescaled(low, value, unit, gain, offset, node), np.full(1, unit), np.zeros(1)
+
+
+def _multipliers(
+    low: Importer, node: OnnxNode, first: float, second: float
+) -> tuple[tuple[int, int], float]:
+    """Integers in the ratio of two scales, and the unit that both come to."""
+    ratio = Fraction(first) / Fraction(second)
+    near = ratio.limit_denominator(_MULTIPLIER)
+    if near == 0 or abs(near.numerator) > _MULTIPLIER:
+        inverse = (1 / ratio).limit_denominator(_MULTIPLIER)
+        near = 1 / inverse if inverse else near
+    error = abs(float(near / ratio) - 1)
+    if error > _FLOAT32:
+        low.notes.append(
+            f"{node.where}: the ratio of the two scales, {float(ratio):.6g}, is taken as "
+            f"{near.numerator}/{near.denominator} (off by {error:.1g})"
+        )
+    m0, m1 = near.numerator, near.denominator
+    # The sign belongs to the operand whose gain carries it.
+    unit = second / m1
+    if unit < 0:
+        m0, m1, unit = -m0, -m1, -unit
+    return (m0, m1), unit
+
+
+def concat(low: Importer, node: OnnxNode) -> Value:
+    """Channels of all inputs in order; each part keeps its scale."""
+    values = [low.data(node, i) for i in range(len(node.inputs))]
+    rank = len(values[0].shape)
+    axis = node.integer("axis", 1) % rank if rank else 0
+    if rank not in (2, 4) or axis not in (1, rank - 1):
+        raise node.error(
+            f"joins along axis {axis} of shape {values[0].shape}", "only channels can be joined"
+        )
+    last = rank == 4 and axis == 3
+    parts: list[Value] = []
+    places: list[IntArray] = []
+    start = 0
+    for value in values:
+        part, place = low.vector(value, node) if rank == 2 else low.image(value, node, last)
+        part = low.settled(part, node)
+        channels = low.frame(part)[-1]
+        places.append(start + (np.arange(channels) if place is None else place))
+        start += channels
+        parts.append(part)
+    parts = _common_steps(low, node, parts)
+    edge = low.add("concat", tuple(p.edge for p in parts), node)
+    place = np.concatenate(places)
+    channels_of = None if np.array_equal(place, np.arange(start)) else place
+    frame = low.frames[edge]
+    order = views.permuted(frame, channels_of, last)
+    if rank == 2:
+        order = None if channels_of is None else channels_of[np.newaxis]
+    shape = views.canonical(frame).shape if order is None else order.shape
+    unit = _joined([p.unit for p in parts], [low.frame(p)[-1] for p in parts])
+    steps = _joined_steps(low, parts)
+    return Value(edge, shape, order, unit, steps)
+
+
+def _joined(arrays: list[Floats], channels: list[int]) -> Floats:
+    whole = np.concatenate(
+        [np.broadcast_to(a, (c,)) for a, c in zip(arrays, channels, strict=True)]
+    )
+    return whole[:1] if (whole == whole[0]).all() else whole
+
+
+def _common_steps(low: Importer, node: OnnxNode, parts: list[Value]) -> list[Value]:
+    """The parts, made affine where their steps differ."""
+    if _alike(parts):
+        return parts
+    settled = []
+    for part in parts:
+        value, gain, offset = low.linear(part, node)
+        steps = (Step("add", (offset,)),) if offset.any() else ()
+        settled.append(replace(value, unit=gain, steps=steps))
+    return settled
+
+
+def _alike(parts: list[Value]) -> bool:
+    keys = [[(s.op, len(s.constants)) for s in p.steps] for p in parts]
+    return all(key == keys[0] for key in keys)
+
+
+def _joined_steps(low: Importer, parts: list[Value]) -> tuple[Step, ...]:
+    channels = [low.frame(p)[-1] for p in parts]
+    if not _alike(parts):
+        zero = np.zeros(1)
+        offsets = [p.steps[0].constants[0] if p.steps else zero for p in parts]
+        return (Step("add", (_joined(offsets, channels),)),)
+    return tuple(
+        Step(
+            group[0].op,
+            tuple(
+                _joined([s.constants[k] for s in group], channels)
+                for k in range(len(group[0].constants))
+            ),
+        )
+        for group in zip(*(p.steps for p in parts), strict=True)
+    )

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ONNX file as plain values, every one of them checked: nothing after this sees a protobuf.
+
+Only the Python parts of ``onnx`` run on the file (its protobuf parser and its decoder of tensors,
+the latter after sizes are known to be right). The C++ checker, shape inference and ONNX Runtime
+never see a file from outside: they can crash the process, and nothing here needs them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.base.errors import DataError, ModelError, ToolError
+
+Array = NDArray[Any]
+
+MAX_FILE = 1 << 31
+MAX_ELEMENTS = 1 << 27
+#: Largest frame that flows: an image of 4096 x 4096 with 4 channels.
+MAX_FRAME = 1 << 26
+MAX_RANK = 8
+MAX_NODES = 100_000
+_UNDEFINED, _STRING, _COMPLEX = 0, 8, (14, 15)
+_HALF_BYTE = (21, 22)
+
+
+@dataclass(frozen=True)
+class OnnxNode:
+    """One node. ``name`` is unique: its own, or made from its operator and place."""
+
+    name: str
+    op: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """How messages name it."""
+        return f"node {self.name} ({self.op})"
+
+    def has(self, place: int) -> bool:
+        """Whether the optional input is there."""
+        return len(self.inputs) > place and bool(self.inputs[place])
+
+    def ints(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """An attribute that is a list of integers."""
+        value = self.attrs.get(name, default)
+        if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
+            raise self.error(f"attribute {name} must be a list of integers, got {value!r}")
+        return value
+
+    def integer(self, name: str, default: int) -> int:
+        """An attribute that is one integer."""
+        value = self.attrs.get(name, default)
+        if not isinstance(value, int):
+            raise self.error(f"attribute {name} must be an integer, got {value!r}")
+        return value
+
+    def real(self, name: str, default: float) -> float:
+        """An attribute that is one finite number."""
+        value = self.attrs.get(name, default)
+        if not isinstance(value, int | float) or not np.isfinite(value):
+            raise self.error(f"attribute {name} must be a number, got {value!r}")
+        return float(value)
+
+    def string(self, name: str, default: str) -> str:
+        """An attribute that is text."""
+        value = self.attrs.get(name, default)
+        if not isinstance(value, str):
+            raise self.error(f"attribute {name} must be a string, got {value!r}")
+        return value
+
+    def error(self, message: str, hint: str | None = None) -> ModelError:
+        """A complaint about this node."""
+        return ModelError(message, where=self.where, hint=hint)
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A graph input or output; None is a dynamic dimension, dtype None an unknown one."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxModel:
+    """A checked model.
+
+    Attributes:
+        nodes: in topological order.
+        inputs: without those that are constants.
+        constants: initializers by name.
+        datatypes: QONNX's data type annotations by tensor.
+        opset: version of the standard domain.
+    """
+
+    name: str
+    nodes: tuple[OnnxNode, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    constants: Mapping[str, Array]
+    datatypes: Mapping[str, str]
+    opset: int
+
+
+def read_model(source: Path | bytes) -> OnnxModel:
+    """Read and check a file, or the bytes of one.
+
+    Raises:
+        DataError: it cannot be read, is no ONNX, truncated, or has data of the wrong size.
+        ModelError: a tensor made twice, a cycle, a missing tensor, an unsupported construct.
+        ToolError: the package ``onnx`` is missing.
+    """
+    where = "ONNX file" if isinstance(source, bytes) else str(source)
+    body = source if isinstance(source, bytes) else _file_body(source)
+    folder = None if isinstance(source, bytes) else source.resolve().parent
+    graph, opset = _parse(body, where)
+    if len(graph.node) > MAX_NODES:
+        raise ModelError(f"{len(graph.node)} nodes; at most {MAX_NODES} are read", where=where)
+    constants: dict[str, Array] = {}
+    for proto in graph.initializer:
+        name = _text(proto.name)
+        if name in constants:
+            raise ModelError(f"two initializers are named {name!r}", where=where)
+        constants[name] = decode_tensor(proto, f"initializer {name}", folder)
+    if len(graph.sparse_initializer):
+        raise ModelError(
+            "sparse initializers are not supported", where=where, hint="store them dense"
+        )
+    inputs = tuple(_info(v, "input") for v in graph.input if _text(v.name) not in constants)
+    outputs = tuple(_info(v, "output") for v in graph.output)
+    nodes = _nodes(graph, folder)
+    ordered = _sorted_nodes(nodes, {*constants, *(i.name for i in inputs)}, outputs)
+    return OnnxModel(
+        _text(graph.name), ordered, inputs, outputs, constants, _annotations(graph), opset
+    )
+
+
+def _file_body(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE:
+            raise DataError(f"{size} bytes; an ONNX file has at most {MAX_FILE}", where=str(path))
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+
+
+def _parse(body: bytes, where: str) -> tuple[Any, int]:
+    try:
+        import onnx
+        from google.protobuf.message import DecodeError
+    except ImportError as error:
+        raise ToolError(
+            f"reading ONNX needs a package that is missing: {error.name}",
+            hint="pip install 'onnx<1.22'",
+        ) from error
+    broken = "is no ONNX file, or is truncated or damaged"
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(body)
+    except (DecodeError, RuntimeError) as error:
+        raise DataError(broken, where=where, hint="export or copy it again") from error
+    if not model.HasField("graph") or not len(model.graph.output):
+        raise DataError(f"{broken}: it has no graph with outputs", where=where)
+    if len(model.functions):
+        raise ModelError(
+            "it defines functions of its own, which are not supported",
+            where=where,
+            hint="inline them: onnx.inliner.inline_local_functions",
+        )
+    versions = [o.version for o in model.opset_import if _text(o.domain) in ("", "ai.onnx")]
+    return model.graph, int(versions[0]) if versions else 13
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _annotations(graph: Any) -> dict[str, str]:
+    return {
+        _text(note.tensor_name): _text(entry.value)
+        for note in graph.quantization_annotation
+        for entry in note.quant_parameter_tensor_names
+        if _text(entry.key) == "finn_datatype"
+    }
+
+
+def _info(value: Any, role: str) -> TensorInfo:
+    from onnx import TensorProto, helper
+
+    where = f"{role} {_text(value.name)}"
+    if not value.type.HasField("tensor_type"):
+        raise ModelError("is no tensor (a sequence, map or optional)", where=where)
+    tensor = value.type.tensor_type
+    shape: list[int | None] = []
+    for dim in tensor.shape.dim:
+        fixed = dim.HasField("dim_value")
+        if fixed and not 0 < dim.dim_value <= MAX_ELEMENTS:
+            raise ModelError(f"has a dimension of {dim.dim_value}", where=where)
+        shape.append(int(dim.dim_value) if fixed else None)
+    if prod(d or 1 for d in shape) > MAX_FRAME:
+        raise ModelError(f"shape {shape} has more than {MAX_FRAME} elements", where=where)
+    known = tensor.elem_type in TensorProto.DataType.values() and tensor.elem_type not in (
+        _UNDEFINED,
+        _STRING,
+    )
+    dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)) if known else None
+    return TensorInfo(_text(value.name), tuple(shape), dtype)
+
+
+def decode_tensor(proto: Any, where: str, folder: Path | None) -> Array:
+    """The array of a TensorProto, after its dimensions and the size of its data were checked.
+
+    Raises:
+        DataError: they do not fit each other.
+        ModelError: strings, complex numbers, or an external file outside the model's folder.
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    kind, dims = proto.data_type, list(proto.dims)
+    if kind not in TensorProto.DataType.values() or kind in (_UNDEFINED, _STRING, *_COMPLEX):
+        raise ModelError(f"has the unsupported element type {kind}", where=where)
+    if len(dims) > MAX_RANK or any(d < 0 for d in dims) or _product(dims) > MAX_ELEMENTS:
+        raise DataError(f"impossible dimensions {dims}", where=where)
+    count = prod(dims)
+    width = helper.tensor_dtype_to_np_dtype(kind).itemsize
+    size = -(-count // 2) if kind in _HALF_BYTE else count * width
+    if proto.data_location == TensorProto.EXTERNAL:
+        data = _external(proto, where, folder, size)
+        copy = TensorProto()
+        copy.CopyFrom(proto)
+        copy.ClearField("external_data")
+        copy.data_location = TensorProto.DEFAULT
+        copy.raw_data = data
+        proto = copy
+    if proto.HasField("raw_data"):
+        if len(proto.raw_data) != size:
+            raise DataError(
+                f"{len(proto.raw_data)} bytes of data, dimensions {dims} need {size}",
+                where=where,
+                hint="the file is damaged; export it again",
+            )
+    else:
+        held = len(getattr(proto, helper.tensor_dtype_to_field(kind)))
+        if held not in (count, -(-count // 2) if kind in _HALF_BYTE else count):
+            raise DataError(f"{held} values, dimensions {dims} need {count}", where=where)
+    try:
+        return np.array(numpy_helper.to_array(proto))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(f"cannot be decoded: {error}", where=where) from error
+
+
+def _product(dims: list[int]) -> int:
+    total = 1
+    for dim in dims:
+        total = min(total * max(dim, 1), MAX_ELEMENTS + 1)
+    return total
+
+
+def _external(proto: Any, where: str, folder: Path | None, size: int) -> bytes:
+    facts = {_text(entry.key): _text(entry.value) for entry in proto.external_data}
+    name = facts.get("location", "")
+    if folder is None:
+        raise ModelError(
+            "its data lie in another file", where=where, hint="load the model by its path"
+        )
+    try:
+        path = (folder / name).resolve()
+        inside = bool(name) and path.is_relative_to(folder) and path.is_file()
+    except (OSError, ValueError):
+        inside = False
+    if not inside:
+        raise ModelError(
+            f"its data are said to lie in {name!r}, which is no file in the model's folder",
+            where=where,
+            hint="put the data file beside the model; files elsewhere are never opened",
+        )
+    try:
+        offset, length = int(facts.get("offset", 0)), int(facts.get("length", size))
+        if offset < 0 or length != size or offset + length > path.stat().st_size:
+            raise ValueError(f"bytes {offset} .. {offset + length} do not fit")
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+    except (OSError, ValueError) as error:
+        raise DataError(f"external data of {name}: {error}", where=where) from error
+
+
+def _attributes(proto: Any, where: str, folder: Path | None) -> dict[str, Any]:
+    from onnx import AttributeProto as A
+
+    plain = {
+        A.FLOAT: lambda a: float(a.f),
+        A.INT: lambda a: int(a.i),
+        A.STRING: lambda a: _text(a.s),
+        A.FLOATS: lambda a: tuple(float(v) for v in a.floats),
+        A.INTS: lambda a: tuple(int(v) for v in a.ints),
+        A.STRINGS: lambda a: tuple(_text(v) for v in a.strings),
+        A.TENSOR: lambda a: decode_tensor(a.t, f"{where}, attribute {_text(a.name)}", folder),
+    }
+    found: dict[str, Any] = {}
+    for attribute in proto.attribute:
+        if attribute.type not in plain:
+            raise ModelError(
+                f"attribute {_text(attribute.name)} is a subgraph or of an unsupported kind",
+                where=where,
+                hint="control flow (If, Loop, Scan) has no hardware; export a static graph",
+            )
+        found[_text(attribute.name)] = plain[attribute.type](attribute)
+    return found
+
+
+def _nodes(graph: Any, folder: Path | None) -> list[OnnxNode]:
+    taken: set[str] = set()
+    nodes = []
+    for index, proto in enumerate(graph.node):
+        op = _text(proto.op_type)
+        name = _text(proto.name) or f"{op}_{index}"
+        while name in taken:
+            name = f"{name}_{index}"
+        taken.add(name)
+        attrs = _attributes(proto, f"node {name} ({op})", folder)
+        ends = (tuple(map(_text, proto.input)), tuple(map(_text, proto.output)))
+        nodes.append(OnnxNode(name, op, _text(proto.domain), *ends, attrs))
+    return nodes
+
+
+def _makers(
+    nodes: list[OnnxNode], known: set[str], outputs: tuple[TensorInfo, ...]
+) -> dict[str, int]:
+    """Which node makes each tensor; every tensor is made once, every output is made."""
+    makers: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in filter(None, node.outputs):
+            if name in makers or name in known:
+                raise node.error(f"makes tensor {name!r}, which exists already", "rename one")
+            makers[name] = index
+    for output in outputs:
+        if output.name not in makers and output.name not in known:
+            raise ModelError(f"no node makes the graph's output {output.name!r}")
+    return makers
+
+
+def _sorted_nodes(
+    nodes: list[OnnxNode], known: set[str], outputs: tuple[TensorInfo, ...]
+) -> tuple[OnnxNode, ...]:
+    """Topological order, the file's own where it is one."""
+    makers = _makers(nodes, known, outputs)
+    waiting: list[set[int]] = []
+    readers: dict[int, list[int]] = {}
+    for index, node in enumerate(nodes):
+        needs = set()
+        for name in filter(None, node.inputs):
+            if name in makers:
+                needs.add(makers[name])
+                readers.setdefault(makers[name], []).append(index)
+            elif name not in known:
+                raise node.error(f"reads tensor {name!r}, which nothing makes")
+        waiting.append(needs)
+    ready = [index for index, needs in enumerate(waiting) if not needs]
+    heapq.heapify(ready)
+    ordered: list[OnnxNode] = []
+    while ready:
+        index = heapq.heappop(ready)
+        ordered.append(nodes[index])
+        for reader in readers.get(index, ()):
+            if index in waiting[reader]:
+                waiting[reader].discard(index)
+                if not waiting[reader]:
+                    heapq.heappush(ready, reader)
+    if len(ordered) < len(nodes):
+        stuck = next(node for node, needs in zip(nodes, waiting, strict=True) if needs)
+        raise stuck.error("lies on a cycle: it needs its own output", "a network has no loops")
+    return tuple(ordered)

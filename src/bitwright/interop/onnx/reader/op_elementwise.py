@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators on single elements: steps that wait for the next quantizer, and sums of two tensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from bitwright.interop.onnx.reader.build import Importer
+from bitwright.interop.onnx.reader.folding import cast
+from bitwright.interop.onnx.reader.joins import join
+from bitwright.interop.onnx.reader.levels import MAX_TABLE
+from bitwright.interop.onnx.reader.model import OnnxNode
+from bitwright.interop.onnx.reader.values import Codes, Const, Floats, Value
+
+_WHOLE = 1e-9
+
+
+def fitted(low: Importer, value: Value, const: Const, node: OnnxNode) -> tuple[Value, Floats]:
+    """A constant per channel; behind a flatten of an image every element becomes a channel."""
+    many = const.value.size > 1 and len(value.shape) == 2 and len(low.frame(value)) > 1
+    if many and value.edge and not value.pools and not value.border_any:
+        value, _place = low.vector(value, node)
+    return value, low.constant(value, const, node)
+
+
+def channel_shaped(value: Value, const: Const, node: OnnxNode, axis: int = 1) -> Const:
+    """A (C,) constant shaped to broadcast along the channel axis of a value."""
+    array = np.asarray(const.value)
+    if array.ndim > 1 or len(value.shape) < 2:
+        raise node.error(f"expects one constant a channel, got shape {array.shape}")
+    shape = [1] * len(value.shape)
+    shape[axis] = -1
+    if array.size not in (1, value.shape[axis]):
+        raise node.error(f"{array.size} constants for {value.shape[axis]} channels")
+    return Const(array.reshape(shape))
+
+
+def _binary(low: Importer, node: OnnxNode) -> Value:
+    first, second = low.tensor(node, 0), low.tensor(node, 1)
+    if isinstance(first, Value) and isinstance(second, Value):
+        if node.op not in ("Add", "Sub"):
+            raise node.error(
+                "two tensors that both change with the input: a product of activations",
+                "only products with constants have hardware",
+            )
+        return join(low, node, first, second, subtract=node.op == "Sub")
+    value = first if isinstance(first, Value) else second
+    const = second if isinstance(first, Value) else first
+    if isinstance(value, Const) or isinstance(const, Value):
+        raise node.error(f"of domain {node.domain!r} adds two constants")
+    if np.broadcast_shapes(value.shape, const.value.shape) != value.shape:
+        raise node.error(f"widens a tensor of shape {value.shape} by broadcasting")
+    value, number = fitted(low, value, const, node)
+    if node.op == "Add":
+        return value.then("add", number)
+    if node.op == "Mul":
+        return value.then("mul", number)
+    if node.op == "Sub":
+        if value is not first and isinstance(first, Const):
+            return value.then("mul", -np.ones(1)).then("add", number)
+        return value.then("add", -number)
+    if isinstance(first, Const):
+        raise node.error("divides by a tensor that changes with the input", "it has no hardware")
+    if not number.all():
+        raise node.error("divides by zero")
+    return value.then("div", number)
+
+
+def _sum(low: Importer, node: OnnxNode) -> Value:
+    """The sum of several tensors, two at a time."""
+    total = low.data(node, 0)
+    for place in range(1, len(node.inputs)):
+        total = join(low, node, total, low.data(node, place), subtract=False)
+    return total
+
+
+def _bounds(low: Importer, node: OnnxNode) -> tuple[Value, Floats, Floats]:
+    value = low.data(node, 0)
+    if node.op == "Relu":
+        return value, np.zeros(1), np.full(1, np.inf)
+    ends = [np.full(1, -np.inf), np.full(1, np.inf)]
+    for place, name in enumerate(("min", "max")):
+        if node.has(place + 1):
+            array = np.asarray(low.const(node, place + 1).value, np.float64)
+            if array.size != 1 or np.isnan(array).any():
+                raise node.error(f"its {name} must be one number")
+            ends[place] = array.reshape(1)
+        elif name in node.attrs:
+            ends[place] = np.full(1, node.real(name, 0.0))
+    if (ends[0] > ends[1]).any():
+        raise node.error(f"clips to an empty interval {ends[0][0]} .. {ends[1][0]}")
+    return value, ends[0], ends[1]
+
+
+def _clip(low: Importer, node: OnnxNode) -> Value:
+    value, lowest, highest = _bounds(low, node)
+    if value.codes is not None:
+        held = value.codes
+        lo, hi = max(held.lo, np.ceil(lowest[0])), min(held.hi, np.floor(highest[0]))
+        if lo > hi:
+            raise node.error(f"leaves no code of {held.lo} .. {held.hi}")
+        return replace(value, codes=Codes(held.scale, held.zero, int(lo), int(hi)))
+    return value.then("clip", lowest, highest)
+
+
+def _min_max(low: Importer, node: OnnxNode) -> Value:
+    tensors = [low.tensor(node, i) for i in range(len(node.inputs))]
+    values = [t for t in tensors if isinstance(t, Value)]
+    if len(values) != 1 or len(tensors) != 2:
+        raise node.error("two tensors that both change with the input", "one must be a constant")
+    const = next(t for t in tensors if isinstance(t, Const))
+    value, number = fitted(low, values[0], const, node)
+    edge = np.full(1, np.inf)
+    return (
+        value.then("clip", number, edge) if node.op == "Max" else value.then("clip", -edge, number)
+    )
+
+
+def _norm(low: Importer, node: OnnxNode) -> Value:
+    value = low.data(node, 0)
+    if len([o for o in node.outputs if o]) > 1 or node.integer("training_mode", 0):
+        raise node.error("is in training mode", "export the model in eval mode")
+    axis = len(value.shape) - 1 if "channels_last" in node.domain else 1
+    epsilon = np.float32(node.real("epsilon", 1e-5))
+    constants = []
+    for place in (1, 2, 3, 4):
+        const = channel_shaped(value, low.const(node, place), node, axis)
+        value, number = fitted(low, value, const, node)
+        constants.append(number)
+    constants[3] = constants[3] + np.float64(epsilon)
+    if (constants[3] <= 0).any():
+        raise node.error("has a variance that is not positive")
+    return value.then("norm", *constants)
+
+
+def _is_whole(low: Importer, value: Value) -> bool:
+    """Whether only whole numbers can occur: by the form of the value, or level by level."""
+    form = value.affine()
+    if not value.edge:
+        return False
+    if form is not None:
+        return not any((part % 1).any() for part in form)
+    lo, hi = low.ends(value)
+    if value.pools or hi - lo >= MAX_TABLE:
+        return False
+    levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))
+    return not bool((value.reals(levels) % 1).any())
+
+
+def _simple(low: Importer, node: OnnxNode) -> Value:
+    value = low.data(node, 0)
+    match node.op:
+        case "Identity" | "Dropout":
+            return value
+        case "Cast":
+            kind = cast(node, np.zeros(1)).dtype
+            if np.issubdtype(kind, np.integer) and not _is_whole(low, value):
+                raise node.error("casts real numbers to integers", "use a quantizer")
+            return value
+        case "Neg":
+            return value.then("mul", -np.ones(1))
+        case "LeakyRelu":
+            return value.then("leaky", np.full(1, node.real("alpha", 0.01)))
+        case "PRelu":
+            value, slope = fitted(low, value, low.const(node, 1), node)
+            return value.then("leaky", slope)
+        case "Elu":
+            return value.then("elu", np.full(1, node.real("alpha", 1.0)))
+        case "Selu":
+            alpha, gamma = node.real("alpha", 1.6732632), node.real("gamma", 1.050701)
+            return value.then("selu", np.full(1, alpha), np.full(1, gamma))
+        case "HardSigmoid":
+            alpha, beta = node.real("alpha", 0.2), node.real("beta", 0.5)
+            return value.then("hard_sigmoid", np.full(1, alpha), np.full(1, beta))
+        case "Pow":
+            power = np.asarray(low.const(node, 1).value)
+            if power.size != 1 or float(power.ravel()[0]) != 2:
+                raise node.error(f"power {power.ravel()[:3]}: only the square is supported")
+            return value.then("square")
+        case "Gelu" if node.string("approximate", "none") != "none":
+            raise node.error("approximate Gelu is not supported", "export it as approximate='none'")
+    return value.then(_PLAIN[node.op])
+
+
+def _gather(low: Importer, node: OnnxNode) -> Value:
+    """A table of constants read at an index that is data: a lookup, whatever the function."""
+    table = np.asarray(low.const(node, 0).value, np.float64)
+    if table.ndim != 1 or not table.size or node.integer("axis", 0) % table.ndim:
+        raise node.error(f"reads a table of shape {table.shape}", "only vectors can be tabulated")
+    if not np.isfinite(table).all():
+        raise node.error("holds numbers that are not finite")
+    value = low.settled(low.data(node, 1), node)
+    lo, hi = low.ends(value)
+    if hi - lo >= MAX_TABLE:
+        raise node.error(f"is indexed by {hi - lo + 1} levels", "quantize the index first")
+    levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))
+    index = value.reals(levels)
+    if low.kind(value).is_bipolar:
+        index[1] = index[0]  # level 0 does not occur
+    if (index % 1).any():
+        raise node.error("is indexed by fractions", "quantize the index first")
+    if index.max() < -table.size or index.min() >= table.size:
+        raise node.error(f"is indexed outside its {table.size} entries")
+    # The interval of an edge is that of all channels: what one of them cannot reach is no index.
+    # Negative ones count from the end.
+    index = np.where((index < 0) & (index >= -table.size), index + table.size, index)
+    found = table[np.clip(index, 0, table.size - 1).astype(np.int64)].T
+    unit = np.ones(1)
+    if (found % 1).any():
+        unit = np.full(1, np.abs(found[found != 0]).min())
+    whole = np.rint(found / unit)
+    if (np.abs(found / unit - whole) > _WHOLE).any():
+        raise node.error("holds numbers that are no multiples of its smallest", "quantize it")
+    edge = low.table(value.edge, whole.astype(np.int64), {"scale": (float(unit[0]),)}, node)
+    return Value(edge, value.shape, value.order, unit)
+
+
+_PLAIN = {
+    "Sigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "HardSwish": "hard_swish",
+    "Swish": "swish",
+    "Softplus": "softplus",
+    "Softsign": "softsign",
+    "Gelu": "gelu",
+    "Mish": "mish",
+    "Exp": "exp",
+    "Erf": "erf",
+    "Abs": "abs",
+    "Floor": "floor",
+    "Ceil": "ceil",
+    "Round": "round",
+}
+
+HANDLERS = {
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _binary),
+    "Sum": _sum,
+    **dict.fromkeys(("Relu", "Clip"), _clip),
+    **dict.fromkeys(("Min", "Max"), _min_max),
+    "BatchNormalization": _norm,
+    "Gather": _gather,
+    **dict.fromkeys(
+        (*_PLAIN, "Identity", "Dropout", "Cast", "Neg", "LeakyRelu", "PRelu", "Elu", "Selu"),
+        _simple,
+    ),
+    **dict.fromkeys(("HardSigmoid", "Pow"), _simple),
+}

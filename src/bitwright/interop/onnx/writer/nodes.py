@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One function an operation: integer node -> standard ONNX nodes on levels in float32, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.base.errors import GraphError
+from bitwright.formats import parse_format
+from bitwright.interop.onnx.writer.writer import (
+    QONNX_DOMAIN,
+    Writer,
+    interval_type,
+    per_channel,
+    qonnx_type,
+)
+from bitwright.ir import Node
+from bitwright.lower.ranges import ChannelRange, compared_range
+
+
+def _weight_type(node: Node) -> str:
+    """The type of the levels: of an uneven format that of the smallest integers holding them."""
+    weight_format = parse_format(node.string("weight_format"))
+    if weight_format.uniform:
+        return weight_format.qonnx_name
+    weight = node.params["weight"]
+    return interval_type(min(int(weight.min()), 0), int(weight.max()))
+
+
+def conv(out: Writer, node: Node, weight: str | None = None) -> None:
+    """``Conv``; ``weight`` names a tensor that holds the levels already."""
+    moved = np.moveaxis(node.params["weight"], 3, 1)
+    inputs = [
+        node.inputs[0],
+        weight or out.levels(f"{node.name}.weight", moved, _weight_type(node)),
+    ]
+    if "bias" in node.params:
+        inputs.append(out.levels(f"{node.name}.bias", node.params["bias"]))
+    out.op(
+        "Conv",
+        inputs,
+        node.output,
+        node.name,
+        kernel_shape=moved.shape[2:],
+        strides=node.ints("stride"),
+        pads=node.ints("padding"),
+        dilations=node.ints("dilation"),
+        group=node.integer("groups"),
+    )
+
+
+def dense(out: Writer, node: Node, weight: str | None = None) -> None:
+    """``MatMul``, and ``Add`` for a bias."""
+    held = weight or out.levels(f"{node.name}.weight", node.params["weight"].T, _weight_type(node))
+    if "bias" not in node.params:
+        out.op("MatMul", [node.inputs[0], held], node.output, node.name)
+        return
+    bias, target = node.params["bias"], out.graph.types[node.output]
+    lo, hi = target.lo - int(bias.max()), target.hi - int(bias.min())
+    product = out.declare(f"{node.name}.product", out.shape(target), interval_type(lo, hi))
+    out.op("MatMul", [node.inputs[0], held], product, node.name)
+    added = out.levels(f"{node.name}.bias", bias)
+    out.op("Add", [product, added], node.output, f"{node.name}.add")
+
+
+def compared(out: Writer, node: Node) -> str:
+    """What a threshold node compares: its input, with flipped channels times -1."""
+    source, data = out.graph.types[node.inputs[0]], node.inputs[0]
+    if "flip" not in node.params or not node.params["flip"].any():
+        return data
+    sign = per_channel(1 - 2 * node.params["flip"], len(source.shape))
+    far = max(abs(source.lo), abs(source.hi))
+    signed = out.declare(f"{node.name}.signed", out.shape(source), interval_type(-far, far))
+    factor = out.levels(f"{node.name}.sign", sign, "INT2")
+    out.op("Mul", [data, factor], signed, f"{node.name}.flip")
+    return signed
+
+
+def clipped_thresholds(node: Node, seen: ChannelRange) -> NDArray[np.int64]:
+    """Thresholds within reach: beyond the input's interval one has no effect, but may not fit
+    into float32."""
+    reach = compared_range(node, seen)
+    thresholds = node.params["thresholds"]
+    lo, hi = (
+        (np.array([end]) for end in reach.hull)
+        if thresholds.shape[0] == 1
+        else (reach.lo, reach.hi)
+    )
+    return np.asarray(np.clip(thresholds, lo[:, np.newaxis], hi[:, np.newaxis] + 1))
+
+
+def threshold(out: Writer, node: Node, seen: ChannelRange) -> None:
+    """QONNX's ``MultiThreshold`` with out_scale = step and out_bias = base."""
+    source = out.graph.types[node.inputs[0]]
+    data = compared(out, node)
+    out.op(
+        "MultiThreshold",
+        [data, out.levels(f"{node.name}.thresholds", clipped_thresholds(node, seen))],
+        node.output,
+        node.name,
+        domain=QONNX_DOMAIN,
+        out_dtype=qonnx_type(out.graph.types[node.output]),
+        out_scale=float(node.integer("step")),
+        out_bias=float(node.integer("base")),
+        data_layout="NCHW" if len(source.shape) == 3 else "NC",
+    )
+
+
+def requant(out: Writer, node: Node) -> None:
+    """float64: cast, multiply, add, scale by 2^-shift (exact), round, clip, cast back."""
+    shape = out.shape(out.graph.types[node.inputs[0]])
+    rank, shift, rounding = len(shape) - 1, node.integer("shift"), node.string("rounding")
+    steps: list[tuple[str, NDArray[Any]]] = [
+        ("Mul", per_channel(node.params["multiplier"], rank)),
+        ("Add", per_channel(node.params["offset"], rank)),
+        ("Mul", np.array(2.0**-shift)),
+    ]
+    if rounding == "half_up":
+        steps.append(("Add", np.array(0.5)))
+    wide = out.declare(f"{node.name}.wide", shape, "", "DOUBLE")
+    out.op("Cast", [node.inputs[0]], wide, f"{node.name}.cast", to=11)
+    for index, (op, operand) in enumerate(steps):
+        constant = out.constant(f"{node.name}.k{index}", np.asarray(operand, np.float64))
+        target = out.declare(f"{node.name}.v{index}", shape, "", "DOUBLE")
+        out.op(op, [wide, constant], target, f"{node.name}.{op.lower()}{index}")
+        wide = target
+    rounded = out.declare(f"{node.name}.rounded", shape, "", "DOUBLE")
+    out.op("Round" if rounding == "half_even" else "Floor", [wide], rounded, f"{node.name}.round")
+    ends = [
+        out.constant(f"{node.name}.{end}", np.array(node.integer(end), np.float64))
+        for end in ("lo", "hi")
+    ]
+    clipped = out.declare(f"{node.name}.clipped", shape, "", "DOUBLE")
+    out.op("Clip", [rounded, *ends], clipped, f"{node.name}.clip")
+    out.op("Cast", [clipped], node.output, node.name, to=1)
+
+
+def lookup(out: Writer, node: Node) -> None:
+    """``Gather`` from the tables of all channels, one behind the other."""
+    source = out.graph.types[node.inputs[0]]
+    table, rank, shape = node.params["table"], len(source.shape), out.shape(source)
+    start = np.arange(len(table)) * table.shape[1] - source.lo
+    first = out.levels(f"{node.name}.start", per_channel(start, rank))
+    place = out.declare(f"{node.name}.place", shape, "")
+    out.op("Add", [node.inputs[0], first], place, f"{node.name}.add")
+    index = out.declare(f"{node.name}.index", shape, "", "INT64")
+    out.op("Cast", [place], index, f"{node.name}.cast", to=7)
+    values = out.levels(f"{node.name}.table", table.ravel())
+    out.op("Gather", [values, index], node.output, node.name, axis=0)
+
+
+def max_pool(out: Writer, node: Node) -> None:
+    """``MaxPool``."""
+    out.op("MaxPool", [node.inputs[0]], node.output, node.name, **_window(node))
+
+
+def sum_pool(out: Writer, node: Node) -> None:
+    """``AveragePool`` times the window's size where that is exact in float32 (powers of two); else
+    a depthwise ``Conv`` of ones."""
+    size = int(np.prod(node.ints("kernel")))
+    target = out.graph.types[node.output]
+    if size & (size - 1) == 0:
+        mean = out.declare(f"{node.name}.mean", out.shape(target), "FLOAT32")
+        out.op(
+            "AveragePool", [node.inputs[0]], mean, node.name, count_include_pad=1, **_window(node)
+        )
+        factor = out.levels(f"{node.name}.size", np.array(size, np.int64))
+        out.op("Mul", [mean, factor], node.output, f"{node.name}.mul")
+        return
+    ones = np.ones((target.channels, 1, *node.ints("kernel")), np.int64)
+    held = out.levels(f"{node.name}.ones", ones)
+    out.op(
+        "Conv",
+        [node.inputs[0], held],
+        node.output,
+        node.name,
+        group=target.channels,
+        **_window(node),
+    )
+
+
+def _window(node: Node) -> dict[str, Any]:
+    return {
+        "kernel_shape": node.ints("kernel"),
+        "strides": node.ints("stride"),
+        "pads": node.ints("padding"),
+    }
+
+
+def flatten(out: Writer, node: Node) -> None:
+    """``Transpose`` to NHWC, so that dense layers keep their columns, and ``Flatten``."""
+    source = out.graph.types[node.inputs[0]]
+    data = node.inputs[0]
+    if len(source.shape) == 3 and source.size != source.channels:
+        turned = (out.batch, *source.shape)
+        moved = out.declare(f"{node.name}.nhwc", turned, qonnx_type(source))
+        out.op("Transpose", [data], moved, f"{node.name}.transpose", perm=(0, 2, 3, 1))
+        data = moved
+    out.op("Flatten", [data], node.output, node.name, axis=1)
+
+
+def top_k(out: Writer, node: Node) -> None:
+    """``ArgMax``, or ``TopK`` for several: of equals the first index, in both."""
+    k = node.integer("k")
+    if k == 1:
+        out.op("ArgMax", [node.inputs[0]], node.output, node.name, axis=1, keepdims=1)
+        return
+    kind = out.graph.types[node.inputs[0]]
+    values = out.declare(f"{node.name}.values", (out.batch, k), qonnx_type(kind))
+    count = out.constant(f"{node.name}.k", np.array([k], np.int64))
+    out.op("TopK", [node.inputs[0], count], [values, node.output], node.name, axis=1)
+
+
+def add(out: Writer, node: Node) -> None:
+    """``Add`` of operands times their multipliers."""
+    operands = []
+    for index, (edge, factor) in enumerate(zip(node.inputs, node.ints("multipliers"), strict=True)):
+        if factor == 1:
+            operands.append(edge)
+            continue
+        kind = out.graph.types[edge]
+        lo, hi = sorted((factor * kind.lo, factor * kind.hi))
+        scaled = out.declare(f"{node.name}.scaled{index}", out.shape(kind), interval_type(lo, hi))
+        held = out.levels(f"{node.name}.factor{index}", np.array(factor, np.int64))
+        out.op("Mul", [edge, held], scaled, f"{node.name}.mul{index}")
+        operands.append(scaled)
+    out.op("Add", operands, node.output, node.name)
+
+
+def concat(out: Writer, node: Node) -> None:
+    """``Concat`` of channels."""
+    out.op("Concat", node.inputs, node.output, node.name, axis=1)
+
+
+def space_to_depth(out: Writer, node: Node) -> None:
+    """``SpaceToDepth``: the same order of channels."""
+    out.op(
+        "SpaceToDepth", [node.inputs[0]], node.output, node.name, blocksize=node.integer("block")
+    )
+
+
+def upsample(out: Writer, node: Node) -> None:
+    """``Resize``, nearest."""
+    scales = np.array((1, 1, *node.ints("factor")), np.float32)
+    inputs = [
+        node.inputs[0],
+        out.constant(f"{node.name}.roi", np.zeros(0, np.float32)),
+        out.constant(f"{node.name}.scales", scales),
+    ]
+    rule = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    out.op("Resize", inputs, node.output, node.name, mode="nearest", **rule)
+
+
+SIMPLE: dict[str, Callable[[Writer, Node], None]] = {
+    "conv": conv,
+    "dense": dense,
+    "requant": requant,
+    "lookup": lookup,
+    "max_pool": max_pool,
+    "sum_pool": sum_pool,
+    "flatten": flatten,
+    "top_k": top_k,
+    "add": add,
+    "concat": concat,
+    "space_to_depth": space_to_depth,
+    "upsample": upsample,
+}
+
+
+def simple(out: Writer, node: Node) -> None:
+    """Write a node whose form is the same in every dialect of ONNX.
+
+    Raises:
+        GraphError: it has none.
+    """
+    if node.op == "requant_float":
+        raise GraphError(
+            f"{node.string('format')} activations have no exact ONNX form: its operators cannot "
+            "round integers to a float's mantissa",
+            where=node.name,
+            hint="use an integer format for the activations",
+        )
+    if node.op not in SIMPLE:
+        raise GraphError(f"{node.op} has no ONNX form", where=node.name)
+    SIMPLE[node.op](out, node)

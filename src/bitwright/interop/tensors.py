@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""safetensors files: the numbers of a model or a state dict, with what they belong to.
+
+The header's metadata hold one JSON text under ``bitwright``: the model (a name of the zoo or a
+user's factory with its options, or the layers themselves), the image's shape, and the input
+convention.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitwright.base.errors import DataError
+from bitwright.base.files import atomic_write
+
+_KEY = "bitwright"
+_HINT = "pip install safetensors"
+
+
+def save_tensors(
+    tensors: Mapping[str, Tensor], path: Path, facts: Mapping[str, Any] | None = None
+) -> Path:
+    """Write tensors by name, bit for bit; the file is whole or not there.
+
+    Args:
+        facts: plain values about them, see the module's docstring.
+
+    Raises:
+        DataError: the package safetensors is not installed.
+    """
+    try:
+        from safetensors.torch import save
+    except ModuleNotFoundError:
+        raise DataError("needs the package safetensors", where=str(path), hint=_HINT) from None
+    # Tensors that share memory would be refused; a copy of each never does.
+    whole = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    metadata = {"format": "pt"}
+    if facts:
+        metadata[_KEY] = json.dumps(dict(facts), sort_keys=True)
+    atomic_write(path, save(whole, metadata=metadata))
+    return path
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a file and the facts about them (empty for a file of other origin).
+
+    Raises:
+        DataError: the file is missing, cut short, damaged, or holds numbers that are not finite.
+    """
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ModuleNotFoundError:
+        raise DataError("needs the package safetensors", where=str(path), hint=_HINT) from None
+    if not path.is_file():
+        raise DataError("does not exist", where=str(path))
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"is no whole safetensors file: {error}",
+            where=str(path),
+            hint="the file is cut short or of another kind; copy it again",
+        ) from error
+    for name, values in tensors.items():
+        if values.is_floating_point() and not torch.isfinite(values).all():
+            raise DataError(f"{name!r} holds NaN or infinity", where=str(path))
+    return tensors, _facts(metadata, path)
+
+
+def _facts(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
+    if _KEY not in metadata:
+        return {}
+    try:
+        facts = json.loads(metadata[_KEY])
+    except ValueError as error:
+        raise DataError(f"has broken metadata: {error}", where=str(path)) from error
+    if not isinstance(facts, dict):
+        raise DataError("has broken metadata: no object", where=str(path))
+    return facts
+
+
+def fill_state(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Load tensors by name into a model, all or none.
+
+    Batch norm's counters (``num_batches_tracked``) may be missing on either side.
+
+    Raises:
+        DataError: a name is missing or unknown, or a shape differs; the model is unchanged.
+    """
+    own = model.state_dict()
+    counters = {name for name in {*own, *tensors} if name.endswith("num_batches_tracked")}
+    missing = [name for name in own if name not in tensors and name not in counters]
+    extra = [name for name in tensors if name not in own and name not in counters]
+    if missing or extra:
+        what = f"lacks {missing[0]!r}" if missing else f"has {extra[0]!r}, which the model has not"
+        count = len(missing or extra) - 1
+        raise DataError(
+            what + (f" (and {count} more)" if count else ""),
+            where=where,
+            hint="the file is of another network",
+        )
+    for name in own:
+        if name in tensors and tensors[name].shape != own[name].shape:
+            raise DataError(
+                f"{name!r} has the shape {tuple(tensors[name].shape)}, the model's is "
+                f"{tuple(own[name].shape)}",
+                where=where,
+                hint="the file is of another network",
+            )
+    model.load_state_dict({n: t for n, t in tensors.items() if n in own}, strict=False)

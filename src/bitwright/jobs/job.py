@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job as plain values, and the files in its folder by which it can be redone or found done.
+
+::
+
+    FOLDER/job.json      what is asked; written before the job's process starts
+    FOLDER/job.log       everything the process said
+    FOLDER/failure.json  why it failed, if it did
+    FOLDER/result.json   what came of it; written last: where it is, the job is done
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bitwright.base.errors import BitwrightError, RunError
+from bitwright.base.files import atomic_write
+
+SCHEMA = 1
+JOB, LOG, RESULT, FAILURE, LOCK = "job.json", "job.log", "result.json", "failure.json", ".job.lock"
+#: What a folder holds of its job; all else in it is the job's own work.
+JOB_FILES = frozenset({JOB, LOG, RESULT, FAILURE, LOCK})
+#: Exit status of a job's process that was asked to end (SIGTERM).
+TERMINATED = 143
+
+
+@dataclass(frozen=True)
+class Job:
+    """One task that depends on no other.
+
+    Attributes:
+        name: for people.
+        call: ``package.module:function``; it gets ``(arguments, folder)``, may write whatever it
+            likes into the folder and gives back JSON values.
+        arguments: JSON values.
+        folder: the job's own; a job that was stopped finds in it what it left.
+        version: fingerprint of what the result depends on besides the arguments, such as our code;
+            a result of another version does not count.
+    """
+
+    name: str
+    call: str
+    arguments: Mapping[str, Any]
+    folder: Path
+    version: str = ""
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """What a result must answer to be this job's."""
+        return {"call": self.call, "arguments": dict(self.arguments), "version": self.version}
+
+    def finished(self) -> dict[str, Any] | None:
+        """The content of ``result.json`` if it is whole and of this very job."""
+        found = _read(self.folder / RESULT)
+        if found is None or found.get("schema") != SCHEMA:
+            return None
+        asked = json.loads(json.dumps(self.request))
+        return found if all(found.get(key) == value for key, value in asked.items()) else None
+
+    def failure(self) -> JobFailure | None:
+        """What ``failure.json`` says."""
+        found = _read(self.folder / FAILURE)
+        if found is None:
+            return None
+        try:
+            return JobFailure(**found)
+        except TypeError:
+            return None
+
+    def prepare(self, threads: int) -> None:
+        """Make the folder and say in it what is to be done.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        fields = {"schema": SCHEMA, "name": self.name, **self.request, "threads": threads}
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for name in (RESULT, FAILURE):
+                (self.folder / name).unlink(missing_ok=True)
+            atomic_write(self.folder / JOB, json.dumps(fields, indent=1) + "\n")
+        except OSError as error:
+            raise RunError(
+                f"cannot be written: {error.strerror or error}",
+                where=str(error.filename or self.folder),
+                hint="name a folder that you may write to, on a disk with room",
+            ) from error
+
+
+@dataclass(frozen=True)
+class JobFailure:
+    """Why a job gave nothing.
+
+    Attributes:
+        kind: class of the error, or ``Killed``, ``TimeUp``, ``Bug``.
+    """
+
+    kind: str
+    message: str
+    where: str | None = None
+    hint: str | None = None
+
+    @classmethod
+    def of(cls, error: BitwrightError) -> JobFailure:
+        return cls(type(error).__name__, error.message, error.where, error.hint)
+
+    @property
+    def reason(self) -> str:
+        """Message and place in one line."""
+        text = self.message if self.where is None else f"{self.where}: {self.message}"
+        return " ".join(text.split())
+
+    def to_json(self) -> dict[str, str | None]:
+        return {"kind": self.kind, "message": self.message, "where": self.where, "hint": self.hint}
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What came of a job.
+
+    Attributes:
+        value: what the function gave; None if it failed.
+        failure: why it failed; None if it did not.
+        was_done: an earlier call had done it.
+        attempts: processes it took; more than 1 if one was killed.
+        seconds: wall-clock time of the last process.
+        cpu_seconds: processor time of the process that finished it, and of its children.
+        threads: CPU threads that it was given.
+        host: the machine that did it.
+    """
+
+    name: str
+    folder: Path
+    value: Any = None
+    failure: JobFailure | None = None
+    was_done: bool = False
+    attempts: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    threads: int = 0
+    host: str = ""
+
+    @property
+    def log(self) -> Path:
+        return self.folder / LOG
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "folder": str(self.folder),
+            "value": self.value,
+            "failure": None if self.failure is None else self.failure.to_json(),
+            "was_done": self.was_done,
+            "attempts": self.attempts,
+            "seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
+            "threads": self.threads,
+            "host": self.host,
+        }
+
+
+def result_of(job: Job, found: Mapping[str, Any], *, was_done: bool, attempts: int) -> JobResult:
+    """A job's result from the content of its ``result.json``."""
+    return JobResult(
+        job.name,
+        job.folder,
+        found.get("value"),
+        was_done=was_done,
+        attempts=attempts,
+        seconds=float(found.get("seconds", 0.0)),
+        cpu_seconds=float(found.get("cpu_seconds", 0.0)),
+        threads=int(found.get("threads", 0)),
+        host=str(found.get("host", "")),
+    )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which engine runs a product: the fastest of those that can, measured where it is needed.
+
+All engines give the same numbers, so the choice is one of time alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
+from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product
+from bitwright.low_precision.arithmetic.int_mm import IntMatrixEngine
+from bitwright.low_precision.arithmetic.integer import IntegerEngine
+from bitwright.low_precision.arithmetic.operands import Operand
+
+#: Timed runs of an engine, of which the shortest counts; one before them is not timed.
+_RUNS = 3
+#: Units of x86 processors that multiply and add 8-bit integers.
+_BYTE_UNITS = ("avx512_vnni", "avx_vnni", "amx_int8")
+#: An engine whose first run takes so many times the best of another is not timed further.
+_HOPELESS = 3.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a choice depends on.
+
+    Attributes:
+        product: which of the three.
+        left: shape of the left operand.
+        right: shape of the right one.
+        geometry: of the layer.
+        bits: word lengths of the operands; 0 for formats that are no integers.
+        device: where they lie.
+        threads: of torch.
+    """
+
+    product: Product
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    geometry: Geometry
+    bits: tuple[int, int]
+    device: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An engine, and the milliseconds of each that was measured (none where only one can)."""
+
+    engine: Engine
+    milliseconds: Mapping[str, float]
+
+
+#: What the process has measured: the name of the fastest engine, and the milliseconds of each. Not
+#: the engine itself: it has memory of its own, which two networks in two threads cannot share.
+_MEASURED: dict[tuple[Case, tuple[str, ...]], tuple[str, Mapping[str, float]]] = {}
+
+
+class ChoosingEngine:
+    """An engine made of others: each product runs on the fastest one that supports it.
+
+    With ``preferred`` nothing is measured: the first engine that supports a product runs it.
+    """
+
+    def __init__(self, engines: Sequence[Engine], *, name: str, preferred: bool = False) -> None:
+        self.name = name
+        self._engines = tuple(engines)
+        self._preferred = preferred
+        self.choices: dict[Case, Choice] = {}
+
+    def supports(self, product: Product, left: Operand, right: Operand, geometry: Geometry) -> bool:
+        """Whether any of them can."""
+        return any(e.supports(product, left, right, geometry) for e in self._engines)
+
+    def forward(self, x: Operand, w: Operand, geometry: Geometry) -> Tensor:
+        """See `Engine`."""
+        return self._run(Product.FORWARD, x, w, geometry, lambda e: e.forward(x, w, geometry))
+
+    def grad_input(
+        self, g: Operand, w: Operand, geometry: Geometry, input_size: tuple[int, ...]
+    ) -> Tensor:
+        """See `Engine`."""
+        return self._run(
+            Product.GRAD_INPUT, g, w, geometry,
+            lambda e: e.grad_input(g, w, geometry, input_size),
+        )  # fmt: skip
+
+    def grad_weight(
+        self, x: Operand, g: Operand, geometry: Geometry, weight_size: tuple[int, ...]
+    ) -> Tensor:
+        """See `Engine`."""
+        return self._run(
+            Product.GRAD_WEIGHT, x, g, geometry,
+            lambda e: e.grad_weight(x, g, geometry, weight_size),
+        )  # fmt: skip
+
+    def table(self) -> str:
+        """The choices as a Markdown table."""
+        names = [engine.name for engine in self._engines]
+        lines = [
+            "| product | left | right | stride | bits | engine | "
+            + " | ".join(f"{name}, ms" for name in names) + " |",
+            "|---" * (6 + len(names)) + "|",
+        ]  # fmt: skip
+        for case, choice in self.choices.items():
+            times = [choice.milliseconds.get(name) for name in names]
+            cells = [
+                case.product.value,
+                "x".join(map(str, case.left)),
+                "x".join(map(str, case.right)),
+                "x".join(map(str, case.geometry.stride)),
+                "/".join(map(str, case.bits)) if any(case.bits) else "reals",
+                choice.engine.name,
+                *("" if t is None else f"{t:.2f}" for t in times),
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+        return "\n".join(lines) + "\n"
+
+    def _run(
+        self,
+        product: Product,
+        left: Operand,
+        right: Operand,
+        geometry: Geometry,
+        call: Callable[[Engine], Tensor],
+    ) -> Tensor:
+        case = Case(
+            product,
+            tuple(left.shape),
+            tuple(right.shape),
+            geometry,
+            (left.bits, right.bits),
+            str(left.tensor.device),
+            torch.get_num_threads(),
+        )
+        choice = self.choices.get(case)
+        if choice is not None:
+            return call(choice.engine)
+        able = [e for e in self._engines if e.supports(product, left, right, geometry)]
+        if not able:
+            raise ValueError(f"no engine of {self.name!r} computes {case}")
+        if self._preferred or len(able) == 1:
+            self.choices[case] = Choice(able[0], {})
+            return call(able[0])
+        key = (case, tuple(engine.name for engine in able))
+        if key in _MEASURED:
+            name, milliseconds = _MEASURED[key]
+            engine = next(engine for engine in able if engine.name == name)
+            self.choices[case] = Choice(engine, milliseconds)
+            return call(engine)
+        out, milliseconds = _measured(able, call, left.tensor.device)
+        fastest = min(able, key=lambda engine: milliseconds[engine.name])
+        self.choices[case] = Choice(fastest, milliseconds)
+        _MEASURED[key] = fastest.name, milliseconds
+        return out
+
+
+def make_engine(name: Literal["auto", "emulated", "integer"]) -> ChoosingEngine:
+    """The engine of a setting.
+
+    ``auto``: the fastest for each product, of those that the machine has units for. ``integer``:
+    integers wherever an integer engine can, else emulation (formats that are no integers, grouped
+    convolutions). ``emulated``: emulation.
+    """
+    emulated = EmulatedEngine()
+    if name == "emulated":
+        return ChoosingEngine([emulated], name=name)
+    engines: list[Engine] = [IntegerEngine(), IntMatrixEngine(), emulated]
+    if name == "auto" and not _multiplies_bytes():
+        del engines[1]  # to time it would take longer and more memory than training does
+    return ChoosingEngine(engines, name=name, preferred=name == "integer")
+
+
+def _multiplies_bytes() -> bool:
+    """Whether torch's 8-bit matrix product has a chance: there are units for it."""
+    if torch.cuda.is_available():
+        return True
+    found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(found.get(unit) for unit in _BYTE_UNITS)
+
+
+def _measured(
+    engines: Sequence[Engine], call: Callable[[Engine], Tensor], device: torch.device
+) -> tuple[Tensor, dict[str, float]]:
+    """The result and each engine's shortest time in milliseconds."""
+    out: Tensor | None = None
+    found: dict[str, float] = {}
+    for engine in engines:
+        best = float("inf")
+        for run in range(1 + _RUNS):
+            begin = _now(device)
+            out = call(engine)
+            spent = (_now(device) - begin) * 1e3
+            if run:
+                best = min(best, spent)
+            elif found and spent > _HOPELESS * min(found.values()):
+                best = spent
+                break
+        found[engine.name] = best
+    assert out is not None
+    return out, found
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

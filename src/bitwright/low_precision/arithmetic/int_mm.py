@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products with torch's 8-bit matrix product: fast on processors with VNNI and on GPUs.
+
+Integers of more than 8 bits are sums of signed digits of 8 bits, so their products are sums of
+8-bit products. Images become matrices, a stretch of the batch at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bitwright.low_precision.arithmetic.geometry import Geometry, Product
+from bitwright.low_precision.arithmetic.integer import exact_terms
+from bitwright.low_precision.arithmetic.operands import Operand, scaled
+
+#: Products of two 8-bit integers of which a 32-bit sum surely holds so many.
+_TERMS = (2**31 - 1) >> 14
+#: Elements of the largest matrix that is made of images at a time.
+_ELEMENTS = 1 << 24
+#: What the GPU's product wants rows, columns and sums to be multiples of, and more rows than 16.
+_MULTIPLE = 8
+_ROWS = 24
+
+
+class IntMatrixEngine:
+    """The three products by ``torch._int_mm``, exactly, on the CPU and on GPUs."""
+
+    name = "int_mm"
+
+    def supports(self, product: Product, left: Operand, right: Operand, geometry: Geometry) -> bool:
+        """Ungrouped products of integers of up to 16 bits, where torch has the matrix product."""
+        if not hasattr(torch, "_int_mm") or left.tensor.device.type not in ("cpu", "cuda"):
+            return False
+        return exact_terms(product, left, right, geometry)
+
+    def forward(self, x: Operand, w: Operand, geometry: Geometry) -> Tensor:
+        """See `Engine`."""
+        n, _, height, width = x.shape
+        outputs, _, *kernel = w.shape
+        size = _out_size((height, width), kernel, geometry)
+        weight = _levels(w).permute(2, 3, 1, 0).reshape(-1, outputs)
+
+        def part(images: slice) -> Tensor:
+            columns = _columns(_levels(x)[images], kernel, geometry, size)
+            return _product(columns, weight, x.bits, w.bits).view(-1, *size, outputs)
+
+        sums = _joined(part, n, prod(size) * max(prod(w.shape[1:]), outputs))
+        return _result(sums.permute(0, 3, 1, 2), x, w)
+
+    def grad_input(
+        self, g: Operand, w: Operand, geometry: Geometry, input_size: tuple[int, ...]
+    ) -> Tensor:
+        """See `Engine`."""
+        outputs, channels, *kernel = w.shape
+        weight = _levels(w).reshape(outputs, -1)
+        pixels = prod(g.shape[2:])
+
+        def part(images: slice) -> Tensor:
+            rows = _levels(g)[images].permute(0, 2, 3, 1).reshape(-1, outputs)
+            columns = _product(rows, weight, g.bits, w.bits).view(-1, pixels, weight.shape[1])
+            return functional.fold(
+                columns.transpose(1, 2), input_size[2:], kernel,
+                geometry.dilation, geometry.padding, geometry.stride,
+            )  # fmt: skip
+
+        return _result(_joined(part, g.shape[0], pixels * channels * prod(kernel)), g, w)
+
+    def grad_weight(
+        self, x: Operand, g: Operand, geometry: Geometry, weight_size: tuple[int, ...]
+    ) -> Tensor:
+        """See `Engine`."""
+        outputs, channels, *kernel = weight_size
+        size = (g.shape[2], g.shape[3])
+        total = torch.zeros((outputs, 1), dtype=torch.float64, device=g.tensor.device)
+        for images in _stretches(x.shape[0], prod(size) * channels * prod(kernel)):
+            columns = _columns(_levels(x)[images], kernel, geometry, size)
+            rows = _levels(g)[images].permute(1, 0, 2, 3).reshape(outputs, -1)
+            total = total + _product(rows, columns, g.bits, x.bits)
+        return _result(total.view(outputs, *kernel, channels).permute(0, 3, 1, 2), x, g)
+
+
+def _levels(operand: Operand) -> Tensor:
+    assert operand.levels is not None
+    return operand.levels
+
+
+def _result(sums: Tensor, left: Operand, right: Operand) -> Tensor:
+    found = scaled(sums, left.exponent + right.exponent)
+    return found.contiguous(memory_format=torch.channels_last)
+
+
+def _out_size(size: tuple[int, int], kernel: list[int], geometry: Geometry) -> tuple[int, int]:
+    high, wide = (
+        (size[i] + 2 * geometry.padding[i] - geometry.dilation[i] * (kernel[i] - 1) - 1)
+        // geometry.stride[i]
+        + 1
+        for i in range(2)
+    )
+    return high, wide
+
+
+def _columns(x: Tensor, kernel: list[int], geometry: Geometry, size: tuple[int, int]) -> Tensor:
+    """(n, C, H, W) -> (n * pixels, KH * KW * C): what each output pixel sees."""
+    above, beside = geometry.padding
+    padded = functional.pad(x.permute(0, 2, 3, 1), (0, 0, beside, beside, above, above))
+    n, _, _, channels = padded.shape
+    image, row, column, channel = padded.stride()
+    view = padded.as_strided(
+        (n, *size, *kernel, channels),
+        (
+            image,
+            row * geometry.stride[0],
+            column * geometry.stride[1],
+            row * geometry.dilation[0],
+            column * geometry.dilation[1],
+            channel,
+        ),
+    )
+    return view.reshape(n * prod(size), -1)
+
+
+def _stretches(images: int, elements: int) -> Iterator[slice]:
+    """Of the batch, so that matrices of ``elements`` an image stay small."""
+    step = max(1, _ELEMENTS // max(elements, 1))
+    for begin in range(0, images, step):
+        yield slice(begin, min(begin + step, images))
+
+
+def _joined(part: Callable[[slice], Tensor], images: int, elements: int) -> Tensor:
+    return torch.cat([part(stretch) for stretch in _stretches(images, elements)])
+
+
+def _product(left: Tensor, right: Tensor, left_bits: int, right_bits: int) -> Tensor:
+    """(m, k) x (k, n) of integers -> float64, exact."""
+    total = torch.zeros((left.shape[0], right.shape[1]), dtype=torch.float64, device=left.device)
+    for i, a in enumerate(_digits(left, left_bits)):
+        for j, b in enumerate(_digits(right, right_bits)):
+            for begin in range(0, left.shape[1], _TERMS):
+                stretch = slice(begin, begin + _TERMS)
+                sums = _matrix_product(a[:, stretch], b[stretch])
+                total.add_(sums, alpha=2.0 ** (8 * (i + j)))
+    return total
+
+
+def _digits(levels: Tensor, bits: int) -> list[Tensor]:
+    """int8 digits, lowest first, of base 256: -128 .. 127 each."""
+    digits = []
+    rest = levels if bits <= 8 else levels.to(torch.int32)
+    while bits > 8:
+        low = rest.to(torch.int8)  # the lowest byte, as a signed one
+        digits.append(low)
+        rest = (rest - low) >> 8
+        # 32640 and more carry into a second digit of 128.
+        bits = bits - 8 if bits < 16 else 9
+    return [*digits, rest.to(torch.int8)]
+
+
+def _matrix_product(left: Tensor, right: Tensor) -> Tensor:
+    """int8 matrices -> int32, with what a GPU wants of their sizes."""
+    m, n = left.shape[0], right.shape[1]
+    if left.device.type == "cuda":
+        extra = -left.shape[1] % _MULTIPLE
+        left = functional.pad(left, (0, extra, 0, max(_ROWS - m, 0)))
+        right = functional.pad(right, (0, -n % _MULTIPLE, 0, extra))
+    return torch._int_mm(left.contiguous(), right.contiguous())[:m, :n]

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices to train on, described by a few public figures: TOML files, one a device.
+
+A device of the user's own is a path to such a file. Every figure in it names its source.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from bitwright.base.errors import TargetError
+from bitwright.formats import BlockFormat, Format, IntegerFormat, MinifloatFormat
+from bitwright.low_precision.ladder import Level, parse_level
+
+_DEVICES = Path(__file__).parent / "devices"
+_FLOAT32 = MinifloatFormat(8, 23)
+_WIDEST = 64  # KB that no description exceeds
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_AtLeastZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Unit(_Strict):
+    """What multiplies numbers of one format.
+
+    Attributes:
+        format: widest numbers that it takes: ``int8``, ``float16``, ``float32``, ..
+        macs_per_second: at its best, of the whole device; or
+        macs_per_cycle: of one core, with the device's ``cores`` and ``clock_ghz``.
+        efficiency: share of that which training reaches; 1 makes every time a lower bound.
+        pj_per_mac: energy of one multiply-accumulate, operands in registers.
+    """
+
+    format: str
+    macs_per_second: _Positive | None = None
+    macs_per_cycle: _Positive | None = None
+    efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0
+    pj_per_mac: _AtLeastZero
+    source: Annotated[str, Field(min_length=1)]
+
+    @field_validator("format")
+    @classmethod
+    def _is_a_level(cls, value: str) -> str:
+        return parse_level(value).name
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> Unit:
+        if (self.macs_per_second is None) == (self.macs_per_cycle is None):
+            raise ValueError("give either macs_per_second or macs_per_cycle")
+        return self
+
+
+class Memory(_Strict):
+    """Where tensors lie between operations."""
+
+    bytes_per_second: _Positive
+    pj_per_byte: _AtLeastZero
+    source: Annotated[str, Field(min_length=1)]
+
+
+class Power(_Strict):
+    """Attributes:
+    idle_watts: drawn all the time.
+    full_watts: never more than this.
+    """
+
+    idle_watts: _AtLeastZero
+    full_watts: _Positive
+    source: Annotated[str, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _full_is_more(self) -> Power:
+        if self.full_watts < self.idle_watts:
+            raise ValueError("full_watts must not be less than idle_watts")
+        return self
+
+
+class Overhead(_Strict):
+    """Attributes:
+    launch_seconds: every operation takes at least this, however small.
+    """
+
+    launch_seconds: _AtLeastZero = 0.0
+    source: Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a device computes products at a level.
+
+    Attributes:
+        unit: that it runs on.
+        pieces: products of the unit that make one of the level: 9 to 16 bits are four of 8 bits.
+        rate: multiply-accumulates of the level a second.
+        joules: of one of them.
+    """
+
+    unit: str
+    pieces: int
+    rate: float
+    joules: float
+
+    @property
+    def text(self) -> str:
+        return self.unit if self.pieces == 1 else f"{self.pieces} x {self.unit}"
+
+
+class Device(_Strict):
+    """One device to train on."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+    description: str
+    kind: Literal["cpu", "gpu", "fpga", "other"]
+    cores: Annotated[int, Field(ge=1)] | None = None
+    clock_ghz: _Positive | None = None
+    unit: Annotated[tuple[Unit, ...], Field(min_length=1)]
+    memory: Memory
+    power: Power
+    overhead: Overhead = Overhead(source="none assumed")
+
+    @model_validator(mode="after")
+    def _cycles_are_known(self) -> Device:
+        per_cycle = any(unit.macs_per_cycle is not None for unit in self.unit)
+        if per_cycle and (self.cores is None or self.clock_ghz is None):
+            raise ValueError("macs_per_cycle needs cores and clock_ghz")
+        return self
+
+    def choice(self, level: Level) -> Choice:
+        """The fastest way to compute exact operands of a level.
+
+        Integers go to integer units of as many bits, in pieces to narrower ones, or to floats whose
+        significand holds them.
+
+        Raises:
+            TargetError: no unit can.
+        """
+        found = [
+            self._on(unit, pieces)
+            for unit in self.unit
+            if (pieces := _pieces(level, parse_level(unit.format)))
+        ]
+        if not found:
+            raise TargetError(
+                f"no unit of {self.name} computes in {level.name}",
+                where=f"device {self.name}",
+                hint="its units: " + ", ".join(unit.format for unit in self.unit),
+            )
+        return max(found, key=lambda choice: choice.rate)
+
+    def _on(self, unit: Unit, pieces: int) -> Choice:
+        rate = unit.macs_per_second
+        if rate is None:
+            assert unit.macs_per_cycle and self.cores and self.clock_ghz
+            rate = unit.macs_per_cycle * self.cores * self.clock_ghz * 1e9
+        joules = unit.pj_per_mac * 1e-12
+        return Choice(unit.format, pieces, rate * unit.efficiency / pieces, joules * pieces)
+
+
+def _pieces(level: Level, unit: Level) -> int:
+    """How many products of a unit make one of the level; 0: it cannot."""
+    wanted, offered = _element(level.format), _element(unit.format)
+    if isinstance(offered, IntegerFormat):
+        if not isinstance(wanted, IntegerFormat):
+            return 0
+        return ceil(wanted.bits / offered.bits) ** 2
+    assert isinstance(offered, MinifloatFormat)
+    if isinstance(wanted, IntegerFormat):
+        # a sign and bits - 1 bits of magnitude; its most negative value is a power of two
+        return int(offered.mantissa + 1 >= wanted.bits - 1)
+    fits = wanted.exponent <= offered.exponent and wanted.mantissa <= offered.mantissa
+    return int(fits)
+
+
+def _element(found: Format | None) -> IntegerFormat | MinifloatFormat:
+    """What is multiplied; blocks multiply their elements."""
+    if found is None:
+        return _FLOAT32
+    element = found.element if isinstance(found, BlockFormat) else found
+    assert isinstance(element, IntegerFormat | MinifloatFormat)
+    return element
+
+
+def list_devices() -> list[Device]:
+    """The devices that come with Bitwright, sorted by name."""
+    return [load_device(path.stem) for path in sorted(_DEVICES.glob("*.toml"))]
+
+
+def load_device(name: str | Path, where: str = "--device") -> Device:
+    """A device by name, or from a TOML file of the user's own.
+
+    Args:
+        where: the name was given, for the message.
+
+    Raises:
+        TargetError: unknown name, unreadable file, or a field that is wrong (named, with the
+            reason).
+    """
+    path = _locate(str(name), where)
+    try:
+        if path.stat().st_size > _WIDEST * 1024:
+            raise TargetError(f"is larger than {_WIDEST} KB: no device file", where=str(path))
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise TargetError(
+            f"cannot be read: {error}", where=str(path), hint="expected a TOML file of a device"
+        ) from error
+    try:
+        return Device.model_validate(table)
+    except ValidationError as error:
+        lines = [
+            f"{'.'.join(map(str, item['loc'])) or 'device'}: {item['msg']}"
+            for item in error.errors()
+        ]
+        raise TargetError(
+            "; ".join(lines),
+            where=str(path),
+            hint="compare with the devices of the package; every figure needs its source",
+        ) from error
+
+
+def _locate(text: str, where: str) -> Path:
+    if text.endswith(".toml") or "/" in text:
+        if Path(text).is_file():
+            return Path(text)
+        raise TargetError("there is no such file", where=text, hint="give a device's TOML file")
+    path = _DEVICES / f"{text}.toml"
+    if path.is_file():
+        return path
+    known = ", ".join(sorted(file.stem for file in _DEVICES.glob("*.toml")))
+    raise TargetError(
+        f"unknown device {text!r}; known are {known}",
+        where=where,
+        hint="or give the path of a device file ending in .toml",
+    )

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which level of precision every product of a network has, where rules make exceptions, and what
+the ladder of a training run costs on a described device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+
+from bitwright.low_precision.config import LowPrecision
+from bitwright.low_precision.costs.counting import count_network
+from bitwright.low_precision.costs.devices import Device, load_device
+from bitwright.low_precision.costs.log import EpochClock
+from bitwright.low_precision.costs.model import CostTable, Variant
+from bitwright.low_precision.costs.network import Network
+from bitwright.low_precision.costs.roofline import forecast_costs
+from bitwright.low_precision.ladder import FLOAT32, parse_level
+from bitwright.quantize.policy import PRODUCT_ROLES, Layer, QuantSpec
+from bitwright.train.config import TrainConfig
+
+
+def levels_of_products(
+    settings: LowPrecision, index: int, network: Network
+) -> dict[tuple[str, str], str]:
+    """(layer, product) -> level, at a level of the ladder.
+
+    A product whose operands have different formats runs at that of the wider one.
+    """
+    policy = settings.arithmetic(index)
+    paths = network.paths
+    kinds = {layer.layer: layer.kind for layer in network.layers}
+    found = {}
+    for path, form in kinds.items():
+        kind = "Linear" if form == "linear" else "Conv2d"
+        named = Layer(path, kind, path == paths[0], path == paths[-1])
+        for product, roles in PRODUCT_ROLES.items():
+            operands = roles[:2]
+            specs = [
+                None if policy is None else policy.resolve(named, role, product.value).spec
+                for role in operands
+            ]
+            found[path, product.value] = max(map(_level, specs), key=lambda n: parse_level(n).bits)
+    return found
+
+
+def ladder_costs(
+    network: Network,
+    device: Device,
+    settings: LowPrecision,
+    steps: int,
+    also: Sequence[str] = (),
+) -> CostTable:
+    """Costs of every level of a ladder, its exceptions included, and of float32.
+
+    Args:
+        steps: of an epoch.
+        also: more levels.
+
+    Raises:
+        TargetError: the device cannot compute in one of the levels.
+    """
+    mixtures = {}
+    for index, rung in enumerate(settings.ladder):
+        given = levels_of_products(settings, index, network)
+        if set(given.values()) != {rung}:
+            mixtures[rung] = given
+    others = (level for given in mixtures.values() for level in given.values())
+    levels = tuple(dict.fromkeys((FLOAT32, *also, *settings.ladder, *others)))
+    window = getattr(settings.policy, "gradients", 0)
+    table = forecast_costs(network, device, levels, steps, window=window)
+    mixed = {rung: table.mixture(rung, given).levels[rung] for rung, given in mixtures.items()}
+    return replace(table, levels={**table.levels, **mixed})
+
+
+def epoch_clock(
+    model: nn.Module,
+    sample_shape: tuple[int, ...],
+    config: TrainConfig,
+    images: int,
+    device: str | Path,
+    variant: Variant = Variant.CURRENT,
+) -> EpochClock:
+    """Estimates the time of every epoch of a training run on a described device, for its log.
+
+    Args:
+        model: plain float32 network.
+        sample_shape: (C, H, W) of one image.
+        config: with ``low_precision``.
+        images: to train on.
+        device: name, or a file.
+
+    Raises:
+        TargetError: there is no such device, or it cannot compute in a level of the ladder.
+        ModelError: such an image does not pass.
+        RecipeError: there are fewer images than one batch.
+    """
+    settings = config.low_precision or LowPrecision(policy="baseline")
+    described = load_device(device, "low_precision.device")
+    network = count_network(model, sample_shape, config.batch_size)
+    steps = images // config.batch_size
+    return EpochClock(ladder_costs(network, described, settings, steps), variant)
+
+
+def _level(spec: QuantSpec | None) -> str:
+    return FLOAT32 if spec is None else parse_level(spec.format.name).name

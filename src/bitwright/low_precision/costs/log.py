@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modelled time beside the measured one: while a run goes on, and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bitwright.base.errors import DataError
+from bitwright.low_precision.costs.model import FLOAT32, CostTable, Variant
+from bitwright.low_precision.log import LOG, read_log
+from bitwright.low_precision.policy import Entry
+from bitwright.train.records import read_metrics
+
+
+class EpochClock:
+    """Estimated cost of every epoch of a run, for its log.
+
+    Args:
+        table: costs of the network on a device.
+    """
+
+    def __init__(self, table: CostTable, variant: Variant = Variant.CURRENT) -> None:
+        self.table = table
+        self.variant = variant
+
+    def seconds(self, entry: Entry) -> float | None:
+        """Estimated seconds of a logged epoch; None where a level has no numbers."""
+        table, level = self.table, entry.level
+        if entry.products is not None:
+            given = _by_product(entry.products)
+            if not set(given.values()) <= set(table.levels):
+                return None
+            table = table.mixture(level, given)
+        elif level not in table.levels:
+            return None
+        return table.epoch(level, self.variant, adaptive=level != FLOAT32).total.seconds
+
+
+def _by_product(products: Mapping[str, str]) -> dict[tuple[str, str], str]:
+    """``LAYER/PRODUCT`` -> level, as (layer, product) -> level."""
+    pairs = ((key.rpartition("/"), level) for key, level in products.items())
+    return {(layer, product): level for (layer, _, product), level in pairs}
+
+
+@dataclass(frozen=True)
+class EpochTimes:
+    """One epoch of a run.
+
+    Attributes:
+        measured: seconds, validation included.
+        modelled: seconds of the training itself; None where the model has no numbers.
+    """
+
+    epoch: int
+    level: str
+    measured: float
+    modelled: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "level": self.level,
+            "measured": {"value": self.measured, "unit": "s", "source": "measurement"},
+            "modelled": None
+            if self.modelled is None
+            else {"value": self.modelled, "unit": "s", "source": "model"},
+        }
+
+
+def side_by_side(folder: Path, clock: EpochClock) -> tuple[EpochTimes, ...]:
+    """Measured and modelled time of every epoch that a run has logged.
+
+    Args:
+        folder: that holds ``metrics.jsonl`` and ``precision.jsonl``.
+
+    Raises:
+        DataError: one of them is missing or damaged, or they are of different runs.
+    """
+    entries = read_log(folder / LOG)
+    metrics = read_metrics(folder / "metrics.jsonl")
+    if [each.epoch for each in metrics] != [each.epoch for each in entries]:
+        raise DataError(
+            f"metrics.jsonl has {len(metrics)} epochs, {LOG} has {len(entries)}",
+            where=str(folder),
+            hint="both are written by one run; delete both and train again",
+        )
+    return tuple(
+        EpochTimes(entry.epoch, entry.level, measured.seconds, clock.seconds(entry))
+        for entry, measured in zip(entries, metrics, strict=True)
+    )
+
+
+def totals(rows: tuple[EpochTimes, ...]) -> dict[str, tuple[int, float, float | None]]:
+    """Level -> epochs, measured seconds, modelled seconds; ``total`` last."""
+    found: dict[str, tuple[int, float, float | None]] = {}
+    for row in (*rows, *(EpochTimes(r.epoch, "total", r.measured, r.modelled) for r in rows)):
+        epochs, measured, modelled = found.get(row.level, (0, 0.0, 0.0))
+        known = modelled is not None and row.modelled is not None
+        more = modelled + row.modelled if known else None  # type: ignore[operator]
+        found[row.level] = (epochs + 1, measured + row.measured, more)
+    return found

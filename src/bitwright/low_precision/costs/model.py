@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time and energy of training, from what one step costs at each level of precision.
+
+The model of MuPPET (Rajagopal et al. 2020; Vink 2023, section 3.3)::
+
+    T_epoch(level) = T_rest + sum over layers and products of T_product(level)
+                     + T_quantise(level: weights, activations, gradients) + T_policy
+
+Where a step's costs come from makes no difference here: numbers that somebody gives, measurements
+of a machine, or a described device. Every table says which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from bitwright.base.errors import RecipeError
+from bitwright.base.figures import Figure, Source
+from bitwright.low_precision.costs.schedule import Schedule
+from bitwright.low_precision.ladder import FLOAT32
+
+#: The part that stands for all products together.
+SUM = "products"
+#: Which product's level says how a part is quantized.
+_TAKEN_BY = {"weights": "forward", "activations": "forward", "gradients": "grad_weight"}
+
+
+class Variant(StrEnum):
+    """How numbers get from one layer to the next.
+
+    current: they are float32 in between, so a step pays for quantizing them; ideal: the device
+    computes in every format natively, and quantizing costs nothing.
+    """
+
+    CURRENT = "current"
+    IDEAL = "ideal"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Time, and energy where it is known; additive.
+
+    Attributes:
+        joules: None if nothing is known about energy, and so of every sum with such a cost.
+        spread: seconds either way that measurements differed by; they add up, as if all of them
+            had been slow together.
+    """
+
+    seconds: float
+    joules: float | None = None
+    spread: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        known = self.joules is not None and other.joules is not None
+        joules = self.joules + other.joules if known else None  # type: ignore[operator]
+        return Cost(self.seconds + other.seconds, joules, self.spread + other.spread)
+
+    def __mul__(self, count: float) -> Cost:
+        joules = None if self.joules is None else self.joules * count
+        return Cost(self.seconds * count, joules, self.spread * count)
+
+    def figures(self, source: Source) -> dict[str, Any]:
+        """Labelled, for JSON."""
+        found = {"time": Figure(self.seconds, "s", source).to_json()}
+        if self.joules is not None:
+            found["energy"] = Figure(self.joules, "J", source).to_json()
+        if self.spread:
+            found["spread"] = Figure(self.spread, "s", source).to_json()
+        return found
+
+
+NOTHING = Cost(0.0, 0.0)
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """Sum of costs; of none, nothing."""
+    return sum(costs, NOTHING)
+
+
+@dataclass(frozen=True)
+class PartCost:
+    """One product of one layer, or quantizing for one layer, in one step.
+
+    Attributes:
+        layer: its path; empty where only a sum over the network is known.
+        part: a product (``forward``, ``grad_input``, ``grad_weight``), or what is quantized
+            (``weights``, ``activations``, ``gradients``); ``products`` for a sum of all products.
+        unit: what computes it.
+    """
+
+    layer: str
+    part: str
+    cost: Cost
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class LevelCosts:
+    """A step at one level.
+
+    Attributes:
+        level: as the ladder names it.
+        products: one a product, or fewer where only sums are known.
+        native: the same on a device that computes natively; None: as ``products``.
+        quantise: weights, activations and gradients, layer by layer or as sums.
+        rest: all other operations, where the level changes them; None: as at any level.
+    """
+
+    level: str
+    products: tuple[PartCost, ...]
+    native: tuple[PartCost, ...] | None = None
+    quantise: tuple[PartCost, ...] = ()
+    rest: Cost | None = None
+
+
+@dataclass(frozen=True)
+class EpochCost:
+    """An epoch in parts."""
+
+    rest: Cost
+    products: Cost
+    quantise: Cost
+    policy: Cost
+
+    @property
+    def total(self) -> Cost:
+        return self.rest + self.products + self.quantise + self.policy
+
+    def to_json(self, source: Source) -> dict[str, Any]:
+        parts = {"rest": self.rest, "products": self.products, "quantise": self.quantise,
+                 "policy": self.policy, "total": self.total}  # fmt: skip
+        return {name: part.figures(source) for name, part in parts.items()}
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """What training a network costs by level.
+
+    Attributes:
+        name: network and machine.
+        source: where the numbers come from.
+        steps: of an epoch.
+        rest: of a step, all that is no product: batch norm, activations, loss, optimizer.
+        policy: of an epoch in few bits, what deciding about precision costs.
+        levels: by name.
+        notes: what a reader must know: assumptions, sources, how it was measured.
+    """
+
+    name: str
+    source: Source
+    steps: int
+    rest: Cost
+    policy: Cost
+    levels: Mapping[str, LevelCosts]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise RecipeError(
+                f"{self.steps} steps an epoch", where=self.name, hint="expected 1 or more"
+            )
+
+    def level(self, name: str) -> LevelCosts:
+        """Costs of one level.
+
+        Raises:
+            RecipeError: there is no number for it.
+        """
+        found = self.levels.get(name)
+        if found is None:
+            raise RecipeError(
+                f"no numbers for level {name!r}; there are some for {', '.join(self.levels)}",
+                where=self.name,
+                hint="give its times, measure it, or use a schedule of these levels",
+            )
+        return found
+
+    def epoch(
+        self, level: str, variant: Variant = Variant.CURRENT, *, adaptive: bool = True
+    ) -> EpochCost:
+        """One epoch at a level.
+
+        Args:
+            adaptive: a policy looks at gradients (it does so in few bits only).
+
+        Raises:
+            RecipeError: there is no number for the level.
+        """
+        found = self.level(level)
+        ideal = variant is Variant.IDEAL
+        products = found.native if ideal and found.native is not None else found.products
+        few_bits = level != FLOAT32
+        return EpochCost(
+            (self.rest if found.rest is None else found.rest) * self.steps,
+            total(each.cost for each in products) * self.steps,
+            NOTHING if ideal else total(each.cost for each in found.quantise) * self.steps,
+            self.policy if adaptive and few_bits else NOTHING,
+        )
+
+    def mixture(self, name: str, levels: Mapping[tuple[str, str], str]) -> CostTable:
+        """The table with one more level, whose products run at different ones.
+
+        Args:
+            name: of the new level.
+            levels: (layer, product) -> level; a product that is not named runs in float32.
+
+        Raises:
+            RecipeError: there is no number for one of them, or only sums over the network.
+        """
+        known = {name: self.level(name) for name in {FLOAT32, *levels.values()}}
+        if any(not each.layer for level in known.values() for each in level.products):
+            raise RecipeError(
+                f"level {name!r} differs from layer to layer, and only sums over the network are "
+                "known",
+                where=self.name,
+                hint="give the times of each layer's products",
+            )
+
+        def chosen(kind: str) -> tuple[PartCost, ...]:
+            found = []
+            for level, costs in known.items():
+                parts: tuple[PartCost, ...] | None = getattr(costs, kind)
+                for each in costs.products if parts is None else parts:
+                    product = _TAKEN_BY.get(each.part, each.part)
+                    if levels.get((each.layer, product), FLOAT32) == level:
+                        found.append(each)
+            return tuple(found)
+
+        added = LevelCosts(name, chosen("products"), chosen("native"), chosen("quantise"))
+        return replace(self, levels={**self.levels, name: added})
+
+    def run(self, schedule: Schedule, variant: Variant = Variant.CURRENT) -> RunCost:
+        """A whole training run.
+
+        Raises:
+            RecipeError: there is no number for one of its levels.
+        """
+        phases = tuple(
+            PhaseCost(
+                phase.level,
+                phase.epochs,
+                self.epoch(phase.level, variant, adaptive=schedule.adaptive),
+            )
+            for phase in schedule.phases
+        )
+        return RunCost(schedule, variant, phases, self.source)
+
+
+@dataclass(frozen=True)
+class PhaseCost:
+    """Epochs at one level, one after the other."""
+
+    level: str
+    epochs: int
+    epoch: EpochCost
+
+    @property
+    def total(self) -> Cost:
+        return self.epoch.total * self.epochs
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """A training run by phases."""
+
+    schedule: Schedule
+    variant: Variant
+    phases: tuple[PhaseCost, ...]
+    source: Source
+
+    @property
+    def total(self) -> Cost:
+        return total(phase.total for phase in self.phases)
+
+    def speed_up(self, other: RunCost) -> float:
+        """How many times faster than another run this one is."""
+        return other.total.seconds / self.total.seconds if self.total.seconds else math.inf
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schedule": self.schedule.name,
+            "variant": self.variant.value,
+            "epochs": self.schedule.epochs,
+            "phases": [
+                {"level": p.level, "epochs": p.epochs, **p.total.figures(self.source)}
+                for p in self.phases
+            ],
+            "total": self.total.figures(self.source),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run beside float32.
+
+    Attributes:
+        equal_epochs: speed-up over float32 for as many epochs.
+        baseline: speed-up over the float32 baseline, however many epochs that has.
+    """
+
+    run: RunCost
+    equal_epochs: float
+    baseline: float
+
+    def to_json(self) -> dict[str, Any]:
+        label = {"unit": "times", "source": self.run.source.value}
+        return {
+            **self.run.to_json(),
+            "speed_up_equal_epochs": {"value": self.equal_epochs, **label},
+            "speed_up_baseline": {"value": self.baseline, **label},
+        }
+
+
+def compare(
+    table: CostTable,
+    schedules: Sequence[Schedule],
+    variants: Sequence[Variant] = (Variant.CURRENT, Variant.IDEAL),
+    *,
+    baseline_epochs: int = 150,
+) -> tuple[Comparison, ...]:
+    """Every schedule in every variant, against float32.
+
+    Args:
+        baseline_epochs: of the float32 baseline; MuPPET's has 150.
+
+    Raises:
+        RecipeError: there are no numbers for one of the levels, or for float32.
+    """
+    baseline = table.run(Schedule.constant(FLOAT32, baseline_epochs, "baseline"))
+    found = []
+    for schedule in schedules:
+        equal = table.run(Schedule.constant(FLOAT32, schedule.epochs, "equal epochs"))
+        for variant in variants:
+            run = table.run(schedule, variant)
+            found.append(Comparison(run, run.speed_up(equal), run.speed_up(baseline)))
+    return tuple(found)

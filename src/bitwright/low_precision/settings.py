@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the policies that choose precisions. No torch here."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
+
+from bitwright.base.plugins import is_plugin
+from bitwright.low_precision.ladder import FLOAT32, parse_level
+
+if TYPE_CHECKING:
+    from bitwright.low_precision.policy import Plan, PrecisionPolicy
+
+DIVERSITY = "diversity"
+_Count = Annotated[int, Field(ge=1, le=100_000)]
+_Epoch = Annotated[int, Field(ge=0, le=100_000)]
+_Weight = Annotated[float, Field(ge=0.0, le=1e6)]
+
+
+class PolicySettings(BaseModel):
+    """What all policies have in common.
+
+    Attributes:
+        kind: which policy.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    summary: ClassVar[str] = ""
+    #: Whether it says how the learning rate falls; else the training settings' schedule does.
+    rules_rate: ClassVar[bool] = True
+
+    kind: str
+
+    @abstractmethod
+    def make(self, plan: Plan) -> PrecisionPolicy:
+        """The policy for one run.
+
+        Raises:
+            RecipeError: it does not fit the run.
+        """
+
+    def rungs(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
+        """The levels that it really uses, given those of the settings."""
+        return ladder
+
+    def check_epochs(self, epochs: int, float_epochs: int) -> None:
+        """ValueError if a run of so many epochs cannot have this schedule."""
+
+
+class _Climbing(PolicySettings):
+    """Policies that climb the ladder and end with a phase of ``float_epochs`` at its top."""
+
+    def rungs(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
+        if len(ladder) < 2:
+            raise ValueError(
+                f"the policy {self.kind} climbs, and the ladder has one level, {ladder[0]}: name "
+                "two at least, or use the policy baseline, mixed or fixed"
+            )
+        return ladder
+
+    def check_epochs(self, epochs: int, float_epochs: int) -> None:
+        if not float_epochs:
+            raise ValueError(
+                f"float_epochs: 0 leaves the policy {self.kind} nothing to end with: the run would "
+                "be over as soon as it reached the last level; give at least 1"
+            )
+        if epochs and float_epochs >= epochs:
+            raise ValueError(
+                f"float_epochs ({float_epochs}) leave no epoch for the levels below: epochs is "
+                f"{epochs}; train longer, or shorten float_epochs"
+            )
+
+
+class MuppetSettings(_Climbing):
+    """MuPPET (Rajagopal et al. 2020): climbs when the gradients of successive epochs agree more
+    than they once did at the level. Equation numbers are those of Vink 2023.
+
+    After epoch j, with S the metrics of the epochs since the level was entered::
+
+        D = mean over layers of  sum_k |g_k|^2 / |sum_k g_k|^2,  k over the window     (3.9)
+        p = max(S) / D                                                                 (3.11)
+        violation if p > T = alpha + beta * exp(-lambda * j)                           (3.12)
+
+    Attributes:
+        alpha, beta, decay: of the threshold T; ``decay`` is written ``lambda``.
+        resolution: r, in epochs.
+        patience: gamma, in violations.
+        window: how many gradients the sums have: ``literal``: r + 1, as (3.9) is printed;
+            ``resolution``: r, as the text says.
+        count: the level is left when the violations reach the patience (as its figure shows), or
+            exceed it (as the rule is printed).
+        epoch: j of the threshold: ``absolute`` from the beginning of training, or ``since_switch``
+            from the first epoch of the level.
+        violations: that count: all ``since_switch``, or ``consecutive`` ones.
+        history: gradients of earlier levels: ``keep`` them in the window, or ``clear`` it.
+        metric: ``diversity``, or ``package.module:function`` of the user's own, which gets by layer
+            the gradients of the window, oldest first, and gives a number above zero or None.
+    """
+
+    summary: ClassVar[str] = "climbs when the diversity of gradients between epochs falls"
+
+    kind: Literal["muppet"] = "muppet"
+    alpha: _Weight = 1.0
+    beta: _Weight = 1.5
+    decay: Annotated[float, Field(ge=0.0, le=1e6, alias="lambda")] = 0.1
+    resolution: Annotated[int, Field(ge=1, le=1000)] = 3
+    patience: Annotated[int, Field(ge=1, le=1000)] = 2
+    window: Literal["literal", "resolution"] = "literal"
+    count: Literal["reaches", "exceeds"] = "reaches"
+    epoch: Literal["absolute", "since_switch"] = "absolute"
+    violations: Literal["since_switch", "consecutive"] = "since_switch"
+    history: Literal["keep", "clear"] = "keep"
+    metric: str = DIVERSITY
+
+    @property
+    def gradients(self) -> int:
+        """Length of the window."""
+        return self.resolution + (self.window == "literal")
+
+    @model_validator(mode="after")
+    def _has_two_gradients(self) -> MuppetSettings:
+        if self.gradients < 2:
+            raise ValueError(
+                "resolution: 1 with window: resolution compares one gradient with itself: the "
+                "diversity would always be 1; use resolution: 2, or window: literal"
+            )
+        return self
+
+    @field_validator("metric")
+    @classmethod
+    def _is_a_metric(cls, value: str) -> str:
+        if value != DIVERSITY and not is_plugin(value):
+            raise ValueError(
+                f"no metric {value!r}: {DIVERSITY}, or your own as package.module:function"
+            )
+        return value
+
+    def make(self, plan: Plan) -> PrecisionPolicy:
+        from bitwright.low_precision.muppet import Muppet
+
+        return Muppet(plan, self)
+
+
+class BaselineSettings(PolicySettings):
+    """float32 throughout; the training settings' schedule rules the learning rate."""
+
+    summary: ClassVar[str] = "float32 throughout"
+    rules_rate: ClassVar[bool] = False
+
+    kind: Literal["baseline"] = "baseline"
+
+    def rungs(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
+        return (FLOAT32,)
+
+    def make(self, plan: Plan) -> PrecisionPolicy:
+        from bitwright.low_precision.schedules import Schedule
+
+        return Schedule(plan, {0: 0}, "the baseline", ends=False)
+
+
+class MixedSettings(PolicySettings):
+    """Mixed precision (Micikevicius et al. 2018): products in a short float, weights kept and
+    updated in float32; the training settings' schedule rules the learning rate.
+
+    Attributes:
+        format: ``float16``, ``bfloat16``, or another float such as ``e4m3``.
+    """
+
+    summary: ClassVar[str] = "products in a 16-bit float throughout, weights kept in float32"
+    rules_rate: ClassVar[bool] = False
+
+    kind: Literal["mixed"] = "mixed"
+    format: str = "float16"
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _is_a_float(cls, value: Any) -> str:
+        level = parse_level(value)
+        if not level.is_minifloat:
+            raise ValueError(
+                f"mixed precision computes in a short float, found {level.name}: use float16, "
+                "bfloat16 or one such as e4m3; the policy fixed takes any format"
+            )
+        return level.name
+
+    def rungs(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
+        return (self.format,)
+
+    def make(self, plan: Plan) -> PrecisionPolicy:
+        from bitwright.low_precision.schedules import Schedule
+
+        return Schedule(plan, {0: 0}, "mixed precision", ends=False)
+
+
+class FixedSettings(PolicySettings):
+    """One level, then float32 (Vink 2023, table 3.3): the run has all its epochs, and its last
+    ``float_epochs`` have the falling learning rates, whatever the precision is by then.
+
+    Attributes:
+        level: the precision to begin with.
+        switch_at: how many epochs it has before float32; None: it is never left (0 in that table).
+    """
+
+    summary: ClassVar[str] = "one level, then float32 from a given epoch on, or never"
+
+    kind: Literal["fixed"] = "fixed"
+    level: str = "int8"
+    switch_at: _Epoch | None = None
+
+    @field_validator("level", mode="before")
+    @classmethod
+    def _is_low(cls, value: Any) -> str:
+        level = parse_level(value)
+        if level.format is None:
+            raise ValueError("the level is what float32 comes after: for float32 use baseline")
+        return level.name
+
+    def rungs(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
+        return (self.level, FLOAT32)
+
+    def check_epochs(self, epochs: int, float_epochs: int) -> None:
+        if epochs and self.switch_at is not None and self.switch_at >= epochs:
+            raise ValueError(
+                f"switch_at: {self.switch_at} is past the end of the run ({epochs} epochs); leave "
+                "it out for a run that never switches"
+            )
+        if epochs and float_epochs > epochs:
+            raise ValueError(
+                f"float_epochs ({float_epochs}), the epochs with falling learning rates, are more "
+                f"than epochs ({epochs})"
+            )
+
+    def make(self, plan: Plan) -> PrecisionPolicy:
+        from bitwright.low_precision.schedules import Schedule
+
+        starts = {0: 0} if self.switch_at is None else {0: 0} | {self.switch_at: 1}
+        last = plan.last_start if plan.float_epochs else None
+        return Schedule(plan, starts, "the fixed schedule", last_phase=last, ends=False)
+
+
+class RandomSettings(_Climbing):
+    """Climbs at epochs drawn at random, all different, and ends as MuPPET does.
+
+    Attributes:
+        between: first and last epoch that may be drawn, as numbers of epochs done; None: from 1 to
+            where the last phase begins at the latest.
+        seed: of the draw; None: that of the run.
+    """
+
+    summary: ClassVar[str] = "climbs at random epochs"
+
+    kind: Literal["random"] = "random"
+    between: tuple[_Count, _Count] | None = None
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] | None = None
+
+    @field_validator("between")
+    @classmethod
+    def _is_a_range(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
+        if value is not None and value[0] > value[1]:
+            raise ValueError(f"the first epoch must not be behind the last, found {list(value)}")
+        return value
+
+    def check_epochs(self, epochs: int, float_epochs: int) -> None:
+        super().check_epochs(epochs, float_epochs)
+        if epochs and self.between is not None and self.between[1] > epochs - float_epochs:
+            raise ValueError(
+                f"a switch after {self.between[1]} epochs and {float_epochs} float_epochs are more "
+                f"than epochs ({epochs}): shorten between or float_epochs, or train longer"
+            )
+
+    def make(self, plan: Plan) -> PrecisionPolicy:
+        from bitwright.low_precision.schedules import Schedule, draw
+
+        seed = plan.seed if self.seed is None else self.seed
+        starts = draw(plan, self.between or (1, plan.last_start), seed)
+        return Schedule(plan, starts, f"the random schedule of seed {seed}")
+
+
+class ReplaySettings(_Climbing):
+    """The schedule of another run, and then the phase at the last level.
+
+    Attributes:
+        file: its ``precision.jsonl``; or
+        schedule: [epochs done, level] of every switch, such as [[0, 8], [12, 12], [30, float32]].
+    """
+
+    summary: ClassVar[str] = "the schedule of a recorded run, or one that is written down"
+
+    kind: Literal["replay"] = "replay"
+    file: Path | None = None
+    schedule: tuple[tuple[_Epoch, str], ...] | None = None
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value):
+            raise ValueError(f"expected pairs of epochs done and level, found {value!r}")
+        return tuple((epoch, parse_level(level).name) for epoch, level in value)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> ReplaySettings:
+        if (self.file is None) == (self.schedule is None):
+            raise ValueError("replay needs either file or schedule")
+        if self.schedule is None:
+            return self
+        epochs = [epoch for epoch, _ in self.schedule]
+        if epochs[:1] != [0] or any(after <= before for before, after in pairwise(epochs)):
+            raise ValueError(f"the epochs of a schedule begin with 0 and rise, found {epochs}")
+        return self
+
+    def make(self, plan: Plan) -> PrecisionPolicy:
+        from bitwright.low_precision.schedules import replay
+
+        return replay(plan, self.file, self.schedule)
+
+
+class OwnSettings(PolicySettings):
+    """A policy of the user's own. The learning rate is that of the training settings' schedule,
+    times what the policy's ``lr_factor`` says.
+
+    Attributes:
+        kind: ``package.module:function`` (or class), called with the plan and the options; it gives
+            a `PrecisionPolicy`.
+        options: its keyword arguments.
+    """
+
+    summary: ClassVar[str] = "your own: package.module:function gives a PrecisionPolicy"
+    rules_rate: ClassVar[bool] = False
+
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("kind")
+    @classmethod
+    def _names_code(cls, value: str) -> str:
+        if not is_plugin(value):
+            raise ValueError(f"expected package.module:function, found {value!r}")
+        return value
+
+    def make(self, plan: Plan) -> PrecisionPolicy:
+        from bitwright.low_precision.own import make_own
+
+        return make_own(self.kind, plan, self.options)
+
+
+POLICIES: Mapping[str, type[PolicySettings]] = {
+    "muppet": MuppetSettings,
+    "baseline": BaselineSettings,
+    "mixed": MixedSettings,
+    "fixed": FixedSettings,
+    "random": RandomSettings,
+    "replay": ReplaySettings,
+}
+_OWN = "own"
+
+
+def _kind_of(value: Any) -> str:
+    """Which settings a mapping means, or settings are."""
+    kind = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
+    return _OWN if isinstance(kind, str) and ":" in kind else str(kind)
+
+
+AnyPolicy = Annotated[
+    Annotated[MuppetSettings, Tag("muppet")]
+    | Annotated[BaselineSettings, Tag("baseline")]
+    | Annotated[MixedSettings, Tag("mixed")]
+    | Annotated[FixedSettings, Tag("fixed")]
+    | Annotated[RandomSettings, Tag("random")]
+    | Annotated[ReplaySettings, Tag("replay")]
+    | Annotated[OwnSettings, Tag(_OWN)],
+    Discriminator(_kind_of),
+]

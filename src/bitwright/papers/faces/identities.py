@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A closed-set classifier behind an embedding network: known identities, top-1 accuracy.
+
+Searches that score a network by the accuracy of labels need one. It is put behind the network, and
+taken away again; the network itself is never changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bitwright.base.errors import DataError, ModelError, RecipeError
+from bitwright.papers.faces.images import FaceSet
+
+_BATCH = 50
+HIDDEN = (100, 100)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSet:
+    """Embeddings with the labels of their people.
+
+    Attributes:
+        features: (N, D) float32.
+        labels: (N,) int64.
+        people: names, in the order of labels.
+    """
+
+    features: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    people: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class IdentityTraining:
+    """How the classifier learns: cross entropy and Adam on embeddings brought to unit spread."""
+
+    epochs: int = 100
+    batch: int = 30
+    lr: float = 5e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch < 1 or not self.lr > 0:
+            raise RecipeError("epochs and batch from 1 on, lr above 0", where="identities")
+
+
+class IdentityNetwork(nn.Module):
+    """An embedding network with a classifier behind it."""
+
+    def __init__(self, extractor: nn.Module, classifier: nn.Module) -> None:
+        super().__init__()
+        self.extractor = extractor
+        self.classifier = classifier
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 3, H, W) -> (N, identities)."""
+        scores: Tensor = self.classifier(self.extractor(x))
+        return scores
+
+
+def choose_faces(faces: FaceSet, people: int, each: int) -> FaceSet:
+    """The first ``each`` faces of the first ``people`` people.
+
+    Raises:
+        DataError: there are fewer.
+    """
+    if not 1 <= people <= len(faces.people):
+        raise DataError(
+            f"{people} identities are asked for, there are {len(faces.people)}",
+            where=faces.data.name,
+        )
+    some = faces.of(faces.people[:people])
+    rows: list[int] = []
+    for label, person in enumerate(some.people):
+        own = np.flatnonzero(some.data.labels == label)
+        if not 1 <= each <= len(own):
+            raise DataError(
+                f"{each} faces a person are asked for, {person} has {len(own)}",
+                where=faces.data.name,
+                hint="ask for fewer faces, or choose other people",
+            )
+        rows += own[:each].tolist()
+    keys = tuple(some.keys[row] for row in rows)
+    return FaceSet(some.data.take(rows), keys, some.preprocessing)
+
+
+def extract_features(extractor: nn.Module, faces: FaceSet) -> FeatureSet:
+    """Run an embedding network, in evaluation mode, over faces.
+
+    Raises:
+        ModelError: it gives no vector a face, or values that are no finite numbers.
+    """
+    was_training = extractor.training
+    extractor.eval()
+    try:
+        with torch.no_grad():
+            images = torch.from_numpy(faces.data.reals())
+            parts = [extractor(batch) for batch in images.split(_BATCH)]
+    finally:
+        extractor.train(was_training)
+    features = torch.cat(parts)
+    if features.ndim != 2 or not torch.isfinite(features).all():
+        raise ModelError(
+            f"features of shape {tuple(features.shape)}, expected finite ({len(faces)}, D)",
+            where=type(extractor).__name__,
+        )
+    return FeatureSet(features.to(torch.float32).numpy(), faces.data.labels, faces.people)
+
+
+def train_identities(
+    known: FeatureSet, config: IdentityTraining | None = None, *, hidden: tuple[int, ...] = HIDDEN
+) -> nn.Sequential:
+    """Train D - 100 - 100 - identities, with ReLU between, on embeddings.
+
+    The embeddings' means and spread are learned from first and then folded into the first layer,
+    so the classifier takes embeddings as they are.
+    """
+    config = config or IdentityTraining()
+    x, y = torch.from_numpy(known.features), torch.from_numpy(known.labels)
+    mean, spread = x.mean(0), x.std().clamp(min=torch.finfo(torch.float32).tiny)
+    x = (x - mean) / spread
+    generator = torch.Generator().manual_seed(config.seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = _perceptron((x.shape[1], *hidden, len(known.people)))
+    optimizer = torch.optim.Adam(model.parameters(), config.lr)
+    steps = config.epochs * -(-len(x) // config.batch)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(config.epochs):
+        for rows in torch.randperm(len(x), generator=generator).split(config.batch):
+            loss = functional.cross_entropy(model(x[rows]), y[rows])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    _fold_norm(model[0], mean, spread)
+    model.eval()
+    return model
+
+
+def _perceptron(widths: tuple[int, ...]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _fold_norm(first: nn.Module, mean: Tensor, spread: Tensor) -> None:
+    assert isinstance(first, nn.Linear)
+    with torch.no_grad():
+        first.weight /= spread
+        first.bias -= first.weight @ mean
+
+
+def append_identities(extractor: nn.Module, classifier: nn.Module) -> IdentityNetwork:
+    """Both in one network; its attribute ``extractor`` is the network as it was."""
+    network = IdentityNetwork(extractor, classifier)
+    network.eval()
+    return network
+
+
+def remove_identities(model: nn.Module) -> nn.Module:
+    """The embedding network alone.
+
+    Raises:
+        ModelError: there is no classifier to remove.
+    """
+    if not isinstance(model, IdentityNetwork):
+        raise ModelError("has no classifier of identities behind it", where=type(model).__name__)
+    return model.extractor
+
+
+def top1(model: nn.Module, faces: FaceSet) -> float:
+    """Share of faces whose person is told rightly, in evaluation mode."""
+    found = extract_features(model, faces).features.argmax(1)
+    return float((found == faces.data.labels).mean())

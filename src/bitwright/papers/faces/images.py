@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Face images for verification: the value, how pictures become inputs, and the ORL faces.
+
+Every picture is cut out by a similarity transform: with landmarks (centres of the eyes, nose) onto
+the places that dlib's face chips have, without onto a given part of the picture. The same settings
+serve ORL, LFW and a user's own pictures, and are kept beside every result.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files as package_files
+from math import ceil, hypot
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.base.errors import DataError, RecipeError
+from bitwright.data.dataset import Dataset
+
+Landmarks = tuple[tuple[float, float], ...]
+#: Name of a face: the person and the number of the picture, as in pairs files.
+FaceKey = tuple[str, int]
+#: Left eye, right eye, nose (as seen) in a face chip, as shares of its side.
+CHIP = ((0.3090, 0.3153), (0.6714, 0.3153), (0.4900, 0.5651))
+ORL_ARCHIVE = "orl-faces.zip"
+ORL_PEOPLE, ORL_EACH = 40, 10
+_ORL_NAME = re.compile(r"(?:.*/)?s(\d+)/(\d+)\.pgm")
+
+
+@dataclass(frozen=True)
+class FacePreprocessing:
+    """How a picture becomes an input. Kept with results, so that they can be made again.
+
+    Attributes:
+        size: side of the square input, pixels.
+        align: cut by landmarks where there are some; otherwise by ``crop``.
+        crop: (top, left, bottom, right) of the part kept, as shares of the picture; it is widened
+            to a square about its centre.
+        channels: ``rgb``, ``bgr``, or ``grey`` (one value, three times).
+        zoom: of an aligned cut; 1 is the frame of dlib's chips, less shows more of the head.
+        scale: real value of one step of a pixel.
+    """
+
+    size: int = 80
+    align: bool = True
+    crop: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0)
+    channels: str = "rgb"
+    zoom: float = 1.0
+    scale: float = 1 / 255
+
+    def __post_init__(self) -> None:
+        top, left, bottom, right = self.crop
+        if not (0 <= top < bottom <= 1 and 0 <= left < right <= 1):
+            raise RecipeError(
+                f"crop must be top, left, bottom, right within 0 .. 1, found {self.crop}",
+                where="faces.crop",
+            )
+        if self.size < 1 or not self.scale > 0 or not self.zoom > 0:
+            raise RecipeError("size, scale and zoom must be positive", where="faces")
+        if self.channels not in ("rgb", "bgr", "grey"):
+            raise RecipeError(
+                f"unknown channels {self.channels!r}", where="faces.channels", hint="rgb, bgr, grey"
+            )
+
+    def record(self) -> dict[str, Any]:
+        """The settings as plain values."""
+        return {**asdict(self), "crop": list(self.crop)}
+
+
+@dataclass(frozen=True, eq=False)
+class FaceSet:
+    """Faces with their names.
+
+    Attributes:
+        data: (N, size, size, 3) images; labels are people.
+        keys: (person, number) of each image.
+        preprocessing: what made them.
+    """
+
+    data: Dataset
+    keys: tuple[FaceKey, ...]
+    preprocessing: FacePreprocessing
+
+    def __post_init__(self) -> None:
+        if len(self.keys) != len(self.data) or len(set(self.keys)) != len(self.keys):
+            raise DataError("every face needs a name of its own", where=self.data.name)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def people(self) -> tuple[str, ...]:
+        """Names, in the order of their labels."""
+        names: tuple[str, ...] = self.data.classes
+        return names
+
+    def of(self, people: Iterable[str], name: str = "") -> FaceSet:
+        """The faces of some people, who get the labels 0, 1, ... in the order given.
+
+        Raises:
+            DataError: a person is not there.
+        """
+        wanted = tuple(people)
+        order = {person: label for label, person in enumerate(wanted)}
+        strangers = sorted(set(wanted) - set(self.people))
+        if strangers:
+            raise DataError(f"no faces of {', '.join(strangers)}", where=self.data.name)
+        rows = [row for row, key in enumerate(self.keys) if key[0] in order]
+        taken = self.data.take(rows, name or self.data.name)
+        keys = tuple(self.keys[row] for row in rows)
+        labels = np.array([order[person] for person, _ in keys], dtype=np.int64)
+        data = Dataset(taken.name, taken.images, labels, wanted, taken.scale, taken.indices)
+        return FaceSet(data, keys, self.preprocessing)
+
+    def index(self) -> Mapping[FaceKey, int]:
+        """Row of every face by its name."""
+        return {key: row for row, key in enumerate(self.keys)}
+
+
+def cut_face(
+    picture: NDArray[np.uint8], how: FacePreprocessing, landmarks: Landmarks | None = None
+) -> NDArray[np.uint8]:
+    """Cut the input out of a picture.
+
+    Args:
+        picture: (H, W) grey or (H, W, 3) RGB.
+        landmarks: (x, y) pixels of left eye, right eye and nose, as seen in the picture.
+
+    Returns:
+        (size, size, 3); outside the picture its edge is continued.
+    """
+    from PIL import Image
+
+    shape = picture.shape[:2]
+    aligned = how.align and landmarks is not None
+    a, b, x0, y0 = _fit(landmarks, how) if aligned and landmarks else _box(shape, how)
+    step = hypot(a, b)
+    fine = max(1, ceil(step - 1e-9))  # where pixels get fewer, they are averaged
+    a, b = a / fine, b / fine
+    border = int(max(shape))
+    wide = np.pad(picture, ((border, border),) * 2 + ((0, 0),) * (picture.ndim - 2), mode="edge")
+    side = how.size * fine
+    matrix = (a, -b, x0 + border, b, a, y0 + border)
+    image = Image.fromarray(wide).convert("L" if how.channels == "grey" else "RGB")
+    cut = image.transform((side, side), Image.Transform.AFFINE, matrix, Image.Resampling.BICUBIC)
+    pixels = np.asarray(cut.reduce(fine) if fine > 1 else cut, dtype=np.uint8)
+    if pixels.ndim == 2:
+        return np.repeat(pixels[:, :, None], 3, axis=2)
+    return np.ascontiguousarray(pixels[:, :, ::-1]) if how.channels == "bgr" else pixels
+
+
+def _fit(landmarks: Landmarks, how: FacePreprocessing) -> tuple[float, float, float, float]:
+    """The least-squares similarity from places in the output to places in the picture.
+
+    Complex numbers: ``source = m * target + shift``, so m and shift are a linear regression.
+    """
+    places = np.array([complex(x - 0.5, y - 0.5) for x, y in CHIP]) * how.zoom
+    target = (places + complex(0.5, 0.5)) * how.size
+    source = np.array([complex(x, y) for x, y in landmarks])
+    if source.shape != target.shape or not np.isfinite(source).all():
+        raise DataError(f"landmarks must be 3 finite points, found {landmarks}", where="faces")
+    middle = target.mean()
+    spread = target - middle
+    m = (np.conj(spread) * (source - source.mean())).sum() / (np.abs(spread) ** 2).sum()
+    if abs(m) < 1e-6:
+        raise DataError(f"landmarks lie in one place: {landmarks}", where="faces")
+    shift = source.mean() - m * middle
+    return float(m.real), float(m.imag), float(shift.real), float(shift.imag)
+
+
+def _box(shape: tuple[int, ...], how: FacePreprocessing) -> tuple[float, float, float, float]:
+    height, width = shape
+    top, left, bottom, right = how.crop
+    rows, columns = (bottom - top) * height, (right - left) * width
+    side = max(rows, columns)
+    y0 = top * height + (rows - side) / 2
+    x0 = left * width + (columns - side) / 2
+    return side / how.size, 0.0, x0, y0
+
+
+def load_orl(
+    path: str | Path, how: FacePreprocessing | None = None, *, people: Iterable[int] | None = None
+) -> FaceSet:
+    """The ORL (AT&T) faces: 40 people, 10 grey pictures of 92 x 112 each.
+
+    The landmarks that align them are part of this package; dlib's 5-point predictor found them.
+
+    Args:
+        path: ``orl-faces.zip`` or the folder that holds it.
+        people: numbers of those wanted; by default all.
+
+    Raises:
+        DataError: the archive is missing, broken, or lacks pictures.
+    """
+    how = how or FacePreprocessing()
+    file = Path(path)
+    file = file / ORL_ARCHIVE if file.is_dir() else file
+    wanted = tuple(range(1, ORL_PEOPLE + 1) if people is None else people)
+    pictures = _orl_pictures(file)
+    keys = [(f"s{person}", number) for person in wanted for number in range(1, ORL_EACH + 1)]
+    missing = [
+        f"{person}/{number}.pgm" for person, number in keys if (person, number) not in pictures
+    ]
+    if missing:
+        some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise DataError(f"{len(missing)} pictures are missing: {some}", where=str(file))
+    marks = orl_landmarks()
+    images = [cut_face(_decode(pictures[key], key, file), how, marks.get(key)) for key in keys]
+    return face_set("orl", images, keys, how)
+
+
+def face_set(
+    name: str,
+    images: Iterable[NDArray[np.uint8]],
+    keys: Iterable[FaceKey],
+    how: FacePreprocessing,
+) -> FaceSet:
+    """Put cut faces together; people get their labels in order of appearance.
+
+    Raises:
+        DataError: there are none.
+    """
+    names = tuple(keys)
+    people = tuple(dict.fromkeys(person for person, _ in names))
+    if not names:
+        raise DataError("no faces", where=name)
+    order = {person: label for label, person in enumerate(people)}
+    labels = np.array([order[person] for person, _ in names], dtype=np.int64)
+    rows = np.arange(len(names), dtype=np.int64)
+    data = Dataset(name, np.stack(list(images)), labels, people, how.scale, rows)
+    return FaceSet(data, names, how)
+
+
+@cache
+def orl_landmarks() -> Mapping[FaceKey, Landmarks]:
+    """Left eye, right eye and nose of every ORL picture, in pixels."""
+    text = (package_files("bitwright.papers.faces") / "orl_landmarks.csv").read_text(
+        encoding="utf-8"
+    )
+    return read_landmarks(text, "orl_landmarks.csv")
+
+
+def read_landmarks(text: str, where: str) -> Mapping[FaceKey, Landmarks]:
+    """Parse ``image,left_eye_x,left_eye_y,right_eye_x,right_eye_y,nose_x,nose_y`` with a heading.
+
+    ``image`` is ``PERSON/ANYTHING_NUMBER.EXTENSION``, as in LFW, or ``PERSON/NUMBER.EXTENSION``.
+
+    Raises:
+        DataError: a line is malformed.
+    """
+    marks: dict[FaceKey, Landmarks] = {}
+    rows = csv.reader(io.StringIO(text))
+    next(rows, None)
+    for line, row in enumerate(rows, start=2):
+        try:
+            name, *values = row
+            x = [float(value) for value in values]
+            person, stem = Path(name).parent.name, Path(name).stem
+            number = int(stem.rpartition("_")[2])
+            left, right, nose = zip(x[0::2], x[1::2], strict=True)
+        except ValueError as error:
+            raise DataError(
+                "expected an image name and six numbers", where=f"{where}:{line}"
+            ) from error
+        marks[person, number] = (left, right, nose)
+    return marks
+
+
+def _orl_pictures(file: Path) -> Mapping[FaceKey, bytes]:
+    if not file.is_file():
+        raise DataError(
+            "no such archive",
+            where=str(file),
+            hint=f"put {ORL_ARCHIVE} (sN/M.pgm inside) into the folder named by BITWRIGHT_DATA",
+        )
+    pictures: dict[FaceKey, bytes] = {}
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for name in archive.namelist():
+                if match := _ORL_NAME.fullmatch(name):
+                    pictures[f"s{int(match[1])}", int(match[2])] = archive.read(name)
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        raise DataError(f"is no whole zip file: {error}", where=str(file)) from error
+    return pictures
+
+
+def _decode(content: bytes, key: FaceKey, file: Path) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return np.asarray(image.convert("L"), dtype=np.uint8)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{key[0]}/{key[1]} cannot be decoded: {error}", where=str(file)) from error

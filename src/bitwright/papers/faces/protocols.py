@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verification protocols ready to run: ORL, LFW, and synthetic faces for tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bitwright.base.errors import DataError, RecipeError
+from bitwright.data.load import ENVIRONMENT
+from bitwright.papers.faces.images import (
+    ORL_ARCHIVE,
+    ORL_PEOPLE,
+    FaceKey,
+    FacePreprocessing,
+    FaceSet,
+    cut_face,
+    face_set,
+    load_orl,
+    read_landmarks,
+)
+from bitwright.papers.faces.pairs import FaceProtocol, Pair, make_pairs, read_pairs, resolve_pairs
+
+LFW_VIEW1, LFW_VIEW2 = "pairsDevTrain.txt", "pairs.txt"
+#: The middle of LFW's 250 x 250 pictures that holds the face, where no landmarks are given.
+LFW_CROP = (0.25, 0.25, 0.75, 0.75)
+#: Subfolders of an LFW folder in which people's folders may lie.
+_LFW_IMAGES = ("lfw", "lfw-deepfunneled", "lfw_funneled", ".")
+
+
+@dataclass(frozen=True)
+class OrlSplit:
+    """Whom the networks learn from, who chooses thresholds, who is measured.
+
+    Attributes:
+        train, view1, view2: numbers of people; no one may be in two of them.
+        folds: of view 2.
+        seed: of the mismatched pairs.
+    """
+
+    train: tuple[int, ...] = tuple(range(1, 26))
+    view1: tuple[int, ...] = tuple(range(26, 31))
+    view2: tuple[int, ...] = tuple(range(31, 41))
+    folds: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        people = [*self.train, *self.view1, *self.view2]
+        if len(set(people)) != len(people) or not set(people) <= set(range(1, ORL_PEOPLE + 1)):
+            raise RecipeError(
+                f"people must be different numbers from 1 to {ORL_PEOPLE}", where="orl split"
+            )
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """Those who are not measured: for the closed-set classifier and the searches."""
+        return (*self.train, *self.view1)
+
+
+def find_orl(path: str | Path | None = None) -> Path:
+    """The ORL archive at a path, or in the folder named by BITWRIGHT_DATA.
+
+    Raises:
+        DataError: it is not there.
+    """
+    folder = path if path is not None else os.environ.get(ENVIRONMENT)
+    if folder is None:
+        raise DataError(
+            f"no {ORL_ARCHIVE}", where="orl", hint=f"name its folder with {ENVIRONMENT}"
+        )
+    file = Path(folder).expanduser()
+    file = file / ORL_ARCHIVE if file.is_dir() else file
+    if not file.is_file():
+        raise DataError("no such archive", where=str(file), hint=f"name the {ORL_ARCHIVE}")
+    return file
+
+
+def orl_protocol(
+    path: str | Path | None = None,
+    how: FacePreprocessing | None = None,
+    split: OrlSplit | None = None,
+) -> FaceProtocol:
+    """The protocol of LFW on people of ORL whom no network has seen.
+
+    With the usual split view 1 has 225 + 225 pairs of 5 people, view 2 ten folds of 45 + 45 pairs
+    of 10 people: all matched pairs, and as many mismatched ones.
+
+    Raises:
+        DataError: the archive is missing or broken.
+    """
+    split = split or OrlSplit()
+    faces = load_orl(find_orl(path), how, people=(*split.view1, *split.view2))
+    by_number = {
+        number: [key for key in faces.keys if key[0] == f"s{number}"]
+        for number in (*split.view1, *split.view2)
+    }
+    first = [key for number in split.view1 for key in by_number[number]]
+    second = [key for number in split.view2 for key in by_number[number]]
+    view1 = make_pairs(first, 1, seed=split.seed)
+    view2 = make_pairs(second, split.folds, seed=split.seed)
+    return protocol("orl", faces, view1, view2)
+
+
+def orl_known(
+    path: str | Path | None = None,
+    how: FacePreprocessing | None = None,
+    split: OrlSplit | None = None,
+) -> FaceSet:
+    """The faces of the people who are not measured (30 with the usual split)."""
+    split = split or OrlSplit()
+    return load_orl(find_orl(path), how, people=split.known)
+
+
+def protocol(
+    name: str,
+    faces: FaceSet,
+    view1: Sequence[Sequence[Pair]],
+    view2: Sequence[Sequence[Pair]],
+    *,
+    drop_missing: bool = False,
+) -> FaceProtocol:
+    """Put faces and pairs together.
+
+    Raises:
+        DataError: pictures are missing; see `resolve_pairs`.
+    """
+    rows1, note1 = resolve_pairs(view1, faces, where=f"{name} view 1", drop_missing=drop_missing)
+    rows2, note2 = resolve_pairs(view2, faces, where=f"{name} view 2", drop_missing=drop_missing)
+    if rows1.folds > 1:
+        rows1 = type(rows1)(rows1.first, rows1.second, rows1.matched, np.zeros_like(rows1.fold))
+    dropped = "; ".join(f"{v}: {n}" for v, n in (("view 1", note1), ("view 2", note2)) if n)
+    return FaceProtocol(name, faces, rows1, rows2, dropped)
+
+
+def lfw_protocol(
+    folder: str | Path | None = None,
+    how: FacePreprocessing | None = None,
+    *,
+    view1: str = LFW_VIEW1,
+    view2: str = LFW_VIEW2,
+    landmarks: str | Path | None = None,
+    drop_missing: bool = False,
+) -> FaceProtocol:
+    """Labeled Faces in the Wild with its official files.
+
+    Args:
+        folder: holds the pairs files and the pictures, ``NAME/NAME_0001.jpg`` or below ``lfw/``;
+            by default ``lfw`` in the folder named by BITWRIGHT_DATA.
+        how: by default the middle half of every picture, since LFW has no landmarks of its own.
+        view1, view2: names of the pairs files; view 1 is the one with 2 200 pairs.
+        landmarks: a CSV file with eyes and nose of the pictures; see `read_landmarks`.
+        drop_missing: leave out pairs whose pictures are missing, and say so in ``dropped``.
+
+    Raises:
+        DataError: files are missing or malformed.
+    """
+    place = _lfw_folder(folder)
+    how = how or FacePreprocessing(crop=LFW_CROP)
+    pairs1, pairs2 = read_pairs(place / view1), read_pairs(place / view2)
+    marks = {}
+    if landmarks is not None:
+        try:
+            text = Path(landmarks).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"cannot be read: {error}", where=str(landmarks)) from error
+        marks = dict(read_landmarks(text, str(landmarks)))
+    every = (key for fold in (*pairs1, *pairs2) for p in fold for key in (p.first, p.second))
+    keys, images = [], []
+    for key in dict.fromkeys(every):
+        picture = _lfw_picture(place, key)
+        if picture is not None:
+            keys.append(key)
+            images.append(cut_face(_decode(picture), how, marks.get(key)))
+    if not keys:
+        raise DataError(
+            "none of the pictures that the pairs name is here",
+            where=str(place),
+            hint="expected NAME/NAME_0001.jpg, here or in a folder lfw",
+        )
+    return protocol(
+        "lfw", face_set("lfw", images, keys, how), pairs1, pairs2, drop_missing=drop_missing
+    )
+
+
+def _lfw_folder(folder: str | Path | None) -> Path:
+    if folder is None:
+        root = os.environ.get(ENVIRONMENT)
+        folder = Path(root) / "lfw" if root else None
+    if folder is None or not Path(folder).is_dir():
+        raise DataError(
+            "no LFW here",
+            where=str(folder or ENVIRONMENT),
+            hint=f"put {LFW_VIEW1}, {LFW_VIEW2} and the people's folders into $BITWRIGHT_DATA/lfw",
+        )
+    return Path(folder)
+
+
+def _lfw_picture(place: Path, key: FaceKey) -> Path | None:
+    name = f"{key[0]}_{key[1]:04d}.jpg"
+    tried = (place / inside / key[0] / name for inside in _LFW_IMAGES)
+    return next((path for path in tried if path.is_file()), None)
+
+
+def _decode(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return np.asarray(image.convert("RGB"), dtype=np.uint8)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"cannot be decoded: {error}", where=str(path)) from error
+
+
+def synthetic_protocol(
+    people: int = 20, each: int = 6, *, size: int = 32, noise: float = 0.15, seed: int = 0
+) -> FaceProtocol:
+    """Faces of nobody: every person is a smooth random pattern, every picture of it a noisy copy.
+
+    For tests and first trials without data. Half of the people are for view 1, half for view 2.
+
+    Args:
+        noise: standard deviation, of white; the larger the harder.
+    """
+    generator = np.random.default_rng(seed)
+    coarse = generator.random((people, 8, 8, 3))
+    repeated = np.repeat(np.repeat(coarse, -(-size // 8), 1), -(-size // 8), 2)[:, :size, :size]
+    images, keys = [], []
+    for person in range(people):
+        for number in range(1, each + 1):
+            noisy = repeated[person] + noise * generator.standard_normal((size, size, 3))
+            images.append((noisy.clip(0, 1) * 255).round().astype(np.uint8))
+            keys.append((f"p{person}", number))
+    faces = face_set("synthetic", images, keys, FacePreprocessing(size=size, align=False))
+    half = people // 2
+    first = [key for key in keys if int(key[0][1:]) < half]
+    second = [key for key in keys if int(key[0][1:]) >= half]
+    folds = min(10, people - half)
+    return protocol(
+        "synthetic", faces, make_pairs(first, 1, seed=seed), make_pairs(second, folds, seed=seed)
+    )

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recipe of the face matrix, and its rows. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from bitwright.base.errors import BitwrightError, RecipeError
+from bitwright.papers.faces.images import FacePreprocessing
+
+KIND = "face-matrix"
+_Count = Annotated[int, Field(ge=1, strict=True)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class NetworkSection(_Section):
+    """One network: a model of the zoo (or the user's own) and its weights.
+
+    Attributes:
+        model, options: as in a recipe's ``model``.
+        weights: a file that `load_weights` reads; relative to the recipe's folder. Left out, they
+            are looked for as ``MODEL.safetensors`` or ``MODEL.pt`` in the folder of weights that
+            the run is given.
+    """
+
+    name: str
+    model: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    weights: Path | None = None
+
+
+class IdentitySection(_Section):
+    """Known people and faces of each, for the classifier."""
+
+    people: _Count = 30
+    each: _Count = 10
+
+
+class SearchSection(_Section):
+    """Ristretto's search.
+
+    Attributes:
+        each: faces a person that a setting is scored on.
+        margin: largest loss of top-1 accuracy, in points.
+        parity: whose behaviour the left half of the table has.
+        weight_exponent_bits: of power-of-two weights, besides the sign.
+    """
+
+    each: _Count = 2
+    margin: Annotated[float, Field(ge=0, le=100)] = 2.0
+    parity: Literal["cpu", "gpu"] = "cpu"
+    weight_exponent_bits: Annotated[int, Field(ge=1, le=5)] = 5
+
+
+class SweepSection(_Section):
+    """Thresholds of view 1; without ``hi`` they follow the distances."""
+
+    lo: float = 0.0
+    hi: float | None = 1.0
+    step: float = 0.01
+    fixed: float | None = None
+
+
+class ClusterSection(_Section):
+    """Entries of a table, by the scope of a table."""
+
+    network: Annotated[int, Field(ge=2, le=4096)] = 512
+    group: Annotated[int, Field(ge=2, le=4096)] = 512
+    layer: Annotated[int, Field(ge=2, le=4096)] = 16
+
+
+class FaceMatrixRecipe(_Section):
+    """Everything that a matrix depends on, besides weights and pictures."""
+
+    kind: Literal["face-matrix"]
+    description: str = ""
+    networks: Annotated[tuple[NetworkSection, ...], Field(min_length=1)]
+    protocol: Literal["orl", "lfw"] = "orl"
+    preprocessing: dict[str, Any] = Field(default_factory=dict)
+    sweep: SweepSection = SweepSection()
+    identities: IdentitySection = IdentitySection()
+    search: SearchSection = SearchSection()
+    calibration: _Count = 60
+    clusters: ClusterSection = ClusterSection()
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @field_validator("networks")
+    @classmethod
+    def _differ(cls, value: tuple[NetworkSection, ...]) -> tuple[NetworkSection, ...]:
+        names = [network.name for network in value]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two networks have one name: {', '.join(names)}")
+        return value
+
+    @property
+    def cut(self) -> FacePreprocessing:
+        """How pictures become inputs."""
+        fields = dict(self.preprocessing)
+        if "crop" in fields:
+            fields["crop"] = tuple(fields["crop"])
+        return FacePreprocessing(**fields)
+
+
+def is_matrix(text: str) -> bool:
+    """Whether a recipe file is one of a matrix, by its own word."""
+    return any(line.split("#")[0].split() == ["kind:", KIND] for line in text.splitlines())
+
+
+def load_matrix(path: Path) -> FaceMatrixRecipe:
+    """Read a recipe.
+
+    Raises:
+        RecipeError: it cannot be read, is no YAML, or a field is wrong; names the field.
+    """
+    try:
+        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RecipeError(
+            f"cannot be read: {error}", where=str(path), hint="it must be a YAML file"
+        ) from error
+    if not isinstance(fields, dict) or fields.get("kind") != KIND:
+        raise RecipeError(
+            f"is no recipe of a matrix: it lacks 'kind: {KIND}'",
+            where=str(path),
+            hint="start from the one that is shipped: face-matrix",
+        )
+    try:
+        recipe = FaceMatrixRecipe.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise RecipeError(
+            f"{first['msg']}, found {first['input']!r}",
+            where=f"{path.name}: {place}",
+            hint=f"fields: {', '.join(FaceMatrixRecipe.model_fields)}",
+        ) from error
+    try:
+        recipe.cut  # noqa: B018 - its settings are checked here
+    except (TypeError, BitwrightError) as error:
+        raise RecipeError(str(error), where=f"{path.name}: preprocessing") from error
+    return recipe
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the matrix.
+
+    Attributes:
+        form: ``original`` or ``folded``.
+        method: see `METHODS`.
+    """
+
+    network: str
+    form: str
+    method: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.network}/{self.form}/{self.method}"
+
+
+ORIGINAL, FOLDED = "original", "folded"
+#: The rows of a network. "converted" went through another framework's files and back; "dfp8" has
+#: no search, all widths are 8; "e4m3" has the published format, "minifloat" the chosen one.
+METHODS = (
+    (ORIGINAL, "float"),
+    (ORIGINAL, "converted"),
+    (ORIGINAL, "minifloat"),
+    (ORIGINAL, "dfp"),
+    (ORIGINAL, "dfp8"),
+    (ORIGINAL, "pow2"),
+    (FOLDED, "float"),
+    (FOLDED, "minifloat"),
+    (FOLDED, "e4m3"),
+    (FOLDED, "dfp"),
+    (FOLDED, "dfp8"),
+    (FOLDED, "pow2"),
+    (FOLDED, "kmeans-network"),
+    (FOLDED, "kmeans-group"),
+    (FOLDED, "kmeans-layer"),
+    (FOLDED, "hybrid"),
+)
+#: Rows that have no quantizer, so that both halves are one.
+EXACT = ("float", "converted")
+#: Rows that only this package has.
+OWN = ("e4m3",)
+
+
+def rows_of(recipe: FaceMatrixRecipe) -> tuple[Row, ...]:
+    """All rows, network by network."""
+    return tuple(Row(n.name, form, method) for n in recipe.networks for form, method in METHODS)

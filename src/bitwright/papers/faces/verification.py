@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Face verification: are two faces one person's? Threshold on view 1, ten folds of view 2.
+
+Two faces are said to be one person's if the Euclidean distance of their embeddings lies below a
+threshold, the only thing that is learned. The figures are those of Labeled Faces in the Wild (Huang
+et al. 2007): the mean accuracy of the folds and its standard error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import comb, sqrt
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bitwright.base.errors import DataError, RecipeError
+from bitwright.papers.faces.pairs import FaceProtocol, PairRows
+
+#: Takes images (N, 3, H, W), gives embeddings (N, D).
+Embed = Callable[[Tensor], Tensor]
+_BATCH = 50
+_STEPS = 100
+_TWO = 2
+_TINY = 1e-9
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Which thresholds are tried on view 1.
+
+    Attributes:
+        lo, hi, step: the thresholds ``lo, lo + step, ..`` up to ``hi``. With ``hi`` left out they
+            reach from ``lo`` to the largest distance on view 1 in 100 steps, for embeddings of
+            any size.
+        fixed: no sweep, this threshold.
+        on_ties: of thresholds equally good the ``middle`` one (of the widest run of neighbours),
+            or the ``first``.
+    """
+
+    lo: float = 0.0
+    hi: float | None = 1.0
+    step: float = 0.01
+    fixed: float | None = None
+    on_ties: Literal["middle", "first"] = "middle"
+
+    def __post_init__(self) -> None:
+        if self.fixed is not None and not self.fixed >= 0:
+            raise RecipeError(f"must be 0 or more, found {self.fixed}", where="verification.fixed")
+        if self.hi is not None and not (0 <= self.lo < self.hi and 0 < self.step):
+            raise RecipeError(
+                f"no thresholds from {self.lo} to {self.hi} by {self.step}",
+                where="verification.sweep",
+            )
+
+    def thresholds(self, distances: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Those to try, ascending."""
+        if self.hi is None:
+            top = float(distances.max())
+            return np.asarray(np.linspace(self.lo, max(top, self.lo + _TINY), _STEPS + 1))
+        count = int((self.hi - self.lo) / self.step + 1e-9)
+        return self.lo + self.step * np.arange(count + 1, dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Verification:
+    """The result of a verification test; accuracies are shares, not percent.
+
+    Attributes:
+        accuracy: mean of the folds.
+        stderr: standard error of that mean; nan for one fold.
+        threshold: distances below it say "one person".
+        folds: accuracy of each fold of view 2.
+        view1: accuracy on view 1 at the threshold; nan if the threshold was given.
+        right: (P,) which pairs of view 2 were told rightly, for paired comparisons.
+    """
+
+    accuracy: float
+    stderr: float
+    threshold: float
+    folds: tuple[float, ...]
+    view1: float
+    right: NDArray[np.bool_] = field(repr=False)
+
+    def row(self) -> str:
+        """``98.05 +/- 0.20``: percent and its standard error."""
+        return f"{100 * self.accuracy:.2f} +/- {100 * self.stderr:.2f}"
+
+    def degradation(self, reference: Verification) -> str:
+        """Points lost against a reference; ``not present`` where there is no loss."""
+        lost = 100 * (reference.accuracy - self.accuracy)
+        return f"{lost:.2f}" if lost > 0 else "0.00" if lost == 0 else "not present"
+
+
+def verification_accuracy(
+    model_fn: Embed | nn.Module, protocol: FaceProtocol, sweep: Sweep | None = None
+) -> Verification:
+    """Run the whole test on a network.
+
+    Args:
+        model_fn: takes (N, 3, H, W) float32 reals (``protocol.faces.data.reals()``), gives (N, D).
+            A module is put into evaluation mode while it runs.
+        sweep: by default 0, 0.01, .., 1; by ``Sweep(hi=None)`` for embeddings of any size.
+
+    Raises:
+        DataError: embeddings are not finite, or not one a face.
+    """
+    return verify_embeddings(embeddings(model_fn, protocol), protocol, sweep)
+
+
+def embeddings(model_fn: Embed | nn.Module, protocol: FaceProtocol) -> NDArray[np.float64]:
+    """(N, D) embeddings of the faces that the pairs name; the others are left at zero.
+
+    Raises:
+        DataError: embeddings are not finite, or not one a face.
+    """
+    views = (protocol.view1, protocol.view2)
+    rows = np.unique(np.concatenate([r for view in views for r in (view.first, view.second)]))
+    images = torch.from_numpy(protocol.faces.data.take(rows).reals())
+    was_training = isinstance(model_fn, nn.Module) and model_fn.training
+    if isinstance(model_fn, nn.Module):
+        model_fn.eval()
+    try:
+        with torch.no_grad():
+            parts = [model_fn(batch).to(torch.float64).cpu() for batch in images.split(_BATCH)]
+    finally:
+        if isinstance(model_fn, nn.Module):
+            model_fn.train(was_training)
+    found = torch.cat(parts).numpy()
+    if found.ndim != _TWO or len(found) != len(rows):
+        raise DataError(
+            f"embeddings must be ({len(rows)}, D), found {found.shape}", where=protocol.name
+        )
+    if not np.isfinite(found).all():
+        raise DataError("embeddings are not all finite numbers", where=protocol.name)
+    table = np.zeros((len(protocol.faces), found.shape[1]))
+    table[rows] = found
+    return table
+
+
+def verify_embeddings(
+    vectors: NDArray[np.float64], protocol: FaceProtocol, sweep: Sweep | None = None
+) -> Verification:
+    """Run the test on the embeddings (N, D) of all faces of a protocol.
+
+    Raises:
+        DataError: there are not as many as faces.
+    """
+    if len(vectors) != len(protocol.faces):
+        raise DataError(
+            f"{len(vectors)} embeddings for {len(protocol.faces)} faces", where=protocol.name
+        )
+    sweep = sweep or Sweep()
+    threshold, view1 = sweep.fixed, float("nan")
+    if threshold is None:
+        threshold, view1 = choose_threshold(
+            pair_distances(vectors, protocol.view1), protocol.view1.matched, sweep
+        )
+    view2 = protocol.view2
+    right = (pair_distances(vectors, view2) < threshold) == view2.matched
+    folds = tuple(float(right[view2.fold == fold].mean()) for fold in range(view2.folds))
+    accuracy, stderr = mean_and_error(folds)
+    return Verification(accuracy, stderr, float(threshold), folds, view1, right)
+
+
+def pair_distances(vectors: NDArray[np.float64], pairs: PairRows) -> NDArray[np.float64]:
+    """(P,) Euclidean distances."""
+    return np.asarray(np.linalg.norm(vectors[pairs.first] - vectors[pairs.second], axis=1))
+
+
+def choose_threshold(
+    distances: NDArray[np.float64], matched: NDArray[np.bool_], sweep: Sweep
+) -> tuple[float, float]:
+    """The threshold with the best accuracy, and that accuracy."""
+    tried = sweep.thresholds(distances)
+    right = ((distances[None] < tried[:, None]) == matched[None]).mean(axis=1)
+    best = np.flatnonzero(right == right.max())
+    if sweep.hi is not None and len(tried) - 1 in best and distances.max() > tried[-1]:
+        _log.warning(
+            "the best threshold is the last one tried, %g, of distances up to %g: "
+            "sweep further (hi: null reaches as far as the distances)",
+            tried[-1],
+            distances.max(),
+        )
+    if sweep.on_ties == "first":
+        return float(tried[best[0]]), float(right.max())
+    runs = np.split(best, np.flatnonzero(np.diff(best) > 1) + 1)
+    widest = max(runs, key=len)
+    return float(tried[widest[(len(widest) - 1) // 2]]), float(right.max())
+
+
+def mean_and_error(folds: Sequence[float]) -> tuple[float, float]:
+    """Mean, and its standard error: the deviation with n - 1, divided by the root of n."""
+    values = np.asarray(folds, dtype=np.float64)
+    error = float(values.std(ddof=1) / sqrt(len(values))) if len(values) > 1 else float("nan")
+    return float(values.mean()), error
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """Whether two networks differ on the same pairs.
+
+    Attributes:
+        worse, better: pairs that only the reference, or only the variant, told rightly.
+        p_value: of McNemar's exact test, two-sided: the chance of a difference at least this large
+            if both were equally good.
+    """
+
+    worse: int
+    better: int
+    p_value: float
+
+
+def compare_paired(variant: Verification, reference: Verification) -> PairedTest:
+    """McNemar's exact test (McNemar 1947; binomial) on the pairs of view 2.
+
+    Raises:
+        DataError: the two were not measured on as many pairs.
+    """
+    if variant.right.shape != reference.right.shape:
+        raise DataError(
+            f"{len(variant.right)} pairs against {len(reference.right)}", where="paired test"
+        )
+    worse = int((reference.right & ~variant.right).sum())
+    better = int((variant.right & ~reference.right).sum())
+    count, few = worse + better, min(worse, better)
+    tail = sum(comb(count, i) for i in range(few + 1)) / 2**count if count else 0.5
+    return PairedTest(worse, better, min(1.0, 2 * tail))

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole path as a few functions: what the command line calls, and what Python users call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bitwright.base.errors import RecipeError
+from bitwright.pipeline.diff.results import DiffReport
+from bitwright.pipeline.inspection.results import Inspection
+from bitwright.pipeline.memory import MemoryRow
+from bitwright.pipeline.recipe import Recipe, load_recipe
+from bitwright.pipeline.run import Outcome, Progress, Run, no_progress, open_run
+from bitwright.pipeline.steps.order import STEP_NAMES, make_steps
+from bitwright.pipeline.steps.summary import Summary, summarise
+from bitwright.pipeline.steps.versions import versions
+from bitwright.pipeline.steps.workspace import Workspace
+
+
+@dataclass
+class Pipeline:
+    """A recipe and the directory its results go to.
+
+    ``Pipeline(load_recipe("digits"), Path("runs/digits")).build()`` is the whole job; a second call
+    does nothing, and a changed recipe runs again only what depends on the change.
+
+    Attributes:
+        recipe: what to do.
+        run_dir: where results go; resumed if it exists.
+        progress: called as ``progress(what, done, total)`` during slow work.
+        reuse: a folder of run directories; a step that one of them has finished in just the same
+            way is taken over instead of done again.
+    """
+
+    recipe: Recipe
+    run_dir: Path
+    progress: Progress = no_progress
+    reuse: Path | None = None
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def build(self, until: str = "report") -> Summary:
+        """Run every step up to one; gives what the run directory then holds.
+
+        Raises:
+            BitwrightError: the recipe, the model, the data, a tool or the design is at fault.
+        """
+        _check_step(until)
+        before = STEP_NAMES[: STEP_NAMES.index(until) + 1]
+        there = Workspace(self.recipe).step_names
+        return self._run([name for name in before if name in there])
+
+    def step(self, name: str) -> Summary:
+        """Run one step, and before it whatever it needs and is not there.
+
+        Raises:
+            BitwrightError: as `build`.
+        """
+        _check_step(name)
+        if name not in Workspace(self.recipe).step_names:
+            raise RecipeError(
+                "the recipe names no teacher of its own",
+                where="teacher",
+                hint="add a section teacher with a model and its training",
+            )
+        return self._run(None, name)
+
+    def pending(self) -> list[str]:
+        """The steps that a full build would run now.
+
+        Raises:
+            BitwrightError: the data cannot be read, or the run is of another version.
+        """
+        with self._opened(Workspace(self.recipe, self.progress)) as run:
+            return [step.name for step in run.steps if not run.is_fresh(step.name)]
+
+    def _run(self, names: Sequence[str] | None, only: str = "") -> Summary:
+        work = Workspace(self.recipe, self.progress)
+        with self._opened(work) as run:
+            chosen = run.closure(only) if names is None else list(names)
+            if not run.is_fresh(chosen[-1]):
+                from bitwright.pipeline.steps.preflight import preflight
+
+                preflight(work, run, chosen)
+            self.outcomes = run.execute(chosen)
+            return summarise(run)
+
+    def _opened(self, work: Workspace) -> AbstractContextManager[Run]:
+        notes = {
+            "recipe_dir": str(self.recipe.base_dir),
+            "seed": self.recipe.seed,
+            "versions": versions(),
+        }
+        files = {"recipe.yaml": self.recipe.to_yaml()}
+        steps = make_steps(work)
+        return open_run(
+            self.run_dir,
+            steps,
+            work.facts(),
+            files=files,
+            notes=notes,
+            progress=self.progress,
+            reuse=self.reuse,
+        )
+
+
+def build_recipe(
+    recipe: str | Path | Recipe,
+    run_dir: str | Path | None = None,
+    *,
+    until: str = "report",
+    progress: Progress = no_progress,
+) -> Summary:
+    """The whole job of a recipe, by name, path or value; resumes what is there.
+
+    Raises:
+        BitwrightError: the recipe, the model, the data, a tool or the design is at fault.
+    """
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    folder = Path(run_dir) if run_dir is not None else Path("runs") / loaded.name
+    return Pipeline(loaded, folder, progress).build(until)
+
+
+def explain_recipe(recipe: str | Path | Recipe) -> list[dict[str, str]]:
+    """What every operand of every layer becomes, and by which rule; nothing is trained.
+
+    Raises:
+        BitwrightError: the model cannot be converted, or the policy does not fit it.
+    """
+    from bitwright.pipeline.steps.quantize import explain as explain_operands
+
+    work = Workspace(recipe if isinstance(recipe, Recipe) else load_recipe(recipe))
+    return [row.model_dump() for row in explain_operands(work, work.fresh_model())]
+
+
+def estimate_recipe(
+    recipe: str | Path | Recipe, *, progress: Progress = no_progress
+) -> dict[str, Any]:
+    """Cycles and resources by the models alone, for untrained weights.
+
+    Raises:
+        BitwrightError: as `build`; a design that does not fit its target, too.
+    """
+    from bitwright.pipeline.steps.preflight import dry_run
+
+    work = Workspace(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), progress)
+    return dry_run(work).model_dump(mode="json")
+
+
+def diff_run(
+    recipe: str | Path | Recipe,
+    run_dir: str | Path,
+    *,
+    index: int = 0,
+    file: str | Path | None = None,
+    until: str = "rtl",
+    bound: float = 0.5,
+    progress: Progress = no_progress,
+) -> DiffReport:
+    """One input through every level of a run, and the first value that differs.
+
+    Args:
+        index: which test image; or ``file``, a ``.npy`` of one image.
+        until: the last comparison: quantized, frozen, graph, hardware or rtl.
+        bound: relative difference between float and quantized model from which it is named.
+
+    Raises:
+        BitwrightError: a step is missing, the input cannot be read, a tool is missing.
+    """
+    from bitwright.pipeline.diff.levels import diff
+    from bitwright.pipeline.diff.results import Stage
+
+    if until not in list(Stage):
+        names = ", ".join(Stage)
+        raise RecipeError(f"no comparison is called {until!r}", hint=f"one of {names}")
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    return diff(
+        loaded,
+        Path(run_dir),
+        index=index,
+        file=None if file is None else Path(file),
+        until=Stage(until),
+        bound=bound,
+        progress=progress,
+    )
+
+
+def inspect_model(
+    model: str | Recipe,
+    *,
+    input_shape: tuple[int, int, int] | None = None,
+    classes: int | None = None,
+    weight: str = "int4",
+    activation: str = "uint4",
+    input_format: str | None = None,
+    data: str | Path | None = None,
+) -> Inspection:
+    """What every node of a model becomes in hardware, or all that stands in the way.
+
+    Args:
+        model: an ``.onnx`` file, ``package.module:factory``, a name of the zoo, or a recipe.
+        input_shape: (H, W, C), for a torch model without a recipe.
+        classes: of a classifier without a recipe.
+        weight, activation, input_format: formats for a torch model without a recipe;
+            ``input_format`` of a file says that its input is integers.
+        data: where a recipe's data set lies.
+
+    Raises:
+        RecipeError: there is no such model, or a shape or format makes no sense.
+    """
+    from bitwright.pipeline.inspection.inspect import inspect
+
+    return inspect(
+        model,
+        input_shape=input_shape,
+        classes=classes,
+        weight=weight,
+        activation=activation,
+        input_format=input_format,
+        data=None if data is None else Path(data),
+    )
+
+
+def memory_table(
+    models: Sequence[str],
+    *,
+    classes: int | None = None,
+    input_shape: tuple[int, int, int] | None = None,
+    bits: Sequence[int] = (32, 8, 4),
+) -> tuple[MemoryRow, ...]:
+    """Trainable parameters of models and their memory, in units of 2^20 bytes, at several widths.
+
+    Args:
+        models: names of the zoo, ``package.module:factory``, or recipes.
+        classes: of classifiers; by default 10. A recipe says its own.
+        input_shape: (H, W, C); by default what a model of the zoo is usually given.
+
+    Raises:
+        BitwrightError: there is no such model, or it cannot be built.
+    """
+    from bitwright.pipeline.memory import memory_table as table
+
+    return table(models, classes=classes, input_shape=input_shape, bits=bits)
+
+
+def _check_step(name: str) -> None:
+    if name not in STEP_NAMES:
+        raise RecipeError(f"unknown step {name!r}", hint=f"steps: {', '.join(STEP_NAMES)}")
+
+
+__all__ = [
+    "STEP_NAMES",
+    "Pipeline",
+    "Summary",
+    "build_recipe",
+    "diff_run",
+    "estimate_recipe",
+    "explain_recipe",
+    "inspect_model",
+    "load_recipe",
+    "memory_table",
+    "versions",
+]

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One input through every level of a run, compared."""

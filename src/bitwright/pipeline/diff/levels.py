@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One input through every level of a run: float, quantized, frozen, graph, hardware graph, RTL.
+
+The levels are taken as they lie in the run directory, changed or not, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bitwright.base.errors import DataError, RunError
+from bitwright.ir import random_feeds
+from bitwright.pipeline.diff.results import DiffReport, Stage, StageResult
+from bitwright.pipeline.steps.workspace import Workspace, step_folder
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bitwright.pipeline.recipe import Recipe
+    from bitwright.pipeline.run import Progress
+
+_STEP_OF = {
+    Stage.QUANTIZED: "quantize",
+    Stage.FROZEN: "quantize",
+    Stage.GRAPH: "lower",
+    Stage.HARDWARE: "map",
+    Stage.RTL: "map",
+}
+DEFAULT_BOUND = 0.5
+
+
+def diff(
+    recipe: Recipe,
+    run_dir: Path,
+    *,
+    index: int = 0,
+    file: Path | None = None,
+    until: Stage = Stage.RTL,
+    bound: float = DEFAULT_BOUND,
+    progress: Progress | None = None,
+) -> DiffReport:
+    """Compare all levels that the run has.
+
+    Args:
+        index: which test image.
+        file: an input instead: ``.npy`` with reals (C, H, W) or (H, W, C), or with uint8 pixels
+            (H, W, C), scaled as the data set's.
+        until: the last comparison wanted.
+        bound: relative difference between float and quantized model from which it is named.
+
+    Raises:
+        RunError: a step has not been done.
+        DataError: there is no such image, or the file is no such array.
+        BitwrightError: what the steps themselves raise on what they read.
+    """
+    work = Workspace(recipe) if progress is None else Workspace(recipe, progress)
+    image, source = _image(work, index, file)
+    levels = _Levels(work, run_dir, image, bound)
+    wanted = tuple(Stage)[: tuple(Stage).index(until) + 1]
+    for stage in wanted:
+        _require(levels.folder(_STEP_OF[stage]), _STEP_OF[stage])
+    results: list[StageResult] = []
+    for stage in wanted:
+        work.progress(f"comparing: {stage.value}", len(results), len(wanted))
+        results.append(levels.compare(stage))
+    work.progress("comparing", len(wanted), len(wanted))
+    return DiffReport(source, tuple(results))
+
+
+def _require(folder: Path, step: str) -> None:
+    if not (folder / "step.json").is_file():
+        raise RunError(
+            f"the step {step} has not been done",
+            where=str(folder),
+            hint=f"bitwright {step}, or compare less with --until",
+        )
+
+
+class _Levels:
+    """The levels of one run, each made when first needed."""
+
+    def __init__(self, work: Workspace, run_dir: Path, image: Tensor, bound: float) -> None:
+        self.work, self.run_dir, self.image, self.bound = work, run_dir, image, bound
+        self._kept: dict[str, Any] = {}
+
+    def folder(self, step: str) -> Path:
+        """Where a step's results lie."""
+        return self.run_dir / step_folder(step)
+
+    def compare(self, stage: Stage) -> StageResult:
+        """One comparison; the earlier ones have been done."""
+        return {
+            Stage.QUANTIZED: self._quantized,
+            Stage.FROZEN: self._frozen,
+            Stage.GRAPH: self._graph,
+            Stage.HARDWARE: self._hardware,
+            Stage.RTL: self._rtl,
+        }[stage]()
+
+    def _quantized(self) -> StageResult:
+        from bitwright.pipeline.diff.models import against_float, float_values, recorded
+        from bitwright.pipeline.steps.quantize import quantized_model
+        from bitwright.pipeline.steps.train import trained_model
+
+        model = quantized_model(self.work, self.folder("quantize"))
+        found = recorded(model, self.image)
+        teacher = trained_model(self.work, self.folder("train"))
+        expected = float_values(teacher, self.work.policy, self.image)
+        self._kept |= {"model": model, "values": found}
+        return against_float(expected, found, model, self.bound)
+
+    def _frozen(self) -> StageResult:
+        from bitwright.pipeline.diff.models import against_quantized
+        from bitwright.pipeline.steps.quantize import frozen_from
+
+        frozen = self._kept["frozen"] = frozen_from(self.work, self._kept["model"])
+        return against_quantized(self._kept["values"], frozen, self.image)
+
+    def _graph(self) -> StageResult:
+        from bitwright.pipeline.diff.models import against_frozen
+        from bitwright.pipeline.steps.lower import read_graph
+
+        graph = self._kept["graph"] = read_graph(self.folder("lower"))
+        result, self._kept["edges"] = against_frozen(self._kept["frozen"], graph, self.image)
+        return result
+
+    def _hardware(self) -> StageResult:
+        from bitwright.pipeline.diff.hardware import against_graph
+        from bitwright.pipeline.steps.map import read_hardware
+
+        graph, edges = self._kept["graph"], self._kept["edges"]
+        hardware = self._kept["hardware"] = read_hardware(self.folder("map"))
+        # Inputs that no image has, such as addresses, stay zero.
+        feeds = random_feeds(hardware, 1, np.random.default_rng(0))
+        feeds |= {edge: edges[edge] for edge in graph.inputs}
+        found = self._kept["streams"] = hardware.run(feeds, edges=True)
+        return against_graph(graph, hardware, edges, found)
+
+    def _rtl(self) -> StageResult:
+        from bitwright.pipeline.diff.hardware import against_rtl
+        from bitwright.pipeline.steps.map import RTL
+
+        return against_rtl(self._kept["hardware"], self.folder("map") / RTL, self._kept["streams"])
+
+
+def _image(work: Workspace, index: int, file: Path | None) -> tuple[Tensor, str]:
+    """The input ``(1, C, H, W)`` and what it is."""
+    import torch
+
+    if file is None:
+        test = work.data.test
+        if not 0 <= index < len(test):
+            raise DataError(
+                f"no test image {index}", where=test.name, hint=f"0 to {len(test) - 1} are there"
+            )
+        return torch.from_numpy(test.take(np.array([index])).reals()), f"test image {index}"
+    return torch.from_numpy(_array(work, file)[None]), str(file)
+
+
+def _array(work: Workspace, file: Path) -> Any:
+    """Reals (C, H, W) of a file."""
+    try:
+        array = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        # numpy's own words advise to load pickles, which is not safe.
+        cause = getattr(error, "strerror", None)
+        raise DataError(
+            "is no .npy file" + (f": {cause}" if cause else ""),
+            where=str(file),
+            hint="write it with numpy.save",
+        ) from error
+    wanted = work.sample_shape
+    moved = (*wanted[1:], wanted[0])
+    shape = getattr(array, "shape", None)
+    real = shape is not None and np.issubdtype(array.dtype, np.number)
+    if not real or np.iscomplexobj(array) or shape not in (wanted, moved):
+        raise DataError(
+            f"holds {getattr(array, 'dtype', type(array).__name__)} of shape {shape}",
+            where=str(file),
+            hint=f"save one image of shape {wanted} (C, H, W) or {moved} (H, W, C)",
+        )
+    scale = work.data.test.scale if array.dtype == np.uint8 else 1.0
+    reals = array.astype(np.float32) * np.float32(scale)
+    if not np.isfinite(reals).all():
+        raise DataError("holds NaN or infinity", where=str(file))
+    return np.ascontiguousarray(reals if shape == wanted else np.moveaxis(reals, -1, 0))

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Float, quantized and frozen torch model against each other, and the last against the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, fx, nn
+
+from bitwright.ir import Graph, IntArray
+from bitwright.lower.compare_torch import frozen_levels
+from bitwright.pipeline.diff.results import First, LayerRow, Stage, StageResult, first_of
+from bitwright.quantize import FrozenModel, apply
+from bitwright.quantize.activation_quantizer import ActivationQuantizer
+from bitwright.quantize.frozen import QuantizeInput
+from bitwright.quantize.layers import QuantConv2d, QuantLinear
+from bitwright.quantize.policy import Policy
+
+_SHOWN = (QuantConv2d, QuantLinear, ActivationQuantizer, nn.Conv2d, nn.Linear)
+_TINY = 1e-30
+_TIE = 1e-3  # of a level: float32 noise around a grid point
+
+
+class _Recorder(fx.Interpreter):  # type: ignore[misc]  # torch is Any to mypy
+    """Runs a traced model and keeps what every module gives."""
+
+    def __init__(self, model: fx.GraphModule) -> None:
+        super().__init__(model)
+        self.values: dict[str, Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if n.op == "call_module" and isinstance(result, Tensor):
+            self.values[str(n.target)] = result.detach().clone()
+        return result
+
+
+def recorded(model: fx.GraphModule, image: Tensor) -> dict[str, Tensor]:
+    """Path of each module of a converted model -> what it gives for one image, in float64."""
+    recorder = _Recorder(model.eval())
+    with torch.no_grad():
+        recorder.run(image)
+    return {path: value.double() for path, value in recorder.values.items()}
+
+
+def float_values(model: nn.Module, policy: Policy, image: Tensor) -> dict[str, Tensor]:
+    """What the float model computes, by the paths of its quantized form.
+
+    A model in phase ``calibrate`` computes in float, and has a place for each quantizer.
+    """
+    shape = tuple(image.shape[1:])
+    converted: fx.GraphModule = apply(model.eval(), policy, "calibrate", sample_shape=shape)
+    return recorded(converted, image)
+
+
+def against_float(
+    expected: Mapping[str, Tensor],
+    found: Mapping[str, Tensor],
+    model: fx.GraphModule,
+    bound: float,
+) -> StageResult:
+    """How far the quantized model is from the float one, layer by layer.
+
+    The difference is relative to the layer's largest float magnitude. The first value beyond
+    ``bound`` is named; it is no fault: quantization changes values.
+    """
+    rows, first, compared = [], None, 0
+    for path, value in found.items():
+        if path not in expected or not isinstance(model.get_submodule(path), _SHOWN):
+            continue
+        want, have = _nhwc(expected[path]), _nhwc(value)
+        scale = max(float(np.abs(want).max()), _TINY)
+        apart = np.abs(want - have) / scale
+        compared += want.size
+        rows.append(LayerRow(path, float(apart.max()), scale, float((want != have).mean())))
+        if first is None:
+            first = first_of(path, path, want, have, apart > bound)
+    return StageResult(Stage.QUANTIZED, False, compared, first, tuple(rows), bound)
+
+
+def against_quantized(
+    found: Mapping[str, Tensor], frozen: FrozenModel, image: Tensor
+) -> StageResult:
+    """Levels of the frozen model against the quantized one's values, activation by activation.
+
+    The quantized model computes in float32, the frozen one in integers and float64: where a value
+    lies at the border of two levels they may fall to different sides, and everything behind may
+    follow. So this is a table, not a proof; one level is the unit.
+    """
+    values = frozen.intermediates(image)
+    rows, first, compared = [], None, 0
+    for node in frozen.graph.nodes:
+        if node.op != "call_module" or str(node.target) not in found:
+            continue
+        unit = _unit(frozen.get_submodule(str(node.target)))
+        quantized = found[str(node.target)]
+        if unit is None or quantized.shape != values[node.name].shape:
+            continue
+        want = _nhwc(quantized) / unit
+        have = _nhwc(values[node.name].double())
+        apart = np.abs(want - have)
+        path = str(node.target)
+        compared += want.size
+        rows.append(LayerRow(path, float(apart.max()), unit, float((apart > _TIE).mean())))
+        if first is None:
+            first = first_of(path, node.name, np.rint(want).astype(np.int64), have, apart > _TIE)
+    return StageResult(Stage.FROZEN, False, compared, first, tuple(rows), _TIE)
+
+
+def _unit(module: nn.Module) -> float | None:
+    """Real value of one level of what a frozen module gives, if it is an activation."""
+    if isinstance(module, QuantizeInput):
+        return float(module.scale * module.format.lsb)
+    unit = getattr(module, "unit", None)
+    return float(unit) if isinstance(unit, int | float) else None
+
+
+def _nhwc(value: Tensor) -> NDArray[np.float64]:
+    """One sample, channels last."""
+    array: NDArray[np.float64] = value[0].cpu().numpy()
+    return np.moveaxis(array, 0, -1) if array.ndim == 3 else array
+
+
+def against_frozen(
+    frozen: FrozenModel, graph: Graph, image: Tensor
+) -> tuple[StageResult, dict[str, IntArray]]:
+    """Every edge that the graph shares with the frozen model, by ``==``; and all of the graph's.
+
+    Accumulators are compared at the outputs only: passes move biases and signs between a product
+    and its thresholds.
+    """
+    expected = frozen_levels(frozen, image)
+    edges = graph.run({edge: expected[edge] for edge in graph.inputs}, edges=True)
+    compared, first = 0, None
+    for node in graph:
+        first, size = _edge(graph, node.output, node.source, expected, edges, first)
+        compared += size
+    return StageResult(Stage.GRAPH, True, compared, first), edges
+
+
+def _edge(
+    graph: Graph,
+    edge: str,
+    source: str,
+    expected: Mapping[str, IntArray],
+    found: Mapping[str, IntArray],
+    first: First | None,
+) -> tuple[First | None, int]:
+    is_sum = edge not in graph.outputs and graph.types[edge].format is None
+    if edge not in expected or is_sum or expected[edge].shape != found[edge].shape:
+        return first, 0
+    want, have = expected[edge][0], found[edge][0]
+    if first is None:
+        first = first_of(source, edge, want, have, want != have)
+    return first, want.size

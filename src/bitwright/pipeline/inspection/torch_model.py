@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of every node of a torch model, or all that stands in the way, with its line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from bitwright.base.errors import BitwrightError
+from bitwright.ir import Graph
+from bitwright.pipeline.inspection.graph import Become, becomes_by_layer, hardware_of
+from bitwright.pipeline.inspection.results import Inspection, NodeRow, Problem
+from bitwright.quantize import apply
+from bitwright.quantize.decisions import Plan
+from bitwright.quantize.op_match import LAYERS, Kind, Site
+from bitwright.quantize.plan import make_plan, site_problems, traced_plan
+from bitwright.quantize.policy import Policy
+from bitwright.quantize.trace import user_line
+
+_LISTED = re.compile(r"^  - ", re.MULTILINE)
+_WORDS = {
+    Kind.OUTPUT: "scores as integers, and their scale",
+    Kind.BATCH_NORM: "folded into the activation behind",
+    Kind.FLATTEN: "a renaming, free",
+    Kind.DROPOUT: "nothing",
+    Kind.IDENTITY: "nothing",
+    Kind.COPY: "a fork",
+    Kind.SIZE: "a constant",
+    Kind.PAD: "the border of the layer behind",
+    Kind.INPUT: "input levels",
+}
+_IMAGES = 4
+
+
+def inspect_torch(
+    model: nn.Module, policy: Policy, sample_shape: tuple[int, ...], name: str
+) -> Inspection:
+    """Trace, check, and take the untrained model through to hardware blocks; nothing is kept.
+
+    Args:
+        sample_shape: (C, H, W).
+        name: what the model is called.
+    """
+    example = torch.zeros((1, *sample_shape))
+    try:
+        plan = traced_plan(model, example)
+    except BitwrightError as error:
+        return Inspection(name, (), (_problem(error),))
+    rows = {node: _row(site) for node, site in plan.sites.items()}
+    problems = _site_problems(plan)
+    if not problems:
+        problems = _policy_problems(model, policy, example)
+    if problems:
+        return Inspection(name, tuple(rows.values()), tuple(problems))
+    graph, problems = _lowered(model, policy, sample_shape)
+    if graph is None:
+        return Inspection(name, tuple(rows.values()), tuple(problems))
+    hardware, problems = hardware_of(graph)
+    made = becomes_by_layer(graph, hardware)
+    full = tuple(_with(row, plan.sites[node], made, graph) for node, row in rows.items())
+    return Inspection(name, (*full, *_inserted(full, made, graph)), tuple(problems))
+
+
+def _problem(error: BitwrightError) -> Problem:
+    return Problem(error.where or "", error.message, error.hint or "")
+
+
+def _line(site: Site) -> str:
+    """``file:line`` of the user's code."""
+    found = user_line(site.node)
+    return "" if found is None else ":".join(found.split(":")[:2])
+
+
+def _row(site: Site) -> NodeRow:
+    becomes = "" if site.kind is None else _WORDS.get(site.kind, site.kind.value.replace("_", " "))
+    return NodeRow(
+        node=site.path,
+        type=site.type,
+        line=_line(site),
+        becomes=becomes,
+        problem=site.problem,
+        advice=site.advice,
+    )
+
+
+def _site_problems(plan: Plan) -> list[Problem]:
+    """Nodes that have no few-bit form, then what is wrong with the structure."""
+    refused = [site for site in plan.sites.values() if site.kind is None]
+    own = [Problem(site.place, site.problem, site.advice) for site in refused]
+    return own + [Problem("", text) for text in site_problems(plan)[len(refused) :]]
+
+
+def _policy_problems(model: nn.Module, policy: Policy, example: torch.Tensor) -> list[Problem]:
+    try:
+        plan = make_plan(model, policy, example)
+    except BitwrightError as error:
+        listed = _LISTED.split(error.message)[1:]
+        if not listed:
+            return [_problem(error)]
+        return [Problem("", text.strip(), error.hint or "") for text in listed]
+    operands = {**plan.weights, **plan.activations}
+    return [
+        Problem(plan.sites[node].place, f"its {o.role.value} is kept float", "give it a format")
+        for node, o in operands.items()
+        if o.spec is None
+    ]
+
+
+def _lowered(
+    model: nn.Module, policy: Policy, sample_shape: tuple[int, ...]
+) -> tuple[Graph | None, list[Problem]]:
+    """The integer graph with scales from random images, or why there is none."""
+    from bitwright.lower import optimise
+    from bitwright.lower.from_torch import lower
+
+    images = torch.rand((_IMAGES, *sample_shape), generator=torch.Generator().manual_seed(0))
+    try:
+        converted = apply(model.eval(), policy, "calibrate", sample_shape=sample_shape).eval()
+        with torch.no_grad():
+            converted(images)
+        frozen = apply(converted, policy, "freeze")
+        return optimise(lower(frozen, sample_shape)), []
+    except BitwrightError as error:
+        return None, [_problem(error)]
+
+
+def _found(site: Site, made: dict[str, Become]) -> Become | None:
+    """What a site has become."""
+    return made.get(_name(site.path, made))
+
+
+def _name(path: str, made: dict[str, Become]) -> str:
+    """What the converter calls a layer, of the names that it may have."""
+    return next((name for name in _names(path) if name in made), path)
+
+
+def _names(path: str) -> tuple[str, ...]:
+    """What the converter calls a layer: joins are layers of their own, quantizers inserted."""
+    return path, f"{path}_layer", f"{path}_quantizer", f"{path.replace('.', '_')}_quantizer"
+
+
+def _with(row: NodeRow, site: Site, made: dict[str, Become], graph: Graph) -> NodeRow:
+    """The row with operations, blocks, bits and shape."""
+    if site.kind is Kind.INPUT:
+        kind = graph.types[graph.inputs[0]]
+        words = f"input levels, {kind.format.name}" if kind.format is not None else row.becomes
+        return replace(row, becomes=words, bits=kind.wire_bits, shape=kind.shape)
+    become = _found(site, made)
+    if become is None:
+        words = row.becomes
+        if site.kind is Kind.ACTIVATION:
+            words = "clipped by the thresholds behind"
+        elif site.kind not in _WORDS and site.kind not in LAYERS:
+            words = f"{words}, moved or merged by the passes"
+        return replace(row, becomes=words)
+    return replace(
+        row,
+        becomes=" + ".join(become.operations),
+        operations=become.operations,
+        blocks=become.blocks,
+        bits=become.bits(graph),
+        shape=become.shape(graph),
+    )
+
+
+def _inserted(rows: tuple[NodeRow, ...], made: dict[str, Become], graph: Graph) -> list[NodeRow]:
+    """Integer nodes that no node of the user stands for: quantizers in front of joins, labels."""
+    known = {_name(row.node, made) for row in rows}
+    return [
+        NodeRow(
+            node=layer,
+            type="inserted",
+            becomes=" + ".join(become.operations),
+            operations=become.operations,
+            blocks=become.blocks,
+            bits=become.bits(graph),
+            shape=become.shape(graph),
+        )
+        for layer, become in made.items()
+        if layer not in known
+    ]

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory the parameters of models take at several widths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bitwright.base.errors import RecipeError
+from bitwright.models.catalog import MODELS
+from bitwright.pipeline.inspection.inspect import build_for
+from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
+from bitwright.pipeline.steps.fingerprint import importable
+from bitwright.quantize.sizes import parameter_mb
+
+WIDTHS = (32, 8, 4)
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """One model.
+
+    Attributes:
+        input_shape: (H, W, C).
+        classes: of a classifier; None for other models.
+        parameters: trainable numbers: weights, biases, factors and offsets of batch norms. Running
+            statistics, scales and zero points are none.
+        mb: width in bits -> memory in units of 2^20 bytes, all parameters at that width.
+    """
+
+    model: str
+    input_shape: tuple[int, int, int]
+    classes: int | None
+    parameters: int
+    mb: Mapping[int, float]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def memory_table(
+    models: Sequence[str],
+    *,
+    classes: int | None = None,
+    input_shape: tuple[int, int, int] | None = None,
+    bits: Sequence[int] = WIDTHS,
+) -> tuple[MemoryRow, ...]:
+    """Parameters and memory of models, in the order given.
+
+    Args:
+        models: names of the zoo, ``package.module:factory``, or recipes.
+        classes: of classifiers; by default 10. A recipe says its own.
+        input_shape: (H, W, C); by default what a model of the zoo is usually given.
+        bits: widths.
+
+    Raises:
+        RecipeError: there is no such model, or the size of an image is needed.
+        ModelError: a model cannot be built.
+    """
+    return tuple(_row(name, classes, input_shape, bits) for name in models)
+
+
+def _row(
+    name: str, classes: int | None, shape: tuple[int, int, int] | None, bits: Sequence[int]
+) -> MemoryRow:
+    usual = {info.name: info.image for info in MODELS}
+    if name in usual or ":" in name:
+        model: Any = name
+        image = shape or usual.get(name)
+        folders: tuple[Path, ...] = (Path.cwd(),)
+        if image is None:
+            raise RecipeError(
+                f"the size of an image is needed for {name!r}",
+                where="--input-shape",
+                hint="height x width x channels, such as --input-shape 32x32x3",
+            )
+    else:
+        recipe = _recipe(name)
+        # weights say nothing about how many there are
+        model = recipe.model.model_copy(update={"weights": None})
+        folders = (recipe.base_dir, Path.cwd())
+        image, classes = _data_of(recipe)
+    with importable(folders):
+        built, classes = build_for(model, classes, image)
+    count = sum(p.numel() for p in built.parameters() if p.requires_grad)
+    return MemoryRow(name, image, classes, count, {b: parameter_mb(count, b) for b in bits})
+
+
+def _recipe(name: str) -> Recipe:
+    try:
+        find_recipe(name)
+    except RecipeError as error:
+        raise RecipeError(
+            f"{name!r} is no model of the zoo and no recipe",
+            hint="`bitwright list models` and `bitwright list recipes` say what there is; "
+            "a model of your own is package.module:factory",
+        ) from error
+    return load_recipe(name)
+
+
+def _data_of(recipe: Recipe) -> tuple[tuple[int, int, int], int]:
+    from bitwright.pipeline.steps.workspace import Workspace
+
+    splits = Workspace(recipe).data
+    return splits.image_shape, splits.num_classes

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that a recipe names: relative paths start at its folder, or else where the user stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright.base.errors import RecipeError
+from bitwright.low_precision.schedules import recorded
+from bitwright.low_precision.settings import ReplaySettings
+from bitwright.models.catalog import ModelSpec
+
+if TYPE_CHECKING:
+    from bitwright.pipeline.recipe import Recipe, TeacherSection, TrainSection
+
+
+def with_absolute_paths(recipe: Recipe) -> Recipe:
+    """The recipe with absolute paths.
+
+    Raises:
+        RecipeError: a file does not exist.
+        DataError: a recorded schedule cannot be read.
+    """
+    updates: dict[str, Any] = {}
+    if recipe.data.path is not None:
+        place = _absolute(recipe.data.path, recipe.base_dir)
+        updates["data"] = recipe.data.model_copy(update={"path": place})
+    if recipe.data.unlabelled is not None:
+        place = _absolute(recipe.data.unlabelled, recipe.base_dir)
+        updates["data"] = updates.get("data", recipe.data).model_copy(update={"unlabelled": place})
+    if recipe.hardware.folding_config_file is not None:
+        place = _absolute(recipe.hardware.folding_config_file, recipe.base_dir)
+        if not place.is_file():
+            raise RecipeError(f"no file {place}", where="hardware.folding_config_file")
+        updates["hardware"] = recipe.hardware.model_copy(update={"folding_config_file": place})
+    updates["train"] = _with_schedule(recipe)
+    updates["model"] = _with_files(recipe.model, recipe.base_dir, "model")
+    updates["teacher"] = tuple(_teacher_files(entry, recipe.base_dir) for entry in recipe.teacher)
+    return recipe.model_copy(update=updates)
+
+
+def _with_schedule(recipe: Recipe) -> TrainSection:
+    """Training with a recorded schedule of precisions written out: the recipe then stands alone."""
+    config = recipe.train.float_
+    low = config.low_precision
+    if low is None or not isinstance(low.policy, ReplaySettings) or low.policy.file is None:
+        return recipe.train
+    file = _absolute(low.policy.file, recipe.base_dir)
+    policy = ReplaySettings(schedule=tuple(recorded(file)))
+    written = config.model_copy(update={"low_precision": low.model_copy(update={"policy": policy})})
+    return recipe.train.model_copy(update={"float_": written})
+
+
+def _teacher_files(section: TeacherSection, base_dir: Path) -> TeacherSection:
+    if section.model is not None:
+        update: dict[str, Any] = {"model": _with_files(section.model, base_dir, "teacher")}
+    else:
+        assert section.logits is not None
+        update = {"logits": _absolute(section.logits, base_dir)}
+        if not update["logits"].is_file():
+            raise RecipeError(f"no file {update['logits']}", where="teacher.logits")
+    return section.model_copy(update=update)
+
+
+def _with_files(spec: ModelSpec, base_dir: Path, where: str) -> ModelSpec:
+    """A model whose files have absolute paths and exist."""
+    if not spec.files:
+        return spec
+    fields: dict[str, Any] = {"weights": spec.weights and _absolute(spec.weights, base_dir)}
+    if spec.is_file:
+        fields["name"] = str(_absolute(Path(spec.name), base_dir))
+    found = spec.model_copy(update=fields)
+    for path in found.files:
+        if not path.is_file():
+            raise RecipeError(f"no file {path}", where=where)
+    return found
+
+
+def _absolute(path: Path, base_dir: Path) -> Path:
+    path = path.expanduser()
+    if path.is_absolute():
+        return path
+    beside = base_dir / path
+    return (beside if beside.exists() or not path.exists() else path).resolve()

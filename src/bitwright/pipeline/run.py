@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run directory: what is there is whole, what is done is not done again.
+
+::
+
+    RUN/run.json        schema, versions, where the recipe came from
+    RUN/recipe.yaml     the resolved recipe of the last call
+    RUN/01-train/       one folder a step; step.json is written last
+    RUN/.work-01-train/ a step being built; renamed into place when it is whole
+
+A step is *fresh* when its key (what it depends on) is unchanged, the steps it read are those that
+lie there now, and every artefact has the SHA-256 that step.json says. All else is built again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bitwright.base.files import atomic_write
+from bitwright.pipeline.run_files import (
+    SCHEMA,
+    StepRecord,
+    cannot_write,
+    check_run_folder,
+    digest_of,
+    disk_full,
+    hash_files,
+    is_whole,
+    locked,
+    publish,
+    read_record,
+    recover,
+    write_headers,
+)
+from bitwright.pipeline.run_reuse import Wanted, take_over, turn
+
+Progress = Callable[[str, int, int], None]
+"""Called as ``progress(what, done, total)`` during slow work; total 0 means unknown."""
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """The progress callback that shows nothing."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a pipeline.
+
+    Attributes:
+        name: the verb.
+        needs: steps whose results it reads; all must be there.
+        uses: steps whose results it reads if they are there.
+        facts: names of what it depends on besides: parts of the recipe, data, sources.
+        function: does the work inside ``context.folder``.
+        keeps_partial: it resumes by itself from what an interrupted call left in its folder.
+        number: in front of the name of its folder; None counts from 1.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    facts: tuple[str, ...]
+    function: Callable[[StepContext], None]
+    uses: tuple[str, ...] = ()
+    keeps_partial: bool = False
+    number: int | None = None
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """What a step's function gets.
+
+    Attributes:
+        folder: where it writes; may hold what an interrupted call left if it ``keeps_partial``.
+        inputs: folders of the finished steps it reads.
+        progress: to be called during slow work.
+    """
+
+    folder: Path
+    inputs: Mapping[str, Path]
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call did with one step.
+
+    Attributes:
+        was_done: it was there already, here or in another run directory.
+        seconds: that the work took, whenever it was done.
+        taken_from: the run directory whose result was taken over.
+    """
+
+    name: str
+    folder: Path
+    was_done: bool
+    seconds: float
+    taken_from: Path | None = None
+
+
+@dataclass
+class Run:
+    """An opened run directory; use `open_run`.
+
+    Attributes:
+        folder: the directory.
+        steps: the pipeline, in order.
+        facts: name -> plain JSON value; the parts that steps name in ``Step.facts``.
+        reuse: a folder of run directories whose finished steps are taken over where they are those
+            that this run needs.
+    """
+
+    folder: Path
+    steps: Sequence[Step]
+    facts: Mapping[str, Any]
+    progress: Progress = no_progress
+    reuse: Path | None = None
+    _checked: dict[str, StepRecord] = field(default_factory=dict)
+
+    def folder_of(self, name: str) -> Path:
+        """Where the result of a step lies, or will lie."""
+        return self.folder / self._label(name)
+
+    def is_fresh(self, name: str) -> bool:
+        """Whether a step and all it depends on are finished, unchanged and whole."""
+        step = self._step(name)
+        if not all(self.is_fresh(need) for need in step.needs):
+            return False
+        record = self._checked.get(name) or read_record(self.folder_of(name))
+        if record is None or record.key != self.key(name):
+            return False
+        if record.inputs != self._input_contents(step):
+            return False
+        if name not in self._checked and not is_whole(self.folder_of(name), record):
+            return False
+        self._checked[name] = record
+        return True
+
+    def record(self, name: str) -> StepRecord | None:
+        """The record of a fresh step, or None."""
+        return self._checked[name] if self.is_fresh(name) else None
+
+    def key(self, name: str) -> str:
+        """Hash of everything a step depends on."""
+        step = self._step(name)
+        parts = {fact: self.facts[fact] for fact in step.facts}
+        before = {other: self.key(other) for other in (*step.needs, *self._available(step))}
+        return digest_of([SCHEMA, name, parts, before])
+
+    def execute(self, names: Sequence[str]) -> list[Outcome]:
+        """Run these steps, in pipeline order; fresh ones are left alone.
+
+        Raises:
+            BitwrightError: a step failed; those finished before stay.
+            RunError: the disk is full.
+        """
+        return [self._execute(step) for step in self.steps if step.name in names]
+
+    def closure(self, name: str) -> list[str]:
+        """A step and all that it needs, in pipeline order."""
+        wanted = {name}
+        for step in reversed(self.steps):
+            if step.name in wanted:
+                wanted.update(step.needs)
+        return [step.name for step in self.steps if step.name in wanted]
+
+    def _execute(self, step: Step) -> Outcome:
+        if self.is_fresh(step.name):
+            seconds = self._checked[step.name].seconds
+            return Outcome(step.name, self.folder_of(step.name), True, seconds)
+        if self.reuse is None:
+            return self._do(step)
+        return self._take_over_or_do(self.reuse, step)
+
+    def _take_over_or_do(self, reuse: Path, step: Step) -> Outcome:
+        final = self.folder_of(step.name)
+        wanted = Wanted(self._label(step.name), self.key(step.name), self._input_contents(step))
+
+        def waiting(owner: str) -> None:
+            self.progress(f"waiting for {owner}, which is doing {step.name} for both", 0, 0)
+
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(turn(reuse, wanted, waiting))
+                origin = take_over(reuse, wanted, self.work_of(step.name), final)
+            except OSError as error:
+                known = disk_full(error, self.folder, step.name)
+                raise known or cannot_write(reuse, error) from error
+            if origin is None:
+                return self._do(step)
+        self._checked.pop(step.name, None)
+        record = read_record(final)
+        return Outcome(step.name, final, True, record.seconds if record else 0.0, origin)
+
+    def _do(self, step: Step) -> Outcome:
+        final = self.folder_of(step.name)
+        work = self._prepare(step)
+        read = (*step.needs, *self._available(step))
+        inputs = {name: self.folder_of(name) for name in read}
+        start = time.monotonic()
+        try:
+            step.function(StepContext(work, inputs, self.progress))
+            seconds = time.monotonic() - start
+            record = StepRecord(
+                step.name,
+                self.key(step.name),
+                self._input_contents(step),
+                hash_files(work),
+                seconds,
+            )
+            atomic_write(work / "step.json", record.to_json())
+            publish(work, final)
+        except Exception as error:
+            if not step.keeps_partial:
+                shutil.rmtree(work, ignore_errors=True)
+            full = disk_full(error, self.folder, step.name)
+            if full is None:
+                raise
+            raise full from error
+        self._checked.pop(step.name, None)
+        return Outcome(step.name, final, False, seconds)
+
+    def _prepare(self, step: Step) -> Path:
+        """An empty folder to work in, or the one that an interrupted call left."""
+        work = self.work_of(step.name)
+        mark = work / ".key"
+        key = self.key(step.name)
+        try:
+            if not (step.keeps_partial and mark.is_file() and mark.read_text() == key):
+                shutil.rmtree(work, ignore_errors=True)
+            work.mkdir(exist_ok=True)
+            atomic_write(mark, key)
+        except OSError as error:
+            raise disk_full(error, self.folder, step.name) or cannot_write(work, error) from error
+        return work
+
+    def _available(self, step: Step) -> tuple[str, ...]:
+        return tuple(name for name in step.uses if self.is_fresh(name))
+
+    def _input_contents(self, step: Step) -> dict[str, str]:
+        read = (*step.needs, *self._available(step))
+        return {name: self._checked[name].content for name in read if name in self._checked}
+
+    def work_of(self, name: str) -> Path:
+        """Where a step is built, and where an interrupted call has left what it had."""
+        return self.folder / f".work-{self._label(name)}"
+
+    def _label(self, name: str) -> str:
+        position, step = next(
+            (i, step) for i, step in enumerate(self.steps, 1) if step.name == name
+        )
+        return f"{position if step.number is None else step.number:02d}-{name}"
+
+    def _step(self, name: str) -> Step:
+        return next(step for step in self.steps if step.name == name)
+
+
+@contextmanager
+def open_run(
+    folder: Path,
+    steps: Sequence[Step],
+    facts: Mapping[str, Any],
+    *,
+    files: Mapping[str, str],
+    notes: Mapping[str, Any],
+    progress: Progress = no_progress,
+    reuse: Path | None = None,
+) -> Iterator[Run]:
+    """Open or create a run directory, for this process alone.
+
+    Args:
+        files: small files of the directory itself, such as ``recipe.yaml``.
+        notes: what else run.json says.
+        reuse: as `Run`.
+
+    Raises:
+        RunError: it is in use, of another schema, no run directory, or cannot be written.
+    """
+    check_run_folder(folder)
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder))
+            write_headers(folder, files, notes)
+            recover(folder)
+        except OSError as error:
+            raise disk_full(error, folder, "") or cannot_write(folder, error) from error
+        yield Run(folder, steps, facts, progress, reuse)

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lies in a run directory: records of steps, the header, the lock, whole folders."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bitwright import __version__
+from bitwright.base.errors import BitwrightError, RunError
+from bitwright.base.files import atomic_write, exclusive, sha256_file
+from bitwright.jobs.job import JOB_FILES
+
+SCHEMA = 1
+LOGS = "logs"
+_ALMOST_FULL = 1 << 20
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """``step.json``.
+
+    Attributes:
+        key: hash of what the step depends on.
+        inputs: content hash of every step it read.
+        artefacts: file -> (size in bytes, SHA-256), relative to the step's folder.
+        seconds: wall-clock time of the work.
+    """
+
+    name: str
+    key: str
+    inputs: Mapping[str, str]
+    artefacts: Mapping[str, tuple[int, str]]
+    seconds: float
+
+    @property
+    def content(self) -> str:
+        """Hash over the artefacts; logs tell times and do not count."""
+        entries = ((name, sha) for name, (_, sha) in self.artefacts.items())
+        return digest_of(sorted(e for e in entries if not e[0].startswith(f"{LOGS}/")))
+
+    def to_json(self) -> str:
+        fields = {
+            "schema": SCHEMA,
+            "name": self.name,
+            "key": self.key,
+            "inputs": dict(self.inputs),
+            "artefacts": {name: list(entry) for name, entry in self.artefacts.items()},
+            "seconds": round(self.seconds, 3),
+        }
+        return json.dumps(fields, indent=1, sort_keys=True) + "\n"
+
+
+def digest_of(value: Any) -> str:
+    """Hash of plain JSON values, the same on every machine."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def check_run_folder(folder: Path) -> dict[str, Any] | None:
+    """The content of run.json, or None where there is no run yet.
+
+    Raises:
+        RunError: the folder is something else, or a run that this version cannot continue.
+    """
+    path = folder / "run.json"
+    if not path.is_file():
+        if folder.is_dir() and any(_is_foreign(entry) for entry in folder.iterdir()):
+            raise RunError(
+                "is not empty and is no run directory",
+                where=str(folder),
+                hint="name an empty or new folder with --run-dir",
+            )
+        if folder.exists() and not folder.is_dir():
+            raise RunError("is a file", where=str(folder), hint="name a folder with --run-dir")
+        return None
+    try:
+        header = json.loads(path.read_text(encoding="utf-8"))
+        schema = header["schema"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            f"cannot be read: {error}",
+            where=str(path),
+            hint="name another folder with --run-dir, or delete this one to start afresh",
+        ) from error
+    if schema != SCHEMA:
+        raise RunError(
+            f"was written by Bitwright {header.get('bitwright', '?')} (run schema {schema}); "
+            f"this is {__version__} (schema {SCHEMA})",
+            where=str(folder),
+            hint="name a new folder with --run-dir, or install that version to continue this one",
+        )
+    result: dict[str, Any] = header
+    return result
+
+
+def _is_foreign(entry: Path) -> bool:
+    """Whether it makes a folder no place for a run; the files of the job that makes one do not."""
+    return not entry.name.startswith(".") and entry.name not in JOB_FILES
+
+
+def read_record(folder: Path) -> StepRecord | None:
+    """The record of a finished step, or None if there is none that can be read."""
+    try:
+        fields = json.loads((folder / "step.json").read_text(encoding="utf-8"))
+        if fields["schema"] != SCHEMA:
+            return None
+        artefacts = {
+            str(n): (int(size), str(sha)) for n, (size, sha) in fields["artefacts"].items()
+        }
+        inputs = {str(name): str(content) for name, content in fields["inputs"].items()}
+        return StepRecord(
+            str(fields["name"]), str(fields["key"]), inputs, artefacts, float(fields["seconds"])
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def is_whole(folder: Path, record: StepRecord) -> bool:
+    """Whether every artefact is there with its size and hash."""
+    try:
+        return all(
+            (folder / name).stat().st_size == size and sha256_file(folder / name) == sha
+            for name, (size, sha) in record.artefacts.items()
+        )
+    except OSError:
+        return False
+
+
+def hash_files(folder: Path) -> dict[str, tuple[int, str]]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    own = {folder / "step.json", folder / ".key"}
+    return {
+        path.relative_to(folder).as_posix(): (path.stat().st_size, sha256_file(path))
+        for path in files
+        if path not in own
+    }
+
+
+def publish(work: Path, final: Path) -> None:
+    """Put a whole folder in its place. Killed between the two renames, `recover` ends it."""
+    _sync(work)
+    (work / ".key").unlink(missing_ok=True)
+    old = final.with_name(f".old-{final.name}")
+    shutil.rmtree(old, ignore_errors=True)
+    if final.exists():
+        final.rename(old)
+    work.rename(final)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Flush the artefacts to disk, so that step.json never outlives what it vouches for."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+
+def recover(folder: Path) -> None:
+    """End what a killed process began: publish what is whole, bring back what was moved aside."""
+    for work in folder.glob(".work-*"):
+        record = read_record(work)
+        if record is not None and is_whole(work, record):
+            publish(work, folder / work.name.removeprefix(".work-"))
+    for old in folder.glob(".old-*"):
+        final = folder / old.name.removeprefix(".old-")
+        if final.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(final)
+
+
+def write_headers(folder: Path, files: Mapping[str, str], notes: Mapping[str, Any]) -> None:
+    header = {"schema": SCHEMA, "bitwright": __version__, **notes}
+    atomic_write(folder / "run.json", json.dumps(header, indent=1, sort_keys=True) + "\n")
+    for name, text in files.items():
+        atomic_write(folder / name, text)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the directory's lock; the kernel lets go of it when a process dies, however it dies."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(folder / ".lock"))
+        except RunError as error:
+            raise RunError(
+                error.message,
+                where=str(folder),
+                hint="wait for it, stop it, or name another folder with --run-dir",
+            ) from error
+        yield
+
+
+def cannot_write(folder: Path, error: OSError) -> RunError:
+    return RunError(
+        f"cannot be written: {error.strerror or error}",
+        where=str(error.filename or folder),
+        hint="name a folder that you may write to with --run-dir",
+    )
+
+
+def disk_full(error: Exception, folder: Path, step: str) -> RunError | None:
+    """The error to raise instead, if the disk is full: many libraries do not say so themselves."""
+    causes: list[BaseException] = [error]
+    while (before := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(before)
+    codes = {cause.errno for cause in causes if isinstance(cause, OSError)}
+    if not codes & {errno.ENOSPC, errno.EDQUOT}:
+        try:
+            free = shutil.disk_usage(folder).free
+        except OSError:
+            return None
+        if free > _ALMOST_FULL or not isinstance(error, BitwrightError | OSError | RuntimeError):
+            return None
+    return RunError(
+        f"the disk is full{f' (in step {step})' if step else ''}; finished steps are kept",
+        where=str(folder),
+        hint="free some space and give the same command again: it goes on where it stopped",
+    )

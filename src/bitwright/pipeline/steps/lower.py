@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step `lower`: the integer graph, proven equal to the frozen model; certificate and QONNX file."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.base.errors import DataError, GraphError, MismatchError
+from bitwright.base.figures import Figure, Source
+from bitwright.base.files import atomic_write
+from bitwright.formats import parse_format
+from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval, load_graph, save_graph
+from bitwright.pipeline.run import Progress, StepContext
+from bitwright.pipeline.steps.quantize import frozen_model
+from bitwright.pipeline.steps.results import AccumulatorRow, LayerFacts, LowerResult
+from bitwright.pipeline.steps.workspace import Workspace
+
+if TYPE_CHECKING:
+    from bitwright.lower import Certificate
+    from bitwright.quantize import FrozenModel
+
+GRAPH = "graph.bwg"
+QONNX = "model.onnx"
+CERTIFICATE = "certificate.json"
+LEVELS = "levels.npz"
+REFERENCE_IMAGES = 200
+QONNX_IMAGES = 20
+_CHECK_FRAMES = 4
+_BATCH = 250
+
+
+def lower(work: Workspace, context: StepContext) -> None:
+    """Lower, compare with ``==`` on every test image, certify and export."""
+    from bitwright.lower import certify, check, optimise
+    from bitwright.lower.from_torch import lower as lower_frozen
+
+    frozen = frozen_model(work, context.inputs["quantize"])
+    height, width, channels = work.data.image_shape
+    context.progress("lowering", 0, 0)
+    raw = lower_frozen(frozen, (channels, height, width), name=graph_name(work.recipe.name))
+    graph = optimise(raw, check=_CHECK_FRAMES)
+    save_graph(graph, context.folder / GRAPH)
+    inputs, scores, labels = _compare(work, frozen, graph, context.progress)
+    context.progress("certifying every accumulator", 0, 0)
+    certificate = certify(graph)
+    check(certificate, graph)
+    atomic_write(context.folder / CERTIFICATE, certificate.to_json())
+    compared, refused = _export(graph, inputs, context)
+    np.savez_compressed(context.folder / LEVELS, inputs=inputs, scores=scores, labels=labels)
+    accuracy = float((labels[:, 0] == work.data.test.labels).mean())
+    float_weights = sum(p.numel() for p in work.fresh_model().parameters())
+    weight_bits, size_bits = _sizes(graph)
+    LowerResult(
+        digest=graph.digest,
+        accuracy=Figure(accuracy, "share", Source.MEASUREMENT),
+        compared_images=len(scores),
+        compared_values=int(scores.size + labels.size),
+        reference_images=min(REFERENCE_IMAGES, len(scores)),
+        qonnx_images=compared,
+        qonnx_refused=refused,
+        size_bits=size_bits,
+        weight_bits=weight_bits,
+        float_bits=32 * float_weights,
+        layers=layer_facts(graph, certificate),
+        certificate=_rows(certificate),
+    ).save(context.folder)
+
+
+def graph_name(name: str) -> str:
+    """A recipe's name as an identifier: it also names the top module."""
+    text = "".join(c if c.isascii() and c.isalnum() else "_" for c in name).strip("_").lower()
+    return text if text[:1].isalpha() else f"net_{text}"
+
+
+def read_graph(folder: Path) -> Graph:
+    """The integer graph as the step left it."""
+    return load_graph(folder / GRAPH, {"integer": INTEGER})
+
+
+def read_levels(folder: Path) -> dict[str, IntArray]:
+    """``inputs`` (N, H, W, C), ``scores`` (N, classes) and ``labels`` (N, 1) of every test image.
+
+    Raises:
+        DataError: the file is broken.
+    """
+    try:
+        with np.load(folder / LEVELS, allow_pickle=False) as file:
+            return {name: np.asarray(file[name], dtype=np.int64) for name in file.files}
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"cannot be read: {error}", where=str(folder / LEVELS), hint="run the step lower again"
+        ) from error
+
+
+def input_levels(frozen: FrozenModel, reals: NDArray[np.float32]) -> IntArray:
+    """What the network's input quantizer makes of images: levels in NHWC."""
+    import torch
+
+    from bitwright.quantize.frozen import QuantizeInput
+
+    quantizer = next(m for m in frozen.modules() if isinstance(m, QuantizeInput))
+    with torch.no_grad():
+        levels = quantizer(torch.from_numpy(reals)).to(torch.float64).numpy()
+    return np.ascontiguousarray(levels.transpose(0, 2, 3, 1)).astype(np.int64)
+
+
+def _compare(
+    work: Workspace, frozen: FrozenModel, graph: Graph, progress: Progress
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Frozen model == fast executor on all test images, == reference interpreter on the first."""
+    import torch
+
+    from bitwright.ir.executor import Executor
+    from bitwright.lower.compare_torch import compare_torch_graph
+
+    reals = work.data.test.reals()
+    first = torch.from_numpy(reals[:REFERENCE_IMAGES])
+    progress("comparing with the frozen model", 0, len(reals))
+    compare_torch_graph(frozen, graph, first).require()
+    executor = Executor(graph)
+    parts: list[tuple[IntArray, IntArray, IntArray]] = []
+    for start in range(0, len(reals), _BATCH):
+        batch = reals[start : start + _BATCH]
+        levels = input_levels(frozen, batch)
+        found = executor.run({graph.inputs[0]: levels})
+        with torch.no_grad():
+            expected = frozen.levels(torch.from_numpy(batch)).to(torch.float64).numpy()
+        _require_equal(expected.astype(np.int64), found["scores"], start)
+        parts.append((levels, found["scores"], found["label"]))
+        progress("comparing with the frozen model", start + len(batch), len(reals))
+    inputs, scores, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
+    _require_reference(graph, inputs[:REFERENCE_IMAGES], scores, labels)
+    return inputs, scores, labels
+
+
+def _require_equal(expected: IntArray, found: IntArray, start: int) -> None:
+    differing = np.argwhere(expected != found)
+    if len(differing):
+        image, channel = (int(i) for i in differing[0])
+        raise MismatchError(
+            f"{len(differing)} scores differ; first: test image {start + image}, class {channel}: "
+            f"the frozen model gives {expected[image, channel]}, the graph {found[image, channel]}",
+            where="integer graph against frozen model",
+        )
+
+
+def _require_reference(graph: Graph, inputs: IntArray, scores: IntArray, labels: IntArray) -> None:
+    """The interpreter is the definition; the executor only serves it."""
+    defined = graph.run({graph.inputs[0]: inputs})
+    for edge, found in (("scores", scores), ("label", labels)):
+        if not np.array_equal(defined[edge], found[: len(inputs)]):
+            raise MismatchError("interpreter and executor disagree", where=f"edge {edge}")
+
+
+def _export(graph: Graph, inputs: IntArray, context: StepContext) -> tuple[int, str]:
+    """Write the QONNX file; gives the number of real images on which QONNX's executor agreed.
+
+    Sums too large for the floats of ONNX (wide minifloats and powers of two reach them) are a limit
+    of that file, not of the graph: there is no file then, and the reason comes back.
+    """
+    from bitwright.interop.onnx.export_qonnx import export_qonnx
+    from bitwright.interop.onnx.writer.writer import check_exact
+
+    try:
+        check_exact(graph)
+    except GraphError as error:
+        return 0, str(error)
+    context.progress("exporting QONNX and running it", 0, 0)
+    feeds = {graph.inputs[0]: inputs[:QONNX_IMAGES]}
+    export_qonnx(graph, context.folder / QONNX, feeds=feeds)
+    return min(QONNX_IMAGES, len(inputs)), ""
+
+
+def _rows(certificate: Certificate) -> tuple[AccumulatorRow, ...]:
+    names = AccumulatorRow.model_fields
+    return tuple(
+        AccumulatorRow(**{name: getattr(claim, name) for name in names})
+        for claim in certificate.claims
+    )
+
+
+def layer_facts(graph: Graph, certificate: Certificate) -> tuple[LayerFacts, ...]:
+    """One row for each convolution and dense layer."""
+    return tuple(
+        _facts(graph, node, certificate.claim(node.name).width)
+        for node in graph
+        if node.op in ("conv", "dense")
+    )
+
+
+def _facts(graph: Graph, node: Node, width: int) -> LayerFacts:
+    weight, source = node.params["weight"], graph.types[node.inputs[0]]
+    output = graph.types[node.output]
+    bias = node.params.get("bias")
+    return LayerFacts(
+        node=node.name,
+        op=node.op,
+        source=node.source,
+        input_shape=source.shape,
+        output_shape=output.shape,
+        parameters=int(weight.size + (0 if bias is None else bias.size)),
+        macs=prod(output.shape[:-1]) * int(weight.size),
+        weight_format=_without_table(node.string("weight_format")),
+        weight_bits=parse_format(node.string("weight_format")).bits,
+        input_bits=source.wire_bits,
+        accumulator_bits=width,
+    )
+
+
+def _without_table(weight_format: str) -> str:
+    """The name of a codebook without its entries."""
+    return weight_format.partition("{")[0]
+
+
+def _sizes(graph: Graph) -> tuple[int, int]:
+    """Bits of the weights alone, tables of codebooks included, and of weights, biases, thresholds
+    and multipliers together.
+    """
+    weights = total = 0
+    tables: set[str] = set()
+    for node in graph:
+        for name, values in node.params.items():
+            if name == "weight":
+                chosen = parse_format(node.string("weight_format"))
+                bits = values.size * chosen.bits
+                if chosen.name not in tables:  # layers with one table share it
+                    bits += int(getattr(chosen, "table_bits", 0))
+                tables.add(chosen.name)
+                weights += bits
+            else:
+                bits = values.size * bits_for_interval(int(values.min()), int(values.max()))
+            total += bits
+    return weights, total

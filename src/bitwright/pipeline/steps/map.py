@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step `map`: the folding for the target, FIFO depths, the hardware graph and its RTL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from bitwright.base.errors import MismatchError, TargetError
+from bitwright.base.figures import Resources
+from bitwright.base.files import atomic_write
+from bitwright.build.target import Target, fits, list_targets, load_target, smallest_fitting
+from bitwright.hw.blocks import blocks_of
+from bitwright.hw.cost import graph_resources
+from bitwright.hw.dataflow import analyse
+from bitwright.hw.describe import LayerRow, describe
+from bitwright.hw.dialect import HARDWARE as HARDWARE_DIALECT
+from bitwright.hw.external import Outside, WeightMemory
+from bitwright.hw.folding import Folding, load_folding
+from bitwright.hw.mapping import MapOptions, folding_of, map_graph
+from bitwright.hw.search import FillGoal, Goal, RateGoal, search_folding
+from bitwright.hw.template import template
+from bitwright.hw.weight_image import memory_plan
+from bitwright.ir import Graph, load_graph, random_feeds, save_graph
+from bitwright.pipeline.recipe import HardwareSection
+from bitwright.pipeline.run import Progress, StepContext
+from bitwright.pipeline.steps.lower import read_graph, read_levels
+from bitwright.pipeline.steps.results import BlockRow, FifoRow, MapResult
+from bitwright.pipeline.steps.workspace import Workspace
+from bitwright.rtl.emit import emit
+
+HARDWARE = "hardware.bwg"
+RTL = "rtl"
+FOLDING = "final_hw_config.json"
+_DEFAULT_FILL = 0.5
+_CHECK_IMAGES = 8
+
+
+def map(work: Workspace, context: StepContext) -> None:  # the verb's name
+    """Map, prove the hardware graph equal to the integer graph on some images, write the RTL."""
+    graph = read_graph(context.inputs["lower"])
+    target = load_target(work.recipe.hardware.target)
+    hardware = choose_mapping(graph, work.recipe.hardware, target, context.progress)
+    context.progress("checking the hardware graph", 0, 0)
+    _check_equal(graph, hardware, context.inputs["lower"])
+    save_graph(hardware, context.folder / HARDWARE)
+    folding_of(hardware).save(context.folder / FOLDING)
+    context.progress("writing the RTL", 0, 0)
+    emit(hardware, context.folder / RTL)
+    result = describe_mapping(hardware, target, work.recipe.hardware.clock_mhz)
+    result.save(context.folder)
+    _finn_files(context.folder, result)
+
+
+def choose_mapping(
+    graph: Graph, wanted: HardwareSection, target: Target, progress: Progress
+) -> Graph:
+    """The hardware graph for what the recipe asks.
+
+    Raises:
+        TargetError: it cannot be reached on this target; says what is short and what would fit.
+        RecipeError: the folding file is wrong.
+        ModelError: an operation has no hardware.
+    """
+    progress("choosing the folding", 0, 0)
+    if wanted.folding_config_file is not None:
+        folding = load_folding(wanted.folding_config_file)
+    else:
+        folding = _search(graph, goal_for(wanted, target), target, outside_of(wanted, graph))
+    progress("computing FIFO depths", 0, 0)
+    memory = weight_memory(wanted)
+    hardware = map_graph(graph, folding, MapOptions(target.family, memory=memory))
+    used = graph_resources(hardware, target.family)
+    if not fits(used, target):
+        raise _does_not_fit(used, target)
+    return hardware
+
+
+def goal_for(wanted: HardwareSection, target: Target) -> Goal:
+    """The recipe's wish as a goal of the search."""
+    if wanted.target_fps is not None:
+        return RateGoal(wanted.target_fps, wanted.clock_mhz * 1e6, target.capacity)
+    have = target.capacity
+    if wanted.budget is not None:
+        asked = wanted.budget.model_dump()
+        limits = {k: v if asked[k] is None else min(asked[k], v) for k, v in have.to_json().items()}
+        return FillGoal(Resources(**limits))
+    share = wanted.fill if wanted.fill is not None else _DEFAULT_FILL
+    return FillGoal(Resources(**{key: share * value for key, value in have.to_json().items()}))
+
+
+def weight_memory(wanted: HardwareSection) -> WeightMemory:
+    """The memory of external weights, as the recipe states it."""
+    given, clock_hz = wanted.weights, wanted.clock_mhz * 1e6
+    gbytes = float("inf") if given.gbytes_per_s is None else given.gbytes_per_s
+    return WeightMemory.with_bandwidth(gbytes, clock_hz, given.port_bits, given.latency_cycles)
+
+
+def outside_of(wanted: HardwareSection, graph: Graph) -> Outside | None:
+    """Which weights the recipe wants outside; None for none."""
+    names = wanted.weights.external
+    if names == "all":
+        names = tuple(node.name for node in template(graph) if node.op == "matvec")
+    return Outside(tuple(names), weight_memory(wanted)) if names else None
+
+
+def read_hardware(folder: Path) -> Graph:
+    """The hardware graph as the step left it."""
+    return load_graph(folder / HARDWARE, {"hardware": HARDWARE_DIALECT})
+
+
+def _search(graph: Graph, goal: Goal, target: Target, outside: Outside | None) -> Folding:
+    try:
+        return search_folding(graph, goal, family=target.family, outside=outside)
+    except TargetError as error:
+        hint = error.hint if outside else _advice(graph, goal, target) or error.hint
+        raise TargetError(error.message, where=f"target {target.name}", hint=hint) from error
+
+
+def _advice(graph: Graph, goal: Goal, target: Target) -> str | None:
+    """What would be enough: more of this target, or the smallest target of its family that fits."""
+    if isinstance(goal, FillGoal) and _is_enough(graph, FillGoal(target.capacity), target):
+        return f"{target.name} itself is large enough: raise the budget or fill"
+    larger = [
+        other
+        for other in list_targets()
+        if other.family == target.family and other.resources.lut > target.resources.lut
+    ]
+    for other in sorted(larger, key=lambda t: t.resources.lut):
+        wanted: Goal = FillGoal(other.capacity)
+        if isinstance(goal, RateGoal):
+            wanted = RateGoal(goal.fps, goal.clock_hz, other.capacity)
+        if _is_enough(graph, wanted, other):
+            return f"the smallest target that fits is {other.name}"
+    return None
+
+
+def _is_enough(graph: Graph, goal: Goal, target: Target) -> bool:
+    try:
+        search_folding(graph, goal, family=target.family)
+    except TargetError:
+        return False
+    return True
+
+
+def _does_not_fit(used: Resources, target: Target) -> TargetError:
+    have, need = target.capacity.to_json(), used.to_json()
+    short = "; ".join(
+        f"{key.upper()}: {need[key]:.0f} needed, {have[key]:.0f} there, "
+        f"{need[key] - have[key]:.0f} short"
+        for key in have
+        if need[key] > have[key]
+    )
+    bigger = smallest_fitting(used, target.family)
+    hint = (
+        f"the smallest {target.family} target that fits is {bigger.name}"
+        if bigger
+        else f"no known {target.family} target is large enough"
+    )
+    return TargetError(
+        f"the design does not fit (model): {short}", where=f"target {target.name}", hint=hint
+    )
+
+
+def _check_equal(graph: Graph, hardware: Graph, lowered: Path) -> None:
+    """The hardware graph's own reference gives the integer graph's scores."""
+    levels = read_levels(lowered)
+    feeds = {graph.inputs[0]: levels["inputs"][:_CHECK_IMAGES]}
+    random = random_feeds(graph, _CHECK_IMAGES, np.random.default_rng(0))
+    for feed in (feeds, random):
+        expected, found = graph.run(feed), hardware.run(feed)
+        for edge in graph.outputs:
+            if not np.array_equal(expected[edge], found[edge]):
+                raise MismatchError(
+                    "the hardware graph gives other integers than the integer graph",
+                    where=f"edge {edge}",
+                )
+
+
+def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapResult:
+    """Every block by the models."""
+    flow = analyse(hardware)
+    plan = memory_plan(hardware)
+    blocks = blocks_of(hardware)
+    rows = describe(hardware, target.family)
+    return MapResult(
+        target=target.name,
+        clock_mhz=clock_mhz,
+        interval=flow.interval,
+        latency=flow.latency,
+        bottleneck=flow.bottleneck,
+        resources=graph_resources(hardware, target.family),
+        capacity=target.capacity,
+        blocks=tuple(_block_row(row, blocks[row.layer].latency) for row in rows),
+        fifos=tuple(
+            FifoRow(instance=row.instance, depth=row.depth, width=blocks[row.layer].inputs[0].width)
+            for row in rows
+            if row.depth is not None
+        ),
+        weight_memory=plan.bandwidth(flow.interval, clock_mhz * 1e6) if plan else None,
+    )
+
+
+def _block_row(row: LayerRow, latency: int) -> BlockRow:
+    return BlockRow(
+        name=row.layer,
+        instance=row.instance,
+        kind=row.op,
+        layer=row.source,
+        pe=row.pe,
+        simd=row.simd,
+        cycles=row.cycles,
+        latency=latency,
+        resources=row.predicted,
+    )
+
+
+def _finn_files(folder: Path, result: MapResult) -> None:
+    """The same figures under FINN's file names."""
+    cycles = {block.name: block.cycles for block in result.blocks}
+    resources = {block.name: block.resources.to_json() for block in result.blocks}
+    rate = result.clock_mhz * 1e6 / result.interval
+    network = {
+        "critical_path_cycles": result.latency,
+        "max_cycles": result.interval,
+        "max_cycles_node_name": result.bottleneck,
+        "estimated_throughput_fps": rate,
+        "estimated_latency_ns": result.latency * 1000 / result.clock_mhz,
+        "source": "model",
+    }
+    for name, table in (
+        ("estimate_layer_cycles.json", cycles),
+        ("estimate_layer_resources.json", {**resources, "total": result.resources.to_json()}),
+        ("estimate_network_performance.json", network),
+    ):
+        atomic_write(folder / name, json.dumps(table, indent=2) + "\n")
+    if result.weight_memory is not None:
+        text = json.dumps(result.weight_memory, indent=2) + "\n"
+        atomic_write(folder / "estimate_weight_memory.json", text)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever can go wrong is tried on the untrained network first, before hours of training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from bitwright.ir import Graph
+from bitwright.pipeline.run import Run
+from bitwright.pipeline.run_files import LOGS
+from bitwright.pipeline.steps.results import MapResult
+from bitwright.pipeline.steps.workspace import Workspace
+
+_CALIBRATION_IMAGES = 32
+_COMPARED_BYTES = 4 << 30
+_VALUE_BYTES = 12  # a real and an int64 level
+
+
+def preflight(work: Workspace, run: Run, chosen: Sequence[str]) -> None:
+    """Report whatever will stop the chosen steps, before any of them starts.
+
+    Raises:
+        BitwrightError: an unknown target, a missing tool, a model that cannot be converted or
+            lowered, or a design that does not fit.
+    """
+    pending = [name for name in chosen if not run.is_fresh(name)]
+    _check_tools(work, pending)
+    _check_test_images(work, pending)
+    if not {"teach", "train", "quantize"} & set(pending):
+        return  # the network itself has been through all this
+    check_model(work)
+    _check_precision(work, pending)
+    _check_interrupted(work, run, pending)
+    _check_features(work)  # a teacher's file of another network shows here too
+    work.teacher_logits()  # and one of another data set
+    if "map" in pending:
+        dry_run(work)
+    elif "lower" in pending:
+        _untrained_graph(work)
+
+
+def _check_test_images(work: Workspace, pending: Sequence[str]) -> None:
+    """Lowering compares the integers of every test image, and later steps want them again.
+
+    Raises:
+        RecipeError: they are more than memory should have to hold.
+    """
+    from bitwright.base.errors import RecipeError
+
+    if "lower" not in pending:
+        return
+    most = _COMPARED_BYTES // (_VALUE_BYTES * math.prod(work.data.image_shape))
+    if len(work.data.test) > most:
+        raise RecipeError(
+            f"every one of {len(work.data.test)} test images is compared when lowering, and of "
+            f"their size {most} are what memory holds",
+            where="data.keep.test",
+            hint=f"--set data.keep.test={most // 10} keeps fewer; --until quantize lowers nothing",
+        )
+
+
+def check_model(work: Workspace) -> None:
+    """Every operation of the model can be converted and frozen under this policy.
+
+    Raises:
+        ModelError: names each operation that cannot, the line, the reason and what to do.
+        RecipeError: the policy does not fit the model.
+    """
+    import torch
+
+    from bitwright.base.errors import ModelError
+    from bitwright.quantize import inspect_model
+
+    example = torch.zeros((1, *work.sample_shape))
+    without_hardware = inspect_model(work.fresh_model(), work.policy, example)
+    if without_hardware:
+        raise ModelError(
+            "no hardware for:\n" + "\n".join(f"  - {line}" for line in without_hardware),
+            where=work.recipe.model.name,
+            hint="replace these operations in the model",
+        )
+
+
+def _check_precision(work: Workspace, pending: Sequence[str]) -> None:
+    """Levels, accumulators, device, and the user's own policy and metric fit the network.
+
+    Raises:
+        BitwrightError: what the training step would refuse, as `PrecisionControl`.
+    """
+    import torch
+
+    from bitwright.train.precision_control import PrecisionControl, check_low_precision
+
+    config = work.recipe.train.float_
+    if config.low_precision is None or "train" not in pending or work.shipped is not None:
+        return
+    model = work.fresh_model()
+    check_low_precision(model, config)
+    batches = len(work.data.train) // config.batch_size
+    example = torch.zeros((1, *work.sample_shape))
+    share = config.batch_size // config.devices
+    PrecisionControl(model, config, batches, example, batch_size=share).close()
+
+
+def _check_interrupted(work: Workspace, run: Run, pending: Sequence[str]) -> None:
+    """Training in low precision that was interrupted is not thrown away for other settings.
+
+    Raises:
+        RunError: names the settings that differ.
+    """
+    from bitwright.base.errors import DataError, RunError
+    from bitwright.low_precision.log import LOG
+    from bitwright.train.checkpoint import load_checkpoint
+    from bitwright.train.config import TrainConfig
+    from bitwright.train.differences import differences, in_words
+    from bitwright.train.state import CHECKPOINT
+
+    logs = run.work_of("train") / LOGS
+    path = logs / CHECKPOINT
+    if "train" not in pending or not (logs / LOG).is_file() or not path.is_file():
+        return
+    try:
+        before = TrainConfig.model_validate_json(load_checkpoint(path)["config"])
+    except (DataError, KeyError, ValueError):
+        return  # no training could go on from that
+    found = differences(before, work.recipe.train.float_)
+    if found:
+        raise RunError(
+            f"was {in_words(found)}",
+            where=str(path),
+            hint="go on with the former settings, use another name or run directory, or delete "
+            "this file to train anew",
+        )
+
+
+def _check_features(work: Workspace) -> None:
+    """The layers that are to learn from layers are there, in student and teacher.
+
+    Raises:
+        ModelError: one is not, or a teacher cannot be built.
+    """
+    from bitwright.train.features import check_paths
+    from bitwright.train.teachers import Ensemble
+
+    teachers = work.fresh_teachers()
+    student = work.fresh_model()
+    teacher = Ensemble(teachers) if len(teachers) > 1 else next(iter(teachers), student)
+    train = work.recipe.train
+    phases = (
+        () if train.quantized is None else tuple(config for _, config in train.quantized.present)
+    )
+    for config in (train.float_, *phases):
+        pairs = config.distillation.features if config.distillation else ()
+        check_paths(student, [p.student for p in pairs], "distillation.features (student)")
+        check_paths(teacher, [p.teacher for p in pairs], "distillation.features (teacher)")
+
+
+def dry_run(work: Workspace) -> MapResult:
+    """The path from the untrained network to the hardware graph, nothing written.
+
+    Raises:
+        BitwrightError: whatever a real run would raise on the way.
+    """
+    from bitwright.build.target import load_target
+    from bitwright.pipeline.steps.map import choose_mapping, describe_mapping
+
+    target = load_target(work.recipe.hardware.target)
+    graph = _untrained_graph(work)
+    hardware = choose_mapping(graph, work.recipe.hardware, target, work.progress)
+    return describe_mapping(hardware, target, work.recipe.hardware.clock_mhz)
+
+
+def _untrained_graph(work: Workspace) -> Graph:
+    from bitwright.lower import optimise
+    from bitwright.lower.from_torch import lower
+    from bitwright.pipeline.steps.lower import graph_name
+    from bitwright.pipeline.steps.quantize import calibrated, frozen_from
+
+    work.progress("checking the whole path on the untrained network", 0, 0)
+    model = calibrated(work, work.fresh_model(), work.progress, images=_CALIBRATION_IMAGES)
+    height, width, channels = work.data.image_shape
+    frozen = frozen_from(work, model)
+    graph: Graph = optimise(
+        lower(frozen, (channels, height, width), name=graph_name(work.recipe.name))
+    )
+    return graph
+
+
+def _check_tools(work: Workspace, pending: Sequence[str]) -> None:
+    """The target is known, and the tools that it needs are there.
+
+    Raises:
+        TargetError: unknown target.
+        ToolError: a tool is missing; says how to install it.
+    """
+    from bitwright.base.tools import require
+    from bitwright.build.target import load_target
+
+    if not {"map", "simulate", "implement"} & set(pending):
+        return
+    target = load_target(work.recipe.hardware.target)
+    if "simulate" in pending:
+        require("verilator")
+    if "implement" in pending:
+        require("yosys")
+        if target.places_and_routes:
+            require("nextpnr-ecp5")

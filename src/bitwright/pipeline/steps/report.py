@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step `report`: everything the run found, as one page, one JSON and one Markdown table."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright import __version__
+from bitwright.base.figures import Resources
+from bitwright.base.files import atomic_write
+from bitwright.build.target import load_target
+from bitwright.ir import IntArray, print_graph
+from bitwright.pipeline.run import StepContext
+from bitwright.pipeline.steps.baseline import cpu_name, measure
+from bitwright.pipeline.steps.energy import energy_of
+from bitwright.pipeline.steps.lower import read_graph, read_levels
+from bitwright.pipeline.steps.map import read_hardware
+from bitwright.pipeline.steps.report_words import accuracy, phase_title, proof, required, stages
+from bitwright.pipeline.steps.results import Epoch, LowerResult, MapResult, Results, TrainResult
+from bitwright.pipeline.steps.summary import PAGE, RECORD, clock_of, interval_of, summary_rows
+from bitwright.pipeline.steps.train import trained_model
+from bitwright.pipeline.steps.versions import versions
+from bitwright.pipeline.steps.workspace import Workspace
+from bitwright.report import (
+    Baseline,
+    BlockRow,
+    Curve,
+    Energy,
+    FifoRow,
+    LayerRow,
+    OperandRow,
+    Report,
+    Sample,
+    markdown_summary,
+    render_page,
+)
+
+_BASELINE_IMAGES = 100
+
+
+def report(work: Workspace, context: StepContext) -> None:
+    """Write ``report.html``, ``report.json`` and ``summary.md``."""
+    found = Results.load(context.inputs)
+    made = make_report(work, context, found)
+    context.progress("writing the page", 0, 0)
+    atomic_write(context.folder / RECORD, made.model_dump_json(indent=1) + "\n")
+    atomic_write(context.folder / PAGE, render_page(made))
+    atomic_write(context.folder / "summary.md", markdown_summary(made))
+    _finn_files(context, made)
+
+
+def make_report(work: Workspace, context: StepContext, found: Results) -> Report:
+    """The record of a run, from the results of its steps."""
+    trained, quantized, lowered, mapped = required(found)
+    levels = read_levels(context.inputs["lower"])
+    energy = _energy(work, context, found)
+    baselines = _baselines(work, context, levels["inputs"])
+    predictions = levels["labels"][:, 0]
+    recipe = work.recipe
+    return Report(
+        name=recipe.name,
+        description=recipe.description,
+        bitwright=__version__,
+        summary=summary_rows(found, energy, baselines),
+        stages=stages(context, found),
+        accuracy=accuracy(found),
+        proof=proof(found),
+        curves=(
+            *_curves("Training in floating point", trained.history),
+            *(
+                curve
+                for phase in quantized.phases
+                for curve in _curves(phase_title(phase, quantized), phase.history)
+            ),
+        ),
+        precision=trained.precision,
+        operands=tuple(
+            OperandRow(
+                layer=row.layer,
+                role=row.operand,
+                format=row.format,
+                granularity=row.granularity,
+                scale=row.scale,
+                reason=row.reason,
+            )
+            for row in quantized.operands
+        ),
+        layers=_layers(lowered, mapped, found),
+        blocks=_blocks(mapped, found),
+        fifos=_fifos(mapped, found),
+        capacity=mapped.capacity,
+        target=mapped.target,
+        critical_path=_critical_path(found),
+        classes=trained.data.classes,
+        confusion=_confusion(work.data.test.labels, predictions, len(trained.data.classes)),
+        samples=_samples(work, predictions, recipe.report.sample_images),
+        energy=energy,
+        baselines=baselines,
+        cpu=cpu_name(),
+        facts=_facts(work, found),
+        recipe=recipe.to_yaml(),
+        graph=print_graph(read_graph(context.inputs["lower"])),
+    )
+
+
+def _curves(title: str, history: Sequence[Epoch]) -> tuple[Curve, ...]:
+    if len(history) < 2:
+        return ()
+    epochs = tuple(entry.epoch for entry in history)
+    loss = {
+        "training": tuple(entry.train_loss for entry in history),
+        "validation": tuple(entry.validation_loss for entry in history),
+    }
+    accuracy = {
+        "training": tuple(entry.train_accuracy for entry in history),
+        "validation": tuple(entry.validation_accuracy for entry in history),
+    }
+    return (
+        Curve(title=f"{title}: loss", y_label="mean over images", epochs=epochs, series=loss),
+        Curve(title=f"{title}: accuracy", y_label="share", epochs=epochs, series=accuracy),
+    )
+
+
+def _layers(lowered: LowerResult, mapped: MapResult, found: Results) -> tuple[LayerRow, ...]:
+    """One row a layer; resources are those of all blocks that came from it."""
+    claims = {claim.node: claim for claim in lowered.certificate}
+    blocks = {block.name: block for block in mapped.blocks}
+    rows = []
+    for layer in lowered.layers:
+        block = blocks[layer.node]
+        claim = claims[layer.node]
+        rows.append(
+            LayerRow(
+                layer=layer.source or layer.node,
+                op=layer.op,
+                input_shape=layer.input_shape,
+                output_shape=layer.output_shape,
+                weight_format=layer.weight_format,
+                input_bits=layer.input_bits,
+                parameters=layer.parameters,
+                macs=layer.macs,
+                accumulator_lo=claim.lo,
+                accumulator_hi=claim.hi,
+                accumulator_bits=claim.width,
+                naive_bits=claim.naive_width,
+                pe=block.pe,
+                simd=block.simd,
+                cycles=block.cycles,
+                predicted=block.resources,
+                measured=_measured(block.instance, found),
+            )
+        )
+    return tuple(rows)
+
+
+def _measured(instance: str, found: Results) -> Resources | None:
+    return None if found.implement is None else found.implement.instances.get(instance)
+
+
+def _blocks(mapped: MapResult, found: Results) -> tuple[BlockRow, ...]:
+    return tuple(
+        BlockRow(
+            name=block.name,
+            kind=block.kind,
+            layer=block.layer,
+            pe=block.pe,
+            simd=block.simd,
+            cycles=block.cycles,
+            latency=block.latency,
+            predicted=block.resources,
+            measured=_measured(block.instance, found),
+        )
+        for block in mapped.blocks
+    )
+
+
+def _fifos(mapped: MapResult, found: Results) -> tuple[FifoRow, ...]:
+    marks = {} if found.simulate is None else found.simulate.high_water
+    return tuple(
+        FifoRow(
+            instance=fifo.instance,
+            depth=fifo.depth,
+            width=fifo.width,
+            high_water=marks.get(fifo.instance),
+        )
+        for fifo in mapped.fifos
+    )
+
+
+def _critical_path(found: Results) -> tuple[tuple[str, float], ...]:
+    path = None if found.implement is None else found.implement.critical_path
+    if path is None:
+        return ()
+    return tuple((f"{hop.kind}: {hop.net or hop.cell}", hop.delay_ns) for hop in path.hops)
+
+
+def _confusion(truth: IntArray, predictions: IntArray, classes: int) -> tuple[tuple[int, ...], ...]:
+    """Row = label, column = prediction of the integer graph."""
+    table = np.zeros((classes, classes), dtype=np.int64)
+    np.add.at(table, (truth, predictions), 1)
+    return tuple(tuple(int(count) for count in row) for row in table)
+
+
+def _samples(work: Workspace, predictions: IntArray, count: int) -> tuple[Sample, ...]:
+    """Some held-out images, the wrongly recognised first: half of the room at most."""
+    test = work.data.test
+    wrong = np.flatnonzero(predictions != test.labels)[: count // 2]
+    right = np.flatnonzero(predictions == test.labels)[: count - len(wrong)]
+    return tuple(
+        Sample(
+            index=int(test.indices[at]),
+            label=test.classes[int(test.labels[at])],
+            prediction=test.classes[int(predictions[at])],
+            png=_png(test.images[at], test.scale),
+        )
+        for at in (*wrong, *right)
+    )
+
+
+def _png(image: NDArray[np.uint8], scale: float) -> str:
+    """An image as base64, stretched to the full range of grey."""
+    from PIL import Image
+
+    pixels = np.clip(np.rint(image.astype(np.float64) * scale * 255), 0, 255).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def _energy(work: Workspace, context: StepContext, found: Results) -> Energy | None:
+    clock = clock_of(found)
+    if clock is None:
+        return None
+    made = energy_of(
+        read_hardware(context.inputs["map"]),
+        load_target(work.recipe.hardware.target),
+        interval=interval_of(found),
+        clock_mhz=clock,
+    )
+    parts = {"arithmetic": made.arithmetic, "memory": made.memory, "static": made.static}
+    return Energy(
+        total=made.figure(),
+        parts={name: joules * 1e6 for name, joules in parts.items()},
+        sources=made.sources,
+    )
+
+
+def _baselines(work: Workspace, context: StepContext, inputs: IntArray) -> tuple[Baseline, ...]:
+    return measure(
+        read_graph(context.inputs["lower"]),
+        inputs[:_BASELINE_IMAGES],
+        trained_model(work, context.inputs["train"]),
+        work.data.test.take(np.arange(min(_BASELINE_IMAGES, len(work.data.test)))).reals(),
+        threads=work.recipe.report.cpu_threads,
+        progress=context.progress,
+    )
+
+
+def _facts(work: Workspace, found: Results) -> dict[str, str]:
+    """All that is needed to repeat the run."""
+    trained, _, lowered, _ = required(found)
+    data = trained.data
+    facts = {
+        "seed": str(work.recipe.seed),
+        "data": f"{data.name}: {data.train} training, {data.validation} validation, "
+        f"{data.test} held-out images",
+        "data SHA-256": data.digest,
+        **_training_facts(trained),
+        "integer graph": lowered.digest,
+        "processor": cpu_name(),
+    }
+    if found.implement is not None:
+        runs = found.implement.runs.items()
+        facts |= {f"tool, {role}": f"{run.tool}, {run.seconds:.0f} s" for role, run in runs}
+        if found.implement.notes:
+            facts["notes"] = "; ".join(found.implement.notes)
+    facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return facts
+
+
+def _training_facts(trained: TrainResult) -> dict[str, str]:
+    """Where a float network that was not trained in this run comes from."""
+    taken = trained.shipped
+    if taken is None:
+        return {}
+    return {
+        "float network": f"pretrained weights {taken.name} of this package, not trained in this "
+        f"run; made by `{taken.command}`; {taken.accuracy:.2%} of the held-out images",
+        "weights SHA-256": taken.sha256,
+    }
+
+
+def _finn_files(context: StepContext, made: Report) -> None:
+    """Figures under FINN's file names."""
+    times = {stage.name: stage.seconds for stage in made.stages if stage.seconds is not None}
+    counts = {
+        "macs_by_type": _macs_by_type(made.layers),
+        "total_macs": sum(layer.macs for layer in made.layers),
+        "total_parameters": sum(layer.parameters for layer in made.layers),
+    }
+    for name, table in (("time_per_step.json", times), ("op_and_param_counts.json", counts)):
+        atomic_write(context.folder / name, json.dumps(table, indent=2) + "\n")
+
+
+def _macs_by_type(layers: Sequence[LayerRow]) -> dict[str, int]:
+    """MACs by operand widths, and ``bops``: MACs times both widths."""
+    table: dict[str, int] = {}
+    for layer in layers:
+        key = f"op_mac_{layer.input_bits}b_{layer.weight_format}"
+        table[key] = table.get(key, 0) + layer.macs
+    return table

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sentences of the report: what each step gave, and what was proven equal to what."""
+
+from __future__ import annotations
+
+from bitwright.base.figures import Figure
+from bitwright.pipeline.run import StepContext
+from bitwright.pipeline.run_files import read_record
+from bitwright.pipeline.steps.results import (
+    LowerResult,
+    MapResult,
+    PhaseRow,
+    QuantizeResult,
+    Results,
+    TrainResult,
+)
+from bitwright.pipeline.steps.workspace import STEP_NAMES
+from bitwright.report import AccuracyStage, Stage
+
+
+def required(
+    found: Results,
+) -> tuple[TrainResult, QuantizeResult, LowerResult, MapResult]:
+    """The results that the step needs; the run sees to it that they are there."""
+    if not (found.train and found.quantize and found.lower and found.map):
+        raise AssertionError("the step report ran before the steps that it needs")
+    return found.train, found.quantize, found.lower, found.map
+
+
+def stages(context: StepContext, found: Results) -> tuple[Stage, ...]:
+    """The pipeline, step by step."""
+    headlines = _headlines(found)
+    made = []
+    for name in STEP_NAMES[:-1]:
+        folder = context.inputs.get(name)
+        if name == "teach" and folder is None:
+            continue  # most recipes have no such step
+        record = None if folder is None else read_record(folder)
+        made.append(
+            Stage(
+                name=name,
+                headline=headlines.get(name, ""),
+                seconds=None if record is None else round(record.seconds, 1),
+            )
+        )
+    return tuple(made)
+
+
+def phase_title(phase: PhaseRow, found: QuantizeResult) -> str:
+    """What a phase of training in few bits is called."""
+    title = "Training in few bits"
+    return title if len(found.phases) == 1 else f"{title}, {phase.name.replace('_', '-')}"
+
+
+def _headlines(found: Results) -> dict[str, str]:
+    lines: dict[str, str] = {}
+    if found.teach is not None:
+        measured = found.teach.accuracy
+        lines["teach"] = "a file of logits" if measured is None else _percent(measured)
+    if found.train is not None:
+        given = "" if found.train.shipped is None else ", pretrained"
+        lines["train"] = f"{found.train.parameters:,} parameters{given}"
+    if found.quantize is not None:
+        lines["quantize"] = _percent(found.quantize.accuracy)
+    if found.lower is not None:
+        lines["lower"] = f"{found.lower.size_bits / 8192:.1f} KiB"
+    if found.map is not None:
+        lines["map"] = f"{found.map.interval:,} cycles"
+    if found.simulate is not None:
+        lines["simulate"] = f"{found.simulate.differences} differences"
+    if found.implement is not None:
+        fmax = found.implement.figures.get("fmax_mhz")
+        lines["implement"] = "synthesised" if fmax is None else f"{fmax.value:.0f} MHz"
+    return lines
+
+
+def _percent(figure: Figure) -> str:
+    return f"{100 * figure.value:.2f} %"
+
+
+def accuracy(found: Results) -> tuple[AccuracyStage, ...]:
+    """Top-1 at every stage of the pipeline."""
+    trained, quantized, lowered, _ = required(found)
+    images = trained.data.test
+    rows = [
+        ("float", trained.accuracy, images),
+        ("calibrated", quantized.accuracy_calibrated, images),
+        ("quantized", quantized.accuracy, images),
+        ("integer graph", lowered.accuracy, images),
+    ]
+    if found.simulate is not None:
+        rows.append(("RTL", found.simulate.accuracy, found.simulate.images))
+    return tuple(
+        AccuracyStage(stage=stage, accuracy=figure, images=count) for stage, figure, count in rows
+    )
+
+
+def proof(found: Results) -> tuple[str, ...]:
+    """What was compared with ``==``, in sentences."""
+    _, _, lowered, _ = required(found)
+    lines = [
+        f"frozen torch model = integer graph: {lowered.compared_values:,} scores and labels of "
+        f"{lowered.compared_images:,} images, every edge of {lowered.reference_images} of them",
+        (
+            f"no QONNX file, so not compared with one: {lowered.qonnx_refused}"
+            if lowered.qonnx_refused
+            else "integer graph = its QONNX file, run by QONNX's executor: "
+            f"{lowered.qonnx_images} images"
+        ),
+        f"no accumulator can overflow: {len(lowered.certificate)} certified, each worst case "
+        "reached by an input that was executed",
+    ]
+    proved = found.simulate
+    if proved is not None:
+        patterns = " and ".join(proved.stall_patterns)
+        lines += [
+            f"RTL = integer graph: {proved.compared_values:,} values, {proved.differences} "
+            f"differences; {proved.images:,} images back to back, {proved.stall_images} again "
+            f"with stalls ({patterns}), and after a reset in mid-frame",
+            f"cycles an image: {proved.interval:,} simulated = {proved.predicted_interval:,} "
+            "predicted",
+        ]
+    return tuple(lines)

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each step has found, as typed values that lie as ``result.json`` in the step's folder.
+
+Shares are in [0, 1]; figures that could come from several places are `Figure`s with their source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from bitwright.base.errors import RunError
+from bitwright.base.figures import Figure, Resources
+from bitwright.base.files import atomic_write
+from bitwright.build.implement import RESULT as IMPLEMENT_FILE
+from bitwright.build.implement import ImplementResult, read_result
+from bitwright.report.record import PrecisionRow
+
+FILE = "result.json"
+
+
+class Result(BaseModel):
+    """Base of the results: nothing unknown is read back."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def save(self, folder: Path) -> None:
+        """Write ``result.json``."""
+        atomic_write(folder / FILE, self.model_dump_json(indent=1) + "\n")
+
+
+_R = TypeVar("_R", bound=Result)
+
+
+def load_result(kind: type[_R], folder: Path) -> _R:
+    """Read the result of a finished step.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    try:
+        return kind.model_validate_json((folder / FILE).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise RunError(
+            f"cannot be read: {error}",
+            where=str(folder / FILE),
+            hint="delete the folder: the step is then done again",
+        ) from error
+
+
+class Epoch(Result):
+    """One epoch of a training curve."""
+
+    epoch: int
+    lr: float
+    train_loss: float
+    train_accuracy: float
+    validation_loss: float
+    validation_accuracy: float
+
+
+class DataFacts(Result):
+    """Which images were used."""
+
+    name: str
+    source: str
+    digest: str
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    train: int
+    validation: int
+    test: int
+
+
+class TeacherRow(Result):
+    """One teacher; its accuracy is on the test images, None for a file of logits."""
+
+    model: str
+    parameters: int
+    accuracy: Figure | None
+    history: tuple[Epoch, ...]
+    kept_epoch: int
+
+
+class TeachResult(Result):
+    """The teachers, and their accuracy together."""
+
+    teachers: tuple[TeacherRow, ...]
+    accuracy: Figure | None
+
+
+class Shipped(Result):
+    """The checkpoint of the package that was taken instead of training.
+
+    Attributes:
+        name: of the entry.
+        command: what trained it.
+        accuracy: share of the test images that it states.
+    """
+
+    name: str
+    command: str
+    accuracy: float
+    sha256: str
+
+
+class TrainResult(Result):
+    """The float model; ``shipped`` where it came with the package, its history too.
+
+    Attributes:
+        precision: of every epoch, where it was trained in low precision.
+    """
+
+    data: DataFacts
+    parameters: int
+    accuracy: Figure
+    history: tuple[Epoch, ...]
+    kept_epoch: int
+    shipped: Shipped | None = None
+    precision: tuple[PrecisionRow, ...] = ()
+
+
+class OperandRow(Result):
+    """What one operand of one layer became, as `quant.explain` says."""
+
+    layer: str
+    type: str
+    operand: str
+    format: str
+    granularity: str
+    scale: str
+    reason: str
+
+
+class PhaseRow(Result):
+    """One phase of training in few bits.
+
+    Attributes:
+        teacher_accuracy: of the network that learned along, on the test images, when the phase was
+            over; only of a co-study.
+    """
+
+    name: str
+    history: tuple[Epoch, ...]
+    kept_epoch: int
+    validation_accuracy: float
+    teacher_accuracy: Figure | None = None
+
+
+class QuantizeResult(Result):
+    """The frozen model; ``accuracy_calibrated`` is that before training in few bits."""
+
+    accuracy: Figure
+    accuracy_calibrated: Figure
+    phases: tuple[PhaseRow, ...]
+    operands: tuple[OperandRow, ...]
+
+
+class AccumulatorRow(Result):
+    """One line of the overflow certificate."""
+
+    node: str
+    terms: int
+    lo: int
+    hi: int
+    width: int
+    naive_width: int
+
+
+class LayerFacts(Result):
+    """One layer of the integer graph, from its nodes.
+
+    Attributes:
+        node: the conv or dense node.
+        source: the user's layer.
+    """
+
+    node: str
+    op: str
+    source: str
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    parameters: int
+    macs: int
+    weight_format: str
+    weight_bits: int
+    input_bits: int
+    accumulator_bits: int
+
+
+class LowerResult(Result):
+    """The integer graph, and what was compared with ``==``.
+
+    Attributes:
+        compared_images: test images on which graph, fast executor and torch gave equal scores.
+        compared_values: scores compared on them.
+        reference_images: of these, those on which the interpreter, too, agreed on every edge.
+        qonnx_images: test images on which QONNX's executor gave equal scores; 0 without a file.
+        qonnx_refused: why there is no QONNX file; empty if there is one.
+        size_bits: all weights and thresholds as stored in hardware.
+    """
+
+    digest: str
+    accuracy: Figure
+    compared_images: int
+    compared_values: int
+    reference_images: int
+    qonnx_images: int
+    size_bits: int
+    weight_bits: int
+    float_bits: int
+    layers: tuple[LayerFacts, ...]
+    certificate: tuple[AccumulatorRow, ...]
+    qonnx_refused: str = ""
+
+
+class BlockRow(Result):
+    """One block of the hardware graph, by the models.
+
+    Attributes:
+        instance: its name in the RTL.
+        layer: the user's layer that it came from.
+        cycles: between two images, if this block alone limited the pipeline.
+    """
+
+    name: str
+    instance: str
+    kind: str
+    layer: str
+    pe: int | None
+    simd: int | None
+    cycles: int
+    latency: int
+    resources: Resources
+
+
+class FifoRow(Result):
+    """One FIFO: computed depth in beats, width in bits."""
+
+    instance: str
+    depth: int
+    width: int
+
+
+class MapResult(Result):
+    """The hardware graph; every figure is a model's.
+
+    Attributes:
+        interval, latency: predicted cycles an image in the steady state; of a lone image.
+        bottleneck: the block that sets the interval.
+        weight_memory: bytes and bandwidth of external weights, of each unit and together
+            (`hw.weight_image.MemoryPlan.bandwidth`); None if there are none.
+    """
+
+    target: str
+    clock_mhz: float
+    interval: int
+    latency: int
+    bottleneck: str
+    resources: Resources
+    capacity: Resources
+    blocks: tuple[BlockRow, ...]
+    fifos: tuple[FifoRow, ...]
+    weight_memory: dict[str, Any] | None = None
+
+
+class SimulateResult(Result):
+    """The proof, cycle by cycle.
+
+    Attributes:
+        images: held-out images whose every score and label equalled the integer graph's.
+        stall_images: how many of them again, with each of ``stall_patterns`` on both sides.
+        compared_values: number of values compared, over all runs.
+        differences: how many differed: 0, or the step fails.
+        interval: steady-state cycles an image, frames back to back.
+        latency: cycles of a lone image.
+        high_water: FIFO instance -> most beats it ever held.
+        cycles: simulated altogether.
+    """
+
+    images: int
+    stall_images: int
+    stall_patterns: tuple[str, ...]
+    compared_values: int
+    differences: int
+    accuracy: Figure
+    interval: int
+    predicted_interval: int
+    latency: int
+    predicted_latency: int
+    high_water: dict[str, int]
+    cycles: int
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of the finished steps of a run; None where a step has not been done."""
+
+    teach: TeachResult | None = None
+    train: TrainResult | None = None
+    quantize: QuantizeResult | None = None
+    lower: LowerResult | None = None
+    map: MapResult | None = None
+    simulate: SimulateResult | None = None
+    implement: ImplementResult | None = None
+
+    @classmethod
+    def load(cls, folders: Mapping[str, Path]) -> Results:
+        """Read the results that lie in these folders (step -> folder).
+
+        Raises:
+            RunError: one cannot be read.
+        """
+        kinds: dict[str, type[Result]] = {
+            "teach": TeachResult,
+            "train": TrainResult,
+            "quantize": QuantizeResult,
+            "lower": LowerResult,
+            "map": MapResult,
+            "simulate": SimulateResult,
+        }
+        found: dict[str, Any] = {
+            name: load_result(kind, folders[name])
+            for name, kind in kinds.items()
+            if name in folders
+        }
+        if "implement" in folders:
+            found["implement"] = read_result(folders["implement"] / IMPLEMENT_FILE)
+        return cls(**found)

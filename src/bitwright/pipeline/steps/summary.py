@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The summary table of a run: every figure that is there, in one order, each with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bitwright.base.figures import Figure, Source
+from bitwright.pipeline.run import Run
+from bitwright.pipeline.steps.results import Results
+from bitwright.report import Baseline, Energy, Report, SummaryRow
+
+PAGE, RECORD = "report.html", "report.json"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The state of a run.
+
+    Attributes:
+        run_dir: the directory.
+        rows: every figure that is there.
+        seconds: finished step -> seconds that it took.
+        report: the page, if it is written.
+    """
+
+    run_dir: Path
+    rows: tuple[SummaryRow, ...]
+    seconds: Mapping[str, float]
+    report: Path | None
+
+    def figure(self, label: str) -> Figure | None:
+        """The figure of one row; None if its step has not been done.
+
+        Raises:
+            KeyError: there is no such row.
+        """
+        return {row.label: row.figure for row in self.rows}[label]
+
+    def to_json(self) -> dict[str, Any]:
+        figures = {
+            row.label: None if row.figure is None else row.figure.to_json() for row in self.rows
+        }
+        return {
+            "run_dir": str(self.run_dir),
+            "figures": figures,
+            "seconds": dict(self.seconds),
+            "report": None if self.report is None else str(self.report),
+        }
+
+
+def summarise(run: Run) -> Summary:
+    """What a run directory holds."""
+    folders = {step.name: run.folder_of(step.name) for step in run.steps if run.is_fresh(step.name)}
+    seconds = {name: record.seconds for name in folders if (record := run.record(name)) is not None}
+    if "report" in folders:
+        text = (folders["report"] / RECORD).read_text(encoding="utf-8")
+        rows = Report.model_validate_json(text).summary
+        return Summary(run.folder, rows, seconds, folders["report"] / PAGE)
+    return Summary(run.folder, summary_rows(Results.load(folders)), seconds, None)
+
+
+def summary_rows(
+    found: Results, energy: Energy | None = None, baselines: tuple[Baseline, ...] = ()
+) -> tuple[SummaryRow, ...]:
+    """The table that `build` ends with and the report begins with."""
+    rows = [*_accuracy(found), *_cycles(found), *_device(found), *_speed(found)]
+    if energy is not None:
+        rows.append(SummaryRow(label="energy an image", figure=energy.total, note="estimate"))
+    rows += [
+        SummaryRow(
+            label=f"CPU, {entry.engine}, batch {entry.batch}",
+            figure=entry.images_per_second,
+            note=_threads(entry.threads),
+        )
+        for entry in baselines
+    ]
+    return tuple(rows)
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+def _accuracy(found: Results) -> list[SummaryRow]:
+    size = None
+    if found.lower is not None:
+        size = Figure(round(found.lower.size_bits / 8 / 1024, 2), "KiB", Source.MEASUREMENT)
+    stages = (
+        ("accuracy, float", found.train),
+        ("accuracy, quantized", found.quantize),
+        ("accuracy, integer graph", found.lower),
+        ("accuracy, RTL", found.simulate),
+    )
+    rows = [
+        SummaryRow(label=label, figure=None if result is None else result.accuracy)
+        for label, result in stages
+    ]
+    if found.train is not None and found.train.shipped is not None:
+        note = f"pretrained weights {found.train.shipped.name}, not trained in this run"
+        rows[0] = SummaryRow(label=rows[0].label, figure=rows[0].figure, note=note)
+    if found.teach is not None:
+        rows.insert(0, SummaryRow(label="accuracy, teacher", figure=found.teach.accuracy))
+    return [*rows, SummaryRow(label="model size", figure=size, note=_size_note(found))]
+
+
+def _size_note(found: Results) -> str:
+    if found.lower is None:
+        return ""
+    return f"float32: {found.lower.float_bits / 8 / 1024:,.1f} KiB"
+
+
+def _cycles(found: Results) -> list[SummaryRow]:
+    mapped, simulated = found.map, found.simulate
+    model = None if mapped is None else Figure(mapped.interval, "cycles", Source.MODEL)
+    real = None if simulated is None else Figure(simulated.interval, "cycles", Source.SIMULATION)
+    latency = None if simulated is None else Figure(simulated.latency, "cycles", Source.SIMULATION)
+    return [
+        SummaryRow(label="cycles an image, predicted", figure=model),
+        SummaryRow(label="cycles an image, simulated", figure=real),
+        SummaryRow(label="latency", figure=latency),
+    ]
+
+
+def _device(found: Results) -> list[SummaryRow]:
+    """Resources and Fmax by the tools; by the model where no tool has run."""
+    rows = []
+    for label in ("LUT", "FF", "BRAM", "DSP"):
+        figure = None
+        if found.implement is not None:
+            figure = found.implement.figures.get(label.lower())
+        elif found.map is not None:
+            predicted = getattr(found.map.resources, label.lower())
+            figure = Figure(round(predicted), "count", Source.MODEL)
+        note = "" if found.map is None else f"of {getattr(found.map.capacity, label.lower()):,.0f}"
+        rows.append(SummaryRow(label=label, figure=figure, note=note))
+    fmax = None if found.implement is None else found.implement.figures.get("fmax_mhz")
+    note = ""
+    if found.implement is not None and fmax is None:
+        note = "synthesis only: not placed and routed"
+    return [*rows, SummaryRow(label="Fmax", figure=fmax, note=note)]
+
+
+def _speed(found: Results) -> list[SummaryRow]:
+    clock = clock_of(found)
+    figure = None
+    if clock is not None:
+        source = Source.MODEL if found.simulate is None else Source.SIMULATION
+        figure = Figure(round(clock * 1e6 / interval_of(found)), "images/s", source)
+    note = "" if clock is None else f"at {clock:g} MHz"
+    return [SummaryRow(label="images a second", figure=figure, note=note)]
+
+
+def interval_of(found: Results) -> int:
+    """Cycles between two images: simulated, or else predicted."""
+    if found.simulate is not None:
+        return found.simulate.interval
+    return 0 if found.map is None else found.map.interval
+
+
+def clock_of(found: Results) -> float | None:
+    """The clock in MHz that the design runs at: the wanted one, or Fmax where that is lower."""
+    if found.map is None:
+        return None
+    wanted = found.map.clock_mhz
+    fmax = None if found.implement is None else found.implement.figures.get("fmax_mhz")
+    return wanted if fmax is None else min(wanted, round(float(fmax.value), 2))

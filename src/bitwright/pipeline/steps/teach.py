@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step `teach`: the teachers that the recipe names, trained or read, and measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bitwright.base.figures import Figure, Source
+from bitwright.pipeline.run import StepContext
+from bitwright.pipeline.run_files import LOGS
+from bitwright.pipeline.steps.results import Epoch, TeacherRow, TeachResult
+from bitwright.pipeline.steps.train import epochs_of, train_progress
+from bitwright.pipeline.steps.workspace import Workspace
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from bitwright.train.teacher_outputs import TeacherOutputs
+
+LOGITS = "logits.pt"
+
+
+def teach(work: Workspace, context: StepContext) -> None:
+    """Train every teacher as its section says, and measure each and all on the test images; scores
+    that were computed elsewhere are kept as they are.
+    """
+    from bitwright.train import evaluate, fit, save_weights
+    from bitwright.train.teacher_outputs import write_outputs
+
+    outputs = work.teacher_logits()
+    if outputs is not None:
+        write_outputs(context.folder / LOGITS, outputs)
+        row = TeacherRow(model="logits", parameters=0, accuracy=None, history=(), kept_epoch=0)
+        TeachResult(teachers=(row,), accuracy=None).save(context.folder)
+        return
+    rows = []
+    for number, (section, model) in enumerate(
+        zip(work.recipe.teacher, work.fresh_teachers(), strict=True)
+    ):
+        assert section.model is not None
+        history: tuple[Epoch, ...] = ()
+        kept = 0
+        if section.train is not None:
+            fitted = fit(
+                model,
+                work.data.labelled(),
+                section.train,
+                run_dir=context.folder / LOGS / str(number),
+                on_progress=train_progress(context.progress, f"teacher {section.model.name}"),
+            )
+            history, kept = epochs_of(fitted.history), fitted.kept_epoch
+        save_weights(context.folder / _file(number), model)
+        measured = evaluate(model, work.data.test)
+        rows.append(
+            TeacherRow(
+                model=section.model.name,
+                parameters=sum(parameter.numel() for parameter in model.parameters()),
+                accuracy=Figure(measured.accuracy, "share", Source.MEASUREMENT),
+                history=history,
+                kept_epoch=kept,
+            )
+        )
+    together = evaluate(_together(work, context.folder), work.data.test)
+    accuracy = Figure(together.accuracy, "share", Source.MEASUREMENT)
+    TeachResult(teachers=tuple(rows), accuracy=accuracy).save(context.folder)
+
+
+def taught(work: Workspace, folder: Path) -> nn.Module | TeacherOutputs:
+    """The teacher as the step left it, in evaluation mode; several are one that averages."""
+    from bitwright.train.teacher_outputs import read_outputs
+
+    path = folder / LOGITS
+    return read_outputs(path) if path.is_file() else _together(work, folder)
+
+
+def _together(work: Workspace, folder: Path) -> nn.Module:
+    from bitwright.train import load_weights
+    from bitwright.train.teachers import Ensemble
+
+    models = work.fresh_teachers()
+    for number, model in enumerate(models):
+        load_weights(folder / _file(number), model)
+    teacher = models[0] if len(models) == 1 else Ensemble(models)
+    return teacher.eval()
+
+
+def _file(number: int) -> str:
+    return f"teacher-{number}.pt"

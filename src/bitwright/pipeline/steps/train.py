@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step `train`: the float model, trained; an interrupted run goes on from its last whole epoch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bitwright.base.figures import Figure, Source
+from bitwright.base.files import atomic_write
+from bitwright.models.pretrained import Pretrained, load_into
+from bitwright.pipeline.run import Progress, StepContext
+from bitwright.pipeline.run_files import LOGS
+from bitwright.pipeline.steps.fingerprint import data_version
+from bitwright.pipeline.steps.results import DataFacts, Epoch, Shipped, TrainResult
+from bitwright.pipeline.steps.workspace import Workspace
+from bitwright.report import render_precision
+from bitwright.report.precision import read_precision
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from bitwright.train import EpochMetrics, OnProgress, TrainProgress
+    from bitwright.train.teacher_outputs import TeacherOutputs
+
+WEIGHTS = "weights.pt"
+PRECISION_PAGE = "precision.html"
+
+
+def train(work: Workspace, context: StepContext) -> None:
+    """Train in floating point, or take what was trained already; measure on the test images."""
+    from bitwright.train import evaluate, fit, save_weights
+
+    model = work.fresh_model()
+    if (entry := work.shipped) is not None:
+        load_into(model, entry)
+        history = tuple(Epoch.model_validate(row) for row in entry.history)
+        kept = entry.kept_epoch
+    else:
+        told = train_progress(context.progress, "training")
+        config = work.recipe.train.float_
+        fitted = fit(
+            model,
+            work.data if config.labels_serve_nothing else work.data.labelled(),
+            config,
+            run_dir=context.folder / LOGS,
+            teacher=teacher_of(work, context),
+            on_progress=told,
+        )
+        history, kept = epochs_of(fitted.history), fitted.kept_epoch
+    save_weights(context.folder / WEIGHTS, model)
+    measured = evaluate(model, work.data.test)
+    precision = read_precision(context.folder / LOGS)
+    if precision:
+        title = f"{work.recipe.name}: training in low precision"
+        atomic_write(context.folder / PRECISION_PAGE, render_precision(precision, title))
+    TrainResult(
+        data=_data_facts(work),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        accuracy=Figure(measured.accuracy, "share", Source.MEASUREMENT),
+        history=history,
+        kept_epoch=kept,
+        shipped=_shipped(entry),
+        precision=precision,
+    ).save(context.folder)
+
+
+def teacher_of(work: Workspace, context: StepContext) -> nn.Module | TeacherOutputs | None:
+    """The teacher that the recipe names, as its step left it; None if this step needs none."""
+    if "teach" not in context.inputs:
+        return None
+    from bitwright.pipeline.steps.teach import taught
+
+    return taught(work, context.inputs["teach"])
+
+
+def trained_model(work: Workspace, folder: Path) -> nn.Module:
+    """The float model as the step left it, in evaluation mode."""
+    from bitwright.train import load_weights
+
+    model = work.fresh_model()
+    load_weights(folder / WEIGHTS, model)
+    return model.eval()
+
+
+def train_progress(progress: Progress, what: str) -> OnProgress:
+    """Training progress as the steps of one bar."""
+
+    def told(state: TrainProgress) -> None:
+        progress(f"{what}, {state.epochs} epochs", round(1000 * state.done), 1000)
+
+    return told
+
+
+def epochs_of(history: Sequence[EpochMetrics]) -> tuple[Epoch, ...]:
+    """Training curves without wall times, so that equal runs give equal files."""
+    names = Epoch.model_fields
+    return tuple(Epoch(**{name: getattr(entry, name) for name in names}) for entry in history)
+
+
+def _shipped(entry: Pretrained | None) -> Shipped | None:
+    if entry is None:
+        return None
+    return Shipped(
+        name=entry.name, command=entry.command, accuracy=entry.accuracy, sha256=entry.sha256
+    )
+
+
+def _data_facts(work: Workspace) -> DataFacts:
+    splits = work.data
+    return DataFacts(
+        name=splits.name,
+        source=splits.source,
+        digest=data_version(splits),
+        classes=splits.classes,
+        image_shape=splits.image_shape,
+        train=len(splits.train),
+        validation=len(splits.validation),
+        test=len(splits.test),
+    )

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gain and offset of an activation as integers: multiply, add, shift."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bitwright.base.errors import ModelError
+from bitwright.formats.rounding import FloatArray
+from bitwright.quantize.walk import Edge
+
+#: Bits of the largest multiplier of a `ShiftActivation` (without the sign): 17 + sign fit the
+#: 18-bit multipliers of FPGAs and keep at least 16 significant bits.
+MULTIPLIER_BITS = 17
+_MAX_SHIFT = 60
+#: Fewest bits of a multiplier that wide accumulators leave to an activation of few significant
+#: bits: its error is then below 2^-8 of a value, an eighth of a step of 4 bits.
+_LEAST_BITS = 8
+
+
+def shift_parameters(
+    gain: FloatArray, offset: FloatArray, edge: Edge, *, fewer: bool = False
+) -> tuple[Tensor, Tensor, int]:
+    """Integers with ``(acc * m + o) / 2^shift`` nearest to ``acc * gain + offset``.
+
+    Where small integers give exactly that, they are taken, with the smallest shift: powers of two
+    as scales make the multiplier 1. Else the shift is common to all channels and the largest
+    multiplier has `MULTIPLIER_BITS` bits, unless the shift would exceed `_MAX_SHIFT`.
+
+    Args:
+        fewer: give up bits of the multiplier, down to `_LEAST_BITS`, so that the product fits.
+
+    Raises:
+        ModelError: the product does not fit 62 bits.
+    """
+    exact = exact_shift(gain, offset)
+    if exact is not None and _fits(*exact[:2], edge):
+        return torch.from_numpy(exact[0]), torch.from_numpy(exact[1]), exact[2]
+    largest = float(np.abs(gain).max())
+    exponent = 0 if largest == 0 else int(np.floor(np.log2(largest))) + 1
+    for bits in range(MULTIPLIER_BITS, (_LEAST_BITS if fewer else MULTIPLIER_BITS) - 1, -1):
+        shift = min(max(bits - exponent, 0), _MAX_SHIFT)
+        multiplier = np.rint(gain * 2.0**shift)
+        scaled = np.rint(offset * 2.0**shift)
+        if _fits(multiplier, scaled, edge):
+            return torch.from_numpy(multiplier), torch.from_numpy(scaled), shift
+    reach = max(abs(edge.lo), abs(edge.hi))
+    raise ModelError(
+        f"multiplier and offset do not fit 62 bits: the accumulator reaches {reach}, "
+        f"{reach.bit_length()} bits",
+        where=edge.source,
+        hint="use fewer bits; of small floats fewer exponent bits",
+    )
+
+
+def exact_shift(gain: FloatArray, offset: FloatArray) -> tuple[FloatArray, FloatArray, int] | None:
+    """Integers with exactly ``(acc * m + o) / 2^shift == acc * gain + offset``, or None.
+
+    None, too, where a multiplier would have more than `MULTIPLIER_BITS` bits.
+    """
+    if not (np.isfinite(gain).all() and np.isfinite(offset).all()) or not gain.any():
+        return None
+    shift = max(_fraction_bits(gain), _fraction_bits(offset), 0)
+    if shift > _MAX_SHIFT or float(np.abs(gain).max()) * 2.0**shift >= 2.0**MULTIPLIER_BITS:
+        return None
+    return gain * 2.0**shift, offset * 2.0**shift, shift
+
+
+def _fraction_bits(values: FloatArray) -> int:
+    """Smallest k such that all values times 2^k are integers; negative if they are multiples."""
+    mantissa, exponent = np.frexp(values[values != 0])
+    if not mantissa.size:
+        return 0
+    whole = np.ldexp(mantissa, 53).astype(np.int64)
+    trailing = np.log2((whole & -whole).astype(np.float64)).astype(np.int64)
+    return int((53 - exponent.astype(np.int64) - trailing).max())
+
+
+def _fits(multiplier: FloatArray, offset: FloatArray, edge: Edge) -> bool:
+    reach = max(abs(edge.lo), abs(edge.hi))
+    return float(np.abs(offset).max() + reach * np.abs(multiplier).max()) < 2.0**62

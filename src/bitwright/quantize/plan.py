@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model + policy -> `Plan`: every site, every quantizer to make, or all that stands in the way.
+
+Nothing is changed here. `apply` executes a plan, `explain` prints it, and an unsupported model
+fails here, before any work, with all its problems at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import Tensor, fx, nn
+
+from bitwright.base.errors import ModelError, RecipeError
+from bitwright.formats import CodebookFormat, MinifloatFormat, Rounding
+from bitwright.quantize.canonicalize import Shapes, Simplified, simplify
+from bitwright.quantize.decisions import Operand, Plan, Problem
+from bitwright.quantize.freeze_functions import MAX_TABLE
+from bitwright.quantize.op_match import AFFINE, LAYERS, PASSING, Kind, Site, classify, refuse
+from bitwright.quantize.plan_activations import (
+    decide_activations,
+    group_problems,
+    is_bipolar,
+    is_table,
+    never_negative,
+    separate_inputs,
+)
+from bitwright.quantize.policy import Granularity, Layer, Policy, Role, Scope
+from bitwright.quantize.shapes import example_shapes
+from bitwright.quantize.trace import trace
+
+#: Roundings that a multiply-shift activation can have in hardware.
+SHIFT_ROUNDINGS = (Rounding.HALF_EVEN, Rounding.HALF_UP, Rounding.FLOOR)
+
+
+def make_plan(model: nn.Module, policy: Policy, example_input: Tensor | None = None) -> Plan:
+    """Trace, check and decide.
+
+    Args:
+        example_input: a batch. Only needed where ``forward`` writes sizes as numbers; nothing is
+            learned from its values.
+
+    Raises:
+        ModelError: it cannot be traced, or holds something that cannot be converted; all problems
+            are listed, each with the layer, the user's line, the reason and what to do.
+        RecipeError: the policy asks for something this model cannot have.
+    """
+    plan = traced_plan(model, example_input)
+    problems = site_problems(plan)
+    if problems:
+        _fail(model, problems)
+    problems = decide(plan, policy)
+    if problems:
+        _fail(model, problems)
+    check(plan, policy)
+    return plan
+
+
+def decide(plan: Plan, policy: Policy) -> list[Problem]:
+    """Fill in all decisions of a plan without problems; gives those that the policy makes."""
+    separate_inputs(plan)
+    for node, layer in _layers(plan).items():
+        resolved = policy.resolve(layer, Role.WEIGHT)
+        plan.weights[node] = Operand(layer, Role.WEIGHT, resolved.spec, resolved.reason)
+        if getattr(plan.modules[layer.path], "bias", None) is not None:
+            found = policy.resolve(layer, Role.BIAS)
+            plan.biases[node] = Operand(layer, Role.BIAS, found.spec, found.reason)
+    decide_activations(plan, policy)
+    problems = _grid_problems(plan) + _weight_problems(plan) + group_problems(plan)
+    return problems + _table_problems(plan, policy)
+
+
+def check(plan: Plan, policy: Policy) -> None:
+    """What only the whole shows: the scores' scale, roundings, rules without a layer.
+
+    Raises:
+        ModelError, RecipeError: as `make_plan`.
+    """
+    _check_last(plan)
+    _check_shift(plan, policy)
+    _check_rules(plan, policy)
+
+
+def traced_plan(model: nn.Module, example_input: Tensor | None = None) -> Plan:
+    """The sites of a model, nothing decided yet; a site without a kind holds its problem.
+
+    Raises:
+        ModelError: the model cannot be traced, or the example does not pass.
+    """
+    graph = trace(model)
+    for node in reversed(list(graph.nodes)):
+        if not node.users and node.op not in ("placeholder", "output"):
+            graph.erase_node(node)  # a result that forward computes and drops
+    modules = dict(model.named_modules())
+    shapes: Shapes = {}
+    if example_input is not None:
+        shapes = example_shapes(model, graph, example_input)
+    simplified = simplify(graph, shapes)
+    sites = {node: _site(node, modules, simplified) for node in graph.nodes}
+    return Plan(graph, sites, modules)
+
+
+def _site(node: fx.Node, modules: dict[str, nn.Module], simplified: Simplified) -> Site:
+    if node in simplified.quiet:
+        return Site(node, Kind.SIZE, node.name, "size")
+    site = classify(node, modules)
+    complaint = simplified.problems.get(node)
+    if complaint is None and simplified.quiet.intersection(node.all_input_nodes):
+        if site.kind is not Kind.FLATTEN:
+            complaint = (
+                "it depends on the size of the input",
+                "pass example_input to apply (a recipe knows it from its data), or write the "
+                "number out",
+            )
+    return site if complaint is None else refuse(node, site.path, site.type, *complaint)
+
+
+def site_problems(plan: Plan) -> list[Problem]:
+    """Everything that has no few-bit form whatever the policy."""
+    found = [
+        Problem(site, site.problem, site.advice)
+        for site in plan.sites.values()
+        if site.kind is None
+    ]
+    return found + _structure_problems(plan)
+
+
+def _fail(model: nn.Module, problems: list[Problem]) -> None:
+    listed = "\n".join(f"  - {problem}" for problem in problems)
+    count = "one thing" if len(problems) == 1 else f"{len(problems)} things"
+    raise ModelError(
+        f"{count} in this model cannot be converted:\n{listed}", where=type(model).__name__
+    )
+
+
+def _structure_problems(plan: Plan) -> list[Problem]:
+    """Shared layers and several inputs."""
+    problems = []
+    calls = Counter(str(n.target) for n in plan.graph.nodes if n.op == "call_module")
+    stateful = (*LAYERS, Kind.BATCH_NORM)
+    for node, site in plan.sites.items():
+        if site.kind in stateful and calls[str(node.target)] > 1:
+            what, advice = "the layer is used more than once", "make one for each use"
+            problems.append(Problem(site, what, advice))
+            calls[str(node.target)] = 0
+    inputs = [site for site in plan.sites.values() if site.kind is Kind.INPUT]
+    if len(inputs) != 1:
+        names = ", ".join(site.path for site in inputs) or "none"
+        what = f"forward takes {len(inputs)} inputs ({names})"
+        problems.append(Problem(None, what, "it must take exactly one"))
+    return problems
+
+
+def _layers(plan: Plan) -> dict[fx.Node, Layer]:
+    """Conv and linear nodes with their place: first in order, last before the output."""
+    nodes = [node for node, site in plan.sites.items() if site.kind in LAYERS]
+    last = _before_output(plan)
+    return {
+        node: Layer(
+            plan.sites[node].path,
+            plan.sites[node].type,
+            first=index == 0,
+            last=node in last if last else index == len(nodes) - 1,
+        )
+        for index, node in enumerate(nodes)
+    }
+
+
+def _before_output(plan: Plan) -> set[fx.Node]:
+    """The layers whose accumulators are the scores."""
+    found, queue = set(), [plan.output]
+    through = (*PASSING, *AFFINE, Kind.ADD, Kind.AVG_POOL)
+    while queue:
+        node = queue.pop()
+        site = plan.sites[node]
+        if site.kind in LAYERS:
+            found.add(node)
+        elif site.kind in through:
+            queue.extend(site.operands)
+    return found
+
+
+def _weight_problems(plan: Plan) -> list[Problem]:
+    """Weights that no format can hold, and codebooks with more entries than there are weights."""
+    problems = []
+    for node, operand in plan.weights.items():
+        weight = plan.modules[operand.layer.path].weight.detach()
+        if not bool(torch.isfinite(weight).all()):
+            what = "its weight holds NaN or infinity"
+            problems.append(Problem(plan.sites[node], what, "train again, or load other weights"))
+        spec = operand.spec
+        if spec is None or not isinstance(spec.format, CodebookFormat):
+            continue
+        if spec.scope is Scope.LAYER and spec.format.size > weight.numel():
+            what = f"{spec.format} has more entries than the layer has weights, {weight.numel()}"
+            problems.append(Problem(plan.sites[node], what, "choose a smaller codebook for it"))
+    return problems
+
+
+def _grid_problems(plan: Plan) -> list[Problem]:
+    """Zero padding of what cannot hold a zero, or where a zero is not neutral."""
+    problems = []
+    for node, site in plan.sites.items():
+        if site.kind in (Kind.CONV, Kind.AVG_POOL, Kind.PAD) and _is_padded(plan, site):
+            if is_bipolar(plan, site.operands[0]):
+                what = "it pads with zeros, which its bipolar input cannot represent"
+                advice = "use padding=0, or another activation format before this layer"
+                problems.append(Problem(site, what, advice))
+        if site.kind is Kind.PAD:
+            problems += [_pad_problem(plan, site, plan.sites[user]) for user in node.users]
+    return [problem for problem in problems if problem is not None]
+
+
+def _pad_problem(plan: Plan, pad: Site, user: Site) -> Problem | None:
+    """A border is made by the layer behind it."""
+    layer = user.replacement or plan.modules.get(user.path)
+    if user.kind is Kind.MAX_POOL and not never_negative(plan, pad.operands[0]):
+        what = f"zeros around values that may be negative, in front of the max pool {user.path}"
+        return Problem(pad, what, "pad in the pool itself, or put a ReLU before")
+    if user.kind is Kind.AVG_POOL and not isinstance(layer, nn.AvgPool2d):
+        return Problem(pad, f"it is averaged over by {user.path}", "use nn.AvgPool2d")
+    if user.kind in (Kind.CONV, Kind.MAX_POOL, Kind.AVG_POOL, Kind.PAD):
+        return None
+    what = f"it is read by {user.path} ({user.type})"
+    return Problem(pad, what, "put it directly in front of a convolution or pool")
+
+
+def _is_padded(plan: Plan, site: Site) -> bool:
+    layer = site.replacement or plan.modules.get(site.path)
+    padding = getattr(layer, "padding", 0)
+    if isinstance(padding, str):
+        kernel = layer.kernel_size
+        return padding == "same" and any(k > 1 for k in kernel)
+    return any(p > 0 for p in padding) if isinstance(padding, tuple) else padding > 0
+
+
+def _check_last(plan: Plan) -> None:
+    """Scores that are compared share one scale: per-tensor weights, no batch norm behind them."""
+    node = plan.source(plan.output)
+    site = plan.sites[node]
+    if site.kind is Kind.SCALE:
+        raise ModelError(
+            "the scores are scaled or shifted after the last layer",
+            where=site.place,
+            hint="leave that to the loss, or to whoever reads the scores",
+        )
+    if site.kind is Kind.BATCH_NORM and _before_output(plan):
+        raise ModelError(
+            "batch norm after the last layer gives every score a scale of its own",
+            where=site.place,
+            hint="remove it: the last layer has a bias, and the loss takes care of the scale",
+        )
+    if site.kind not in LAYERS or _is_image(plan, node):
+        return
+    spec = plan.weights[node].spec
+    if spec is not None and spec.granularity is Granularity.PER_CHANNEL:
+        raise RecipeError(
+            f"the scores of the last layer {site.path!r} would have a scale per channel",
+            where=plan.weights[node].reason,
+            hint="give its weight granularity per_tensor (the default for the last layer)",
+        )
+
+
+def _is_image(plan: Plan, last: fx.Node) -> bool:
+    """Whether the scores are an image: a convolution's, not flattened."""
+    node = plan.output
+    while node is not last:
+        if plan.sites[node].kind is Kind.FLATTEN:
+            return False
+        (node,) = plan.sites[node].operands
+    return plan.sites[last].kind is Kind.CONV
+
+
+def _check_shift(plan: Plan, policy: Policy) -> None:
+    for operand in plan.activations.values():
+        spec = operand.spec
+        if operand.role is Role.INPUT or spec is None:
+            continue
+        floats = isinstance(spec.format, MinifloatFormat) and spec.format.exact_levels
+        if spec.format.bits <= policy.threshold_bits and not floats:
+            continue
+        if spec.rounding not in SHIFT_ROUNDINGS:
+            names = ", ".join(mode.value for mode in SHIFT_ROUNDINGS)
+            raise RecipeError(
+                f"{operand.layer.path}: rounding {spec.rounding.value!r} of {spec.format} has no "
+                f"multiply-shift form (formats above {policy.threshold_bits} bits)",
+                where="quant.activation.rounding",
+                hint=f"one of {names}; or raise threshold_bits",
+            )
+
+
+def _table_problems(plan: Plan, policy: Policy) -> list[Problem]:
+    """Tables over formats whose levels reach too far: those of a wide float are few, but apart."""
+    problems = []
+    for node, site in plan.sites.items():
+        if site.kind is not Kind.ACTIVATION or not is_table(plan, policy, node):
+            continue
+        for leaf in plan.leaves(site.operands[0]):
+            spec = plan.activations[leaf].spec if leaf in plan.activations else None
+            if spec is None or spec.zero_point:
+                continue
+            reach = spec.format.max_level - spec.lowest + 1
+            if reach > MAX_TABLE:
+                what = f"it becomes a table over {spec.format.name} numbers, which span {reach} "
+                what += f"units of their step; a table has at most {MAX_TABLE} entries"
+                advice = f"give {plan.sites[leaf].place} a narrower format, such as int8"
+                problems.append(Problem(site, what, advice))
+                break
+    return problems
+
+
+def _check_rules(plan: Plan, policy: Policy) -> None:
+    """A rule about named layers that fits none of them is a mistake in the recipe."""
+    operands = [*plan.weights.values(), *plan.biases.values(), *plan.activations.values()]
+    for rule in policy.rules:
+        if rule.selector.layers == "*" and rule.selector.type is None:
+            continue
+        layers = [operand.layer for operand in operands if operand.role is rule.role]
+        if not any(rule.selector.matches(layer) for layer in layers):
+            names = ", ".join(f"{layer.path} ({layer.type})" for layer in layers)
+            raise RecipeError(
+                f"the rule for {rule.role.value} of {rule.selector} matches no layer",
+                where=rule.where,
+                hint=f"layers with a {rule.role.value}: {names or 'none'}",
+            )

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors are quantized, and which quantizers share a scale.
+
+Quantized are the input, every activation, and whatever a layer, a sum, a concatenation, an average
+or a table reads that is not quantized yet: there a quantizer is inserted. A product, a sum and a
+table need levels of one scale; if they read a concatenation, the quantizers in front of it share
+one (`common_concats`). Where only batch norm, activations, averages or depthwise products read it,
+each keeps its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torch import fx
+
+from bitwright.formats import BipolarFormat, IntegerFormat
+from bitwright.quantize.decisions import Operand, Plan, Problem
+from bitwright.quantize.joins import GlobalAverage
+from bitwright.quantize.op_match import (
+    AFFINE,
+    JOINS,
+    LAYERS,
+    PASSING,
+    Clip,
+    Kind,
+    Site,
+    copy_tensor,
+)
+from bitwright.quantize.policy import Change, Layer, Policy, Resolved, Role, ScaleRule
+from bitwright.quantize.policy_defaults import complete
+from bitwright.quantize.sign_fit import fit
+
+#: Bits of the quantizer in front of an activation that becomes a table, unless a rule for
+#: ``LAYER.input`` says otherwise.
+TABLE_BITS = 8
+_POSITIVE = Clip(0.0, math.inf)
+
+
+def decide_activations(plan: Plan, policy: Policy) -> None:
+    """Fill in ``activations``, ``clips``, ``groups`` and ``joins``."""
+    for node, site in plan.sites.items():
+        if site.kind is Kind.INPUT:
+            layer = Layer(site.path, "input", first=True)
+            resolved = policy.resolve(layer, Role.INPUT)
+            plan.activations[node] = Operand(layer, Role.INPUT, resolved.spec, resolved.reason)
+            plan.clips[node] = None
+        elif site.kind is Kind.ACTIVATION:
+            layer = Layer(site.path, site.type)
+            clip = _clip(site)
+            fitted = fit(policy.resolve(layer, Role.ACTIVATION), clip, site.type)
+            plan.activations[node] = Operand(layer, Role.ACTIVATION, fitted.spec, fitted.reason)
+            plan.clips[node] = clip
+    for node, site in plan.sites.items():
+        table = is_table(plan, policy, node)
+        if table or site.kind in (*LAYERS, *JOINS) or _loses(plan, node):
+            plan.readers.add(node)
+            for operand in site.operands:
+                _insert(plan, policy, node, operand, table)
+    _group(plan, common_concats(plan, policy))
+    for node, site in plan.sites.items():
+        if site.kind in JOINS:
+            plan.joins[node] = _join_note(plan, node, site)
+
+
+def _clip(site: Site) -> Clip | None:
+    if site.function is not None:
+        return _POSITIVE if site.function.positive else None
+    return site.clip
+
+
+def is_table(plan: Plan, policy: Policy, node: fx.Node) -> bool:
+    """Whether an activation becomes a table over a quantized input: not monotone, or many bits."""
+    function = plan.sites[node].function
+    if function is None or plan.activations[node].spec is None:
+        return False
+    chosen = plan.activations[node].spec.format
+    many = chosen.bits > policy.threshold_bits or not chosen.uniform
+    return not function.monotone or many
+
+
+def _loses(plan: Plan, node: fx.Node) -> bool:
+    """Whether something would be lost if a node did not read levels."""
+    return _loses_scale(plan, node) or _turns_maximum(plan, node)
+
+
+def _turns_maximum(plan: Plan, node: fx.Node) -> bool:
+    """Whether a maximum lies between two factors per channel, either of which may be negative."""
+    site = plan.sites[node]
+    if site.kind not in AFFINE:
+        return False
+    pooled, source = False, site.operands[0]
+    while plan.sites[source].kind in PASSING:
+        pooled = pooled or plan.sites[source].kind is Kind.MAX_POOL
+        source = plan.sites[source].operands[0]
+    return pooled and plan.sites[source].kind in AFFINE
+
+
+def _loses_scale(plan: Plan, node: fx.Node) -> bool:
+    """Whether a node moves elements between channels that still have a scale or offset each."""
+    site = plan.sites[node]
+    if site.kind not in (Kind.FLATTEN, Kind.REARRANGE):
+        return False
+    if not _leads_beyond(plan, node):
+        return False
+    source = plan.source(node)
+    if plan.sites[source].kind in AFFINE:
+        return True
+    if plan.sites[source].kind not in LAYERS:
+        return False
+    spec = plan.weights[source].spec
+    biased = getattr(plan.modules[plan.sites[source].path], "bias", None) is not None
+    return spec is not None and (biased or spec.granularity.value == "per_channel")
+
+
+def _leads_beyond(plan: Plan, node: fx.Node) -> bool:
+    """Whether anything but the output reads what passes through a node."""
+    kinds = {user: plan.sites[user].kind for user in node.users}
+    return any(
+        _leads_beyond(plan, user) if kind in PASSING else kind is not Kind.OUTPUT
+        for user, kind in kinds.items()
+    )
+
+
+def _insert(
+    plan: Plan, policy: Policy, consumer: fx.Node, operand: fx.Node, table: bool = False
+) -> None:
+    source = plan.source(operand)
+    if source in plan.activations or plan.sites[source].kind is Kind.CAT:
+        return
+    site = plan.sites[source]
+    layer = Layer(site.path, site.type)
+    resolved = policy.resolve(layer, Role.ACTIVATION)
+    reader = plan.sites[consumer]
+    if table:
+        layer, resolved = _table_input(policy, reader, resolved)
+    clip = _POSITIVE if never_negative(plan, source) else None
+    why = f"feeds {reader.path} without an activation; {resolved.reason}"
+    fitted = fit(Resolved(resolved.spec, why), clip, site.type)
+    plan.activations[source] = Operand(layer, Role.ACTIVATION, fitted.spec, fitted.reason)
+    plan.clips[source] = clip
+
+
+def _table_input(policy: Policy, reader: Site, resolved: Resolved) -> tuple[Layer, Resolved]:
+    """The input of a table: ``TABLE_BITS`` at least, or what a rule for ``LAYER.input`` says."""
+    layer = Layer(f"{reader.path}.input", reader.type)
+    if any(
+        rule.role is Role.ACTIVATION
+        and rule.selector.layers.endswith(".input")
+        and rule.selector.matches(layer)
+        for rule in policy.rules
+    ):
+        return layer, policy.resolve(layer, Role.ACTIVATION)
+    spec = resolved.spec
+    if spec is None or (spec.format.bits >= TABLE_BITS and isinstance(spec.format, IntegerFormat)):
+        return layer, resolved
+    wide = complete(Change(format=IntegerFormat(TABLE_BITS, True)), Role.ACTIVATION, layer.path)
+    why = f"the input of a table has {TABLE_BITS} bits; a rule for {layer.path} can change that"
+    return layer, Resolved(wide, why)
+
+
+def never_negative(plan: Plan, node: fx.Node) -> bool:
+    """Whether a tensor can only be zero or above."""
+    node = plan.source(node)
+    site, clip = plan.sites[node], plan.clips.get(node)
+    operand = plan.activations.get(node)
+    if operand is not None and operand.spec is not None:
+        return operand.spec.format.min_level >= 0 and not operand.spec.zero_point
+    if clip is not None:
+        return clip.low >= 0
+    if site.kind in (Kind.ADD, Kind.CAT, Kind.AVG_POOL, Kind.COPY):
+        return site.sign > 0 and all(never_negative(plan, part) for part in site.operands)
+    return False
+
+
+def common_concats(plan: Plan, policy: Policy | None) -> set[fx.Node]:
+    """The concatenations whose parts must have one scale."""
+    found: set[fx.Node] = set()
+    for tensor, through in _demands(plan, policy):
+        _mark(plan, tensor, through, found)
+    return found
+
+
+def _demands(plan: Plan, policy: Policy | None) -> Iterator[tuple[fx.Node, bool]]:
+    """Tensors that must have one scale; and whether that also holds for what they average."""
+    for node, site in plan.sites.items():
+        if site.kind is Kind.CONV:
+            if not plan.is_depthwise(node) or plan.source(plan.output) is node:
+                yield site.operands[0], False
+        elif site.kind in (Kind.LINEAR, Kind.ADD):
+            yield from ((operand, False) for operand in site.operands)
+        elif site.kind in (Kind.FLATTEN, Kind.REARRANGE, Kind.OUTPUT) or _flattens(site):
+            yield site.operands[0], True
+        elif site.function is not None and (policy is None or is_table(plan, policy, node)):
+            yield site.operands[0], False
+
+
+def _flattens(site: Site) -> bool:
+    """Whether an average gives a vector: ``mean((2, 3))``."""
+    return isinstance(site.replacement, GlobalAverage) and not site.replacement.keep
+
+
+def _mark(plan: Plan, tensor: fx.Node, through: bool, found: set[fx.Node]) -> None:
+    source = plan.source(tensor)
+    site = plan.sites[source]
+    if site.kind is Kind.CAT:
+        found.add(source)
+        for part in site.operands:
+            _mark(plan, part, False, found)
+    elif site.kind is Kind.AVG_POOL and through and source not in plan.activations:
+        _mark(plan, site.operands[0], True, found)
+
+
+def separate_inputs(plan: Plan) -> None:
+    """Give the input a second quantizer where it is concatenated with features on one scale.
+
+    Its own scale comes from the data; the features' is trained.
+    """
+    for concat in common_concats(plan, None):
+        for part in set(plan.sites[concat].operands):
+            if plan.sites[plan.source(part)].kind is not Kind.INPUT:
+                continue
+            with plan.graph.inserting_before(concat):
+                copied = plan.graph.call_function(copy_tensor, (part,))
+            copied.meta = {k: v for k, v in concat.meta.items() if k == "stack_trace"}
+            concat.replace_input_with(part, copied)
+            old = plan.sites[concat]
+            operands = tuple(copied if o is part else o for o in old.operands)
+            plan.sites[concat] = replace(old, operands=operands)
+            plan.sites[copied] = Site(copied, Kind.COPY, f"{old.path}_input", "copy", (part,))
+
+
+def _group(plan: Plan, concats: set[fx.Node]) -> None:
+    """Unite the quantizers in front of each concatenation; overlapping sets become one."""
+    groups: list[set[fx.Node]] = []
+    for concat in concats:
+        members = {leaf for leaf in plan.leaves(concat) if _has_spec(plan, leaf)}
+        for other in [group for group in groups if group & members]:
+            members |= other
+            groups.remove(other)
+        groups.append(members)
+    place = {node: index for index, node in enumerate(plan.sites)}
+    plan.groups = [sorted(group, key=place.__getitem__) for group in groups if len(group) > 1]
+    for group in plan.groups:
+        for node in group:
+            operand = plan.activations[node]
+            others = ", ".join(plan.sites[n].path for n in group if n is not node)
+            why = f"{operand.reason}; one scale with {others}, concatenated before a product"
+            plan.activations[node] = replace(operand, reason=why)
+
+
+def _has_spec(plan: Plan, node: fx.Node) -> bool:
+    return node in plan.activations and plan.activations[node].spec is not None
+
+
+def group_problems(plan: Plan) -> list[Problem]:
+    """Constant scales that cannot be brought to one, and zero points that do not follow one."""
+    problems = []
+    for group in plan.groups:
+        affine = _affine_problem(plan, group)
+        if affine is not None:
+            problems.append(affine)
+        units = {}
+        for node in group:
+            spec = plan.activations[node].spec
+            if spec is not None and spec.scale.value == "const":
+                units[plan.sites[node].place] = spec.value * spec.format.lsb
+        if len(set(units.values())) > 1:
+            listed = ", ".join(f"{place} has {unit:g}" for place, unit in units.items())
+            problems.append(
+                Problem(
+                    plan.sites[group[0]],
+                    "constant scales differ in front of a concatenation that a product reads: "
+                    f"{listed}",
+                    "give them one scale, or use a learned one",
+                )
+            )
+    return problems
+
+
+def _affine_problem(plan: Plan, group: list[fx.Node]) -> Problem | None:
+    """A zero point follows from the scale of the group and from a minimum of its own, which only
+    ``minmax`` keeps for every part.
+    """
+    specs = [plan.activations[node].spec for node in group]
+    rules = {spec.scale for spec in specs if spec is not None}
+    if not any(spec is not None and spec.zero_point for spec in specs):
+        return None
+    if rules == {ScaleRule.MINMAX}:
+        return None
+    listed = ", ".join(sorted(rule.value for rule in rules))
+    return Problem(
+        plan.sites[group[0]],
+        "it has a zero point, and shares its scale in front of a concatenation that a product "
+        f"reads (scale: {listed})",
+        "use scale: minmax for all parts, or zero_point: false",
+    )
+
+
+def _join_note(plan: Plan, node: fx.Node, site: Site) -> Operand:
+    layer = Layer(site.path, site.type)
+    if site.kind is Kind.ADD:
+        reason = "exact sum; integer multipliers bring the operands' scales to one"
+    elif site.kind is Kind.AVG_POOL:
+        reason = "exact sum; the window's size is divided out by the scale"
+    else:
+        shared = [group for group in plan.groups if set(plan.leaves(node)) & set(group)]
+        reason = "parts share one scale" if shared else "each part keeps its scale"
+    return Operand(layer, Role.ACCUMULATOR, None, reason)
+
+
+def is_bipolar(plan: Plan, node: fx.Node) -> bool:
+    """Whether any part of a tensor has a format without a zero."""
+    operands = [plan.activations.get(leaf) for leaf in plan.leaves(node)]
+    return any(
+        o is not None and o.spec is not None and isinstance(o.spec.format, BipolarFormat)
+        for o in operands
+    )

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`QuantSpec` and `Policy`: which operand of which layer gets which format, as plain values.
+
+No torch here: a recipe is checked without loading it. A policy is an ordered list of rules; a rule
+selects layers and one operand role and changes some fields of its specification. The rules that
+match are merged in order, so a later rule overrides an earlier one field by field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+from bitwright.formats import Format
+from bitwright.formats.rounding import Overflow, Rounding
+
+
+class Role(StrEnum):
+    """What an operand is to its layer. Gradients belong to training in low precision."""
+
+    INPUT = "input"
+    WEIGHT = "weight"
+    ACTIVATION = "activation"
+    BIAS = "bias"
+    GRAD_OUTPUT = "grad_output"
+    GRAD_INPUT = "grad_input"
+    GRAD_WEIGHT = "grad_weight"
+    ACCUMULATOR = "accumulator"
+    OPTIMIZER_STATE = "optimizer_state"
+
+
+#: What the products of training take, and what they give.
+OPERAND_ROLES = (Role.INPUT, Role.WEIGHT, Role.GRAD_OUTPUT)
+RESULT_ROLES = (Role.ACTIVATION, Role.GRAD_INPUT, Role.GRAD_WEIGHT)
+
+
+class Product(StrEnum):
+    """What a convolution or linear layer multiplies in one step of training.
+
+    forward: input x weight; grad_input: gradient of the output x weight; grad_weight: input x
+    gradient of the output.
+    """
+
+    FORWARD = "forward"
+    GRAD_INPUT = "grad_input"
+    GRAD_WEIGHT = "grad_weight"
+
+
+#: The roles of what each product takes, left and right, and of what it gives.
+PRODUCT_ROLES: Mapping[Product, tuple[Role, Role, Role]] = {
+    Product.FORWARD: (Role.INPUT, Role.WEIGHT, Role.ACTIVATION),
+    Product.GRAD_INPUT: (Role.GRAD_OUTPUT, Role.WEIGHT, Role.GRAD_INPUT),
+    Product.GRAD_WEIGHT: (Role.INPUT, Role.GRAD_OUTPUT, Role.GRAD_WEIGHT),
+}
+
+
+class Granularity(StrEnum):
+    """How many scales a tensor has; a block format has one a block, ``per_block``, by itself."""
+
+    PER_TENSOR = "per_tensor"
+    PER_CHANNEL = "per_channel"
+    PER_BLOCK = "per_block"
+
+
+class Scope(StrEnum):
+    """Which layers share the table of a codebook: none, those of a group, all of the network.
+
+    The groups are those of batch-norm folding: layers into which a batch norm was merged, batch
+    norms that became a diagonal 1x1 convolution, and all others.
+    """
+
+    LAYER = "layer"
+    GROUP = "group"
+    NETWORK = "network"
+
+
+class ScaleRule(StrEnum):
+    """Where a scale comes from.
+
+    max: the largest magnitude; percentile: that percentile of the magnitudes; mse: the clipping
+    that minimises the squared error; mean: the mean magnitude (XNOR-Net, TWN); learned: a parameter
+    trained with the network (LSQ); const: a given number; entropy: the clipping whose histogram
+    loses the least information (the Kullback-Leibler divergence that TensorRT's calibration
+    minimises), for activations. For activations the statistics are exponential averages over
+    training batches.
+
+    minmax: the interval between the running averages of the minimum and of the maximum, of weights
+    too (the moving-average min-max observer of PyTorch); interval: its ends are trained with the
+    network by the plain straight-through gradient (Jung et al. 2019, Kim et al. 2019). With a
+    ``zero_point`` both ends count, else the one farther from zero.
+
+    dynamic: a power of two found anew for every tensor from its largest and smallest element
+    (MuPPET, Rajagopal et al. 2020): weights, and every operand of training in low precision.
+    """
+
+    MAX = "max"
+    PERCENTILE = "percentile"
+    MSE = "mse"
+    MEAN = "mean"
+    LEARNED = "learned"
+    CONST = "const"
+    ENTROPY = "entropy"
+    MINMAX = "minmax"
+    INTERVAL = "interval"
+    DYNAMIC = "dynamic"
+
+
+#: Rules whose scale is that of an interval, with ends of its own in the quantizer's state.
+RANGES = (ScaleRule.MINMAX, ScaleRule.INTERVAL)
+
+
+@dataclass(frozen=True)
+class QuantSpec:
+    """How one tensor is quantized: format x granularity x scale rule x rounding x overflow.
+
+    Attributes:
+        format: the number format.
+        granularity: one scale a tensor, an output channel, or a block.
+        scale: the scale rule.
+        power_of_two: the scale is rounded to a power of two.
+        rounding, overflow: the rule at the grid and beyond its ends.
+        percentile: for ``percentile``, in percent.
+        momentum: weight of a new batch in the running statistics of an activation, and of a new
+            step in those of a weight (``minmax``).
+        value: for ``const``, the scale.
+        positive: levels below zero stay unused: a signed format behind a ReLU.
+        scope: of a codebook, which layers share its table.
+        zero_point: affine: the codes cover an interval that need not be symmetric, and one of them,
+            found with the scale, is real zero. ``format`` is then the one before it is found.
+    """
+
+    format: Format
+    granularity: Granularity
+    scale: ScaleRule
+    power_of_two: bool = False
+    rounding: Rounding = Rounding.HALF_EVEN
+    overflow: Overflow = Overflow.SAT
+    percentile: float = 99.9
+    momentum: float = 0.1
+    value: float = 1.0
+    positive: bool = False
+    scope: Scope = Scope.LAYER
+    zero_point: bool = False
+
+    @property
+    def lowest(self) -> int:
+        """The smallest level in use; with a zero point, the smallest that there may be."""
+        if self.zero_point:
+            return self.format.min_level - self.format.max_level
+        return 0 if self.positive else self.format.min_level
+
+    @property
+    def has_range(self) -> bool:
+        """Whether the scale follows from an interval that is state or a parameter."""
+        return self.scale in RANGES
+
+    @property
+    def scale_text(self) -> str:
+        """The scale rule in words, as `explain` prints it."""
+        text = self.scale.value
+        if self.scale is ScaleRule.PERCENTILE:
+            text = f"percentile {self.percentile:g}"
+        elif self.scale is ScaleRule.CONST:
+            text = f"const {self.value:g}"
+        implied = self.scale is ScaleRule.DYNAMIC
+        text = f"{text}, power of two" if self.power_of_two and not implied else text
+        text = f"{text}, with zero point" if self.zero_point else text
+        return text if self.scope is Scope.LAYER else f"{text}, one table a {self.scope.value}"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a policy may know about a layer: its path, type name, and place in the network."""
+
+    path: str
+    type: str
+    first: bool = False
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Selector:
+    """Chooses layers: a glob on the path, a type name, and a position; in training also one of
+    their products. All given must hold.
+    """
+
+    layers: str = "*"
+    type: str | None = None
+    position: str | None = None
+    product: Product | None = None
+
+    def matches(self, layer: Layer, product: Product | None = None) -> bool:
+        if not fnmatchcase(layer.path, self.layers):
+            return False
+        if self.product is not None and product is not self.product:
+            return False
+        if self.type is not None and self.type.lower() != layer.type.lower():
+            return False
+        if self.position == "first":
+            return layer.first
+        return self.position != "last" or layer.last
+
+    def __str__(self) -> str:
+        parts = [] if self.layers == "*" else [self.layers]
+        parts += [] if self.type is None else [f"type {self.type}"]
+        parts += [] if self.position is None else [f"the {self.position} layer"]
+        parts += [] if self.product is None else [f"product {self.product.value}"]
+        return ", ".join(parts) or "every layer"
+
+
+@dataclass(frozen=True)
+class Change:
+    """The fields of a specification that a rule sets; None leaves a field as it was."""
+
+    keep_float: bool | None = None
+    format: Format | None = None
+    granularity: Granularity | None = None
+    scale: ScaleRule | None = None
+    power_of_two: bool | None = None
+    rounding: Rounding | None = None
+    overflow: Overflow | None = None
+    percentile: float | None = None
+    momentum: float | None = None
+    value: float | None = None
+    narrow: bool | None = None
+    scope: Scope | None = None
+    zero_point: bool | None = None
+
+    def over(self, earlier: Change) -> Change:
+        """This change on top of an earlier one."""
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.format is not None and self.keep_float is None:
+            given["keep_float"] = False
+        return replace(earlier, **{k: v for k, v in given.items() if v is not None})
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Selector x role -> change, with the place in the recipe it came from."""
+
+    selector: Selector
+    role: Role
+    change: Change
+    where: str = "policy"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The outcome for one operand: a specification, or None to keep it float, and the reason."""
+
+    spec: QuantSpec | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Ordered rules, later over earlier, and what freezing needs to know.
+
+    Attributes:
+        rules: see `Rule`; the three base rules of `uniform` come first.
+        threshold_bits: activations of at most this many bits become integer thresholds, wider ones
+            multiply-shift-round.
+        training: the rules are for operands and results of the products of training, which are
+            quantized anew every time, not for a network that is to be frozen.
+    """
+
+    rules: tuple[Rule, ...]
+    threshold_bits: int = 6
+    training: bool = False
+
+    @classmethod
+    def uniform(
+        cls,
+        weight: str | Format | None = "int4",
+        activation: str | Format | None = "uint4",
+        input: str | Format | None = "uint8",
+        bias: str | Format | None = None,
+    ) -> Policy:
+        """One format for all weights, one for all activations, one for the input (None: float).
+
+        Args:
+            bias: None leaves the biases what they are without one: real numbers until freezing
+                makes them integers of the accumulator's scale.
+        """
+        given = {"weight": weight, "activation": activation, "input": input}
+        return cls.from_dict(given if bias is None else {**given, "bias": bias})
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], where: str = "quant") -> Policy:
+        """A policy from plain data (a recipe's ``quant`` section); see `policy_parse`.
+
+        Raises:
+            RecipeError: names the field, what is wrong with it and what is allowed.
+        """
+        from bitwright.quantize.policy_parse import policy_from_dict
+
+        return policy_from_dict(data, where)
+
+    @classmethod
+    def for_training(cls, data: Mapping[str, Any], where: str = "arithmetic") -> Policy:
+        """A policy for the products of training; see `policy_parse.training_policy_from_dict`.
+
+        Raises:
+            RecipeError: names the field, what is wrong with it and what is allowed.
+        """
+        from bitwright.quantize.policy_parse import training_policy_from_dict
+
+        return training_policy_from_dict(data, where)
+
+    def resolve(self, layer: Layer, role: Role, product: Product | str | None = None) -> Resolved:
+        """The specification of one operand of one layer, with the reason for it.
+
+        Args:
+            product: in training, the product that takes or gives it.
+
+        Raises:
+            RecipeError: the merged fields contradict each other.
+        """
+        from bitwright.quantize.policy_defaults import complete
+
+        change, reasons, where = Change(), [], "policy"
+        chosen = None if product is None else Product(product)
+        for rule in self.rules:
+            if rule.role is role and rule.selector.matches(layer, chosen):
+                change, where = rule.change.over(change), rule.where
+                reasons.append(f"{rule.where} ({rule.selector})")
+        if change.format is None:
+            return Resolved(None, f"no rule gives {role.value} a format")
+        if change.keep_float:
+            return Resolved(None, f"kept float by {reasons[-1]}")
+        spec = complete(change, role, where, training=self.training)
+        return Resolved(spec, "; ".join(reasons))

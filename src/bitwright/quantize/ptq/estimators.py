@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimators of activation ranges: from statistics of the calibration set to a scale.
+
+``max`` keeps everything; ``average`` takes the mean of the batches' maxima; ``percentile`` clips a
+share of the magnitudes; ``mse`` minimises the squared error (as in Banner et al. 2019);
+``entropy`` loses the least information (`bitwright.quantize.entropy`). The last two search over
+clipping points and work for every format.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from bitwright.base.errors import RecipeError
+from bitwright.formats import Format
+from bitwright.formats.pytorch.rounding import quantize_ratio
+from bitwright.quantize import entropy
+from bitwright.quantize.entropy import entropy_scale
+from bitwright.quantize.policy import QuantSpec, ScaleRule
+from bitwright.quantize.ptq.statistics import Histogram, Observed
+from bitwright.quantize.scale_rules import TINY, largest_level, steps_of
+
+_CANDIDATES = 120
+_SMALLEST = 0.05
+_OCTAVES = 6
+
+
+class EstimatorKind(StrEnum):
+    """How a range is estimated."""
+
+    MAX = "max"
+    AVERAGE = "average"
+    PERCENTILE = "percentile"
+    MSE = "mse"
+    ENTROPY = "entropy"
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """One way to estimate ranges.
+
+    Attributes:
+        kind: see the module's docstring.
+        percentile: for ``percentile``, in percent of the nonzero magnitudes.
+    """
+
+    kind: EstimatorKind
+    percentile: float = 99.99
+
+    def __post_init__(self) -> None:
+        if not 50 < self.percentile <= 100:
+            raise RecipeError(
+                f"a percentile of {self.percentile:g}",
+                where="estimator",
+                hint="above 50, up to 100",
+            )
+
+    def __str__(self) -> str:
+        if self.kind is EstimatorKind.PERCENTILE:
+            return f"percentile {self.percentile:g}"
+        return self.kind.value
+
+
+def parse_estimator(text: str | Estimator) -> Estimator:
+    """``max``, ``average``, ``mse``, ``entropy``, ``percentile`` or ``percentile:99.9``.
+
+    Raises:
+        RecipeError: it is none of these.
+    """
+    if isinstance(text, Estimator):
+        return text
+    word, _, number = text.partition(":")
+    try:
+        kind = EstimatorKind(word.strip())
+        if not number:
+            return Estimator(kind)
+        if kind is not EstimatorKind.PERCENTILE:
+            raise ValueError
+        return Estimator(kind, float(number))
+    except ValueError:
+        names = ", ".join(kind.value for kind in EstimatorKind)
+        raise RecipeError(
+            f"unknown estimator {text!r}",
+            where="estimator",
+            hint=f"one of {names}, or percentile:99.9",
+        ) from None
+
+
+_OF_RULE = {
+    ScaleRule.MAX: EstimatorKind.MAX,
+    ScaleRule.PERCENTILE: EstimatorKind.PERCENTILE,
+    ScaleRule.MSE: EstimatorKind.MSE,
+    ScaleRule.LEARNED: EstimatorKind.MSE,
+    ScaleRule.MEAN: EstimatorKind.MSE,
+    ScaleRule.ENTROPY: EstimatorKind.ENTROPY,
+    ScaleRule.MINMAX: EstimatorKind.AVERAGE,
+    ScaleRule.INTERVAL: EstimatorKind.AVERAGE,
+}
+
+
+def estimator_of(spec: QuantSpec) -> Estimator:
+    """The estimator that a policy's scale rule asks for; a learned scale starts at the MSE one."""
+    if spec.scale is ScaleRule.INTERVAL and steps_of(spec) == 1:
+        return Estimator(EstimatorKind.MSE)  # as `first_range`
+    return Estimator(_OF_RULE.get(spec.scale, EstimatorKind.MSE), spec.percentile)
+
+
+def estimate_scale(seen: Observed, spec: QuantSpec, estimator: Estimator) -> float:
+    """The scale of one activation; of one that never was anything but zero, one that spans 0 .. 1.
+
+    For ``power_of_two`` the range is rounded up to a power with the three statistics (what they
+    keep is not clipped), and the search of the other two is over powers.
+    """
+    reach = largest_level(spec.format) * spec.format.lsb
+    if seen.largest <= TINY or seen.histogram is None:
+        return _as_power(1.0 / reach) if spec.power_of_two else 1.0 / reach
+    range_ = _RANGES.get(estimator.kind)
+    if range_ is not None:
+        scale = max(range_(seen, spec, estimator), TINY) / reach
+        return _as_power(scale) if spec.power_of_two else scale
+    centers, counts = seen.histogram.occupied(spec.lowest < 0)
+    if not centers.numel():
+        return 1.0 / reach
+    if estimator.kind is EstimatorKind.ENTROPY:
+        return float(entropy_scale(_magnitudes(seen.histogram, spec.lowest < 0), spec))
+    candidates = _candidates(seen.largest / reach, spec.power_of_two)
+    losses = [_squared_error(centers, counts, scale, spec.format) for scale in candidates]
+    return candidates[min(range(len(losses)), key=losses.__getitem__)]
+
+
+def _as_power(scale: float) -> float:
+    mantissa, exponent = math.frexp(scale)
+    return 2.0 ** (exponent - 1 if mantissa == 0.5 else exponent)
+
+
+def _candidates(unclipped: float, power_of_two: bool) -> list[float]:
+    """Scales from the one that clips nothing downwards."""
+    if power_of_two:
+        top = _as_power(unclipped)
+        return [top * 2.0**-k for k in range(_OCTAVES)]
+    steps = torch.linspace(_SMALLEST, 1.0, _CANDIDATES, dtype=torch.float64).tolist()
+    return [unclipped * step for step in reversed(steps)]
+
+
+def _maximum(seen: Observed, spec: QuantSpec, estimator: Estimator) -> float:
+    return seen.largest
+
+
+def _average(seen: Observed, spec: QuantSpec, estimator: Estimator) -> float:
+    return sum(seen.maxima) / len(seen.maxima)
+
+
+def _percentile(seen: Observed, spec: QuantSpec, estimator: Estimator) -> float:
+    """The upper edge of the bin in which the share of magnitudes is reached."""
+    if seen.histogram is None:
+        return seen.largest
+    counts = seen.histogram.counts
+    half = len(counts) // 2
+    magnitudes = counts[half:].clone()
+    if spec.lowest < 0:
+        magnitudes += counts[:half].flip(0)
+    total = magnitudes.cumsum(0)
+    if total[-1] == 0:
+        return seen.largest
+    wanted = float(total[-1]) * estimator.percentile / 100
+    place = int(torch.searchsorted(total, wanted * (1 - 1e-12)))
+    return seen.histogram.reach * min(place + 1, half) / half
+
+
+_RANGES: dict[EstimatorKind, Callable[[Observed, QuantSpec, Estimator], float]] = {
+    EstimatorKind.MAX: _maximum,
+    EstimatorKind.AVERAGE: _average,
+    EstimatorKind.PERCENTILE: _percentile,
+}
+
+
+def _magnitudes(histogram: Histogram, signed: bool) -> entropy.Histogram:
+    """The histogram of magnitudes that `entropy_scale` takes."""
+    half = len(histogram.counts) // 2
+    counts = histogram.counts[half:].clone()
+    if signed:
+        counts += histogram.counts[:half].flip(0)
+    found = entropy.Histogram()
+    found.top = histogram.reach
+    found.counts = counts.reshape(entropy.BINS, -1).sum(dim=1).numpy()
+    return found
+
+
+def _squared_error(centers: Tensor, counts: Tensor, scale: float, number_format: Format) -> float:
+    unit = scale * number_format.lsb
+    quantized = quantize_ratio(centers / unit, number_format) * unit
+    return float((counts * (quantized - centers).square()).sum())

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Error feedback: weights rounded one after the other, each error made up for by those to come.
+
+The order and the update are GPTQ's (Frantar et al. 2023, after Optimal Brain Surgeon): the Hessian
+of a layer's squared output error is the second moment of its inputs. Rounding is to the nearest
+level of any format, so the method serves integers, powers of two, codebooks and small floats
+alike.
+
+Four additions: the inputs are those of the quantized network, and the target is first fitted to
+them by least squares, so that a layer also makes up for what the layers before it did (as GPFQ
+does, Zhang et al. 2023); where the bias is corrected afterwards, moments are taken about the mean;
+several scales are tried, for each the whole feedback, the one with the smallest output error is
+kept; and a row that plain rounding serves better is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from bitwright.base.errors import ModelError, RecipeError
+from bitwright.quantize.policy import Granularity
+from bitwright.quantize.ptq.lattice import Lattice, candidates, lattice_of, with_unit
+from bitwright.quantize.ptq.matrices import Moments, as_matrix, moments
+from bitwright.quantize.ptq.reconstruction import LayerView
+
+Nearest = Callable[[Tensor, Tensor], Tensor]
+_BLOCK = 64
+_FLOOR = 1e-4
+#: Added to the diagonal, as shares of its mean, until the Hessian has an inverse.
+_RETRIES = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
+
+
+class ColumnOrder(StrEnum):
+    """Which input's weights are rounded first."""
+
+    IMPORTANCE = "importance"
+    NATURAL = "natural"
+
+
+@dataclass(frozen=True)
+class Gptq:
+    """Error feedback as a method of `post_training_quantize`.
+
+    Attributes:
+        damping: added to the diagonal of the Hessian, as a share of its mean.
+        order: most important inputs first, or as they are stored.
+        match: how much of the errors of earlier layers a layer tries to make up for: 0 nothing, 1
+            the least-squares fit.
+        search_scale: try several scales; False keeps the policy's rule.
+        centered: moments about the mean; None: if the bias is corrected afterwards.
+    """
+
+    damping: float = 0.01
+    order: ColumnOrder = ColumnOrder.IMPORTANCE
+    match: float = 1.0
+    search_scale: bool = True
+    centered: bool | None = None
+
+    name = "gptq"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.damping <= 1:
+            raise RecipeError(f"a damping of {self.damping}", where="gptq", hint="above 0, up to 1")
+        if not 0 <= self.match <= 1:
+            raise RecipeError(f"match {self.match}", where="gptq", hint="0 to 1")
+
+    def treat(self, view: LayerView, biased: bool) -> None:
+        """Choose the levels of one layer and pin them.
+
+        Args:
+            biased: the bias is corrected afterwards.
+        """
+        found = moments(view)
+        if biased if self.centered is None else self.centered:
+            found = found.centered()
+        weight = as_matrix(view.layer, view.layer.weight.detach().to(torch.float64))
+        target = _matched(weight, found, self.damping, self.match)
+        lattice = lattice_of(view.layer)
+        tried = candidates(view.layer, lattice) if self.search_scale else [lattice.unit]
+        lattices = [with_unit(lattice, unit) for unit in tried]
+        best, values = self._best(view, lattices, target, found.hessian)
+        best.pin(view.layer, values.reshape(view.layer.weight.shape))
+
+    def _best(
+        self, view: LayerView, lattices: list[Lattice], target: Tensor, hessian: Tensor
+    ) -> tuple[Lattice, Tensor]:
+        """The scale, one a channel where there may be one, with which the output errs least."""
+        groups, rows, _ = target.shape
+        shape = view.layer.weight.shape
+        steps = [as_matrix(view.layer, item.steps.expand(shape)) for item in lattices]
+        values, errors = fed_or_rounded(
+            target.repeat(1, len(lattices), 1),
+            hessian,
+            torch.cat(steps, dim=1),
+            lattices[0].nearest,
+            order=self.order,
+            damping=self.damping,
+        )
+        values = values.reshape(groups, len(lattices), rows, -1)
+        errors = errors.reshape(groups, len(lattices), rows).transpose(0, 1)
+        errors = errors.reshape(len(lattices), -1)
+        if lattices[0].spec.granularity is Granularity.PER_CHANNEL:
+            chosen = errors.argmin(dim=0)
+        else:
+            chosen = errors.sum(dim=1).argmin().expand(errors.shape[1])
+        units = torch.stack([item.unit.expand(errors.shape[1]) for item in lattices])
+        picked = values.transpose(0, 1).reshape(len(lattices), errors.shape[1], -1)
+        places = torch.arange(errors.shape[1])
+        unit = units[chosen, places]
+        if lattices[0].unit.numel() == 1:
+            unit = unit[:1]
+        return with_unit(lattices[0], unit), picked[chosen, places]
+
+
+def fed_or_rounded(
+    target: Tensor,
+    hessian: Tensor,
+    steps: Tensor,
+    nearest: Nearest,
+    *,
+    order: ColumnOrder = ColumnOrder.IMPORTANCE,
+    damping: float = 0.01,
+) -> tuple[Tensor, Tensor]:
+    """Every row by error feedback, or rounded to nearest where that errs less.
+
+    Feedback is greedy: with few weights a row, or coarse levels far apart, what it moves to the
+    last weights may no longer fit there.
+
+    Args:
+        target: (G, R, K) float64.
+        hessian: (G, K, K) symmetric; damped for the feedback, as it is for the errors.
+        steps, nearest, order: see `error_feedback`.
+        damping: added to the diagonal, as a share of its mean.
+
+    Returns:
+        (G, R, K) representable values, and (G, R) the squared error of the output with each.
+    """
+    fed = error_feedback(target, _damped(hessian, damping), steps, nearest, order)
+    rounded = nearest(target, steps)
+    errors, alone = _missed(fed - target, hessian), _missed(rounded - target, hessian)
+    values = torch.where((alone < errors)[:, :, None], rounded, fed)
+    return values, torch.minimum(alone, errors)
+
+
+def _missed(miss: Tensor, hessian: Tensor) -> Tensor:
+    """(G, R): ``m H m`` of each row."""
+    return ((miss @ hessian) * miss).sum(dim=2)
+
+
+def _matched(weight: Tensor, found: Moments, damping: float, share: float) -> Tensor:
+    """The weights that, with the quantized network's inputs, come nearest to the float outputs.
+
+    ``argmin_V E||W r - V x||^2 + lambda ||V - W||^2``, mixed with W itself by ``share``.
+    """
+    if share == 0:
+        return weight
+    eye = torch.eye(weight.shape[2], dtype=torch.float64)
+    strength = _strength(found.hessian, damping)
+    right = weight @ (found.cross + strength * eye)
+    fitted = torch.linalg.solve(_damped(found.hessian, damping), right.transpose(1, 2))
+    return weight + share * (fitted.transpose(1, 2) - weight)
+
+
+def _strength(hessian: Tensor, damping: float) -> Tensor:
+    """(G, 1, 1): the damping's share of each group's mean power, and a little of the layer's.
+
+    The latter stands for inputs that are always zero.
+    """
+    mean = hessian.diagonal(dim1=1, dim2=2).mean(dim=1)
+    overall = mean.mean().clamp(min=1e-12)
+    return (damping * mean.clamp(min=0) + _FLOOR * overall)[:, None, None]
+
+
+def _damped(hessian: Tensor, damping: float) -> Tensor:
+    eye = torch.eye(hessian.shape[1], dtype=hessian.dtype)
+    return hessian + _strength(hessian, damping) * eye
+
+
+def error_feedback(
+    weights: Tensor,
+    hessian: Tensor,
+    steps: Tensor,
+    nearest: Nearest,
+    order: ColumnOrder = ColumnOrder.IMPORTANCE,
+) -> Tensor:
+    """Round weights column by column, spreading each error over the columns to come.
+
+    Args:
+        weights: (G, R, K) float64.
+        hessian: (G, K, K) symmetric and positive definite.
+        steps: (G, R, K), handed to ``nearest`` column by column.
+        nearest: (values, steps) -> the nearest representable values.
+        order: of the columns.
+
+    Returns:
+        (G, R, K): representable values.
+
+    Raises:
+        ModelError: the Hessian is not positive definite, however much is added to its diagonal.
+    """
+    diagonal = hessian.diagonal(dim1=1, dim2=2)
+    if order is ColumnOrder.IMPORTANCE:
+        places = diagonal.argsort(dim=1, descending=True, stable=True)
+    else:
+        places = torch.arange(hessian.shape[1]).expand(hessian.shape[0], -1)
+    wide = places[:, None, :].expand_as(weights)
+    left = weights.gather(2, wide).clone()
+    scale = steps.gather(2, wide)
+    square = places[:, :, None].expand_as(hessian)
+    sorted_ = hessian.gather(1, square).gather(2, square.transpose(1, 2))
+    upper = _inverse_root(sorted_)
+    done = torch.empty_like(left)
+    count = left.shape[2]
+    for start in range(0, count, _BLOCK):
+        stop = min(start + _BLOCK, count)
+        errors = torch.empty_like(left[:, :, start:stop])
+        for j in range(start, stop):
+            done[:, :, j] = nearest(left[:, :, j], scale[:, :, j])
+            error = (left[:, :, j] - done[:, :, j]) / upper[:, j, j, None]
+            left[:, :, j + 1 : stop] -= error[:, :, None] * upper[:, None, j, j + 1 : stop]
+            errors[:, :, j - start] = error
+        left[:, :, stop:] -= errors @ upper[:, start:stop, stop:]
+    return torch.empty_like(done).scatter_(2, wide, done)
+
+
+def _inverse_root(hessian: Tensor) -> Tensor:
+    """Upper triangular U with ``U^T U`` the inverse of the Hessian."""
+    eye = torch.eye(hessian.shape[1], dtype=hessian.dtype)
+    unit = hessian.diagonal(dim1=1, dim2=2).mean() * eye
+    for more in _RETRIES:
+        lower, failed = torch.linalg.cholesky_ex(hessian + more * unit)
+        if not bool(failed.any()):
+            inverse = torch.cholesky_inverse(lower)
+            upper, failed = torch.linalg.cholesky_ex(inverse, upper=True)
+            if not bool(failed.any()):
+                return upper
+    raise ModelError("the inputs' second moments are singular", where="gptq", hint="raise damping")

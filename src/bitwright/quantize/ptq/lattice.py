@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values that a weight can take: a format's levels times a step, which may differ by weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bitwright.base.errors import FormatError, ModelError
+from bitwright.formats import BipolarFormat, BlockFormat, Format, Rounding
+from bitwright.formats.pytorch.rounding import quantize_ratio
+from bitwright.quantize.layers import QuantConv2d, QuantLinear
+from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
+from bitwright.quantize.scale_rules import TINY, finish, is_unfitted, largest_level
+
+_FRACTIONS = (1.0, 0.92, 0.85, 0.78, 0.71, 0.65, 0.59, 0.53, 0.47, 0.4)
+_POWERS = (2.0, 1.0, 0.5, 0.25)
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """The representable values of one layer's weight.
+
+    Attributes:
+        format: of a level (of the element, for blocks).
+        spec: the weight's specification.
+        unit: (1,) or (O,), real value of one pinned level.
+        steps: of the weight's shape (broadcastable): real value of one level of ``format``; the
+            unit, times a power of two where blocks have scales of their own.
+    """
+
+    format: Format
+    spec: QuantSpec
+    unit: Tensor
+    steps: Tensor
+
+    def nearest(self, values: Tensor, steps: Tensor) -> Tensor:
+        """The nearest representable reals, by the rule of the policy; steps as broadcast."""
+        rounding = self.spec.rounding
+        if rounding is Rounding.STOCHASTIC:
+            rounding = Rounding.HALF_EVEN
+        ratio = values / steps
+        levels = quantize_ratio(ratio, self.format, 0, rounding, self.spec.overflow)
+        return levels * steps
+
+    def scaled(self, factor: Tensor | float) -> Lattice:
+        """The same with every unit times a factor, a number or one an output channel."""
+        if not isinstance(factor, Tensor):
+            return replace(self, unit=self.unit * factor, steps=self.steps * factor)
+        spread = factor.reshape(-1, *(1,) * (self.steps.dim() - 1))
+        return replace(self, unit=self.unit * factor, steps=self.steps * spread)
+
+    def pin(self, layer: QuantConv2d | QuantLinear, values: Tensor) -> None:
+        """Fix a layer's weight to representable reals."""
+        spread = self.unit.reshape(-1, *(1,) * (values.dim() - 1))
+        layer.weight_quantizer.pin(torch.round(values / spread), self.unit)
+        layer.cache.clear()
+
+    def levels(self) -> Tensor:
+        """All levels, ascending, float64.
+
+        Raises:
+            ModelError: the format has too many to list.
+        """
+        try:
+            return torch.from_numpy(self.format.grid()).to(torch.float64)
+        except FormatError as error:
+            raise ModelError(
+                f"{self.format} has no list of levels to choose from", hint="use gptq instead"
+            ) from error
+
+
+@torch.no_grad()
+def lattice_of(layer: QuantConv2d | QuantLinear) -> Lattice:
+    """The lattice of a layer as its policy sets it, before any method."""
+    quantizer, weight = layer.weight_quantizer, layer.weight.detach()
+    quantizer.unpin()
+    levels, unit = quantizer.levels(weight)
+    unit = unit.to(torch.float64)
+    spec = quantizer.spec
+    steps = torch.ones_like(levels) * unit.reshape(-1, *(1,) * (weight.dim() - 1))
+    if isinstance(spec.format, BlockFormat):
+        exponents = quantizer.block_exponents(weight)
+        return Lattice(spec.format.element, spec, unit, torch.exp2(exponents) * spec.format.lsb)
+    return Lattice(quantizer.format, spec, unit, steps)
+
+
+def candidates(layer: QuantConv2d | QuantLinear, lattice: Lattice) -> list[Tensor]:
+    """Units worth trying instead of the policy's, (1,) or (O,) each; the policy's own is first.
+
+    From the unit that clips nothing down to 0.4 of it, or neighbouring powers of two. Constant
+    scales, tables, blocks and units that go with a zero point have no other.
+    """
+    spec = lattice.spec
+    fixed = spec.scale is ScaleRule.CONST or is_unfitted(spec.format) or spec.zero_point
+    if fixed or isinstance(spec.format, BlockFormat | BipolarFormat):
+        return [lattice.unit]
+    if spec.power_of_two:
+        others = [p for p in _POWERS if p != 1.0]
+        return [lattice.unit, *(lattice.unit * power for power in others)]
+    weight = layer.weight.detach().to(torch.float64)
+    table = weight.reshape(len(weight), -1) if _is_channelwise(spec) else weight.reshape(1, -1)
+    reach = largest_level(spec.format) * spec.format.lsb
+    top = (table.abs().amax(dim=1) / reach).clamp(min=TINY)
+    # Scales are float32 numbers everywhere else; so are these, to the bit.
+    tried = [finish((top * f).to(torch.float32), spec).to(torch.float64) for f in _FRACTIONS]
+    return [lattice.unit, *(scale * spec.format.lsb for scale in tried)]
+
+
+def with_unit(lattice: Lattice, unit: Tensor) -> Lattice:
+    """The lattice with another unit, (1,) or (O,)."""
+    spread = (unit / lattice.unit).reshape(-1, *(1,) * (lattice.steps.dim() - 1))
+    return replace(lattice, unit=unit, steps=lattice.steps * spread)
+
+
+def _is_channelwise(spec: QuantSpec) -> bool:
+    return spec.granularity is Granularity.PER_CHANNEL

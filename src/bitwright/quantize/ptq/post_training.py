@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`post_training_quantize`: a trained float model and typical inputs -> a quantized model.
+
+No labels and no retraining: all that is learned is where each weight is rounded to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from bitwright.quantize.activation_quantizer import ActivationQuantizer
+from bitwright.quantize.policy import Policy
+from bitwright.quantize.ptq.bias_correction import BiasCorrection, expected_inputs
+from bitwright.quantize.ptq.calibration import calibrate
+from bitwright.quantize.ptq.clipping import Recalibrate
+from bitwright.quantize.ptq.equalization import (
+    Equalized,
+    absorb_high_biases,
+    as_graph,
+    equalize,
+    give_biases,
+)
+from bitwright.quantize.ptq.folding import Folding, fold_batch_norms, folding_of
+from bitwright.quantize.ptq.methods import (
+    DEFAULT,
+    Absorb,
+    Calibrate,
+    Equalize,
+    Fold,
+    LayerMethod,
+    Method,
+    parse_methods,
+)
+from bitwright.quantize.ptq.reconstruction import LayerView, twin_of, walk_layers
+from bitwright.quantize.ptq.samples import (
+    BATCH,
+    Samples,
+    calibration_batches,
+    check_fit,
+    sample_count,
+)
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """What became of one layer.
+
+    Attributes:
+        path: of the layer.
+        format: of its weight.
+        nearest_error: squared error of its output with weights rounded as the policy says, and the
+            float bias, as a share of the output's power; on the inputs that it really gets.
+        error: the same after all methods.
+    """
+
+    path: str
+    format: str
+    nearest_error: float
+    error: float
+
+
+@dataclass(frozen=True)
+class PtqReport:
+    """What `post_training_quantize` did.
+
+    Attributes:
+        methods: their words, in order.
+        samples: size of the calibration set.
+        folding: of batch norms; None if nothing was folded.
+        equalized: pairs of layers.
+        absorbed: channels moved, by layer.
+        layers: in order; empty if no method works on layers.
+        scales: unit of each activation quantizer, by its path.
+        analytic: layers whose bias was corrected without data.
+        seconds: wall time.
+    """
+
+    methods: tuple[str, ...]
+    samples: int
+    folding: Folding | None
+    equalized: tuple[Equalized, ...]
+    absorbed: dict[str, int]
+    layers: tuple[LayerReport, ...]
+    scales: dict[str, float]
+    analytic: tuple[str, ...]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        folding = self.folding
+        return {
+            "methods": list(self.methods),
+            "samples": self.samples,
+            "folded": [] if folding is None else [asdict(norm) for norm in folding.norms],
+            "equalized": [asdict(row) for row in self.equalized],
+            "absorbed": self.absorbed,
+            "layers": [asdict(layer) for layer in self.layers],
+            "scales": self.scales,
+            "analytic": list(self.analytic),
+            "seconds": self.seconds,
+        }
+
+    def to_markdown(self) -> str:
+        """A table of the layers."""
+        lines = ["| layer | weight | error, nearest | error |", "|---|---|---|---|"]
+        lines += [
+            f"| {r.path} | {r.format} | {r.nearest_error:.3g} | {r.error:.3g} |"
+            for r in self.layers
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def post_training_quantize(
+    model: nn.Module,
+    policy: Policy,
+    data: Samples,
+    methods: Sequence[str | Method] = DEFAULT,
+    *,
+    batch_size: int = BATCH,
+) -> tuple[fx.GraphModule, PtqReport]:
+    """Quantize a trained model without retraining.
+
+    Args:
+        model: a plain float module; it is left as it was.
+        policy: the formats of weights, activations and input.
+        data: typical inputs, as the model takes them, some hundred; no labels are used.
+        methods: see `parse_methods`; the default folds batch norm, calibrates, rounds the weights
+            with error feedback and corrects the biases.
+        batch_size: of a data set or tensor.
+
+    Returns:
+        A converted model as `apply` gives it, in phase ``train`` and evaluation mode, its weights
+        pinned where a method chose them: evaluate it, or freeze it with ``apply(model, policy,
+        "freeze")``. And what was done.
+
+    Raises:
+        DataError: the calibration set is empty, of one sample, of another shape, or not finite.
+        ModelError: NaN or infinite weights, or a model that cannot be converted.
+        RecipeError: methods that do not fit together, or a policy that does not fit the model.
+    """
+    started = time.perf_counter()
+    wanted = parse_methods(methods)
+    batches = calibration_batches(data, batch_size)
+    check_fit(model, batches)
+    example = batches[0][:1]
+    prepared, equalized, absorbed = _prepare(model, wanted, example)
+    layerwise = [_ready(m, prepared, example) for m in wanted if isinstance(m, LayerMethod)]
+    again = next((m for m in wanted if isinstance(m, Recalibrate)), None)
+    estimator = next(m.estimator for m in wanted if isinstance(m, Calibrate))
+    converted = calibrate(prepared, policy, batches, estimator=estimator)
+    layers = _treat(converted, batches, layerwise, again)
+    corrections = [m.analytic for m in layerwise if isinstance(m, BiasCorrection)]
+    report = PtqReport(
+        methods=tuple(method.name for method in wanted),
+        samples=sample_count(batches),
+        folding=folding_of(prepared),
+        equalized=tuple(equalized),
+        absorbed=absorbed,
+        layers=tuple(layers),
+        scales=_scales(converted),
+        analytic=tuple(corrections[0]) if corrections else (),
+        seconds=time.perf_counter() - started,
+    )
+    return converted, report
+
+
+def _prepare(
+    model: nn.Module, methods: Sequence[Method], example: Tensor
+) -> tuple[nn.Module, list[Equalized], dict[str, int]]:
+    """What is done to the float network."""
+    prepared: nn.Module = model
+    equalized: list[Equalized] = []
+    absorbed: dict[str, int] = {}
+    for method in methods:
+        if isinstance(method, Fold):
+            prepared = fold_batch_norms(prepared, example, dense=method.dense)
+        elif isinstance(method, Equalize):
+            prepared, equalized = equalize(prepared, iterations=method.iterations, example=example)
+        elif isinstance(method, Absorb):
+            prepared, absorbed = absorb_high_biases(
+                prepared, deviations=method.deviations, example=example
+            )
+    if any(isinstance(method, BiasCorrection) for method in methods):
+        prepared = as_graph(prepared, example)
+        give_biases(prepared)
+    return prepared, equalized, absorbed
+
+
+def _ready(method: LayerMethod, prepared: nn.Module, example: Tensor) -> LayerMethod:
+    """A bias correction gets the means that it needs; lists of earlier runs are not shared."""
+    if not isinstance(method, BiasCorrection):
+        return method
+    return replace(method, expected=expected_inputs(prepared, example), analytic=[])
+
+
+def _treat(
+    converted: fx.GraphModule,
+    batches: Sequence[Tensor],
+    methods: Sequence[LayerMethod],
+    again: Recalibrate | None,
+) -> list[LayerReport]:
+    """All that is done layer by layer."""
+    if not methods and again is None:
+        return []
+    biased = any(isinstance(method, BiasCorrection) for method in methods)
+    reports: list[LayerReport] = []
+
+    def on_layer(view: LayerView) -> None:
+        before = view.error()
+        for method in methods:
+            method.treat(view, biased)
+        name = view.layer.weight_quantizer.spec.format.name
+        reports.append(LayerReport(view.path, name, before, view.error()))
+
+    walk_layers(
+        converted, twin_of(converted), batches, on_layer, None if again is None else again.treat
+    )
+    return reports
+
+
+def _scales(converted: fx.GraphModule) -> dict[str, float]:
+    return {
+        path: module.unit
+        for path, module in converted.named_modules()
+        if isinstance(module, ActivationQuantizer) and module.ready and not module.spec.format.block
+    }

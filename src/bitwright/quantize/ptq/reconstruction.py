@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pass through a quantized model and its float twin together, layer by layer.
+
+Every layer is met once, in order, with what it really gets: inputs that the layers before it,
+already quantized and mended, have made, beside the inputs of the float network. What a method
+changes in a layer is seen by all that follow. Only tensors that are still needed are kept.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from bitwright.quantize.activation_quantizer import ActivationQuantizer
+from bitwright.quantize.layers import QuantConv2d, QuantLinear
+from bitwright.quantize.ptq.calibration import floating
+
+QuantLayer = QuantConv2d | QuantLinear
+Batches = list[Tensor]
+Environment = dict[fx.Node, list[Any]]
+
+
+@dataclass
+class LayerView:
+    """One layer as the methods see it.
+
+    Attributes:
+        path: of the layer.
+        layer: in the quantized model; methods change it.
+        twin: the same layer of the float model.
+        inputs: what it gets in the quantized model, a tensor a batch.
+        references: what its twin gets.
+        rectified: a ReLU (or a quantizer that clamps at zero) follows directly.
+    """
+
+    path: str
+    layer: QuantLayer
+    twin: QuantLayer
+    inputs: Batches
+    references: Batches
+    rectified: bool
+
+    @cached_property
+    def targets(self) -> Batches:
+        """What the float layer gives."""
+        with torch.no_grad():
+            return [self.twin(x) for x in self.references]
+
+    @torch.no_grad()
+    def outputs(self) -> Batches:
+        """What the quantized layer gives, as it is now."""
+        return [self.layer(x) for x in self.inputs]
+
+    def error(self) -> float:
+        """Squared error of the outputs against the targets, as a share of the targets' power."""
+        power = sum(float(t.double().square().sum()) for t in self.targets)
+        pairs = zip(self.outputs(), self.targets, strict=True)
+        error = sum(float((y - t).double().square().sum()) for y, t in pairs)
+        return error / power if power > 0 else 0.0
+
+
+@dataclass
+class QuantizerView:
+    """One activation quantizer: what it gets in both models; the twin's are not quantized."""
+
+    path: str
+    quantizer: ActivationQuantizer
+    inputs: Batches
+    references: Batches
+
+
+OnLayer = Callable[[LayerView], None]
+OnQuantizer = Callable[[QuantizerView], None]
+
+
+def twin_of(converted: fx.GraphModule) -> fx.GraphModule:
+    """A copy to run in floating point beside a model whose layers change."""
+    return copy.deepcopy(converted)
+
+
+@torch.no_grad()
+def walk_layers(
+    converted: fx.GraphModule,
+    twin: fx.GraphModule,
+    batches: Sequence[Tensor],
+    on_layer: OnLayer,
+    on_quantizer: OnQuantizer | None = None,
+) -> None:
+    """Run both models over all batches, node by node, and show every layer before it runs.
+
+    Args:
+        converted: in phase ``train`` with all scales set; what the callbacks change in it counts
+            from there on.
+        twin: `twin_of` it, from before any change.
+        on_layer: called for every convolution and dense layer with a quantized weight.
+        on_quantizer: called for every activation quantizer.
+    """
+    converted.eval()
+    with floating(twin):
+        pair = (_Run(converted, batches), _Run(twin, batches))
+        for node, double in zip(converted.graph.nodes, twin.graph.nodes, strict=True):
+            module = _module(converted, node)
+            if isinstance(module, QuantConv2d | QuantLinear):
+                view = LayerView(
+                    str(node.target),
+                    module,
+                    twin.get_submodule(str(double.target)),
+                    pair[0].operand(node),
+                    pair[1].operand(double),
+                    _is_rectified(converted, node),
+                )
+                on_layer(view)
+            elif isinstance(module, ActivationQuantizer) and on_quantizer is not None:
+                operands = pair[0].operand(node), pair[1].operand(double)
+                on_quantizer(QuantizerView(str(node.target), module, *operands))
+            pair[0].step(node)
+            pair[1].step(double)
+
+
+class _Run:
+    """One model on its way through its graph."""
+
+    def __init__(self, model: fx.GraphModule, batches: Sequence[Tensor]) -> None:
+        self._model = model
+        self._batches = list(batches)
+        self._values: Environment = {}
+        self._last = _last_uses(model.graph)
+
+    def operand(self, node: fx.Node) -> Batches:
+        """The first operand of a node, a tensor a batch."""
+        return self._values[node.all_input_nodes[0]]
+
+    def step(self, node: fx.Node) -> None:
+        if node.op == "placeholder":
+            self._values[node] = [batch.clone() for batch in self._batches]
+        elif node.op == "get_attr":
+            value = _attribute(self._model, str(node.target))
+            self._values[node] = [value] * len(self._batches)
+        elif node.op != "output":
+            self._values[node] = [self._call(node, i) for i in range(len(self._batches))]
+        for done in self._last.get(node, ()):
+            self._values.pop(done, None)
+
+    def _call(self, node: fx.Node, index: int) -> Any:
+        def held(operand: fx.Node) -> Any:
+            return self._values[operand][index]
+
+        arguments = fx.node.map_arg(node.args, held)
+        options = fx.node.map_arg(node.kwargs, held)
+        if node.op == "call_module":
+            return self._model.get_submodule(str(node.target))(*arguments, **options)
+        if node.op == "call_method":
+            return getattr(arguments[0], str(node.target))(*arguments[1:], **options)
+        return node.target(*arguments, **options)
+
+
+def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """For each node, the tensors that nobody reads after it."""
+    place = {node: index for index, node in enumerate(graph.nodes)}
+    found: dict[fx.Node, list[fx.Node]] = {}
+    for node in graph.nodes:
+        last = max(node.users, key=place.__getitem__, default=node)
+        found.setdefault(last, []).append(node)
+    return found
+
+
+def _attribute(model: nn.Module, path: str) -> Any:
+    owner, _, name = path.rpartition(".")
+    return getattr(model.get_submodule(owner), name)
+
+
+def _module(model: fx.GraphModule, node: fx.Node) -> nn.Module | None:
+    return model.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+
+def _is_rectified(model: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether everything that reads a layer cuts off what lies below zero."""
+    readers = [_module(model, user) for user in node.users]
+    return bool(readers) and all(
+        isinstance(reader, nn.ReLU)
+        or (isinstance(reader, ActivationQuantizer) and reader.clip[0] == 0)
+        for reader in readers
+    )

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Straight-through quantization as autograd functions with few passes over memory.
+
+The kernels of ``torch.fake_quantize`` are scalar code on a CPU (35 times a ReLU, measured); these
+use the vectorised clamp, round and multiply in place instead. Gradients:
+
+* inside the range the rounding is taken as the identity (straight-through estimator, Bengio 2013);
+  outside, the gradient is zero;
+* a learned scale follows LSQ (Esser et al. 2020, eq. 3), which for input x, output y and incoming
+  gradient g adds up to ``(sum(g * y) - sum(g_inside * x)) / unit``: two dot products, no tensor;
+* the ends of a trained interval (Jung et al. 2019, Kim et al. 2019) get the plain gradient of
+  ``y = s * round(clip(x, low, high) / s)`` with ``s = (high - low) / n`` and the rounding as the
+  identity: ``d y / d high`` is 1 above, ``(round(x / s) - x / s) / n`` inside and 0 below, and the
+  mirror image for ``low``. There is no further factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from bitwright.formats import Format, Rounding
+from bitwright.formats.pytorch.rounding import quantize_ratio, round_to_int
+
+
+class Stairs(NamedTuple):
+    """What a staircase needs besides its unit.
+
+    Attributes:
+        low, high: smallest and largest level; tensors where they differ between channels.
+        rounding: the rule between two levels.
+        grid: the format whose levels it has; None where they are all integers of the interval.
+    """
+
+    low: int | Tensor
+    high: int | Tensor
+    rounding: Rounding
+    grid: Format | None = None
+
+
+#: Elements a block: 1 MiB of float32.
+_BLOCK = 1 << 18
+
+
+def to_levels_(ratio: Tensor, stairs: Stairs) -> Tensor:
+    """Clip and round ``ratio`` (reals in units of a level) in place."""
+    low, high, rounding, grid = stairs
+    # The ends are levels, so clipping first and rounding then is the same as the reverse.
+    ratio.clamp_(low, high)
+    if grid is not None:
+        return ratio.copy_(quantize_ratio(ratio, grid, rounding=rounding))
+    if rounding is Rounding.HALF_EVEN:
+        return ratio.round_()
+    return ratio.copy_(round_to_int(ratio, rounding))
+
+
+def quantize_into(out: Tensor, x: Tensor, unit: float, stairs: Stairs) -> Tensor:
+    """``out = unit * clip(round(x / unit))``, block by block; ``out`` may be ``x``."""
+    inverse = 1.0 / unit
+    for target, source in blocks(out, x):
+        torch.mul(source, inverse, out=target)
+        to_levels_(target, stairs).mul_(unit)
+    return out
+
+
+def blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same stretches of several tensors, small enough to stay in a processor's cache.
+
+    Several passes over a block then cost little more than one over memory. Tensors of differing
+    layout, small ones, and those of a GPU come back whole.
+    """
+    flats = [flat for flat in map(_flat, tensors) if flat is not None]
+    small = tensors[0].numel() <= _BLOCK or tensors[0].device.type != "cpu"
+    if small or len(flats) < len(tensors) or len({layout for layout, _ in flats}) > 1:
+        yield tensors
+    else:
+        yield from zip(*(flat.split(_BLOCK) for _, flat in flats), strict=True)
+
+
+def _flat(x: Tensor) -> tuple[torch.memory_format, Tensor] | None:
+    """The elements in memory order, with the name of that order; None if there are gaps."""
+    if x.is_contiguous():
+        return torch.contiguous_format, x.view(-1)
+    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
+        return torch.channels_last, x.permute(0, 2, 3, 1).view(-1)
+    return None
+
+
+def spread(unit: Tensor, weight: Tensor) -> Tensor:
+    """``unit`` (1,) or (O,) shaped to broadcast over ``weight`` (O, ...)."""
+    return unit.reshape(-1, *(1,) * (weight.dim() - 1))
+
+
+class QuantizeActivation(Function):
+    """``unit * clip(round(x / unit))`` with one unit.
+
+    Args of ``apply``: x; scale (the learned parameter, or None); unit (float, its value times
+    the lsb); stairs; gradient_scale (of the parameter: LSQ's factor times d unit / d scale).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        scale: Tensor | None,
+        unit: float,
+        stairs: Stairs,
+        gradient_scale: float,
+    ) -> Tensor:
+        out = quantize_into(torch.empty_like(x), x, unit, stairs)
+        ctx.unit, ctx.stairs, ctx.gradient_scale = unit, stairs, gradient_scale
+        ctx.scale_shape = None if scale is None else scale.shape
+        ctx.save_for_backward(*((x,) if scale is None else (x, out)))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
+        x = ctx.saved_tensors[0]
+        low, high = ctx.stairs.low * ctx.unit, ctx.stairs.high * ctx.unit
+        if ctx.scale_shape is None:
+            inside = torch.ops.aten.hardtanh_backward(grad, x, low, high)
+            return inside, None, None, None, None
+        inside = torch.empty_like(x)
+        slope = torch.zeros((), dtype=x.dtype, device=x.device)
+        for g, source, out, target in blocks(grad, x, ctx.saved_tensors[1], inside):
+            torch.ops.aten.hardtanh_backward.grad_input(g, source, low, high, grad_input=target)
+            slope += dot(g, out)
+            slope -= dot(target, source)
+        scale_grad = (slope * (ctx.gradient_scale / ctx.unit)).reshape(ctx.scale_shape)
+        return inside, scale_grad, None, None, None
+
+
+class SignActivation(Function):
+    """+unit where x >= 0, else -unit; the gradient passes where |x| <= 1: the hard tanh
+    straight-through estimator (BNN, Hubara et al. 2016, eq. 4).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, unit: float) -> Tensor:
+        ctx.save_for_backward(x)
+        one = torch.ones((), dtype=x.dtype, device=x.device)
+        # heaviside(x, 1) is 1 for x >= 0, -0.0 included, and 0 below.
+        return torch.heaviside(x, one).mul_(2 * unit).sub_(unit)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return torch.ops.aten.hardtanh_backward(grad, x, -1.0, 1.0), None
+
+
+class SubstituteWeight(Function):
+    """The quantized tensor forward, the gradient straight to the float one backward.
+
+    Args of ``apply``: weight; quantized; keep (bool mask of the values that get a gradient; None:
+    all of them, and then the gradient is not touched at all).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, quantized: Tensor, keep: Tensor | None) -> Tensor:
+        ctx.save_for_backward(*(() if keep is None else (keep,)))
+        return quantized
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        if not ctx.saved_tensors:
+            return grad, None, None
+        return grad * ctx.saved_tensors[0], None, None
+
+
+class LearnedWeight(Function):
+    """``unit * clip(round(weight / unit))`` with a learned scale a tensor or an output channel.
+
+    Args of ``apply``: weight (O, ...); scale (the parameter, (1,) or (O,)); unit (its value times
+    the lsb, same shape); stairs; gradient_scale as above.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        weight: Tensor,
+        scale: Tensor,
+        unit: Tensor,
+        stairs: Stairs,
+        gradient_scale: float,
+    ) -> Tensor:
+        wide = spread(unit, weight)
+        out = to_levels_(weight / wide, stairs).mul_(wide)
+        ctx.save_for_backward(weight, unit, out)
+        ctx.stairs, ctx.gradient_scale = stairs, gradient_scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        weight, unit, out = ctx.saved_tensors
+        low, high = ctx.stairs.low, ctx.stairs.high
+        wide = spread(unit, weight)
+        passed = grad * ((weight >= low * wide) & (weight <= high * wide))
+        slope = (grad * out - passed * weight).reshape(unit.numel(), -1).sum(dim=1)
+        return passed, slope / unit * ctx.gradient_scale, None, None, None
+
+
+class Interval(NamedTuple):
+    """An interval of levels, as its gradient needs it.
+
+    Attributes:
+        low, high: smallest and largest level, one or (of a weight) shaped to broadcast over it.
+        steps: levels that the parameter spans: all codes but one between two ends, else those from
+            zero to the one end.
+        rounding: the rule between two levels.
+    """
+
+    low: int | Tensor
+    high: int | Tensor
+    steps: int
+    rounding: Rounding
+
+    @property
+    def stairs(self) -> Stairs:
+        """The staircase between its ends."""
+        return Stairs(self.low, self.high, self.rounding)
+
+
+class QuantizeInterval(Function):
+    """``unit * clip(round(x / unit), low, high)`` with gradients for the interval's ends.
+
+    Args of ``apply``: x (N, ...) of activations or (O, ...) of weights; ends, the parameter: (R, 2)
+    where low and high are trained, (R, 1) where one end stands for both, R = 1 or O; unit (R,);
+    interval.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ends: Tensor, unit: Tensor, interval: Interval) -> Tensor:
+        wide = spread(unit, x)
+        out = to_levels_(x / wide, interval.stairs).mul_(wide)
+        ctx.save_for_backward(x, unit, out)
+        ctx.interval, ctx.both, ctx.shape = interval, ends.shape[1] == 2, ends.shape
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        x, unit, out = ctx.saved_tensors
+        low, high, steps, _ = ctx.interval
+        wide, rows = spread(unit, x), ctx.shape[0]
+        below, above = grad * (x < low * wide), grad * (x > high * wide)
+        passed = grad - below - above
+        slope = _sums(passed * (out - x), rows) / unit / steps
+        if ctx.both:
+            ends = torch.stack([_sums(below, rows) - slope, _sums(above, rows) + slope], dim=1)
+        else:
+            ends = (slope + _sums(below * low + above * high, rows) / steps)[:, None]
+        return passed, ends.reshape(ctx.shape), None, None
+
+
+def _sums(x: Tensor, rows: int) -> Tensor:
+    """(rows,): the sum of each row of ``x``, or of everything, in at least 32 bits."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    if rows == 1:
+        return x.sum(dtype=wide).reshape(1)
+    return x.reshape(rows, -1).sum(dim=1, dtype=wide)
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """Sum of products, in one pass and without a temporary where the layouts allow it."""
+    left, right = _flat(a), _flat(b)
+    if left is None or right is None or left[0] != right[0]:
+        return (a * b).sum()
+    return torch.dot(left[1], right[1])

@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quantizer of weights and biases, for every format.
+
+Its state sits under keys of its own, so a float state dict loads into a quantized model: learned
+scales, tables and pinned levels that were found for other weights are then forgotten.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitwright.base.errors import ModelError
+from bitwright.formats import (
+    BipolarFormat,
+    BlockFormat,
+    CodebookFormat,
+    Format,
+    IntegerFormat,
+    Overflow,
+    Rounding,
+    TernaryFormat,
+)
+from bitwright.formats.pytorch.rounding import encode_levels, quantize_ratio
+from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
+from bitwright.quantize.scale_rules import (
+    TERNARY_THRESHOLD,
+    block_exponents,
+    finish,
+    first_range,
+    gradient_factor,
+    is_unfitted,
+    range_of,
+    rows,
+    scale_of_range,
+    steps_of,
+    weight_scale,
+    zero_point_of,
+)
+from bitwright.quantize.straight_through import (
+    Interval,
+    LearnedWeight,
+    QuantizeInterval,
+    Stairs,
+    SubstituteWeight,
+    spread,
+    to_levels_,
+)
+from bitwright.quantize.weight_state import (
+    OPTIONAL,
+    check_pin,
+    fit_codebook,
+    make_room,
+    smallest_integer,
+)
+
+
+class Phase(StrEnum):
+    """What `apply` prepares a model for: observe, train with quantization, or exact integers."""
+
+    CALIBRATE = "calibrate"
+    TRAIN = "train"
+    FREEZE = "freeze"
+
+
+def _load_float_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Load hook: a state dict without the learned scale is one of a float model; the scale that was
+    found for other weights is forgotten.
+    """
+    for name in ("scale", "ends"):
+        if hasattr(module, name) and prefix + name not in state:
+            state[prefix + name] = torch.zeros_like(getattr(module, name))
+
+
+class WeightQuantizer(nn.Module):
+    """Weight (O, ...) -> quantized weight of the same shape, with straight-through gradients.
+
+    Args:
+        spec: what to do; ``learned`` adds a parameter ``scale``, ``interval`` a parameter ``ends``
+            (of each scale, low and high with a zero point, else one), ``minmax`` a buffer ``ends``
+            of running averages; all are initialised from the first weight.
+        channels: output channels O.
+
+    Attributes:
+        codebooks: for a table that several layers share, who fits it; else None.
+        revision: counts the tables and pinned levels there have been; whoever keeps a quantized
+            weight compares it, since a new tensor may lie where an old one lay.
+    """
+
+    table: Tensor | None
+    table_scale: Tensor | None
+    pinned_levels: Tensor | None
+    pinned_unit: Tensor | None
+    #: Which weights are pinned, where it is not all of them.
+    pinned_mask: Tensor | None
+
+    def __init__(self, spec: QuantSpec, channels: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.phase = Phase.TRAIN
+        self.channels = channels
+        self.revision = 0
+        count = channels if spec.granularity is Granularity.PER_CHANNEL else 1
+        for name in OPTIONAL:
+            self.register_buffer(name, None)
+        self.register_load_state_dict_pre_hook(make_room)
+        self.__dict__["codebooks"] = None
+        if spec.scale is ScaleRule.LEARNED:
+            self.scale = nn.Parameter(torch.zeros(count))  # 0: not initialised yet
+        elif spec.scale is ScaleRule.INTERVAL:
+            self.ends = nn.Parameter(torch.zeros(count, 1 + spec.zero_point))
+        elif spec.scale is ScaleRule.MINMAX:
+            self.register_buffer("ends", torch.zeros(count, 2))
+        self.register_load_state_dict_pre_hook(_load_float_state)
+
+    @property
+    def format(self) -> Format:
+        """The format of the levels: that of the specification, a codebook with its table, an affine
+        one with its zero point (several, one a channel, make it wider).
+
+        Neither is there before a weight has been seen.
+        """
+        chosen = self.spec.format
+        if self.spec.zero_point and isinstance(chosen, IntegerFormat):
+            return self._affine_format(chosen)
+        if self.table is None or not isinstance(chosen, CodebookFormat):
+            return chosen
+        levels = tuple(int(level) for level in self.table.tolist())
+        return CodebookFormat(chosen.size, chosen.centroid, levels)
+
+    def forward(self, weight: Tensor) -> Tensor:
+        if self.phase is Phase.CALIBRATE:
+            return weight
+        if not (self.training or torch.is_grad_enabled()):
+            return self.frozen_weight(weight)
+        if self.pinned_levels is not None:
+            return self._pinned_weight(weight)
+        if self.spec.scale is ScaleRule.LEARNED:
+            return self._learned(weight)
+        if self.spec.scale is ScaleRule.INTERVAL:
+            return self._trained_interval(weight)
+        if self.spec.scale is ScaleRule.MINMAX and self.training:
+            self._observe(weight.detach())
+        quantized, keep = self._quantize(weight.detach())
+        return SubstituteWeight.apply(weight, quantized, keep)
+
+    def pin(self, levels: Tensor, unit: Tensor | float) -> None:
+        """Give exactly these levels from now on, whatever the float weight.
+
+        Until `unpin`, or until the float weight is loaded anew. Pinned levels belong to the state
+        dict.
+
+        Args:
+            levels: of the weight's shape, levels of `format` (of a block format: shifted by their
+                block's exponent).
+            unit: real value of one level, one number or one an output channel.
+
+        Raises:
+            ModelError: not levels of this format, or a unit that is not positive and finite.
+        """
+        wide = torch.as_tensor(unit, dtype=torch.float64).detach().reshape(-1).clone()
+        given = levels.detach()
+        check_pin(given, wide, self.format, (1, self.channels))
+        exact = self.format.exact_levels
+        self.pinned_levels = smallest_integer(given) if exact else given.to(torch.float64).clone()
+        self.pinned_unit, self.pinned_mask = wide.to(given.device), None
+        self.revision += 1
+
+    @torch.no_grad()
+    def fix(self, weight: Tensor, portion: float) -> None:
+        """Pin a share of the weights to their levels, largest magnitude first; until all of them
+        are, the others are trained as real numbers. What is pinned stays so.
+
+        The unit is that of the first call.
+        """
+        levels, unit = self.levels(weight)
+        if self.pinned_levels is not None and self.pinned_mask is None:
+            return
+        before = self.pinned_mask
+        magnitude = weight.detach().abs().reshape(-1)
+        if before is not None:
+            magnitude = magnitude.masked_fill(before.reshape(-1), torch.inf)
+        chosen = magnitude.argsort(descending=True, stable=True)[: round(portion * len(magnitude))]
+        mask = torch.zeros_like(magnitude, dtype=torch.bool)
+        mask[chosen] = True
+        if before is not None:
+            mask |= before.reshape(-1)
+        self.pin(levels, unit)
+        if not bool(mask.all()):
+            self.pinned_mask = mask.reshape(weight.shape)
+
+    def _pinned_weight(self, weight: Tensor) -> Tensor:
+        """Pinned weights, and among them those that are not pinned yet as they are."""
+        quantized = self.frozen_weight(weight)
+        if self.pinned_mask is None:
+            return SubstituteWeight.apply(weight, quantized, None)
+        mixed = torch.where(self.pinned_mask, quantized, weight.detach())
+        return SubstituteWeight.apply(weight, mixed, ~self.pinned_mask)
+
+    def unpin(self) -> None:
+        """Follow the float weight again."""
+        self.pinned_levels = self.pinned_unit = self.pinned_mask = None
+        self.revision += 1
+
+    @torch.no_grad()
+    def change(self, spec: QuantSpec, *, carry: bool) -> None:
+        """Go over to a specification that differs in the width of its format.
+
+        Args:
+            carry: a trained scale is found anew for the next weight; what follows from the weight
+                or from an interval does so anyway. False: the state is that of the new one.
+        """
+        self.spec = spec
+        self.revision += 1
+        if carry and spec.scale is ScaleRule.LEARNED:
+            self.scale.zero_()
+        if carry and spec.scale is ScaleRule.INTERVAL and steps_of(spec) == 1:
+            self.ends.zero_()
+
+    @property
+    def pinned(self) -> bool:
+        """Whether `pin` has fixed the levels."""
+        return self.pinned_levels is not None
+
+    def fit(self, weight: Tensor) -> None:
+        """Find the table of a codebook anew, for this weight (layers that share it: for all)."""
+        if self.codebooks is not None:
+            self.codebooks.fit()
+            return
+        self.set_table(*_single(fit_codebook([weight], self.spec)))
+
+    def set_table(self, codebook: CodebookFormat, scale: Tensor) -> None:
+        """Use this table from now on; ``scale`` (1,) or (O,) is that of the format."""
+        if codebook.table is None:
+            raise ModelError(f"{codebook} has no table", hint="fit it first")
+        device = None if self.table is None else self.table.device
+        table = torch.tensor([float(level) for level in codebook.table], dtype=torch.float64)
+        self.table, self.table_scale = table.to(device), scale.to(torch.float64).to(device)
+        self.revision += 1
+
+    @torch.no_grad()
+    def current_scale(self, weight: Tensor) -> Tensor:
+        """The scale for this weight, (1,) or (O,), as forward uses it."""
+        if self.pinned_unit is not None:
+            return self.pinned_unit / self.spec.format.lsb
+        if is_unfitted(self.spec.format):
+            if self.table_scale is None:
+                self.fit(weight)
+            scale: Tensor = self.table_scale  # type: ignore[assignment] - fit has set it
+            return scale.to(weight.device)
+        if isinstance(self.spec.format, BlockFormat):
+            return torch.exp2(self.block_exponents(weight).min()).reshape(1)
+        if self.spec.scale is not ScaleRule.LEARNED and not self.spec.has_range:
+            return weight_scale(weight.detach(), self.spec)
+        self._initialise(weight)
+        return self._own_scale()
+
+    def _own_scale(self) -> Tensor:
+        """The scale that state or a parameter holds, (1,) or (O,)."""
+        if self.spec.scale is ScaleRule.LEARNED:
+            return finish(self.scale.detach(), self.spec)
+        low, high = self.ends.detach()[:, 0], self.ends.detach()[:, -1].clamp(min=0)
+        low = low.clamp(max=0) if self.ends.shape[1] > 1 else -high
+        return finish(scale_of_range(low, high, self.spec), self.spec)
+
+    def _zero_points(self) -> Tensor:
+        """One a scale, float64."""
+        return zero_point_of(self.ends[:, 0], self._own_scale(), self.spec.format)
+
+    def _affine_format(self, chosen: IntegerFormat) -> IntegerFormat:
+        if not bool(self.ends.any()):
+            return chosen
+        zeros = self._zero_points()
+        if len(zeros) == 1:
+            return chosen.with_zero(int(zeros))
+        low, high = chosen.min_code - int(zeros.max()), chosen.max_code - int(zeros.min())
+        bits = max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0)
+        return IntegerFormat(max(1, bits + (low < 0)), low < 0)
+
+    @torch.no_grad()
+    def levels(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Exact integer levels (O, ...) and the unit of one level (1,) or (O,), both float64.
+
+        The definition for evaluation and freezing: the float32 scale taken to float64, and the
+        encode rule of the format there. Stochastic rounding becomes half to even. Levels of a block
+        format are shifted by their block's exponent above the smallest, so that the tensor has one
+        unit.
+
+        Raises:
+            ModelError: levels of another shape are pinned.
+        """
+        if self.pinned_levels is not None and self.pinned_unit is not None:
+            if self.pinned_levels.shape != weight.shape:
+                raise ModelError(
+                    f"levels of shape {tuple(self.pinned_levels.shape)} are pinned to a weight of "
+                    f"shape {tuple(weight.shape)}"
+                )
+            kept, unit = self.pinned_levels.to(torch.float64), self.pinned_unit.to(torch.float64)
+            if self.pinned_mask is None:
+                return kept, unit
+            # The others lie on the same grid, each where it is now.
+            ratio = weight.to(torch.float64) / spread(unit, weight)
+            return torch.where(self.pinned_mask, kept, self._on_grid(ratio)), unit
+        stochastic = self.spec.rounding is Rounding.STOCHASTIC
+        rounding = Rounding.HALF_EVEN if stochastic else self.spec.rounding
+        if isinstance(self.spec.format, BlockFormat):
+            return self._blocks(weight, self.spec.format, rounding)
+        unit = self.current_scale(weight).to(torch.float64) * self.spec.format.lsb
+        if self._is_twn:
+            return _twn_levels(weight.to(torch.float64), self.spec), unit
+        if self.spec.zero_point:
+            stairs = self._interval(weight, rounding).stairs
+            return to_levels_(weight.to(torch.float64) / spread(unit, weight), stairs), unit
+        levels = encode_levels(
+            weight,
+            self.format,
+            spread(unit / self.spec.format.lsb, weight),
+            rounding=rounding,
+            overflow=self.spec.overflow,
+        )
+        return levels, unit
+
+    def _on_grid(self, ratio: Tensor) -> Tensor:
+        """Levels of reals in units of a level, float64, half to even."""
+        if self.spec.zero_point:
+            return to_levels_(ratio, self._interval(ratio, Rounding.HALF_EVEN).stairs)
+        return quantize_ratio(ratio, self.format)
+
+    @torch.no_grad()
+    def frozen_weight(self, weight: Tensor) -> Tensor:
+        """``unit * levels`` in the weight's dtype."""
+        levels, unit = self.levels(weight)
+        return (levels * spread(unit, weight)).to(weight.dtype)
+
+    @property
+    def _is_twn(self) -> bool:
+        """Ternary with Li and Liu's threshold, which is not half a level."""
+        return isinstance(self.spec.format, TernaryFormat) and self.spec.scale is ScaleRule.MEAN
+
+    def _interval(self, weight: Tensor, rounding: Rounding) -> Interval:
+        """Smallest and largest level, one or one an output channel."""
+        number_format, steps = self.spec.format, steps_of(self.spec)
+        if not self.spec.zero_point:
+            stairs = self._stairs
+            return Interval(stairs.low, stairs.high, steps, rounding)
+        zeros = spread(self._zero_points(), weight).to(weight.device)
+        first, last = number_format.min_code, number_format.max_code
+        return Interval(first - zeros, last - zeros, steps, rounding)
+
+    @property
+    def _stairs(self) -> Stairs:
+        number_format = self.format
+        low, high = number_format.min_level, number_format.max_level
+        if self.spec.overflow is Overflow.SAT_SYM and low < 0:
+            low = -high
+        return Stairs(
+            low, high, self.spec.rounding, None if number_format.uniform else number_format
+        )
+
+    def block_exponents(self, weight: Tensor) -> Tensor:
+        """Of a block format: the exponent of every weight's block, float64; blocks of zeros have
+        that of the smallest other.
+        """
+        number_format = self.spec.format
+        if not isinstance(number_format, BlockFormat):
+            raise ModelError(f"{number_format} has no blocks")
+        found = block_exponents(weight, number_format)
+        unused = block_exponents(torch.zeros_like(weight), number_format)
+        used = found[found > unused]
+        return found if used.numel() == 0 else found.clamp(min=float(used.min()))
+
+    def _blocks(
+        self, weight: Tensor, number_format: BlockFormat, rounding: Rounding
+    ) -> tuple[Tensor, Tensor]:
+        exponent = self.block_exponents(weight)
+        lowest = exponent.min()
+        ratio = weight.to(torch.float64) / (torch.exp2(exponent) * number_format.lsb)
+        levels = quantize_ratio(ratio, number_format.element, 0, rounding, self.spec.overflow)
+        unit = torch.exp2(lowest).reshape(1) * number_format.lsb
+        return levels * torch.exp2(exponent - lowest), unit
+
+    def _quantize(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Quantized weight and the mask of the gradient (None: it passes everywhere)."""
+        spec = self.spec
+        if isinstance(spec.format, BlockFormat):
+            levels, unit = self._blocks(weight, spec.format, spec.rounding)
+            return levels.mul_(unit).to(weight.dtype), None
+        scale = self.current_scale(weight)
+        if not spec.format.exact_levels:
+            # Levels beyond float32's range; as no scale clips them, the gradient passes everywhere.
+            wide = spread(scale.to(torch.float64) * spec.format.lsb, weight)
+            levels = quantize_ratio(weight.to(torch.float64) / wide, self.format, 0, spec.rounding)
+            return levels.mul_(wide).to(weight.dtype), None
+        unit = spread((scale * spec.format.lsb).to(weight.dtype), weight)
+        if isinstance(spec.format, BipolarFormat):
+            sign = quantize_ratio(weight / unit, spec.format, rounding=spec.rounding)
+            # BinaryConnect clips weights to [-1, 1]; stopping the gradient there does the same.
+            return sign.mul_(unit), weight.abs() <= 1
+        if self._is_twn:
+            return _twn_levels(weight, spec).mul_(unit), None
+        if spec.overflow is Overflow.WRAP:
+            levels = quantize_ratio(weight / unit, spec.format, 0, spec.rounding, spec.overflow)
+            return levels.mul_(unit), None
+        ratio, stairs = weight / unit, self._stairs
+        if spec.zero_point:
+            stairs = self._interval(weight, spec.rounding).stairs
+        keep = None
+        if spec.scale is not ScaleRule.MAX:
+            keep = (ratio >= stairs.low) & (ratio <= stairs.high)
+        return to_levels_(ratio, stairs).mul_(unit), keep
+
+    def _learned(self, weight: Tensor) -> Tensor:
+        self._initialise(weight)
+        number_format = self.spec.format
+        unit = finish(self.scale.detach(), self.spec) * number_format.lsb
+        share = weight.numel() // self.scale.numel()
+        if isinstance(number_format, BipolarFormat):
+            sign = SubstituteWeight.apply(
+                weight,
+                quantize_ratio(weight.detach(), number_format),
+                weight.detach().abs() <= 1,
+            )
+            return sign * spread(self.scale.abs() * number_format.lsb, weight)
+        factor = gradient_factor(number_format, number_format.lsb, share)
+        return LearnedWeight.apply(weight, self.scale, unit, self._stairs, factor)
+
+    def _trained_interval(self, weight: Tensor) -> Tensor:
+        self._initialise(weight)
+        unit = (self._own_scale() * self.spec.format.lsb).to(weight.dtype)
+        interval = self._interval(weight, self.spec.rounding)
+        return QuantizeInterval.apply(weight, self.ends, unit, interval)
+
+    @torch.no_grad()
+    def _initialise(self, weight: Tensor) -> None:
+        if self.spec.has_range:
+            if not bool(self.ends.any()):
+                self._observe(weight.detach(), 1.0)
+        elif not bool(self.scale.any()):
+            self.scale.copy_(weight_scale(weight.detach(), self.spec))
+
+    @torch.no_grad()
+    def _observe(self, weight: Tensor, share: float | None = None) -> None:
+        """Bring the ends nearer to those of this weight, by a share of the distance."""
+        table = rows(weight, self.spec.granularity)
+        trained = self.spec.scale is ScaleRule.INTERVAL
+        low, high = first_range(table, self.spec) if trained else range_of(table)
+        found = torch.stack([low, high], dim=1)
+        if self.ends.shape[1] == 1:
+            found = found.abs().amax(dim=1, keepdim=True)
+        if share is None:
+            share = self.spec.momentum if bool(self.ends.any()) else 1.0
+        self.ends.lerp_(found.to(self.ends), share)
+
+    def extra_repr(self) -> str:
+        pinned = ", pinned" if self.pinned else ""
+        return f"{self.spec.format}, {self.spec.granularity}, {self.spec.scale_text}{pinned}"
+
+
+def _single(found: tuple[CodebookFormat, list[Tensor]]) -> tuple[CodebookFormat, Tensor]:
+    codebook, (scale,) = found
+    return codebook, scale
+
+
+def _twn_levels(weight: Tensor, spec: QuantSpec) -> Tensor:
+    """sign(w) where |w| exceeds 0.7 x its mean, else 0 (Li and Liu 2016, eq. 3 and 6)."""
+    magnitude = weight.abs()
+    if spec.granularity is Granularity.PER_CHANNEL:
+        mean = magnitude.mean(dim=tuple(range(1, weight.dim())), keepdim=True)
+    else:
+        mean = magnitude.mean()
+    return torch.sign(weight) * (magnitude > TERNARY_THRESHOLD * mean)

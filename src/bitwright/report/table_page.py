@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A laboratory report on disk: the same tables as Markdown, CSV, JSON and one HTML page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from bitwright import __version__
+from bitwright.base.files import atomic_write
+from bitwright.report.page import render_template
+from bitwright.report.scatter import Scatter
+from bitwright.report.table import Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table with its plots."""
+
+    table: Table
+    plots: tuple[Scatter, ...] = ()
+
+
+def render_lab_page(
+    title: str, lead: str, sections: Sequence[Section], facts: Mapping[str, str]
+) -> str:
+    """The self-contained HTML page; every value is escaped."""
+    source = files("bitwright.report").joinpath("table_page.html").read_text(encoding="utf-8")
+    return render_template(
+        source,
+        title=title,
+        lead=lead,
+        sections=[(s.table, [plot.to_svg() for plot in s.plots]) for s in sections],
+        facts=dict(facts),
+        version=__version__,
+    )
+
+
+def write_report(
+    folder: Path,
+    name: str,
+    *,
+    title: str,
+    lead: str,
+    sections: Sequence[Section],
+    facts: Mapping[str, str],
+) -> dict[str, Path]:
+    """Write ``NAME.md``, ``NAME.json``, ``NAME.html`` and a CSV file a table.
+
+    With one table the CSV is ``NAME.csv``, with several ``NAME-TABLE.csv``. Every file is whole or
+    not there.
+
+    Args:
+        facts: how to repeat it: command, seed, data, versions; shown in words.
+
+    Returns:
+        The paths, by what they are (``md``, ``json``, ``html``, ``csv`` or ``csv-TABLE``).
+    """
+    markdown = [f"# {title}", "", lead, ""]
+    markdown += [section.table.to_markdown() for section in sections]
+    markdown += ["", *(f"* {key}: {value}" for key, value in facts.items())]
+    record = {
+        "title": title,
+        "lead": lead,
+        "bitwright": __version__,
+        "facts": dict(facts),
+        "tables": [section.table.to_json() for section in sections],
+    }
+    contents = {
+        "md": (f"{name}.md", "\n".join(markdown) + "\n"),
+        "json": (f"{name}.json", json.dumps(record, indent=1, ensure_ascii=False) + "\n"),
+        "html": (f"{name}.html", render_lab_page(title, lead, sections, facts)),
+    }
+    if len(sections) == 1:
+        contents["csv"] = (f"{name}.csv", sections[0].table.to_csv())
+    else:
+        for section in sections:
+            slug = _slug(section.table.title)
+            contents[f"csv-{slug}"] = (f"{name}-{slug}.csv", section.table.to_csv())
+    paths = {}
+    for kind, (file, text) in contents.items():
+        paths[kind] = folder / file
+        atomic_write(paths[kind], text)
+    return paths
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
