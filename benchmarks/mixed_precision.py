@@ -28,7 +28,6 @@ import torch
 from torch import nn
 
 from bitwright.base.files import atomic_write
-from bitwright.report.scatter import Point
 from bitwright.explore.search.candidates import parse_candidates
 from bitwright.explore.search.goals import Cost, Goal, Kind
 from bitwright.explore.search.mixed import Options, search_mixed
@@ -39,6 +38,7 @@ from bitwright.papers.ristretto.run import RistrettoResult, ristretto_size, sear
 from bitwright.quantize.ptq.calibration import calibrate
 from bitwright.quantize.ptq.folding import fold_batch_norms
 from bitwright.quantize.sizes import SizeReport
+from bitwright.report.scatter import Point
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 #: Trained networks that are part of the repository.
