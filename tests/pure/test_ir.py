@@ -145,11 +145,25 @@ def test_dot_interval_is_attained(seed: int, lo: int, extent: int) -> None:
     rng = np.random.default_rng(seed)
     weight, bias = rng.integers(-8, 8, (3, 5)), rng.integers(-20, 20, 3)
     hi = lo + extent
-    low, high = dot_interval(weight, lo, hi, bias)
+    found = dot_interval(weight, lo, hi, bias).final
     highest = np.where(weight > 0, hi, lo)
-    assert high == ((weight * highest).sum(axis=1) + bias).max()
+    assert (found.hi == (weight * highest).sum(axis=1) + bias).all()
     lowest = np.where(weight > 0, lo, hi)
-    assert low == ((weight * lowest).sum(axis=1) + bias).min()
+    assert (found.lo == (weight * lowest).sum(axis=1) + bias).all()
+
+
+def test_dot_interval_takes_any_layout_and_any_size() -> None:
+    rng = np.random.default_rng(0)
+    weight, lo = rng.integers(-8, 8, (4, 2, 3, 5)), rng.integers(-9, 3, 5)
+    hi = lo + rng.integers(0, 9, 5)
+    found = dot_interval(weight, lo, hi, np.arange(4))
+    wide = dot_interval(weight.reshape(4, -1), np.tile(lo, 6), np.tile(hi, 6), np.arange(4))
+    channels_first = dot_interval(
+        weight.transpose(0, 3, 1, 2), lo[:, None, None], hi[:, None, None], np.arange(4)
+    )
+    assert found == wide == channels_first
+    huge = dot_interval(np.full((1, 4), 1 << 30), -(1 << 40), (1 << 40) - 1)
+    assert huge.final.hull == (-(1 << 72), (1 << 72) - (1 << 32))
 
 
 def test_type_text_round_trip() -> None:

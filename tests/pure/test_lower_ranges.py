@@ -14,10 +14,18 @@ from tests.strategies import GraphLimits, integer_graphs
 
 from bitwright.base.errors import DataError, MismatchError
 from bitwright.formats import parse_format
-from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds, rebuild
+from bitwright.ir import (
+    INTEGER,
+    Graph,
+    GraphBuilder,
+    TensorType,
+    dot_interval,
+    random_feeds,
+    rebuild,
+)
 from bitwright.lower import analyse, certify, check
 from bitwright.lower.certificate import from_json, witness_input
-from bitwright.lower.ranges import ChannelRange, _axis_masks, dot_range, partial_range
+from bitwright.lower.ranges import _axis_masks, dot_range
 
 
 def one_dense(weight: list[list[int]], lo: int, hi: int, bias: list[int] | None = None) -> Graph:
@@ -74,9 +82,7 @@ def test_bounds_equal_brute_force(weight: list[int], data: st.DataObject) -> Non
 
 
 def test_partial_sums_can_leave_the_final_interval() -> None:
-    inputs = ChannelRange(np.array([3, 3]), np.array([7, 7]))
-    low, high = partial_range(np.array([[1, -1]]), inputs, np.array([0]))
-    assert (low[0], high[0]) == (-7, 7)
+    assert dot_interval(np.array([[1, -1]]), 3, 7).partial.hull == (-7, 7)
     graph = one_dense([[1, -1]], 3, 7)
     assert graph.types["d"].lo == -4 and graph.types["d"].hi == 4
     assert certify(graph).claim("d").width == 4

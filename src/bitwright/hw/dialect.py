@@ -127,7 +127,7 @@ def _infer_matvec(node: Node, types: Types) -> Types:
     _need(bias is None or bias.shape == (rows,), f"bias must have shape ({rows},)")
     rules.check_weight_format(node, weight)
     scale = _scale_product(tensor, node.floats("weight_scale"), groups, rows)
-    lo, hi = dot_interval(weight, tensor.lo, tensor.hi, bias)
+    lo, hi = dot_interval(weight, tensor.lo, tensor.hi, bias).final.hull
     return (TensorType((*tensor.shape[:-1], rows), None, scale, lo, hi),)
 
 

@@ -58,7 +58,7 @@ def infer_depthwise(node: Node, types: Types) -> Types:
     scale = _channel_scale(node, tensor, channels, window)
     count = max(len(scale), len(factors))
     each = scale * (count // len(scale)), factors * (count // len(factors))
-    lo, hi = dot_interval(weight, tensor.lo, tensor.hi, bias)
+    lo, hi = dot_interval(weight, tensor.lo, tensor.hi, bias).final.hull
     out_scale = tuple(a * b for a, b in zip(*each, strict=True))
     return (TensorType((*tensor.shape[:-1], channels), None, out_scale, lo, hi),)
 

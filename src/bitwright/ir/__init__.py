@@ -3,7 +3,8 @@
 
 from bitwright.ir.dialect import AttrSpec, Dialect, OpSpec, ParamSpec, verify
 from bitwright.ir.graph import Attr, Graph, GraphBuilder, IntArray, Node, rebuild
-from bitwright.ir.integer import INTEGER, dot_interval, window_shape
+from bitwright.ir.integer import INTEGER, window_shape
+from bitwright.ir.intervals import ChannelRange, DotInterval, dot_interval
 from bitwright.ir.passes import Pass, compare_graphs, pipeline
 from bitwright.ir.reference import random_feeds, run
 from bitwright.ir.text import load_graph, parse_graph, print_graph, save_graph
@@ -13,7 +14,9 @@ __all__ = [
     "INTEGER",
     "Attr",
     "AttrSpec",
+    "ChannelRange",
     "Dialect",
+    "DotInterval",
     "Graph",
     "GraphBuilder",
     "IntArray",

@@ -3,27 +3,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from bitwright.formats import parse_format
 from bitwright.ir import kernels
 from bitwright.ir.graph import IntArray, Node
+from bitwright.ir.intervals import dot_interval
 from bitwright.ir.op_common import Arrays, Types, image_shape, need, window_shape
 from bitwright.ir.types import TensorType
-
-
-def dot_interval(weight: IntArray, lo: int, hi: int, bias: IntArray | None) -> tuple[int, int]:
-    """Exact interval of ``weight @ x + bias`` over all x in [lo, hi], over all rows.
-
-    Args:
-        weight: ``(rows, columns)`` levels.
-    """
-    positive = np.where(weight > 0, weight, 0).sum(axis=1, dtype=object)
-    negative = np.where(weight < 0, weight, 0).sum(axis=1, dtype=object)
-    low, high = positive * lo + negative * hi, positive * hi + negative * lo
-    if bias is not None:
-        low, high = low + bias.astype(object), high + bias.astype(object)
-    return int(min(low)), int(max(high))
 
 
 def _scale_product(
@@ -82,7 +67,7 @@ def infer_conv(node: Node, types: Types) -> Types:
         (height, width), (kernel_h, kernel_w), node.ints("stride"), padding, node.ints("dilation")
     )
     low, high = (min(tensor.lo, 0), max(tensor.hi, 0)) if any(padding) else (tensor.lo, tensor.hi)
-    lo, hi = dot_interval(weight.reshape(rows, -1), low, high, bias)
+    lo, hi = dot_interval(weight, low, high, bias).final.hull
     return (
         TensorType(
             (out_h, out_w, rows),
@@ -117,7 +102,7 @@ def infer_dense(node: Node, types: Types) -> Types:
     _check_weight_format(node, weight)
     bias = node.params.get("bias")
     need(bias is None or bias.shape == (weight.shape[0],), f"bias must be ({weight.shape[0]},)")
-    lo, hi = dot_interval(weight, tensor.lo, tensor.hi, bias)
+    lo, hi = dot_interval(weight, tensor.lo, tensor.hi, bias).final.hull
     rows = weight.shape[0]
     return (TensorType((rows,), None, _scale_product(tensor, node, rows), lo, hi),)
 

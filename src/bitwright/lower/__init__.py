@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from bitwright.lower.certificate import AccumulatorClaim, Certificate, Witness, certify, check
 from bitwright.lower.passes import PASSES, optimise
-from bitwright.lower.ranges import ChannelRange, DotRange, analyse, dot_range
+from bitwright.lower.ranges import DotRange, analyse, dot_range
 
 __all__ = [
     "PASSES",
     "AccumulatorClaim",
     "Certificate",
-    "ChannelRange",
     "DotRange",
     "Witness",
     "analyse",

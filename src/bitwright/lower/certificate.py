@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError, MismatchError
 from bitwright.formats import Format, IntegerFormat, parse_format
-from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval
+from bitwright.ir import INTEGER, ChannelRange, Graph, IntArray, Node, bits_for_interval
 from bitwright.lower.ranges import (
-    ChannelRange,
     DotRange,
     add_ends,
     analyse,

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from bitwright.formats import Format, IntegerFormat, parse_format
-from bitwright.ir import Graph, IntArray, Node, Pass, bits_for_interval, pipeline
+from bitwright.ir import ChannelRange, Graph, IntArray, Node, Pass, bits_for_interval, pipeline
 from bitwright.lower.pass_tools import (
     free_edge,
     rebuild_fitted,
@@ -23,7 +23,7 @@ from bitwright.lower.pass_tools import (
     without_edges,
 )
 from bitwright.lower.passes_joins import flatten_concats, merge_duplicates, remove_dead
-from bitwright.lower.ranges import ChannelRange, analyse, compared_range
+from bitwright.lower.ranges import analyse, compared_range
 
 _SCALED = ("conv", "dense")
 _PRODUCT_LIMIT = 1 << 62

@@ -9,38 +9,24 @@ its input edge, so it cannot be improved by looking at that node alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import GraphError
-from bitwright.ir import Attr, Graph, IntArray, Node, TensorType, kernels
-
-_LIMIT = float(1 << 62)
-
-
-@dataclass(frozen=True, eq=False)
-class ChannelRange:
-    """Smallest and largest level of each channel: two int64 arrays of shape (channels,)."""
-
-    lo: IntArray
-    hi: IntArray
-
-    @property
-    def hull(self) -> tuple[int, int]:
-        """The interval that holds every channel."""
-        return int(self.lo.min()), int(self.hi.max())
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, ChannelRange)
-            and np.array_equal(self.lo, other.lo)
-            and np.array_equal(self.hi, other.hi)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+from bitwright.ir import (
+    Attr,
+    ChannelRange,
+    DotInterval,
+    Graph,
+    IntArray,
+    Node,
+    TensorType,
+    dot_interval,
+    kernels,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +36,7 @@ class DotRange:
     Attributes:
         final: the finished sum, bias included.
         partial: every value the sum can have on the way, whatever the order of the terms and
-            whether the bias comes first, last or is added elsewhere. See `partial_range`.
+            whether the bias comes first, last or is added elsewhere. See `ir.dot_interval`.
         low_at, high_at: output position (oh, ow) of a window that attains the final bound; (0, 0)
             for a dense node. Shape (channels, 2).
     """
@@ -67,69 +53,26 @@ def _constant(tensor: TensorType) -> ChannelRange:
     )
 
 
-def _guard(weight: IntArray, inputs: ChannelRange, bias: IntArray, where: str) -> None:
-    """Sums of absolute values below 2^62, so that int64 below is exact."""
-    largest = float(max(np.abs(inputs.lo).max(), np.abs(inputs.hi).max()))
-    flat = np.abs(weight.astype(np.float64)).reshape(weight.shape[0], -1).sum(axis=1)
-    worst = float((flat * largest + np.abs(bias.astype(np.float64))).max())
-    if worst >= _LIMIT:
-        raise GraphError(
-            f"the accumulator can reach {worst:.3g}, more than 62 bits",
-            where=where,
-            hint="use fewer bits or a smaller layer",
-        )
-
-
-def _group_inputs(
-    inputs: ChannelRange, groups: int, rows: int
-) -> Iterator[tuple[slice, ChannelRange]]:
-    """Output rows and the ranges of the input channels they read, group by group."""
-    width = len(inputs.lo) // groups
+def _grouped(weight: IntArray, inputs: ChannelRange, bias: IntArray, groups: int) -> DotInterval:
+    """`dot_interval` of rows in groups, each of which reads its own input channels."""
+    rows, width = len(weight) // groups, len(inputs.lo) // groups
+    parts = []
     for group in range(groups):
-        part = slice(group * width, (group + 1) * width)
-        out = slice(group * rows // groups, (group + 1) * rows // groups)
-        yield out, ChannelRange(inputs.lo[part], inputs.hi[part])
+        out, read = (slice(group * n, (group + 1) * n) for n in (rows, width))
+        parts.append(dot_interval(weight[out], inputs.lo[read], inputs.hi[read], bias[out]))
+    return (
+        parts[0]
+        if groups == 1
+        else DotInterval(
+            _joined([part.final for part in parts]), _joined([part.partial for part in parts])
+        )
+    )
 
 
-def _split(weight: IntArray) -> tuple[IntArray, IntArray]:
-    return np.maximum(weight, 0), np.minimum(weight, 0)
-
-
-def _exact(weight: IntArray, inputs: ChannelRange) -> tuple[IntArray, IntArray]:
-    """Smallest and largest ``weight @ x`` per row; weight is ``(rows, taps..., channels)``.
-
-    A weight above zero takes its largest sum at x = hi, one below zero at x = lo.
-    """
-    positive, negative = _split(weight)
-    axes = tuple(range(1, weight.ndim - 1))
-    positive, negative = positive.sum(axis=axes), negative.sum(axis=axes)
-    low = positive @ inputs.lo + negative @ inputs.hi
-    high = positive @ inputs.hi + negative @ inputs.lo
-    return low, high
-
-
-def partial_range(
-    weight: IntArray, inputs: ChannelRange, bias: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Interval of every partial sum, in any order of the terms, per row.
-
-    A partial sum is the sum over some subset S of the terms ``t_i = w_i x_i``, with or without the
-    bias. Each term lies in ``[l_i, h_i]``; the largest sum over all subsets takes exactly the terms
-    with ``h_i > 0``, so it is ``sum max(0, h_i) + max(0, bias)``, and the smallest is
-    ``sum min(0, l_i) + min(0, bias)``. Both are attained by some subset and some order, so the
-    bound is exact for "any order". If every input interval contains 0 (or is bipolar, [-1, 1]) then
-    ``l_i <= 0 <= h_i`` and this is the interval of the finished sum, only widened to hold 0 and
-    the sum without bias; if it does not (inputs in [3, 7], say), a partial sum can leave the
-    interval of the finished sum: 3 terms of +7 before 3 terms of -7. Taps that fall on
-    padding are terms left out, which the subsets cover.
-    """
-    positive, negative = _split(weight)
-    axes = tuple(range(1, weight.ndim - 1))
-    positive, negative = positive.sum(axis=axes), negative.sum(axis=axes)
-    above, below = np.maximum(inputs.hi, 0), np.minimum(inputs.lo, 0)
-    low = positive @ below + negative @ above + np.minimum(bias, 0)
-    high = positive @ above + negative @ below + np.maximum(bias, 0)
-    return low, high
+def _joined(parts: Sequence[ChannelRange]) -> ChannelRange:
+    return ChannelRange(
+        np.concatenate([part.lo for part in parts]), np.concatenate([part.hi for part in parts])
+    )
 
 
 def _axis_masks(
@@ -167,35 +110,41 @@ def _bias(node: Node, rows: int) -> IntArray:
     return node.params.get("bias", np.zeros(rows, np.int64))
 
 
-def _dense_range(node: Node, inputs: ChannelRange) -> DotRange:
+def _whole_range(node: Node, inputs: ChannelRange) -> DotRange:
+    """The range of a node all of whose taps always fall on inputs.
+
+    Raises:
+        GraphError: it needs more than 62 bits.
+    """
     weight = node.params["weight"]
-    bias = _bias(node, weight.shape[0])
-    _guard(weight, inputs, bias, node.name)
-    low, high = _exact(weight, inputs)
-    partial = ChannelRange(*partial_range(weight, inputs, bias))
-    at = np.zeros((weight.shape[0], 2), np.int64)
-    return DotRange(ChannelRange(low + bias, high + bias), partial, at, at)
+    groups = node.integer("groups") if node.op == "conv" else 1
+    found = _grouped(weight, inputs, _bias(node, len(weight)), groups)
+    if found.partial.lo.dtype == object:
+        raise GraphError(
+            f"the accumulator can reach {found.partial.hull}, more than 62 bits",
+            where=node.name,
+            hint="use fewer bits or a smaller layer",
+        )
+    at = np.zeros((len(weight), 2), np.int64)
+    return DotRange(found.final, found.partial, at, at)
 
 
 def _conv_range(
     node: Node, inputs: ChannelRange, source: TensorType, target: TensorType
 ) -> DotRange:
-    weight = node.params["weight"]
-    rows, groups = weight.shape[0], node.integer("groups")
-    bias = _bias(node, rows)
-    _guard(weight, inputs, bias, node.name)
-    masks = conv_masks(node, source, target)
-    low, high = np.empty((len(masks), rows), np.int64), np.empty((len(masks), rows), np.int64)
-    partial_low, partial_high = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    for out, part in _group_inputs(inputs, groups, rows):
-        for index, (in_rows, in_columns, _) in enumerate(masks):
-            seen = weight[out][:, in_rows][:, :, in_columns]
-            low[index, out], high[index, out] = _exact(seen, part)
-        partial_low[out], partial_high[out] = partial_range(weight[out], part, bias[out])
+    """Not every window sees every tap: the widest of all patterns, and where it is."""
+    whole = _whole_range(node, inputs)
+    weight, masks = node.params["weight"], conv_masks(node, source, target)
+    bias, groups = _bias(node, len(weight)), node.integer("groups")
+    seen = [
+        _grouped(weight[:, rows][:, :, columns], inputs, bias, groups).final
+        for rows, columns, _ in masks
+    ]
+    low, high = np.stack([found.lo for found in seen]), np.stack([found.hi for found in seen])
     places = np.array([at for _, _, at in masks], np.int64)
     return DotRange(
-        ChannelRange(low.min(axis=0) + bias, high.max(axis=0) + bias),
-        ChannelRange(partial_low, partial_high),
+        ChannelRange(low.min(axis=0), high.max(axis=0)),
+        whole.partial,
         places[low.argmin(axis=0)],
         places[high.argmax(axis=0)],
     )
@@ -208,7 +157,7 @@ def dot_range(graph: Graph, node: Node, inputs: ChannelRange) -> DotRange:
         GraphError: the node has no accumulator, or it needs more than 62 bits.
     """
     if node.op == "dense":
-        return _dense_range(node, inputs)
+        return _whole_range(node, inputs)
     source, target = graph.types[node.inputs[0]], graph.types[node.output]
     if node.op == "conv":
         return _conv_range(node, inputs, source, target)
@@ -328,9 +277,7 @@ def _node_range(graph: Graph, node: Node, operands: Sequence[ChannelRange]) -> C
         case "add":
             return _add_range(node, operands)
         case "concat":
-            return ChannelRange(
-                np.concatenate([r.lo for r in operands]), np.concatenate([r.hi for r in operands])
-            )
+            return _joined(operands)
         case _:
             return _constant(target)
 

@@ -35,8 +35,8 @@ from bitwright.interop.onnx.writer.writer import (
     per_channel,
     to_nchw,
 )
-from bitwright.ir import Graph, IntArray, Node, TensorType, random_feeds
-from bitwright.lower.ranges import ChannelRange, analyse, compared_range
+from bitwright.ir import ChannelRange, Graph, IntArray, Node, TensorType, random_feeds
+from bitwright.lower.ranges import analyse, compared_range
 
 _BYTE = 255
 #: Largest sum in front of a line. ONNX Runtime may fold the factor into the weights, which then are

@@ -18,8 +18,8 @@ from bitwright.interop.onnx.writer.writer import (
     per_channel,
     qonnx_type,
 )
-from bitwright.ir import Node
-from bitwright.lower.ranges import ChannelRange, compared_range
+from bitwright.ir import ChannelRange, Node
+from bitwright.lower.ranges import compared_range
 
 
 def _weight_type(node: Node) -> str:

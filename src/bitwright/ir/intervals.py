@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact intervals: of channels, and of dot products with all that lies on the way to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bitwright.ir.graph import IntArray
+
+_INT64_SAFE = float(1 << 62)
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelRange:
+    """Smallest and largest level of each channel: two integer arrays of shape (channels,)."""
+
+    lo: IntArray
+    hi: IntArray
+
+    @property
+    def hull(self) -> tuple[int, int]:
+        """The interval that holds every channel."""
+        return int(self.lo.min()), int(self.hi.max())
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, ChannelRange)
+            and np.array_equal(self.lo, other.lo)
+            and np.array_equal(self.hi, other.hi)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class DotInterval:
+    """Intervals of a dot product, per row of the weights.
+
+    Attributes:
+        final: the finished sum, bias included.
+        partial: every value the sum can have on the way, whatever the order of the terms and
+            whether the bias comes first, last or is added elsewhere.
+    """
+
+    final: ChannelRange
+    partial: ChannelRange
+
+
+def dot_interval(
+    weight: IntArray, lo: ArrayLike, hi: ArrayLike, bias: IntArray | None = None
+) -> DotInterval:
+    """Exact intervals of ``weight @ x + bias`` over all x in [lo, hi], for each row.
+
+    A weight above zero takes its largest product at x = hi, one below zero at x = lo, so both ends
+    of the finished sum are attained.
+
+    A partial sum is the sum over some subset S of the terms ``t_i = w_i x_i``, with or without the
+    bias. Each term lies in ``[l_i, h_i]``; the largest sum over all subsets takes exactly the terms
+    with ``h_i > 0``, so it is ``sum max(0, h_i) + max(0, bias)``, and the smallest is
+    ``sum min(0, l_i) + min(0, bias)``. Both are attained by some subset and some order, so the
+    bound is exact for "any order". If every input interval contains 0 (or is bipolar, [-1, 1]) then
+    ``l_i <= 0 <= h_i`` and this is the interval of the finished sum, only widened to hold 0 and
+    the sum without bias; if it does not (inputs in [3, 7], say), a partial sum can leave the
+    interval of the finished sum: 3 terms of +7 before 3 terms of -7. Taps that fall on zero padding
+    are terms left out, which the subsets cover; for the finished sum of a padded convolution, let
+    [lo, hi] hold 0 or leave those taps out of ``weight``.
+
+    Args:
+        weight: ``(rows, ...)`` levels, in any layout.
+        lo, hi: the inputs' interval: one for all, or arrays that broadcast to the last axes of
+            ``weight`` (``(C,)`` for ``(O, KH, KW, C)``, ``(C, 1, 1)`` for ``(O, C, KH, KW)``).
+        bias: ``(rows,)`` levels.
+
+    Returns:
+        Arrays of int64; of Python's integers (dtype object) where sums reach 2^62.
+    """
+    low, high = np.asarray(lo), np.asarray(hi)
+    rows, per_column = weight.shape[0], max(low.ndim, high.ndim)
+    columns = weight.shape[weight.ndim - per_column :]
+    low, high = (np.broadcast_to(end, columns).ravel() for end in (low, high))
+    shift = np.zeros(rows, np.int64) if bias is None else bias
+    exact = np.int64 if _bound(weight, low, high, shift) < _INT64_SAFE else object
+    low, high, shift = low.astype(exact), high.astype(exact), shift.astype(exact)
+    same_input = tuple(range(1, weight.ndim - per_column))
+    positive, negative = (
+        part.sum(axis=same_input, dtype=exact).reshape(rows, -1)
+        for part in (np.maximum(weight, 0), np.minimum(weight, 0))
+    )
+    above, below = np.maximum(high, 0), np.minimum(low, 0)
+    return DotInterval(
+        ChannelRange(
+            positive @ low + negative @ high + shift, positive @ high + negative @ low + shift
+        ),
+        ChannelRange(
+            positive @ below + negative @ above + np.minimum(shift, 0),
+            positive @ above + negative @ below + np.maximum(shift, 0),
+        ),
+    )
+
+
+def _bound(weight: IntArray, low: IntArray, high: IntArray, shift: IntArray) -> float:
+    """At least every sum of magnitudes, but for float64's rounding (2^62 leaves room for that)."""
+    if not weight.size:
+        return 0.0
+    largest = float(max(np.abs(low).max(), np.abs(high).max()))
+    sums = np.abs(weight.astype(np.float64)).reshape(weight.shape[0], -1).sum(axis=1)
+    return float((sums * largest + np.abs(shift.astype(np.float64))).max())
