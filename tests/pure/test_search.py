@@ -260,12 +260,30 @@ def test_allocation_is_exact(rows: list[list[Choice]], limit: int, data: st.Data
     problem = Problem(tuple(map(tuple, rows)), 3, products)
     best = best_by_trying(problem, limit)
     if best is None:
-        with pytest.raises(RecipeError):
+        assert problem.smallest > limit
+        with pytest.raises(RecipeError, match=f"is {problem.smallest}, the limit {limit}"):
             allocate(problem, limit)
         return
+    assert problem.smallest <= limit
     found = allocate(problem, limit)
     assert problem.cost(found) <= limit
     assert problem.damage(found) == pytest.approx(best, abs=1e-7)
+
+
+def test_the_smallest_may_be_of_options_that_cost_more_by_themselves() -> None:
+    """A codebook costs memory, and fewer bits make the products of its layer cheaper."""
+    rows = ((Choice("int8", 8, 0, 0.0), Choice("codebook", 2, 10, 0.5)),)
+    problem = Problem(rows, products=(Product(5, 0, (), least=1),))
+    assert problem.smallest == 20
+    assert allocate(problem, 20) == (1,) and allocate(problem, 40) == (0,)
+    with pytest.raises(RecipeError, match="allow is 20, the limit 19"):
+        allocate(problem, 19)
+
+
+def test_a_cheaper_option_that_is_wider_does_not_break_the_limit() -> None:
+    rows = ((Choice("narrow", 2, 10, 0.5), Choice("wide", 8, 0, 0.5)),)
+    problem = Problem(rows, products=(Product(5, 0, (), least=1),))
+    assert allocate(problem, 30) == (0,)
 
 
 def test_dominated_options_are_left_out() -> None:

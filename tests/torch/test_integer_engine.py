@@ -15,7 +15,7 @@ from torch import Tensor
 from bitwright.low_precision.arithmetic.choose import ChoosingEngine, make_engine
 from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
 from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product
-from bitwright.low_precision.arithmetic.int_mm import IntMatrixEngine
+from bitwright.low_precision.arithmetic.int_mm import IntMatrixEngine, _matrix_product
 from bitwright.low_precision.arithmetic.integer import IntegerEngine
 from bitwright.low_precision.arithmetic.operands import Operand
 from bitwright.low_precision.arithmetic.product_kernels import native_products
@@ -298,6 +298,58 @@ def test_what_was_measured_is_remembered_and_shown() -> None:
     table = first.table()
     assert len(table.splitlines()) == 2 + 3
     assert "grad_weight" in table and "9x6x9x7" in table and "8/8" in table
+
+
+@pytest.mark.parametrize(
+    "sizes", [(m, k, n) for m in (1, 3, 17) for k in (1, 2, 5) for n in (1, 3, 16)]
+)
+def test_matrices_in_any_memory(sizes: tuple[int, int, int]) -> None:
+    """torch 2.13 returns unset memory for k = 1 and a transposed view, with AVX512-VNNI."""
+    m, k, n = sizes
+    draw = np.random.default_rng(0)
+    left = torch.from_numpy(draw.integers(-128, 128, (m, k), dtype=np.int8))
+    right = torch.from_numpy(draw.integers(-128, 128, (k, n), dtype=np.int8))
+    expected = left.long() @ right.long()
+    for a in (left, left.t().contiguous().t()):
+        for b in (right, right.t().contiguous().t()):
+            for _ in range(3):
+                assert torch.equal(_matrix_product(a, b).long(), expected)
+
+
+class WrongEngine(EmulatedEngine):
+    """Fast, and one off: from the first run on, or in a later one."""
+
+    name = "wrong"
+
+    def __init__(self, right_runs: int = 0) -> None:
+        super().__init__()
+        self.right_runs = right_runs
+
+    def forward(self, x: Operand, w: Operand, geometry: Geometry) -> Tensor:
+        out = super().forward(x, w, geometry)
+        self.right_runs -= 1
+        return out if self.right_runs >= 0 else out + 1
+
+
+@pytest.mark.parametrize(
+    ("preferred", "right_runs"), [(True, 0), (False, 0), (False, 1), (False, 3)]
+)
+def test_an_engine_with_other_numbers_is_never_chosen(
+    preferred: bool, right_runs: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    draw = np.random.default_rng(0)
+    x = random_operand((2, 3, 6, 5 + right_runs), 8, 0, draw)
+    w = random_operand((4, 3, 3, 3), 8, 0, draw)
+    expected = EmulatedEngine().forward(x, w, Geometry())
+    for _ in range(2):  # the second one reads what the process remembers
+        engines = [WrongEngine(right_runs), EmulatedEngine()]
+        engine = ChoosingEngine(engines, name="both", preferred=preferred)
+        for _ in range(3):
+            assert torch.equal(engine.forward(x, w, Geometry()), expected)
+        (choice,) = engine.choices.values()
+        assert choice.engine.name == "emulated" and choice.wrong == ("wrong",)
+        assert "| emulated | wrong |" in engine.table()
+    assert len([r for r in caplog.records if "gives other numbers" in r.message]) == 1
 
 
 def test_what_is_no_integer_is_emulated() -> None:

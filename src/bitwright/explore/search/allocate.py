@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from bitwright.base.errors import RecipeError
 
@@ -73,10 +75,17 @@ class Problem:
         """The predicted damage of an assignment."""
         return sum(options[i].damage for options, i in zip(self.units, chosen, strict=True))
 
-    @property
+    @cached_property
     def smallest(self) -> int:
-        """The least cost there is: every unit at its cheapest is the cheapest network."""
-        return self.cost([_least(options, lambda c: (c.cost, c.bits)) for options in self.units])
+        """The least cost of all assignments.
+
+        Every unit at its cheapest is the cheapest network, unless an option that costs more by
+        itself has fewer bits, and so makes products cheaper.
+        """
+        chosen = [_least(options, lambda c: (c.cost, c.bits)) for options in self.units]
+        fewest = [min(c.bits for c in options) for options in self.units]
+        plain = all(u[i].bits == b for u, i, b in zip(self.units, chosen, fewest, strict=True))
+        return self.cost(chosen if plain or not self.products else _solve(self))
 
     @property
     def largest(self) -> int:
@@ -103,7 +112,8 @@ def allocate(problem: Problem, limit: float) -> tuple[int, ...]:
     return _solve(problem, limit)
 
 
-def _solve(problem: Problem, limit: float) -> tuple[int, ...]:
+def _solve(problem: Problem, limit: float | None = None) -> tuple[int, ...]:
+    """The assignment of least damage within a limit; without one, that of least cost."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -117,22 +127,20 @@ def _solve(problem: Problem, limit: float) -> tuple[int, ...]:
     ]
     terms += [_product_cost(model, problem, picked, product) for product in problem.products]
     cost = sum(terms) + problem.fixed  # type: ignore[arg-type]
-    model.add(cost <= int(limit))
-    worst = sum(max(c.damage for c in options) for options in problem.units) or 1.0
-    damage = sum(
-        round(choice.damage / worst * _RESOLUTION) * variable
-        for options, variables in zip(problem.units, picked, strict=True)
-        for choice, variable in zip(options, variables, strict=True)
-    )
-    model.minimize(damage)
+    if limit is None:
+        model.minimize(cost)
+    else:
+        model.add(cost <= int(limit))
+        model.minimize(_damage(problem, picked))
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1  # the same answer every time
     solver.parameters.random_seed = 0
     solver.parameters.max_time_in_seconds = _SECONDS
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        within = "" if limit is None else f" within {limit:.0f}"
         raise RecipeError(
-            f"no choice found within {limit:.0f} ({solver.status_name(status)})",
+            f"no choice found{within} ({solver.status_name(status)})",
             hint="raise the budget, or allow fewer candidates",
         )
     chosen = [
@@ -140,6 +148,16 @@ def _solve(problem: Problem, limit: float) -> tuple[int, ...]:
         for variables in picked
     ]
     return _cheapened(problem, chosen)
+
+
+def _damage(problem: Problem, picked: Sequence[Sequence[Any]]) -> Any:
+    """The damage as a linear expression, in parts of `_RESOLUTION` of the worst assignment's."""
+    worst = sum(max(c.damage for c in options) for options in problem.units) or 1.0
+    return sum(
+        round(choice.damage / worst * _RESOLUTION) * variable
+        for options, variables in zip(problem.units, picked, strict=True)
+        for choice, variable in zip(options, variables, strict=True)
+    )
 
 
 def _product_cost(
@@ -167,11 +185,12 @@ def _product_cost(
 
 
 def _cheapened(problem: Problem, chosen: list[int]) -> tuple[int, ...]:
-    """Where an option is no worse and cheaper than the one chosen, take it."""
+    """Where an option is no worse than the one chosen, not wider, and cheaper, take it."""
     for unit, options in enumerate(problem.units):
         now = options[chosen[unit]]
         for index, other in enumerate(options):
-            if other.damage <= now.damage and (other.cost, other.bits) < (now.cost, now.bits):
+            no_worse = other.damage <= now.damage and other.bits <= now.bits
+            if no_worse and (other.cost, other.bits) < (now.cost, now.bits):
                 chosen[unit], now = index, other
     return tuple(chosen)
 

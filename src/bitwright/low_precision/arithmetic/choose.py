@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which engine runs a product: the fastest of those that can, measured where it is needed.
 
-All engines give the same numbers, so the choice is one of time alone.
+All engines are to give the same numbers, so the choice is one of time alone. Each is checked on
+the shape it is chosen for: one whose numbers differ from the last engine's, the reference, is not
+used for it, and a warning says so.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +22,8 @@ from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Produc
 from bitwright.low_precision.arithmetic.int_mm import IntMatrixEngine
 from bitwright.low_precision.arithmetic.integer import IntegerEngine
 from bitwright.low_precision.arithmetic.operands import Operand
+
+_log = logging.getLogger(__name__)
 
 #: Timed runs of an engine, of which the shortest counts; one before them is not timed.
 _RUNS = 3
@@ -53,21 +58,33 @@ class Case:
 
 @dataclass(frozen=True)
 class Choice:
-    """An engine, and the milliseconds of each that was measured (none where only one can)."""
+    """An engine, and the milliseconds of each that was timed (none where nothing was compared).
+
+    Attributes:
+        engine: runs the product.
+        milliseconds: by name of an engine, its shortest time.
+        wrong: names of engines that gave other numbers than the reference.
+    """
 
     engine: Engine
     milliseconds: Mapping[str, float]
+    wrong: tuple[str, ...] = ()
 
 
-#: What the process has measured: the name of the fastest engine, and the milliseconds of each. Not
-#: the engine itself: it has memory of its own, which two networks in two threads cannot share.
-_MEASURED: dict[tuple[Case, tuple[str, ...]], tuple[str, Mapping[str, float]]] = {}
+#: What the process has measured: the name of the engine chosen, the milliseconds of each, and the
+#: names of wrong ones. Not the engine itself: it has memory of its own, which two networks in two
+#: threads cannot share.
+_MEASURED: dict[
+    tuple[Case, bool, tuple[str, ...]], tuple[str, Mapping[str, float], tuple[str, ...]]
+] = {}
 
 
 class ChoosingEngine:
     """An engine made of others: each product runs on the fastest one that supports it.
 
-    With ``preferred`` nothing is measured: the first engine that supports a product runs it.
+    The last engine is the reference: it supports every product that another one does, and an engine
+    whose first result differs from its own, in any bit, does not run products of that shape. With
+    ``preferred`` nothing is timed: the first engine that supports a product and passes runs it.
     """
 
     def __init__(self, engines: Sequence[Engine], *, name: str, preferred: bool = False) -> None:
@@ -111,7 +128,6 @@ class ChoosingEngine:
             "|---" * (6 + len(names)) + "|",
         ]  # fmt: skip
         for case, choice in self.choices.items():
-            times = [choice.milliseconds.get(name) for name in names]
             cells = [
                 case.product.value,
                 "x".join(map(str, case.left)),
@@ -119,7 +135,7 @@ class ChoosingEngine:
                 "x".join(map(str, case.geometry.stride)),
                 "/".join(map(str, case.bits)) if any(case.bits) else "reals",
                 choice.engine.name,
-                *("" if t is None else f"{t:.2f}" for t in times),
+                *(_cell(choice, name) for name in names),
             ]
             lines.append("| " + " | ".join(cells) + " |")
         return "\n".join(lines) + "\n"
@@ -147,20 +163,26 @@ class ChoosingEngine:
         able = [e for e in self._engines if e.supports(product, left, right, geometry)]
         if not able:
             raise ValueError(f"no engine of {self.name!r} computes {case}")
-        if self._preferred or len(able) == 1:
+        if len(able) == 1:
             self.choices[case] = Choice(able[0], {})
             return call(able[0])
-        key = (case, tuple(engine.name for engine in able))
+        key = (case, self._preferred, tuple(engine.name for engine in able))
         if key in _MEASURED:
-            name, milliseconds = _MEASURED[key]
+            name, milliseconds, wrong = _MEASURED[key]
             engine = next(engine for engine in able if engine.name == name)
-            self.choices[case] = Choice(engine, milliseconds)
+            self.choices[case] = Choice(engine, milliseconds, wrong)
             return call(engine)
-        out, milliseconds = _measured(able, call, left.tensor.device)
-        fastest = min(able, key=lambda engine: milliseconds[engine.name])
-        self.choices[case] = Choice(fastest, milliseconds)
-        _MEASURED[key] = fastest.name, milliseconds
+        compare = _first_right if self._preferred else _fastest
+        out, choice = compare(able, call, case)
+        self.choices[case] = choice
+        _MEASURED[key] = choice.engine.name, choice.milliseconds, choice.wrong
         return out
+
+
+def _cell(choice: Choice, name: str) -> str:
+    if name in choice.wrong:
+        return "wrong"
+    return f"{choice.milliseconds[name]:.2f}" if name in choice.milliseconds else ""
 
 
 def make_engine(name: Literal["auto", "emulated", "integer"]) -> ChoosingEngine:
@@ -187,26 +209,57 @@ def _multiplies_bytes() -> bool:
     return any(found.get(unit) for unit in _BYTE_UNITS)
 
 
-def _measured(
-    engines: Sequence[Engine], call: Callable[[Engine], Tensor], device: torch.device
-) -> tuple[Tensor, dict[str, float]]:
-    """The result and each engine's shortest time in milliseconds."""
-    out: Tensor | None = None
+def _first_right(
+    engines: Sequence[Engine], call: Callable[[Engine], Tensor], case: Case
+) -> tuple[Tensor, Choice]:
+    """The reference's result, and the first engine that gives the same."""
+    *others, reference = engines
+    expected = call(reference)
+    wrong: list[str] = []
+    for engine in others:
+        if _agrees(engine, call(engine), expected, case):
+            return expected, Choice(engine, {}, tuple(wrong))
+        wrong.append(engine.name)
+    return expected, Choice(reference, {}, tuple(wrong))
+
+
+def _fastest(
+    engines: Sequence[Engine], call: Callable[[Engine], Tensor], case: Case
+) -> tuple[Tensor, Choice]:
+    """The reference's result, and the fastest engine that gives the same, in every run."""
+    reference = engines[-1]
+    expected = call(reference)
     found: dict[str, float] = {}
+    wrong: list[str] = []
     for engine in engines:
         best = float("inf")
         for run in range(1 + _RUNS):
-            begin = _now(device)
+            begin = _now(expected.device)
             out = call(engine)
-            spent = (_now(device) - begin) * 1e3
+            spent = (_now(expected.device) - begin) * 1e3
+            if engine is not reference and not _agrees(engine, out, expected, case):
+                wrong.append(engine.name)
+                break
             if run:
                 best = min(best, spent)
             elif found and spent > _HOPELESS * min(found.values()):
                 best = spent
                 break
-        found[engine.name] = best
-    assert out is not None
-    return out, found
+        if engine.name not in wrong:
+            found[engine.name] = best
+    fastest = min((e for e in engines if e.name in found), key=lambda e: found[e.name])
+    return expected, Choice(fastest, found, tuple(wrong))
+
+
+def _agrees(engine: Engine, out: Tensor, expected: Tensor, case: Case) -> bool:
+    if torch.equal(out, expected):
+        return True
+    _log.warning(
+        "the engine %s gives other numbers than the reference, so it is not used, for %s",
+        engine.name,
+        case,
+    )
+    return False
 
 
 def _now(device: torch.device) -> float:

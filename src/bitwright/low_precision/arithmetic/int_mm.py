@@ -167,4 +167,13 @@ def _matrix_product(left: Tensor, right: Tensor) -> Tensor:
         extra = -left.shape[1] % _MULTIPLE
         left = functional.pad(left, (0, extra, 0, max(_ROWS - m, 0)))
         right = functional.pad(right, (0, -n % _MULTIPLE, 0, extra))
-    return torch._int_mm(left.contiguous(), right.contiguous())[:m, :n]
+    return torch._int_mm(_row_major(left), _row_major(right))[:m, :n]
+
+
+def _row_major(matrix: Tensor) -> Tensor:
+    """The matrix in memory row by row, with the strides that say so.
+
+    ``contiguous`` alone leaves a view of one row or column any strides; of a transposed row,
+    whose strides are (1, 1), torch 2.13's product on CPUs with VNNI returns unset memory.
+    """
+    return matrix.contiguous().as_strided(matrix.shape, (matrix.shape[1], 1))
