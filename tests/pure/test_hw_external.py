@@ -27,7 +27,7 @@ from bitwright.hw import (
     search_folding,
 )
 from bitwright.hw.blocks import MatVec
-from bitwright.hw.external import BURST, Outside, WeightMemory, packing
+from bitwright.hw.external import BURST, Outside, WeightMemory, burst_bytes, packing
 from bitwright.hw.weight_image import memory_image, memory_plan, words_in_image
 
 OUTSIDE = Folding({"dense": NodeFolding(pe=2, simd=4, mem_mode="external")})
@@ -173,6 +173,22 @@ def test_describe_says_what_is_read() -> None:
     rows = {row.layer: row.read_bytes for row in describe(hardware, "ecp5")}
     assert rows["dense"] == 36 // 12 * 5 * 8  # 36 words of 24 bits, 12 of them in 5 of 64 bits
     assert rows["dense_2"] is None
+
+
+@given(st.integers(1, 256), st.sampled_from((32, 64, 128, 256, 512, 1024)))
+def test_no_burst_crosses_a_page(burst: int, port: int) -> None:
+    try:
+        size = burst_bytes(burst, port)
+    except RecipeError:
+        assert 4096 % (burst * port // 8)
+        return
+    starts = range(0, 3 * 4096, size)
+    assert all(start // 4096 == (start + size - 1) // 4096 for start in starts)
+
+
+def test_a_burst_of_24_words_is_refused() -> None:
+    with pytest.raises(RecipeError, match="24 words of 64 bits would cross 4096 bytes"):
+        burst_bytes(24, 64)
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,17 @@ def test_values_rate_and_traffic(
     assert lint(sources, design.table["top"]) == ""
 
 
+@pytest.mark.parametrize("forgets", [False, True], ids=["answers", "forgets"])
+def test_answers_to_what_was_asked_before_a_reset_are_no_weights(
+    forgets: bool, tmp_path: Path
+) -> None:
+    folding = choices(conv=(3, 2), fc=(4, 5), scores=(1, 3))
+    design = Design(network(), folding, WeightMemory(128), tmp_path)
+    slow = MemoryModel(latency=150, jitter=90, mixed=True, forgets=forgets)
+    for cycle in (3, 40, 160, design.flow.interval + 91):
+        design.run(StallPattern("slow memory", seed=cycle, memory=slow), reset_at=cycle)
+
+
 def test_interval_holds_at_exactly_the_bandwidth_that_is_asked_for(tmp_path: Path) -> None:
     folding = choices(conv=(2, 2), fc=(4, 3))
     wide = map_graph(network(), folding)

@@ -21,7 +21,9 @@ from bitwright.hw.memory import packing, ram_style
 from bitwright.ir import Attr, Graph
 from bitwright.ir.graph import rebuild
 
-BURST = 16  # memory words; 16 * 256 bytes is a page
+BURST = 16  # memory words
+PAGE = 4096  # bytes; no burst crosses a multiple (AXI4, A3.4.1)
+EPOCH_BITS = 2  # of a read's identifier; see `axi_arbiter`
 _EPSILON = 1e-9
 
 
@@ -102,6 +104,22 @@ class Outside:
         )
 
 
+def burst_bytes(burst: int, data_bits: int) -> int:
+    """Bytes of a burst of so many memory words; bursts start on multiples of it.
+
+    Raises:
+        RecipeError: some burst would cross a page, or be longer than AXI4 allows.
+    """
+    size = burst * data_bits // 8
+    if not 1 <= burst <= 256 or burst & (burst - 1) or size > PAGE:
+        raise RecipeError(
+            f"bursts of {burst} words of {data_bits} bits would cross {PAGE} bytes",
+            where="weight memory",
+            hint=f"a burst is a power of two of at most 256 words and {PAGE} bytes",
+        )
+    return size
+
+
 def demand_of(block: MatVec, data_bits: int) -> float:
     """Memory words a cycle that a unit takes while it steps every cycle."""
     beats, words = packing(block.word_bits, block.depth, data_bits)
@@ -177,9 +195,12 @@ def _check_demand(hardware: Graph, units: list[MatVec], memory: WeightMemory) ->
 
 __all__ = [
     "BURST",
+    "EPOCH_BITS",
     "EXTERNAL",
+    "PAGE",
     "Outside",
     "WeightMemory",
+    "burst_bytes",
     "check_modes",
     "demand_of",
     "place_weights",

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from math import ceil, lcm
+from math import ceil
 
 import numpy as np
 
 from bitwright.base.errors import GraphError, MismatchError, TargetError
 from bitwright.hw.blocks import MatVec, blocks_of
-from bitwright.hw.external import BURST, WeightMemory
+from bitwright.hw.external import BURST, EPOCH_BITS, PAGE, WeightMemory, burst_bytes
 from bitwright.hw.memory import Bits, packing
 from bitwright.ir import Graph
 
@@ -102,7 +102,8 @@ class MemoryPlan:
 
     @property
     def id_bits(self) -> int:
-        return max(1, (len(self.regions) - 1).bit_length())
+        """Of ARID: the epoch (see `axi_arbiter`) and the number of the unit."""
+        return EPOCH_BITS + max(1, (len(self.regions) - 1).bit_length())
 
     def region(self, node: str) -> Region | None:
         """The region of a unit; None for one that keeps its weights itself."""
@@ -154,7 +155,7 @@ def memory_plan(hardware: Graph) -> MemoryPlan | None:
     if len(ports) > 1 or 0 in next(iter(ports)):
         raise GraphError("units with external weights need one common port", where=hardware.name)
     data_bits, address_bits, share = ports.pop()
-    grain = BURST * data_bits // 8
+    grain = burst_bytes(BURST, data_bits)
     regions: list[Region] = []
     offset = 0
     for unit in units:
@@ -236,7 +237,7 @@ def port_json(plan: MemoryPlan, instances: Mapping[str, str]) -> dict[str, objec
         "beats_per_cycle": plan.memory.beats_per_cycle,
         "image": IMAGE,
         "image_bytes": plan.bytes,
-        "base_alignment": lcm(4096, BURST * plan.memory.data_bits // 8),
+        "base_alignment": PAGE,
         "beats_per_frame": plan.beats_per_frame,
         "bytes_per_frame": sum(r.bytes_per_frame for r in plan.regions),
         "regions": [{**r.to_json(), "instance": instances[r.node]} for r in plan.regions],

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bitwright.hw.blocks import Block
-from bitwright.hw.external import BURST
+from bitwright.hw.external import BURST, EPOCH_BITS
 from bitwright.hw.memory import STYLE_CODES
 from bitwright.hw.weight_image import BASE, PORT, MemoryPlan, Region
 
@@ -68,7 +68,8 @@ def reader_lines(
     lines += [
         "",
         "  axi_arbiter #(",
-        f"    .Readers({count}), .DataWidth({width}), .AddrWidth({address})",
+        f"    .Readers({count}), .DataWidth({width}), .AddrWidth({address}),",
+        f"    .EpochWidth({EPOCH_BITS})",
         "  ) i_gmem0_arbiter (",
         "    .clk_i(ap_clk), .rst_ni(ap_rst_n),",
         f"    {signals},",

@@ -111,7 +111,7 @@ class Bench {
       port.bad_last = -1;
       port.accept(*top, false);
     }
-    for (auto& memory : memories) memory.reset(*top);
+    for (auto& memory : memories) memory.reset(*top, cycle);
     top->reset(true);
     for (int i = 0; i < 4; ++i) {
       tick(false);
@@ -214,6 +214,7 @@ class Bench {
         words >> number;
         auto& memory = memories.at(number);
         words >> memory.base >> memory.latency >> memory.jitter >> memory.rate >> memory.mixed;
+        words >> memory.forgets;
         words >> memory.stall.stop >> memory.stall.go;
         std::getline(words >> std::ws, memory.image);
       } else {

@@ -23,7 +23,7 @@ struct Memory : MemorySignals {
   std::string image;                   // file
   uint64_t base = 0, latency = 0, jitter = 0;
   double rate = 1;                     // beats a cycle, at most 1
-  bool mixed = false;
+  bool mixed = false, forgets = false;
   Stall stall;                         // of requests
   uint64_t beats = 0, bursts = 0;      // since the last reset
 
@@ -33,8 +33,13 @@ struct Memory : MemorySignals {
     if (bytes.empty()) fail("the image cannot be read or is empty");
   }
 
-  void reset(Model& top) {
-    waiting.clear();
+  // Of the design; cycles are counted anew. What was asked before is still answered, unless the
+  // memory forgets it.
+  void reset(Model& top, uint64_t cycle) {
+    if (forgets) waiting.clear();
+    for (auto& [id, queue] : waiting) {
+      for (auto& burst : queue) burst.due = burst.due > cycle ? burst.due - cycle : 0;
+    }
     beats = bursts = 0;
     credit = 0;
     held = taking = offering = false;
@@ -79,7 +84,7 @@ struct Memory : MemorySignals {
   struct Burst { uint64_t at, left, due, order; };
   std::vector<uint8_t> bytes;
   std::map<uint64_t, std::deque<Burst>> waiting;  // by identifier; of one, in order
-  uint64_t current = 0, last_address = 0;
+  uint64_t current = 0, last_address = 0, order = 0;
   double credit = 0;
   bool held = false, taking = false, offering = false;
 
@@ -98,7 +103,8 @@ struct Memory : MemorySignals {
     if (address < base || address - base + size > bytes.size()) fail("a read outside the image");
     uint64_t due = cycle + 1 + latency;
     if (jitter) due += stall.random.next() % (jitter + 1);
-    waiting[id].push_back({address - base, length, due, bursts++});
+    waiting[id].push_back({address - base, length, due, order++});
+    ++bursts;
   }
 
   [[noreturn]] void fail(const char* what) const {

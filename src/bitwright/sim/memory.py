@@ -44,6 +44,8 @@ class MemoryModel:
         stop, go: how requests are held back, as in `StallPattern`.
         mixed: answers to different readers may overtake and interleave.
         base: byte address of the image.
+        forgets: a reset of the design is one of the memory, too; else it still answers what was
+            asked before.
     """
 
     latency: int = 20
@@ -53,6 +55,7 @@ class MemoryModel:
     go: float = 1.0
     mixed: bool = False
     base: int = 0x1000_0000
+    forgets: bool = False
 
     def __post_init__(self) -> None:
         if not (0 < self.beats_per_cycle <= 1 and self.latency >= 0 and self.jitter >= 0):
@@ -68,7 +71,7 @@ class MemoryModel:
         """The line that tells the harness."""
         stalls = f"{self.stop} {self.go}"
         share = min(self.beats_per_cycle, port.beats_per_cycle)
-        rate = f"{self.latency} {self.jitter} {share} {int(self.mixed)}"
+        rate = f"{self.latency} {self.jitter} {share} {int(self.mixed)} {int(self.forgets)}"
         return f"memory {number} {self.base} {rate} {stalls} {port.image}"
 
 

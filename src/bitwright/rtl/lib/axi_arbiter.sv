@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several readers on one AXI4 read port, in turn (round robin); reader u has ARID = u, read data
-// go back by RID, so data of different readers may come mixed. Reader ports are packed, reader 0
-// in the least significant bits. Readers accept read data always: m_axi_rready is 1. Bursts are
-// INCR, of full width, ARCACHE normal (modifiable, bufferable). RRESP must be OKAY: asserted in
-// simulation, not looked at in hardware. A request passes in 1 cycle, one a cycle; read data pass
-// without a register.
+// Several readers on one AXI4 read port, in turn (round robin). ARID is {epoch, u} for reader u;
+// read data go back by RID, so data of different readers may come mixed. The epoch counts the
+// resets, and data of another epoch are dropped: the memory may still answer what was asked before
+// a reset, or may have been reset too. (What is older than 2^EpochWidth resets with reads between
+// them would pass: a memory is not that slow.) Reader ports are packed, reader 0 in the least
+// significant bits. Readers accept read data always: m_axi_rready is 1. Bursts are INCR, of full
+// width, ARCACHE normal (modifiable, bufferable). RRESP must be OKAY: asserted in simulation, not
+// looked at in hardware. A request passes in 1 cycle, one a cycle; read data without a register.
 `default_nettype none
 module axi_arbiter #(
-  parameter int Readers   = 2,
-  parameter int DataWidth = 64,
-  parameter int AddrWidth = 32,
-  localparam int IdWidth = Readers > 1 ? $clog2(Readers) : 1
+  parameter int Readers    = 2,
+  parameter int DataWidth  = 64,
+  parameter int AddrWidth  = 32,
+  parameter int EpochWidth = 2,
+  localparam int UnitWidth = Readers > 1 ? $clog2(Readers) : 1,
+  localparam int IdWidth   = EpochWidth + UnitWidth
 ) (
   input  logic                         clk_i,
   input  logic                         rst_ni,
@@ -40,11 +44,31 @@ module axi_arbiter #(
   begin : gen_check
     $error("axi_arbiter: DataWidth is a power of two from 8 to 1024, Readers at least 1");
   end
+  if (EpochWidth < 1) begin : gen_check_epoch
+    $error("axi_arbiter: EpochWidth must be at least 1");
+  end
 
-  localparam int RequestWidth = AddrWidth + 8 + IdWidth;
+  localparam int RequestWidth = AddrWidth + 8 + UnitWidth;
+
+  // A reset behind which something was asked ends an epoch. The number itself is never reset.
+  logic [EpochWidth-1:0] epoch_q;
+  logic                  asked_q;
+
+  initial begin : p_power_up
+    epoch_q = '0;
+    asked_q = 1'b0;
+  end
+
+  logic asked;
+  assign asked = asked_q | (m_axi_arvalid & m_axi_arready);
+
+  always_ff @(posedge clk_i) begin : p_epoch
+    asked_q <= asked & rst_ni;
+    if (!rst_ni) epoch_q <= epoch_q + EpochWidth'(asked);
+  end
 
   // The first reader after the last one served that asks, else the first that asks.
-  logic [IdWidth-1:0]      last_q, pick;
+  logic [UnitWidth-1:0]    last_q, pick, unit;
   logic [RequestWidth-1:0] request;
   logic                    ready;
 
@@ -52,15 +76,15 @@ module axi_arbiter #(
     pick    = '0;
     request = '0;
     for (int u = Readers - 1; u >= 0; u--) begin
-      if (ar_valid_i[u]) pick = IdWidth'(u);
+      if (ar_valid_i[u]) pick = UnitWidth'(u);
     end
     for (int u = Readers - 1; u >= 0; u--) begin
-      if (ar_valid_i[u] && u > int'(last_q)) pick = IdWidth'(u);
+      if (ar_valid_i[u] && u > int'(last_q)) pick = UnitWidth'(u);
     end
     for (int u = 0; u < Readers; u++) begin
-      ar_ready_o[u] = ready && ar_valid_i[u] && pick == IdWidth'(u);
-      if (pick == IdWidth'(u)) begin
-        request = {ar_addr_i[u*AddrWidth +: AddrWidth], ar_len_i[u*8 +: 8], IdWidth'(u)};
+      ar_ready_o[u] = ready && ar_valid_i[u] && pick == UnitWidth'(u);
+      if (pick == UnitWidth'(u)) begin
+        request = {ar_addr_i[u*AddrWidth +: AddrWidth], ar_len_i[u*8 +: 8], UnitWidth'(u)};
       end
     end
   end
@@ -73,8 +97,10 @@ module axi_arbiter #(
   stream_skid #(.Width(RequestWidth)) i_skid (
     .clk_i, .rst_ni, .in_valid_i(ar_valid_i != '0), .in_ready_o(ready), .in_data_i(request),
     .out_valid_o(m_axi_arvalid), .out_ready_i(m_axi_arready),
-    .out_data_o({m_axi_araddr, m_axi_arlen, m_axi_arid})
+    .out_data_o({m_axi_araddr, m_axi_arlen, unit})
   );
+
+  assign m_axi_arid    = {epoch_q, unit};
 
   assign m_axi_arsize  = 3'($clog2(DataWidth / 8));
   assign m_axi_arburst = 2'b01;
@@ -84,12 +110,12 @@ module axi_arbiter #(
   assign r_data_o      = m_axi_rdata;
 
   for (genvar u = 0; u < Readers; u++) begin : gen_reader
-    assign r_valid_o[u] = m_axi_rvalid & (m_axi_rid == IdWidth'(u));
+    assign r_valid_o[u] = m_axi_rvalid & (m_axi_rid == {epoch_q, UnitWidth'(u)});
   end
 
 `ifndef SYNTHESIS
   okay: assert property (@(posedge clk_i) disable iff (!rst_ni)
-    m_axi_rvalid |-> m_axi_rresp == 2'b00 && int'(m_axi_rid) < Readers);
+    m_axi_rvalid |-> m_axi_rresp == 2'b00 && int'(m_axi_rid[UnitWidth-1:0]) < Readers);
   logic unused;
   assign unused = m_axi_rlast;
 `else

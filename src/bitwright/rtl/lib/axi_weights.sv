@@ -2,10 +2,11 @@
 // Reads one unit's weights from memory, over and over: a region of Beats memory words at byte
 // Offset above base_i, in order, as an endless stream of weight words of WordWidth bits. A cell
 // of CellBeats memory words holds CellWords weight words, the first in the least significant
-// bits, then padding. Bursts of at most Burst words never cross a multiple of their size, so with
-// base_i and Offset on multiples of 4096 and of Burst*DataWidth/8 bytes none crosses a 4 KB page.
-// A burst is asked for when the buffer of Places words has room for all of it, so read data are
-// always accepted. base_i must not change out of reset. Every read answers in order.
+// bits, then padding. A burst of Burst words starts on a multiple of its size, a power of two of at
+// most 4096 bytes, so no burst crosses a 4 KiB page (AXI4 forbids it) whatever base_i is: the
+// region starts on a page, the low 12 bits of base_i are taken as 0. A burst is asked for when the
+// buffer of Places words has room for all of it, so read data are always accepted. base_i must not
+// change out of reset. Every read answers in order.
 `default_nettype none
 module axi_weights #(
   parameter int DataWidth = 64,
@@ -39,6 +40,10 @@ module axi_weights #(
       Offset % (Burst * DataWidth / 8) != 0) begin : gen_check_burst
     $error("axi_weights: Burst is at most 256, 4096 bytes and Places, and Offset a multiple of it");
   end
+  if (DataWidth < 8 || (DataWidth & (DataWidth - 1)) != 0 || (Burst & (Burst - 1)) != 0 ||
+      AddrWidth < 13) begin : gen_check_page
+    $error("axi_weights: DataWidth (bytes) and Burst are powers of two: no burst may cross 4 KiB");
+  end
 
   localparam int Bytes      = DataWidth / 8;
   localparam int Bursts     = (Beats + Burst - 1) / Burst;
@@ -69,7 +74,7 @@ module axi_weights #(
   end
 
   logic [AddrWidth-1:0] start;
-  assign start = base_i + AddrWidth'(Offset);
+  assign start = {base_i[AddrWidth-1:12], 12'b0} + AddrWidth'(Offset);
 
   always_ff @(posedge clk_i) begin : p_address
     if (request) begin
@@ -113,10 +118,11 @@ module axi_weights #(
   end
 
   logic unused;
-  assign unused = (^cell_data) ^ room;
+  assign unused = (^cell_data) ^ (^base_i[11:0]) ^ room;
 
 `ifndef SYNTHESIS
   always_room: assert property (@(posedge clk_i) disable iff (!rst_ni) r_valid_i |-> room);
+  on_page: assert property (@(posedge clk_i) disable iff (!rst_ni) base_i[11:0] == '0);
   in_page: assert property (@(posedge clk_i) disable iff (!rst_ni) ar_valid_o |->
     int'(ar_addr_o[11:0]) + (int'(ar_len_o) + 1) * Bytes <= 4096);
 `endif
