@@ -30,6 +30,7 @@ from torch import nn
 from bitwright.base.files import atomic_write
 from bitwright.explore.search.candidates import parse_candidates
 from bitwright.explore.search.goals import Cost, Goal, Kind
+from bitwright.explore.search.metrics import metric_for
 from bitwright.explore.search.mixed import Options, search_mixed
 from bitwright.explore.search.mixed_result import MixedResult
 from bitwright.explore.searches import front_svg
@@ -180,7 +181,7 @@ def main() -> None:
     weights = args.weights or WEIGHTS.get(args.model)
     subject = find_subject(args.model, data=args.data, weights=weights)
     model = fold_batch_norms(subject.model) if args.fold else subject.model
-    metric = subject.metric(args.metric)
+    metric = metric_for(subject, args.metric)
     baseline, final_float = metric(model), subject.final(model)
     rows, found = [], []
     for mode in MODES:

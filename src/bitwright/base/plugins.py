@@ -1,17 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's own code, named in a recipe as ``package.module:name``."""
+"""Code that the core does not know: the user's own, and plug-ins, which add names to the core.
+
+Both are named as ``package.module:name`` and imported when they are used. A plug-in is a module with
+a `Plugin` called ``PLUGIN``: one of `BUILT_IN`, or of an installed package that names it as an entry
+point of the group ``bitwright.plugins``.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Literal
 
 from bitwright.base.errors import ModelError, RecipeError
 
+#: The plug-ins that come with the package. Nothing else in the core names a paper.
+BUILT_IN = ("bitwright.papers.faces", "bitwright.papers.ristretto")
+ENTRY_POINTS = "bitwright.plugins"
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+Kind = Literal["metrics", "benchmarks", "models", "commands"]
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """What a plug-in adds: names, each with the ``package.module:name`` that it stands for.
+
+    Attributes:
+        metrics: functions from `explore.subject.Subject` to a metric (`explore.search.metrics`).
+        benchmarks: functions from (H, W, C), or None for the usual size, to training images and an
+            `explore.measuring.Benchmark`, for data whose figure is not the accuracy of a
+            classifier; their names stand beside those of data sets.
+        models: `models.catalog.ModelInfo` values, by the name of the model.
+        commands: functions that get the command line (a `typer.Typer`) and add verbs to it; they
+            must import nothing heavy.
+    """
+
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    benchmarks: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
+    commands: Mapping[str, str] = field(default_factory=dict)
+
+
+@cache
+def plugins() -> tuple[Plugin, ...]:
+    """Those that come with the package, then those of installed packages in order of their names.
+
+    Raises:
+        ModelError: an installed plug-in cannot be imported or is none.
+    """
+    installed = sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name)
+    found = [importlib.import_module(name).PLUGIN for name in BUILT_IN]
+    for entry in installed:
+        try:
+            plugin = getattr(entry.load(), "PLUGIN", None)
+        except Exception as error:  # an installed package may fail in any way
+            raise ModelError(
+                f"importing it failed: {type(error).__name__}: {error}",
+                where=f"plug-in {entry.name} ({entry.value})",
+                hint="mend or uninstall the package that brings it",
+            ) from error
+        if not isinstance(plugin, Plugin):
+            raise ModelError(
+                "the module has no PLUGIN",
+                where=f"plug-in {entry.name} ({entry.value})",
+                hint="PLUGIN = bitwright.base.plugins.Plugin(...)",
+            )
+        found.append(plugin)
+    return tuple(found)
+
+
+def plugged(kind: Kind) -> dict[str, str]:
+    """All names of one kind that plug-ins add; the first plug-in that adds a name has it."""
+    found: dict[str, str] = {}
+    for plugin in plugins():
+        found = {**getattr(plugin, kind), **found}
+    return found
+
+
+def load_attribute(place: str) -> Any:
+    """What a ``package.module:name`` of a plug-in stands for."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def is_plugin(name: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from bitwright import __version__
+from bitwright.base.plugins import load_attribute, plugged
 from bitwright.cli import (
     compare,
     forecast,
@@ -169,8 +170,9 @@ app.command()(exchange.export)
 app.command()(searching.search)
 app.command()(studying.study)
 app.command()(sweeping.sweep)
-app.add_typer(searching.ristretto)
 app.add_typer(formats.app)
+for _place in plugged("commands").values():
+    load_attribute(_place)(app)
 
 
 @app.command()

@@ -38,10 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run the command line; gives the exit code and never raises."""
-    from bitwright.cli.app import app
-
     output = Output(json_wanted="--json" in arguments)
     try:
+        from bitwright.cli.app import app  # here: a plug-in may be broken
+
         result = app(args=arguments, prog_name="bitwright", standalone_mode=False)
         sys.stdout.flush()
         if result == EXIT_INTERRUPTED:  # what newer versions of typer make of Ctrl-C

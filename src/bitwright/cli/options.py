@@ -50,6 +50,14 @@ DataName = Annotated[
     str | None,
     typer.Option("--data", help="A data set by name, orl, or a folder of class folders."),
 ]
+MetricName = Annotated[
+    str | None,
+    typer.Option(
+        "--metric",
+        help="What must stay good: top1, agreement, verification, or your own package.module:"
+        "function. By default top1; verification for networks of embeddings.",
+    ),
+]
 Weights = Annotated[
     Path | None, typer.Option("--weights", help="Trained weights of a model that is named.")
 ]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NAME = "compare"
 _ROWS = "rows"
-_CODE = ("formats", "quantize", "models", "train", "explore/compare.py", "explore/measuring.py")
+_CODE = ("formats", "quantize", "models", "train", "explore")
 _FLOAT = "float32"
 _FLOAT_BITS = 32
 #: Below this many points under the float network a format is drawn at the lower edge of the plot.
@@ -144,7 +144,6 @@ def run_compare(request: CompareRequest, progress: Progress = no_progress) -> Co
         BitwrightError: what is wrong with subject, formats, method or folder; then no row has been
             measured. A variant that cannot be made is a row that says so.
     """
-    from bitwright.explore.measuring import measure
     from bitwright.explore.subject import find_subject
 
     variants = parse_variants(
@@ -165,7 +164,7 @@ def run_compare(request: CompareRequest, progress: Progress = no_progress) -> Co
     count = min(request.images, len(subject.train))
     keys = _Keys(request, subject, count)
     progress("measuring the float network", 0, len(variants))
-    reference = measure(subject, subject.model, request.limit)
+    reference = subject.measure(subject.model, request.limit)
     rows = [_float_row(subject, reference)]
     for number, variant in enumerate(variants):
         progress(f"{variant.name}", number, len(variants))
@@ -218,8 +217,8 @@ class _Keys:
         for data in (subject.train.take(range(count)), subject.test):
             if data is not None:
                 digest.update(data.digest().encode())
-        if subject.protocol is not None:
-            digest.update(subject.protocol.faces.data.digest().encode())
+        if subject.benchmark is not None:
+            digest.update(subject.benchmark.digest().encode())
         digest.update(repr((count, request.limit, request.seed, dict(subject.quant))).encode())
         self._common = digest.hexdigest()
 
@@ -269,12 +268,11 @@ def make_row(
 
     Args:
         images: for calibration.
-        limit: see `measure`.
+        limit: see `Subject.measure`.
 
     Raises:
         FormatError, ModelError, RecipeError: the network cannot be had in these formats.
     """
-    from bitwright.explore.measuring import measure
     from bitwright.quantize import Policy
     from bitwright.quantize.ptq.post_training import post_training_quantize
     from bitwright.quantize.sizes import model_size
@@ -284,7 +282,7 @@ def make_row(
     data = subject.train.take(range(min(images, len(subject.train))))
     converted, _ = post_training_quantize(subject.model, policy, data, variant.methods)
     exact, why = _frozen(converted, policy, subject)
-    outcome = measure(subject, converted if exact is None else exact, limit)
+    outcome = subject.measure(converted if exact is None else exact, limit)
     size = model_size(converted, sample_shape=subject.sample_shape)
     bits = f"{variant.weight_format.bits}/{variant.activation_format.bits}"
     return {

@@ -5,20 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.base.errors import DataError
 from bitwright.report.table import Measured
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from bitwright.explore.subject import Subject
-
-_BATCH = 250
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +20,7 @@ class Outcome:
     Attributes:
         accuracy: a share with its standard error: of a classifier that of a proportion
             (`share_of`), of a verification test that of the mean of its folds, as LFW defines it.
-        right: (N,) which images or pairs were told rightly.
+        right: (N,) which images or pairs were classified correctly.
         folds: (F,) accuracy of each fold of a verification test; empty for a classifier.
         kind: in words.
     """
@@ -41,7 +33,8 @@ class Outcome:
     def loss_against(self, reference: Outcome) -> Measured:
         """Accuracy minus the reference's, with the standard error of the paired difference.
 
-        Both saw the same images, so the error comes from those that only one told rightly (or from
+        Both saw the same images, so the error comes from those that only one classified correctly (or
+        from
         the differences of the folds): far less than from two independent samples. Half an image is
         added to each of the four ways in which two networks can tell an image (Agresti and Min
         2005), so that two networks that agree on every image seen are not taken to be the same.
@@ -57,7 +50,7 @@ class Outcome:
 
 
 def share_of(right: NDArray[np.bool_]) -> Measured:
-    """The share of what was told rightly.
+    """The share of what was classified correctly.
 
     Its standard error is half the width of Wilson's score interval (Wilson 1927) at one standard
     deviation, ``sqrt(p (1 - p) / n + 1 / (4 n^2)) / (1 + 1 / n)``: that of a proportion in the
@@ -68,35 +61,18 @@ def share_of(right: NDArray[np.bool_]) -> Measured:
     return Measured(share, error)
 
 
-def measure(subject: Subject, model: nn.Module, limit: int | None = None) -> Outcome:
-    """Measure a model on the images (or pairs) that no choice was made on.
+class Benchmark(Protocol):
+    """How good a network is, for data whose figure is not the accuracy of a classifier."""
 
-    Args:
-        limit: images at most, from the first; a verification test is always whole.
+    @property
+    def metric(self) -> str:
+        """Name of the metric that searches maximise on such data."""
+        ...
 
-    Raises:
-        DataError: the subject has no such images.
-    """
-    if subject.protocol is not None:
-        from bitwright.papers.faces.verification import Sweep, verification_accuracy
+    def measure(self, model: Any) -> Outcome:
+        """The figure of a model (`torch.nn.Module`), on images that no choice was made on."""
+        ...
 
-        found = verification_accuracy(model, subject.protocol, Sweep(hi=None))
-        return Outcome(
-            Measured(found.accuracy, found.stderr),
-            found.right,
-            np.asarray(found.folds),
-            "verification accuracy",
-        )
-    if subject.test is None:
-        raise DataError(
-            "has no test images",
-            where=subject.name,
-            hint="name data with a test part: --data",
-        )
-    from bitwright.train import evaluate
-
-    test = subject.test
-    part = test if limit is None else test.take(range(min(limit, len(test))))
-    predictions = evaluate(model, part, batch_size=_BATCH).predictions
-    right = predictions == part.labels
-    return Outcome(share_of(right), right, np.empty(0))
+    def digest(self) -> str:
+        """Of data, settings and code that the figure depends on."""
+        ...

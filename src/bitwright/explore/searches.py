@@ -13,14 +13,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.base.errors import DataError, RecipeError, ToolError
+from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.files import atomic_write
 from bitwright.explore.subject import Subject, find_subject
 from bitwright.report.scatter import Point, Scatter
 
 if TYPE_CHECKING:
     from bitwright.explore.search import MixedResult
-    from bitwright.papers.ristretto.run import RistrettoResult
     from bitwright.pipeline.run import Progress
 
 _KILOBYTE = 8000
@@ -39,11 +38,11 @@ class SearchRequest:
 
     Attributes:
         subject: run directory or model.
-        budget: see `quant.search.goals`.
+        budget: see `explore.search.goals`.
         out: folder for the files.
         candidates, activations: formats of weights and of features; None: the usual ones.
         data, weights, input_shape: see `find_subject`.
-        metric: see `Subject.metric`.
+        metric: see `metric_for`.
         minimise: size, memory or bops, under an accuracy budget.
         images: for sensitivities and calibration.
         minutes: no new network is measured after this time.
@@ -113,10 +112,11 @@ def run_search(request: SearchRequest, progress: Progress) -> SearchReport:
         input_shape=request.input_shape,
         seed=request.seed,
     )
-    metric = subject.metric(request.metric)
+    from bitwright.explore.search.metrics import metric_for
     from bitwright.explore.search.mixed import Options, search_mixed
     from bitwright.quantize.ptq.calibration import calibrate
 
+    metric = metric_for(subject, request.metric)
     model = subject.model
     if request.fold:
         from bitwright.quantize.ptq.folding import fold_batch_norms
@@ -221,120 +221,3 @@ def standalone(svg: str) -> str:
     return (
         str(svg).replace("<svg ", head, 1).replace("<title>", f"<style>{rules}</style><title>", 1)
     )
-
-
-@dataclass(frozen=True)
-class RistrettoRequest:
-    """What `bitwright ristretto quantize` is asked; the options of the public tool and ours.
-
-    Attributes:
-        model, weights: the float network: prototxt and caffemodel (or another model's).
-        model_quantized: the prototxt to write; None: only the report.
-        trimming_mode: see `TrimmingMode`.
-        error_margin: in percent.
-        iterations: batches an evaluation.
-        batch_size: images a batch.
-        data: data set, as for `find_subject`.
-        parity: mended, cpu or gpu.
-        exponent_bits: of power-of-two weights.
-        gpu: number of the device to run on; None: the CPU.
-    """
-
-    model: str
-    weights: Path | None
-    model_quantized: Path | None
-    trimming_mode: str
-    data: str | None
-    error_margin: float = 2.0
-    iterations: int = 50
-    batch_size: int = 32
-    metric: str | None = None
-    parity: str = "mended"
-    exponent_bits: int = 3
-    gpu: int | None = None
-    input_shape: tuple[int, int, int] | None = None
-    seed: int = 0
-
-
-def run_ristretto(request: RistrettoRequest, progress: Progress) -> RistrettoResult:
-    """Run Ristretto's search; write the quantized prototxt and, beside it, the report.
-
-    Raises:
-        BitwrightError: what is wrong; then no file has been written.
-    """
-    from bitwright.papers.ristretto.behaviour import Parity
-    from bitwright.papers.ristretto.search import TrimmingMode, check_margin
-
-    check_margin(request.error_margin)
-    _one_of(request.trimming_mode, [mode.value for mode in TrimmingMode], "--trimming_mode")
-    _one_of(request.parity, [parity.value for parity in Parity], "--parity")
-    if request.iterations < 1:
-        raise RecipeError(
-            f"{request.iterations} batches an evaluation", where="--iterations", hint="at least 1"
-        )
-    if request.model_quantized is not None and not request.model.endswith(".prototxt"):
-        raise RecipeError(
-            "a quantized prototxt is written from a prototxt",
-            where="--model_quantized",
-            hint="name a .prototxt with --model, or leave --model_quantized out",
-        )
-    subject = find_subject(
-        request.model,
-        data=request.data,
-        weights=request.weights,
-        input_shape=request.input_shape,
-        seed=request.seed,
-    )
-    from bitwright.papers.ristretto.run import search_ristretto
-
-    device = _device(request.gpu)
-    metric = subject.metric(
-        request.metric, iterations=request.iterations, batch_size=request.batch_size
-    )
-    result = search_ristretto(
-        subject.model,
-        metric,
-        subject.train.take(range(min(len(subject.train), 640))),
-        mode=request.trimming_mode,
-        margin=request.error_margin,
-        parity=request.parity,
-        weight_exponent_bits=request.exponent_bits,
-        device=device,
-        tell=lambda trial: progress(f"{trial.group.value}, {trial.bits} bits", 0, 0),
-    )
-    if request.model_quantized is not None:
-        write_ristretto(Path(request.model), request.model_quantized, result)
-    return result
-
-
-def write_ristretto(source: Path, target: Path, result: RistrettoResult) -> None:
-    """Write the quantized prototxt and the reports beside it.
-
-    Raises:
-        DataError: a folder is in the way, or the source has no such layer.
-    """
-    from bitwright.papers.ristretto.caffe import quantized_prototxt
-
-    if target.is_dir():
-        raise DataError("is a folder", where=str(target), hint="name a .prototxt file")
-    text = quantized_prototxt(source, result.params)
-    atomic_write(target.with_suffix(".json"), json.dumps(result.to_json(), indent=1) + "\n")
-    atomic_write(target.with_suffix(".md"), result.to_markdown())
-    atomic_write(target, text)
-
-
-def _one_of(value: str, allowed: list[str], where: str) -> None:
-    if value not in allowed:
-        raise RecipeError(f"unknown {value!r}", where=where, hint=f"one of {', '.join(allowed)}")
-
-
-def _device(gpu: int | None) -> str | None:
-    if gpu is None:
-        return None
-    import torch
-
-    if not torch.cuda.is_available() or gpu >= torch.cuda.device_count():
-        raise ToolError(
-            f"there is no GPU {gpu} here", where="--gpu", hint="leave --gpu out to use the CPU"
-        )
-    return f"cuda:{gpu}"

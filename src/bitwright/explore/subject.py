@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a verb of the laboratory works on: a trained float model with its data, however named.
+"""What searches and comparisons work on: a trained float model with its data, however named.
 
 ``RUN``: a run directory whose step ``train`` is done. ``MODEL``: a file of another framework, or a
 name of the zoo or ``package.module:factory`` with ``--weights``; both with ``--data``.
@@ -7,15 +7,17 @@ name of the zoo or ``package.module:factory`` with ``--weights``; both with ``--
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.base.errors import RecipeError, RunError
+from bitwright.base.errors import DataError, RecipeError, RunError
+from bitwright.base.plugins import is_plugin, load_attribute, load_plugin, plugged
 from bitwright.data import Dataset, load_dataset
 from bitwright.data.spec import DATASETS, DatasetSpec
-from bitwright.models.catalog import MODELS, ModelSpec
+from bitwright.explore.measuring import Benchmark, Outcome, share_of
+from bitwright.models.catalog import ModelSpec, list_models
 from bitwright.pipeline.run_files import check_run_folder
 from bitwright.pipeline.steps.fingerprint import importable
 from bitwright.pipeline.steps.workspace import Workspace, step_folder
@@ -24,15 +26,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from bitwright.data import DataSplits
-    from bitwright.explore.search.metrics import Metric
-    from bitwright.papers.faces.pairs import FaceProtocol
 
-ORL = "orl"
 #: What `bitwright import` calls a float model in its folder.
 IMPORTED = "model.safetensors"
-METRICS = ("top1", "agreement", "verification")
-#: Images on which agreement is measured.
-_AGREEMENT = 96
+_BATCH = 250
 
 
 @dataclass(frozen=True)
@@ -45,8 +42,9 @@ class Subject:
         train: images for calibration, in a random order.
         validation: images for choices; None where a network gives no scores.
         test: for the final figure.
-        protocol: pairs of faces, for a network of embeddings.
+        benchmark: takes the place of validation and test, for a network that gives no scores.
         quant: of the recipe: format of the input, threshold bits.
+        batch_size: images a batch, where a metric is measured.
     """
 
     name: str
@@ -54,8 +52,9 @@ class Subject:
     train: Dataset
     validation: Dataset | None = None
     test: Dataset | None = None
-    protocol: FaceProtocol | None = None
+    benchmark: Benchmark | None = None
     quant: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: int = 100
 
     @property
     def sample_shape(self) -> tuple[int, int, int]:
@@ -63,54 +62,39 @@ class Subject:
         height, width, channels = self.train.image_shape
         return channels, height, width
 
-    def metric(
-        self, name: str | None = None, *, iterations: int | None = None, batch_size: int = 100
-    ) -> Metric:
-        """What a search maximises, on images that the final figure is not taken from.
+    def measure(self, model: nn.Module, limit: int | None = None) -> Outcome:
+        """Measure a model on the images (or pairs) that no choice was made on.
 
         Args:
-            name: ``top1``; ``verification`` (on view 1); ``agreement`` of the output with the
-                float network's. None: top1 for classifiers, else verification.
-            iterations: batches of top1 at most.
+            limit: images at most, from the first; a benchmark is always whole.
 
         Raises:
-            RecipeError: unknown, or the data has no labels for it.
+            DataError: there are no such images.
         """
-        from bitwright.explore.search.metrics import EmbeddingAgreement, Top1, Verification
-
-        wanted = name or ("top1" if self.protocol is None else "verification")
-        if wanted not in METRICS:
-            raise RecipeError(
-                f"unknown metric {wanted!r}", where="--metric", hint=f"one of {', '.join(METRICS)}"
+        if self.benchmark is not None:
+            return self.benchmark.measure(model)
+        if self.test is None:
+            raise DataError(
+                "has no test images", where=self.name, hint="name data with a test part: --data"
             )
-        if wanted == "top1" and self.validation is not None:
-            return Top1(self.validation, iterations, batch_size)
-        if wanted == "verification" and self.protocol is not None:
-            return Verification(_first_view(self.protocol))
-        if wanted == "agreement":
-            import torch
+        import numpy as np
 
-            count = min(_AGREEMENT, len(self.train))
-            inputs = torch.from_numpy(self.train.take(range(len(self.train))[-count:]).reals())
-            return EmbeddingAgreement.of(self.model, inputs)
-        raise RecipeError(
-            f"the data has nothing to measure {wanted} with",
-            where="--metric",
-            hint="agreement needs no labels; top1 needs classes, verification pairs of faces",
-        )
+        from bitwright.train import evaluate
+
+        count = len(self.test) if limit is None else min(limit, len(self.test))
+        part = self.test.take(range(count))
+        right = evaluate(model, part, batch_size=_BATCH).predictions == part.labels
+        return Outcome(share_of(right), right, np.empty(0))
 
     def final(self, model: nn.Module) -> dict[str, float]:
         """Figures of a model on images that no choice was made on."""
-        if self.protocol is not None:
-            from bitwright.papers.faces.verification import verification_accuracy
-
-            found = verification_accuracy(model, self.protocol)
-            return {"verification accuracy": found.accuracy, "standard error": found.stderr}
-        from bitwright.train import evaluate
-
-        if self.test is None:
+        if self.benchmark is None and self.test is None:
             return {}
-        return {"test accuracy": evaluate(model, self.test).accuracy}
+        found = self.measure(model)
+        if self.benchmark is None:
+            return {"test accuracy": found.accuracy.value}
+        error = {} if found.accuracy.error is None else {"standard error": found.accuracy.error}
+        return {found.kind: found.accuracy.value, **error}
 
 
 def find_subject(
@@ -124,8 +108,9 @@ def find_subject(
     """The subject of a name; see the module.
 
     Args:
-        data: a data set by name, ``orl``, or a folder or archive of images; for a run, where its
-            own data lies.
+        data: a data set or benchmark by name, a folder or archive of images, or
+            ``package.module:function`` of the user's own benchmark (`base.plugins.Plugin`); for a
+            run, where its own data lies.
         weights: of a model that is named.
         input_shape: (H, W, C), where neither file nor data say it.
         seed: of the order of calibration images and of the cuts of the data.
@@ -151,13 +136,13 @@ def find_subject(
         raise RecipeError(
             "a model needs data",
             where="--data",
-            hint=f"{', '.join(info.name for info in DATASETS[:-1])}, {ORL}, or a folder of images",
+            hint=f"{_known_data()}, or a folder of images",
         )
     return _of_model(name, data, weights, input_shape, seed)
 
 
 def _is_zoo(name: str) -> bool:
-    return any(info.name == name for info in MODELS)
+    return any(info.name == name for info in list_models())
 
 
 def _of_run(place: Path, data: str | None, seed: int) -> Subject:
@@ -189,8 +174,6 @@ def _of_model(
     input_shape: tuple[int, int, int] | None,
     seed: int,
 ) -> Subject:
-    from bitwright.models import build_model
-
     spec = ModelSpec(name=name, weights=weights)
     if weights is None and not spec.is_file:
         raise RecipeError(
@@ -198,13 +181,36 @@ def _of_model(
             where="--weights",
             hint="name a file: .pt, .safetensors, .h5 or .caffemodel; or a run directory instead",
         )
-    splits = None if data == ORL else load_dataset(_data_spec(data), None, seed)
-    shape = splits.image_shape if splits is not None else input_shape or (80, 80, 3)
+    benchmark = _benchmark(data)
+    if benchmark is None:
+        splits = load_dataset(_data_spec(data), None, seed)
+        model = _built(spec, splits.num_classes, splits.image_shape)
+        return _with_splits(Path(name).stem, model, splits, seed, {})
+    known, figure = benchmark(input_shape)
+    model = _built(spec, None, known.image_shape)
+    return Subject(name, model, _shuffled(known, seed), benchmark=figure)
+
+
+def _built(spec: ModelSpec, classes: int | None, shape: tuple[int, int, int]) -> nn.Module:
+    from bitwright.models import build_model
+
     with importable((Path.cwd(),)):
-        model = build_model(spec, None if splits is None else splits.num_classes, shape).eval()
-    if splits is None:
-        return _with_faces(name, model, shape, seed)
-    return _with_splits(Path(name).stem, model, splits, seed, {})
+        return build_model(spec, classes, shape).eval()
+
+
+def _benchmark(
+    data: str,
+) -> Callable[[tuple[int, int, int] | None], tuple[Dataset, Benchmark]] | None:
+    """What makes the benchmark of this name; None: the data is a data set."""
+    added = plugged("benchmarks")
+    if data in added:
+        found: Callable[..., tuple[Dataset, Benchmark]] = load_attribute(added[data])
+        return found
+    return load_plugin(data, "--data") if is_plugin(data) and not Path(data).exists() else None
+
+
+def _known_data() -> str:
+    return ", ".join([*(info.name for info in DATASETS[:-1]), *plugged("benchmarks")])
 
 
 def _data_spec(data: str) -> DatasetSpec:
@@ -212,9 +218,10 @@ def _data_spec(data: str) -> DatasetSpec:
         return DatasetSpec(name=data)
     place = Path(data).expanduser()
     if not place.exists():
-        known = ", ".join([info.name for info in DATASETS[:-1]] + [ORL])
         raise RecipeError(
-            f"no data set or folder {data!r}", where="--data", hint=f"{known}, or a folder"
+            f"no data set or folder {data!r}",
+            where="--data",
+            hint=f"{_known_data()}, or a folder",
         )
     return DatasetSpec(name="folder", path=place)
 
@@ -232,23 +239,9 @@ def _with_splits(
     )
 
 
-def _with_faces(name: str, model: nn.Module, shape: tuple[int, int, int], seed: int) -> Subject:
-    from bitwright.papers.faces.images import FacePreprocessing
-    from bitwright.papers.faces.protocols import orl_known, orl_protocol
-
-    how = FacePreprocessing(size=shape[0])
-    known = orl_known(how=how).data
-    return Subject(name, model.eval(), _shuffled(known, seed), protocol=orl_protocol(how=how))
-
-
 def _shuffled(data: Dataset, seed: int) -> Dataset:
     """Calibration takes the first images: they must be of all classes."""
     import numpy as np
 
     order = np.random.default_rng(seed).permutation(len(data))
     return data.take(order)
-
-
-def _first_view(protocol: FaceProtocol) -> FaceProtocol:
-    """The protocol with view 1 as its measurement too, so that choices do not see view 2."""
-    return replace(protocol, view2=protocol.view1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bitwright.explore.search.candidates import Candidates, parse_candidates
     from bitwright.explore.search.goals import Goal, parse_budget
-    from bitwright.explore.search.metrics import EmbeddingAgreement, Metric, Top1, Verification
+    from bitwright.explore.search.metrics import EmbeddingAgreement, Metric, Top1, metric_for
     from bitwright.explore.search.mixed import MixedResult, search_mixed
     from bitwright.explore.search.sensitivity import SensitivityTable, sensitivity_table
 
@@ -24,7 +24,7 @@ _LAZY = {
     "MixedResult": "mixed",
     "SensitivityTable": "sensitivity",
     "Top1": "metrics",
-    "Verification": "metrics",
+    "metric_for": "metrics",
     "parse_budget": "goals",
     "parse_candidates": "candidates",
     "search_mixed": "mixed",
@@ -39,7 +39,7 @@ __all__ = [
     "MixedResult",
     "SensitivityTable",
     "Top1",
-    "Verification",
+    "metric_for",
     "parse_budget",
     "parse_candidates",
     "search_mixed",

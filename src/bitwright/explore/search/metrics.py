@@ -1,25 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a search maximises: a number in 0 .. 1 for a model, larger is better."""
+"""What a search maximises: a number in 0 .. 1 for a model, larger is better.
+
+A metric is made for a subject by a function: one of `METRICS`, one that a plug-in adds, or the
+user's own, named ``package.module:name``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from bitwright.base.errors import DataError
+from bitwright.base.errors import DataError, ModelError, RecipeError
+from bitwright.base.plugins import is_plugin, load_attribute, load_plugin, plugged
 from bitwright.data import Dataset
+from bitwright.explore.subject import Subject
 from bitwright.train.evaluation import device_of, score_images
 from bitwright.train.images import Images, on_device
 
-if TYPE_CHECKING:
-    from bitwright.papers.faces.pairs import FaceProtocol
-    from bitwright.papers.faces.verification import Sweep
-
 BATCH = 100
+#: Images on which agreement is measured.
+_AGREEMENT = 96
 
 
 class Metric(Protocol):
@@ -99,20 +103,6 @@ class EmbeddingAgreement:
 
 
 @dataclass
-class Verification:
-    """Accuracy of telling pairs of faces: that of `train.verification` on a protocol."""
-
-    protocol: FaceProtocol
-    sweep: Sweep | None = None
-    name: str = "verification accuracy"
-
-    def __call__(self, model: nn.Module) -> float:
-        from bitwright.papers.faces.verification import verification_accuracy
-
-        return verification_accuracy(model, self.protocol, self.sweep).accuracy
-
-
-@dataclass
 class Measured:
     """Any function of a model as a metric."""
 
@@ -121,6 +111,77 @@ class Measured:
 
     def __call__(self, model: nn.Module) -> float:
         return float(self.function(model))
+
+
+def top1(subject: Subject) -> Top1:
+    """`Top1` on the validation images.
+
+    Raises:
+        RecipeError: the data has no classes.
+    """
+    if subject.validation is None:
+        raise unmeasurable("top1")
+    return Top1(subject.validation, batch_size=subject.batch_size)
+
+
+def agreement(subject: Subject) -> EmbeddingAgreement:
+    """`EmbeddingAgreement` with the float network, on the last of the training images."""
+    count = min(_AGREEMENT, len(subject.train))
+    inputs = torch.from_numpy(subject.train.take(range(len(subject.train))[-count:]).reals())
+    return EmbeddingAgreement.of(subject.model, inputs, subject.batch_size)
+
+
+#: Metrics of the core, by the names that ``--metric`` takes.
+METRICS: dict[str, Callable[[Subject], Metric]] = {"top1": top1, "agreement": agreement}
+
+
+def metric_for(subject: Subject, name: str | None = None) -> Metric:
+    """What a search maximises, on images that the final figure is not taken from.
+
+    Args:
+        name: of `METRICS` or of a plug-in; or ``package.module:function``, which takes the subject
+            and gives a function from a model to a number. None: that of the subject's data.
+
+    Raises:
+        RecipeError: unknown, or the data has nothing to measure it with.
+        ModelError: the user's function fails, or gives nothing that can be called.
+    """
+    wanted = name or ("top1" if subject.benchmark is None else subject.benchmark.metric)
+    if wanted in METRICS:
+        return METRICS[wanted](subject)
+    added = plugged("metrics")
+    if wanted in added:
+        made: Metric = load_attribute(added[wanted])(subject)
+        return made
+    if is_plugin(wanted):
+        return _own(subject, wanted)
+    raise RecipeError(
+        f"unknown metric {wanted!r}",
+        where="--metric",
+        hint=f"one of {', '.join([*METRICS, *added])}, or your own: package.module:function",
+    )
+
+
+def _own(subject: Subject, name: str) -> Metric:
+    """The user's metric; a plain function gets its name for the reports."""
+    made = load_plugin(name, "--metric")(subject)
+    if not callable(made):
+        raise ModelError(
+            f"gave a {type(made).__name__}; expected a function from a model to a number",
+            where=name,
+            hint="def metric(subject): return lambda model: ...",
+        )
+    label = getattr(made, "name", name.partition(":")[2].replace("_", " "))
+    return Measured(made, str(label))
+
+
+def unmeasurable(name: str) -> RecipeError:
+    """That the data of a subject does not fit a metric."""
+    return RecipeError(
+        f"the data has nothing to measure {name} with",
+        where="--metric",
+        hint="agreement needs no labels; top1 needs classes, verification pairs of faces",
+    )
 
 
 def run(model: nn.Module, inputs: Tensor, batch_size: int = BATCH) -> Tensor:

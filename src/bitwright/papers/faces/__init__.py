@@ -1,2 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Face recognition on few bits: data, embeddings, verification, and the matrix of formats."""
+
+from __future__ import annotations
+
+from bitwright.base.plugins import Plugin
+
+_HERE = "bitwright.papers.faces"
+PLUGIN = Plugin(
+    metrics={"verification": f"{_HERE}.benchmark:verification"},
+    benchmarks={"orl": f"{_HERE}.benchmark:orl"},
+    commands={"formats matrix": f"{_HERE}.cli:add_commands"},
+)

@@ -9,11 +9,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bitwright.base.plugins import Plugin
+
 if TYPE_CHECKING:
     from bitwright.papers.ristretto.behaviour import Behaviour, Parity
     from bitwright.papers.ristretto.run import RistrettoResult, search_ristretto
     from bitwright.papers.ristretto.search import Outcome, Setting, TrimmingMode
 
+PLUGIN = Plugin(commands={"ristretto": f"{__name__}.cli:add_commands"})
 _LAZY = {
     "Behaviour": "behaviour",
     "Outcome": "search",
