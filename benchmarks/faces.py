@@ -27,7 +27,7 @@ import torch
 from bitwright.interop.model_files import save_model
 from bitwright.models import build_model
 from bitwright.models.catalog import ModelSpec
-from bitwright.models.dlib_resnet import load_dlib_resnet
+from bitwright.papers.faces.dlib_resnet import load_dlib_resnet
 from bitwright.papers.faces.embedding import (
     EmbeddingPool,
     EmbeddingTraining,

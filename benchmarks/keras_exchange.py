@@ -23,7 +23,7 @@ from bitwright.interop.keras.read import load_keras
 from bitwright.interop.keras.write import save_keras
 from bitwright.interop.network_from_torch import network_of
 from bitwright.models import build_model
-from bitwright.models.face_densenet import face_densenet
+from bitwright.papers.faces.face_densenet import face_densenet
 
 _IMAGES = 4
 _NETWORKS: tuple[tuple[str, tuple[int, int, int]], ...] = (

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.models import build_model
-from bitwright.models.face_densenet import face_densenet
+from bitwright.papers.faces.face_densenet import face_densenet
 
 Shape = tuple[int, int, int]
 

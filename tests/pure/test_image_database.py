@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitwright.base.errors import DataError
+from bitwright.base.errors import DataError, RecipeError
+from bitwright.cli.entry import run
+from bitwright.data import load_dataset
+from bitwright.data.decoding import Decoding
 from bitwright.data.image_database import (
     TEST,
     TRAIN,
@@ -18,9 +21,8 @@ from bitwright.data.image_database import (
     parse_list,
     write_database,
 )
-from bitwright.papers.faces.images import FacePreprocessing
 
-HOW = FacePreprocessing(size=8, align=False)
+HOW = Decoding((8, 8))
 
 
 def pictures(root: Path, count: int = 7) -> str:
@@ -109,3 +111,27 @@ def test_images_of_two_shapes_are_no_batch(tmp_path: Path):
     write_database(path, [(TRAIN, stored("a", 1)), (TRAIN, stored("b", 2, side=5))])
     with ImageDatabase(path) as base, pytest.raises(DataError, match="no batch"):
         list(base.batches(TRAIN, 2))
+
+
+def test_a_recipe_reads_what_the_command_line_builds(tmp_path: Path, capsys):
+    lines = pictures(tmp_path, 12).splitlines()
+    (tmp_path / "train.txt").write_text("\n".join(lines[:9]))
+    (tmp_path / "test.txt").write_text("\n".join(lines[9:]))
+    file = tmp_path / "my.db"
+    lists = ["--train", str(tmp_path / "train.txt"), "--test", str(tmp_path / "test.txt")]
+    options = [*lists, "--root", str(tmp_path), "--input-shape"]
+    assert run(["database", str(file), *options, "8x8x1"]) == 0
+    assert "wrote 12 images" in capsys.readouterr().out
+    data = load_dataset({"name": "database", "path": file, "validation": 0.3})
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [6, 3, 3]
+    assert data.image_shape == (8, 8, 1) and data.train.classes == ("0", "1", "2")
+    assert sorted(data.test.images.max(axis=(1, 2, 3)).tolist()) == [90, 100, 110]
+    with pytest.raises(RecipeError, match="needs a path"):
+        load_dataset("database")
+    with pytest.raises(DataError, match="no such database"):
+        load_dataset({"name": "database", "path": tmp_path / "none.db"})
+    assert (
+        run(["database", str(file), *options[:1], str(tmp_path / "none"), *options[2:], "8x8x1"])
+        != 0
+    )
+    assert "cannot be read" in capsys.readouterr().err

@@ -26,7 +26,6 @@ ORDER = (
 #: Imports against the order that are still to be removed: this list may only become shorter.
 KNOWN = frozenset(
     {
-        "data/image_database.py imports papers",
         "low_precision/costs/formats.py imports train",
         "low_precision/costs/log.py imports train",
         "models/factory.py imports interop",

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bitwright.base.errors import DataError, ModelError
-from bitwright.models.dlib_resnet import DlibFaceNet, load_dlib_resnet
+from bitwright.papers.faces.dlib_resnet import DlibFaceNet, load_dlib_resnet
 
 
 def packed(value: int) -> bytes:

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from bitwright.base.errors import DataError, ModelError, RecipeError
-from bitwright.models.face_densenet import face_densenet
 from bitwright.papers.faces.embedding import (
     EmbeddingPool,
     EmbeddingTraining,
@@ -20,6 +19,7 @@ from bitwright.papers.faces.embedding import (
     make_pool,
     train_embedding,
 )
+from bitwright.papers.faces.face_densenet import face_densenet
 from bitwright.papers.faces.face_mixing import FaceJitter, FaceMixing, jitter_faces, mix_faces
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from bitwright.base.errors import ModelError
 from bitwright.models import build_model
-from bitwright.models.face_densenet import KERAS_EPSILON, count_layers, face_densenet
+from bitwright.papers.faces.face_densenet import KERAS_EPSILON, count_layers, face_densenet
 
 SHAPE = (80, 80, 3)
 DENSENETS = {

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from bitwright.base.errors import DataError, RecipeError
-from bitwright.models.face_densenet import face_densenet
+from bitwright.papers.faces.face_densenet import face_densenet
 from bitwright.papers.faces.matrix import MatrixRequest, _frequent, parse_halves, run_matrix
 from bitwright.papers.faces.networks import Subject, cluster_parameters, converted
 from bitwright.papers.faces.protocols import synthetic_protocol

@@ -195,7 +195,11 @@ _TINY: dict[str, dict[str, Any]] = {
     "alexnet:alexnet": {"width": 0.05},
     "googlenet:googlenet": {"width": 0.04},
     "densenet:densenet": {"growth": 4, "bottleneck": 2},
-    "face_densenet:face_densenet": {"growth": 4, "bottleneck": 2, "embedding": 10},
+    "bitwright.papers.faces.face_densenet:face_densenet": {
+        "growth": 4,
+        "bottleneck": 2,
+        "embedding": 10,
+    },
     "skynet:skynet": {},
 }
 _IMAGE = {

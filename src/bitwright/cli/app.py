@@ -13,6 +13,7 @@ from bitwright import __version__
 from bitwright.base.plugins import load_attribute, plugged
 from bitwright.cli import (
     compare,
+    database,
     forecast,
     formats,
     inspecting,
@@ -167,6 +168,7 @@ app.command()(forecast.forecast)
 app.command()(compare.diff)
 app.command("import")(exchange.import_)
 app.command()(exchange.export)
+app.command()(database.database)
 app.command()(searching.search)
 app.command()(studying.study)
 app.command()(sweeping.sweep)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A key-value database of images: key -> (image, label), in parts such as TRAIN and TEST.
+"""A key-value database of images: key -> (image, label), in the parts TRAIN and TEST.
 
 It is one SQLite file, written whole or not at all, read in batches without holding it all in
-memory. What belongs in is said by a list as Caffe's: one picture and its label a line.
+memory. What belongs in is said by a list as Caffe's: one picture and its label a line. A recipe
+names it as ``data: {name: database, path: FILE}``; `bitwright database` builds it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
-from bitwright.papers.faces.images import FacePreprocessing, cut_face
+from bitwright.data.dataset import DataSplits
+from bitwright.data.decoding import Decoding, decode_image
+from bitwright.data.splits import Labelled, Labels, split_two
 
 TRAIN, TEST = "TRAIN", "TEST"
 _MAGIC = 0x42574442  # of SQLite's application_id: "BWDB"
 _TABLE = """CREATE TABLE images (part TEXT NOT NULL, key TEXT NOT NULL, label INTEGER NOT NULL,
 height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT NULL, pixels BLOB NOT NULL,
 PRIMARY KEY (part, key)) WITHOUT ROWID"""
+_SCALE = 1 / 255
+_BATCH = 256
 _SHOWN = 5
 
 
@@ -68,18 +73,30 @@ def parse_list(text: str, where: str = "list") -> tuple[ListEntry, ...]:
     return tuple(entries.values())
 
 
+def read_list(path: Path) -> tuple[ListEntry, ...]:
+    """`parse_list` of a file.
+
+    Raises:
+        DataError: it cannot be read, or a line is malformed.
+    """
+    try:
+        return parse_list(path.read_text(encoding="utf-8"), path.name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot be read: {error}", where=str(path)) from error
+
+
 def build_database(
     target: str | Path,
     lists: Mapping[str, Iterable[ListEntry]],
     root: str | Path,
-    how: FacePreprocessing,
+    decoding: Decoding,
 ) -> int:
     """Write a database from lists of pictures.
 
     Args:
         lists: for each part (usually TRAIN and TEST) its entries; keys are their paths.
         root: folder that paths are relative to.
-        how: how pictures are cut.
+        decoding: size and channels of the images.
 
     Returns:
         The number of images.
@@ -98,11 +115,38 @@ def build_database(
     return write_database(
         target,
         (
-            (part, Stored(entry.path, cut_face(_picture(folder / entry.path), how), entry.label))
+            (part, Stored(entry.path, _picture(folder / entry.path, decoding), entry.label))
             for part, items in entries.items()
             for entry in items
         ),
     )
+
+
+def load(path: Path, *, validation: float, seed: int) -> DataSplits:
+    """TEST as it is; validation images are cut from TRAIN. Classes are called by their numbers.
+
+    Raises:
+        DataError: the file is missing or damaged, a part is missing, or images differ in shape.
+    """
+    with ImageDatabase(path) as base:
+        training, test = (_whole(base, part) for part in (TRAIN, TEST))
+    if training.images.shape[1:] != test.images.shape[1:]:
+        raise DataError(
+            f"images of TRAIN are {training.images.shape[1:]}, of TEST {test.images.shape[1:]}",
+            where=str(path),
+        )
+    count = 1 + max(int(part.labels.max()) for part in (training, test))
+    classes = tuple(str(label) for label in range(count))
+    shared = Labels(path.stem, classes, _SCALE, str(path))
+    return split_two(training, test, shared, validation=validation, seed=seed)
+
+
+def _whole(base: ImageDatabase, part: str) -> Labelled:
+    images, labels = zip(*base.batches(part, _BATCH), strict=True)
+    shapes = {batch.shape[1:] for batch in images}
+    if len(shapes) > 1:
+        raise DataError(f"images of {part} have the shapes {sorted(shapes)}: no data set")
+    return Labelled(np.concatenate(images), np.concatenate(labels))
 
 
 def write_database(target: str | Path, items: Iterable[tuple[str, Stored]]) -> int:
@@ -249,11 +293,9 @@ def _stacked(items: list[Stored]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]
     return np.stack([item.image for item in items]), labels
 
 
-def _picture(path: Path) -> NDArray[np.uint8]:
-    from PIL import Image
-
+def _picture(path: Path, decoding: Decoding) -> NDArray[np.uint8]:
     try:
-        with Image.open(path) as image:
-            return np.asarray(image.convert("RGB"), dtype=np.uint8)
-    except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"cannot be decoded: {error}", where=str(path)) from error
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    return decode_image(content, decoding, str(path))

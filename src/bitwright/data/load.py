@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bitwright.base.errors import DataError, RecipeError
-from bitwright.data import cifar, digits, folders, mnist, streams
+from bitwright.data import cifar, digits, folders, image_database, mnist, streams
 from bitwright.data.dataset import DataSplits
 from bitwright.data.files import Progress, no_progress
 from bitwright.data.spec import DATASETS, IMAGENET, DatasetSpec
@@ -73,6 +73,9 @@ def _load(
                 progress=progress,
                 edition=edition,
             )
+        case "database":
+            file = _own_path(wanted, data_dir, "name the file that `bitwright database` made")
+            return image_database.load(file, validation=wanted.validation, seed=seed)
         case "folder" | "imagenet":
             return _load_folder(wanted, data_dir, seed, progress)
     known = ", ".join(info.name for info in DATASETS)
@@ -117,18 +120,9 @@ def _locate(name: str, place: Path | None, find: Callable[[Path], Path | None]) 
 def _load_folder(
     spec: DatasetSpec, data_dir: str | Path | None, seed: int, progress: Progress
 ) -> DataSplits:
-    """The recipe's own images; a relative path is looked for under ``data_dir`` first."""
-    if spec.path is None and data_dir is None:
-        raise RecipeError(
-            f"the data set {spec.name!r} needs a path",
-            where="data.path",
-            hint="name a folder (or zip file) of class folders"
-            + (", train/CLASS and val/CLASS" if spec.name == IMAGENET else ""),
-        )
-    path = Path(data_dir).expanduser() if data_dir is not None else Path()
-    if spec.path is not None:
-        inside = path / spec.path.expanduser()
-        path = inside if inside.exists() else spec.path.expanduser()
+    """The recipe's own images."""
+    classes = ", train/CLASS and val/CLASS" if spec.name == IMAGENET else ""
+    path = _own_path(spec, data_dir, f"name a folder (or zip file) of class folders{classes}")
     if spec.stream is not None:
         return streams.load(path, spec, seed=seed, progress=progress)
     return folders.load(
@@ -140,3 +134,18 @@ def _load_folder(
         seed=seed,
         progress=progress,
     )
+
+
+def _own_path(spec: DatasetSpec, data_dir: str | Path | None, hint: str) -> Path:
+    """Where the recipe's own data lies; a relative path is looked for under ``data_dir`` first.
+
+    Raises:
+        RecipeError: there is no path.
+    """
+    if spec.path is None and data_dir is None:
+        raise RecipeError(f"the data set {spec.name!r} needs a path", where="data.path", hint=hint)
+    path = Path(data_dir).expanduser() if data_dir is not None else Path()
+    if spec.path is None:
+        return path
+    inside = path / spec.path.expanduser()
+    return inside if inside.exists() else spec.path.expanduser()

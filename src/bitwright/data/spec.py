@@ -64,7 +64,7 @@ class DatasetSpec(BaseModel):
 
     Attributes:
         name: one of ``list_datasets()``.
-        path: folder or archive; needed by ``folder``, optional for the others.
+        path: folder or archive; needed by ``folder`` and ``database``, optional for the others.
         image_size: [height, width] to which a ``folder``'s images are resized; with ``stream`` what
             is cut out of them.
         grey: one channel (true) or three (false) for a ``folder``; by default as its first image.
@@ -145,6 +145,7 @@ DATASETS = (
         "ImageNet: images in files, measured on val/",
         "a folder with train/CLASS and val/CLASS, never downloaded",
     ),
+    DatasetInfo("database", "your own images in one file", "a file of `bitwright database`"),
     DatasetInfo("folder", "your own images", "a folder or zip file of class folders"),
 )
 

@@ -28,7 +28,7 @@ from bitwright.low_precision.costs.schedule import (
 from bitwright.low_precision.ladder import FLOAT32
 from bitwright.low_precision.log import LOG
 from bitwright.low_precision.policy import Plan
-from bitwright.models.catalog import MODELS
+from bitwright.models.catalog import list_models
 from bitwright.pipeline.inspection.inspect import build_for
 from bitwright.pipeline.recipe import Recipe
 from bitwright.pipeline.run import Progress, no_progress
@@ -231,7 +231,7 @@ class _Job:
         recipe = self.request.recipe
         if self.request.images is None:
             return self.work.fresh_model(), self.work.sample_shape
-        usual = {info.name: info.image for info in MODELS}
+        usual = {info.name: info.image for info in list_models()}
         shape = self.request.input_shape or usual.get(recipe.model.name)
         if shape is None:
             raise RecipeError(

@@ -33,11 +33,11 @@ class Outcome:
     def loss_against(self, reference: Outcome) -> Measured:
         """Accuracy minus the reference's, with the standard error of the paired difference.
 
-        Both saw the same images, so the error comes from those that only one classified correctly (or
-        from
-        the differences of the folds): far less than from two independent samples. Half an image is
-        added to each of the four ways in which two networks can tell an image (Agresti and Min
-        2005), so that two networks that agree on every image seen are not taken to be the same.
+        Both saw the same images, so the error comes from those that only one classified correctly
+        (or from the differences of the folds): far less than from two independent samples. Half an
+        image is added to each of the four ways in which two networks can classify an image (Agresti
+        and Min 2005), so that two networks that agree on every image seen are not taken to be the
+        same.
         """
         difference = self.accuracy.value - reference.accuracy.value
         if len(self.folds):

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from bitwright.base.plugins import load_attribute, plugged
+
 #: Endings of files that hold a whole model.
 MODEL_FILES = (".prototxt", ".h5", ".hdf5", ".keras", ".safetensors")
 #: What ``weights`` says for the checkpoint that comes with the package.
@@ -76,7 +78,7 @@ class ModelInfo:
     Attributes:
         name: what a recipe writes.
         summary: what it is, with its source.
-        factory: ``module:function`` in ``bitwright.models``.
+        factory: ``module:function`` in ``bitwright.models``, or of a plug-in with its package.
         options: fixed options of this name.
         image: (H, W, C) that it is usually given.
     """
@@ -98,7 +100,6 @@ _ZHANG = "Zhang et al. 2020"
 _RESNET32 = {"blocks": (5, 5, 5)}
 _R18 = {"blocks": (2, 2, 2, 2), "widths": (64, 128, 256, 512)}
 _DENSENET = "densenet:densenet"
-_FACES = "face_densenet:face_densenet"
 _DENSENET_BLOCKS = {
     21: (1, 2, 3, 2),
     37: (2, 4, 6, 4),
@@ -109,7 +110,7 @@ _DENSENET_BLOCKS = {
     201: (6, 12, 48, 32),
     264: (6, 12, 64, 48),
 }
-_DIGITS, _MNIST, _FACE, _IMAGENET = (8, 8, 1), (28, 28, 1), (80, 80, 3), (224, 224, 3)
+_DIGITS, _MNIST, _IMAGENET = (8, 8, 1), (28, 28, 1), (224, 224, 3)
 
 
 def _perceptron(name: str, width: int, also: str = "") -> ModelInfo:
@@ -212,25 +213,6 @@ MODELS = (
         for depth, blocks in _DENSENET_BLOCKS.items()
     ),
     ModelInfo(
-        "face_densenet",
-        f"any DenseNet that embeds faces; options: blocks, growth, embedding ({_HUANG})",
-        _FACES,
-        image=_FACE,
-    ),
-    ModelInfo(
-        "face_densenet10",
-        "DenseNet 1.0: 80 x 80 faces to 128 values, 381 888 parameters",
-        _FACES,
-        image=_FACE,
-    ),
-    ModelInfo(
-        "face_densenet20",
-        "DenseNet 2.0: 80 x 80 faces to 128 values, 1 479 104 parameters",
-        _FACES,
-        {"blocks": (6, 12), "final_width": 256},
-        _FACE,
-    ),
-    ModelInfo(
         "skynet",
         f"SkyNet, a detector; H and W multiples of 8 ({_ZHANG})",
         "skynet:skynet",
@@ -240,5 +222,5 @@ MODELS = (
 
 
 def list_models() -> tuple[ModelInfo, ...]:
-    """The models that ``build_model`` knows by name."""
-    return MODELS
+    """The models that ``build_model`` knows by name: our own and those of plug-ins."""
+    return (*MODELS, *(load_attribute(place) for place in plugged("models").values()))

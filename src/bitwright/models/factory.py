@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,8 +13,8 @@ from pydantic import ValidationError
 from torch import nn
 
 from bitwright.base.errors import ModelError, RecipeError
-from bitwright.base.plugins import load_plugin, place_of
-from bitwright.models.catalog import MODELS, ModelSpec
+from bitwright.base.plugins import load_attribute, load_plugin, place_of
+from bitwright.models.catalog import ModelSpec, list_models
 from bitwright.models.pretrained import find_pretrained, load_into
 
 
@@ -131,16 +130,16 @@ def _as_spec(spec: str | ModelSpec | Mapping[str, Any]) -> ModelSpec:
 
 
 def _ours(spec: ModelSpec) -> tuple[Callable[..., Any], dict[str, Any]]:
-    for info in MODELS:
+    for info in list_models():
         if info.name == spec.name:
-            module, _, function = info.factory.partition(":")
-            place = importlib.import_module(f"bitwright.models.{module}")
-            factory: Callable[..., Any] = getattr(place, function)
+            inside = "." not in info.factory
+            place = f"bitwright.models.{info.factory}" if inside else info.factory
+            factory: Callable[..., Any] = load_attribute(place)
             return factory, {**info.options, **spec.options}
     raise RecipeError(
         f"unknown model {spec.name!r}",
         where="model",
-        hint=f"known: {', '.join(info.name for info in MODELS)}; "
+        hint=f"known: {', '.join(info.name for info in list_models())}; "
         "your own is written package.module:factory",
     )
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bitwright.base.errors import DataError, RecipeError
-from bitwright.models.catalog import MODELS, ModelSpec
+from bitwright.models.catalog import ModelSpec, list_models
 
 if TYPE_CHECKING:
     from torch import nn
@@ -228,7 +228,7 @@ def load_into(model: nn.Module, entry: Pretrained) -> None:
 
 def _identity(spec: ModelSpec) -> str:
     """What a name of the zoo builds: two names of one network have one identity."""
-    for info in MODELS:
+    for info in list_models():
         if info.name == spec.name:
             return json.dumps([info.factory, {**info.options, **spec.options}], sort_keys=True)
     return json.dumps([spec.name, spec.options], sort_keys=True, default=str)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import RecipeError
-from bitwright.models.catalog import MODELS
+from bitwright.models.catalog import list_models
 from bitwright.pipeline.inspection.inspect import build_for
 from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
 from bitwright.pipeline.steps.fingerprint import importable
@@ -65,7 +65,7 @@ def memory_table(
 def _row(
     name: str, classes: int | None, shape: tuple[int, int, int] | None, bits: Sequence[int]
 ) -> MemoryRow:
-    usual = {info.name: info.image for info in MODELS}
+    usual = {info.name: info.image for info in list_models()}
     if name in usual or ":" in name:
         model: Any = name
         image = shape or usual.get(name)

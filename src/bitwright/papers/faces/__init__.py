@@ -9,5 +9,10 @@ _HERE = "bitwright.papers.faces"
 PLUGIN = Plugin(
     metrics={"verification": f"{_HERE}.benchmark:verification"},
     benchmarks={"orl": f"{_HERE}.benchmark:orl"},
+    models={
+        "face_densenet": f"{_HERE}.catalog:ANY",
+        "face_densenet10": f"{_HERE}.catalog:DENSENET_10",
+        "face_densenet20": f"{_HERE}.catalog:DENSENET_20",
+    },
     commands={"formats matrix": f"{_HERE}.cli:add_commands"},
 )

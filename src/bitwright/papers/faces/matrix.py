@@ -26,7 +26,7 @@ from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.files import atomic_write
 from bitwright.interop.model_files import load_weights
 from bitwright.models import build_model
-from bitwright.models.face_densenet import count_layers
+from bitwright.papers.faces.face_densenet import count_layers
 from bitwright.papers.faces.networks import Made, Subject, make_ours, make_plain
 from bitwright.papers.faces.pairs import FaceProtocol
 from bitwright.papers.faces.plans import ours

@@ -62,9 +62,9 @@ def inspect(
 
 
 def _is_zoo(name: str) -> bool:
-    from bitwright.models.catalog import MODELS
+    from bitwright.models.catalog import list_models
 
-    return any(info.name == name for info in MODELS)
+    return any(info.name == name for info in list_models())
 
 
 def _model(

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from bitwright.base.files import atomic_write, cache_dir, sha256_file
+from bitwright.base.plugins import load_attribute, plugged
 from bitwright.data import Dataset, DataSplits, digest_of
 from bitwright.models import ModelSpec
 
@@ -51,11 +52,13 @@ def model_version(spec: ModelSpec, folders: Iterable[Path]) -> str:
     of the files that a model or its weights are read from.
 
     Args:
-        spec: for a model of the zoo this is empty, as `code_version` covers it.
+        spec: for a model of the zoo this is empty, as `code_version` covers it; a plug-in's has its
+            module.
         folders: where the user's modules lie: the recipe's folder first.
     """
     read = "".join(sha256_file(path) for path in spec.files if path.is_file())
     if not spec.is_own:
+        read += _plugged_meaning(spec.name)
         return read[:64] if len(read) <= 64 else hashlib.sha256(read.encode()).hexdigest()
     roots = [folder.resolve() for folder in folders]
     digest = hashlib.sha256()
@@ -74,6 +77,17 @@ def model_version(spec: ModelSpec, folders: Iterable[Path]) -> str:
         queue.extend(_imports(path, name, path.name == "__init__.py"))
     digest.update(read.encode())
     return digest.hexdigest()[:32]
+
+
+def _plugged_meaning(name: str) -> str:
+    """Hash of the module that builds a plug-in's model; empty for any other."""
+    place = plugged("models").get(name)
+    if place is None:
+        return ""
+    found = importlib.util.find_spec(load_attribute(place).factory.partition(":")[0])
+    if found is None or found.origin is None:
+        return ""
+    return hashlib.sha256(_meaning(Path(found.origin))).hexdigest()
 
 
 def data_version(splits: DataSplits) -> str:
