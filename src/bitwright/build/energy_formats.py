@@ -24,7 +24,7 @@ import numpy as np
 from bitwright.base.errors import ModelError
 from bitwright.base.figures import Figure, Source
 from bitwright.build.energy import EnergyCosts, energy_costs
-from bitwright.formats import BlockFormat, CodebookFormat, Format, parse_format
+from bitwright.formats import Format, parse_format
 from bitwright.hw.operands import Product, stream_operand, weight_operand
 from bitwright.ir import TensorType
 
@@ -71,10 +71,7 @@ def mac_energy(
 
 def _plain(kind: Format | str) -> Format:
     """The format of a single value: an element of a block, a centroid of a codebook."""
-    found = parse_format(kind) if isinstance(kind, str) else kind
-    if isinstance(found, BlockFormat):
-        return _plain(found.element)
-    return _plain(found.centroid) if isinstance(found, CodebookFormat) else found
+    return parse_format(kind).number
 
 
 def _product(weight: Format, activation: Format) -> Product | None:

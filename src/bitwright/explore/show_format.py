@@ -11,8 +11,7 @@ from typing import Any
 
 from bitwright.base.errors import FormatError
 from bitwright.explore.variants import format_of, is_dynamic
-from bitwright.formats import CodebookFormat, Format, MinifloatFormat
-from bitwright.formats.minifloat import Specials
+from bitwright.formats import Format
 from bitwright.report.table import Column, Kind, Table
 
 #: Bits up to which all codes are listed without being asked for.
@@ -70,9 +69,9 @@ def describe_format(name: str, *, everything: bool = False) -> FormatFacts:
         facts["format"] = name.strip().lower()
     if found.block:
         facts["block"] = f"{found.block} values share a power-of-two scale of 8 bits"
-    if isinstance(found, CodebookFormat) and not found.is_fitted:
+    if found.needs_table:
         facts["table"] = (
-            f"{found.size} centroids in {found.centroid.name}, fitted to the weights of a layer"
+            f"{found.entries} centroids in {found.number.name}, fitted to the weights of a layer"
         )
         return FormatFacts(facts, None)
     facts |= _range(found)
@@ -129,21 +128,10 @@ def _codes(found: Format) -> Table:
             code = int(found.from_bits(pattern))
             level = int(found.levels(code))
         except FormatError:
-            rows.append({**row, "value": _special(found, pattern)})
+            rows.append({**row, "value": found.special(pattern)})
             continue
-        if isinstance(found, MinifloatFormat) and level == 0 and pattern:
+        if found.is_float and level == 0 and pattern:
             rows.append({**row, "level": 0, "value": "-0"})
             continue
         rows.append({**row, "code": code, "level": level, "value": exact(level, found.lsb)})
     return Table(found.name, _COLUMNS, tuple(rows))
-
-
-def _special(found: Format, pattern: int) -> str:
-    """What a code that is no number says."""
-    if not isinstance(found, MinifloatFormat):
-        return "unused"
-    negative = pattern >> (found.bits - 1)
-    mantissa = pattern & ((1 << found.mantissa) - 1)
-    if found.specials is Specials.IEEE and mantissa == 0:
-        return "-infinity" if negative else "infinity"
-    return "NaN"

@@ -8,19 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bitwright.base.errors import FormatError, RecipeError
-from bitwright.formats import (
-    BipolarFormat,
-    BlockFormat,
-    CodebookFormat,
-    FixedFormat,
-    Format,
-    FormatFamily,
-    IntegerFormat,
-    MinifloatFormat,
-    PowerOfTwoFormat,
-    TernaryFormat,
-    parse_format,
-)
+from bitwright.formats import Format, FormatFamily, parse_format
 
 #: Weights, then activations, of every family at several widths.
 DEFAULT = (
@@ -50,16 +38,6 @@ DYNAMIC = FormatFamily(
     ("dfp8", "dfp4"),
     lambda name: parse_format(f"int{name[3:]}") if is_dynamic(name) else None,
 )
-_FAMILIES: tuple[tuple[type[Format], str], ...] = (
-    (IntegerFormat, "integer"),
-    (FixedFormat, "fixed point"),
-    (TernaryFormat, "ternary"),
-    (BipolarFormat, "bipolar"),
-    (MinifloatFormat, "minifloat"),
-    (PowerOfTwoFormat, "power of two"),
-    (CodebookFormat, "codebook"),
-    (BlockFormat, "block"),
-)
 
 
 @dataclass(frozen=True)
@@ -86,9 +64,8 @@ class Variant:
         if is_dynamic(self.weight):
             return DYNAMIC.family
         found = format_of(self.weight)
-        if isinstance(found, CodebookFormat) and isinstance(found.centroid, MinifloatFormat):
-            return "codebook, minifloat"
-        return next(name for kind, name in _FAMILIES if isinstance(found, kind))
+        of_floats = found.is_codebook and found.number.is_float
+        return "codebook, minifloat" if of_floats else found.family
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -120,12 +97,11 @@ class Variant:
 def _operand(name: str, *, careful: bool, weight: bool) -> dict[str, Any]:
     found = format_of(name)
     fields: dict[str, Any] = {"format": name}
-    own_scale = isinstance(found, FixedFormat) or not found.exact_levels
-    if own_scale or isinstance(found, BipolarFormat):
+    if found.has_own_scale or found.sign_only:
         return fields  # they carry their scale, or its only rule is the default
-    if weight and isinstance(found, TernaryFormat):
+    if weight and found.mean_scaled:
         return fields
-    only_max = found.block > 0 or isinstance(found, CodebookFormat)
+    only_max = found.block > 0 or found.is_codebook
     return {**fields, "scale": "mse" if careful and not only_max else "max"}
 
 
@@ -198,12 +174,12 @@ def _known(name: str, what: str) -> None:
 def partner(weight: str) -> str:
     """Activations that suit weights: floats and blocks themselves, else integers of their width."""
     found = format_of(weight)
-    if isinstance(found, MinifloatFormat | BlockFormat) or is_dynamic(weight):
+    if found.is_float or found.block or is_dynamic(weight):
         return weight
-    if isinstance(found, IntegerFormat):
+    if found.is_integer:
         return f"uint{max(found.bits, 4)}"
-    if isinstance(found, CodebookFormat) and isinstance(found.centroid, MinifloatFormat):
-        return found.centroid.name if found.centroid.exact_levels else "uint8"
+    if found.is_codebook and found.number.is_float:
+        return found.number.name if found.number.exact_levels else "uint8"
     return "uint8"
 
 

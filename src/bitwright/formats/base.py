@@ -8,7 +8,9 @@ point is taken off, and ``real = scale * lsb * level``. A family defines a few s
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +25,32 @@ _GRID_BITS = 16
 
 
 class Format(ABC):
-    """A number format: a frozen, hashable value that equals its canonical `name` both ways."""
+    """A number format: a frozen, hashable value that equals its canonical `name` both ways.
+
+    Class attributes say what a family is; whoever quantizes, plans or builds asks them, never for
+    the class itself, so that a format of a user's own needs no change elsewhere.
+
+    Attributes:
+        family: the word for it in tables and plots.
+        is_integer: plain integers; they may have a zero point (`with_zero`).
+        is_float: sign, exponent and mantissa.
+        is_exponent: levels are powers of two, so the scale is one, too.
+        is_codebook: levels are those of a table.
+        sign_only: the code is the sign alone: two levels, no zero, no zero point.
+        mean_scaled: weights in it take the mean magnitude as their scale (XNOR-Net, TWN).
+        in_training: the products of training in few bits can have it.
+    """
 
     __slots__ = ()
+
+    family: ClassVar[str] = "other"
+    is_integer: ClassVar[bool] = False
+    is_float: ClassVar[bool] = False
+    is_exponent: ClassVar[bool] = False
+    is_codebook: ClassVar[bool] = False
+    sign_only: ClassVar[bool] = False
+    mean_scaled: ClassVar[bool] = False
+    in_training: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -93,6 +118,94 @@ class Format(ABC):
         return 0
 
     @property
+    def top_exponent(self) -> int:
+        """Exponent of the largest value at scale 1: 8 for e4m3, 2 for e2m1."""
+        return math.frexp(self.max_level * self.lsb)[1] - 1
+
+    @property
+    def stored(self) -> Format:
+        """The format of one stored value: of a block its element, else the format itself."""
+        return self
+
+    @property
+    def number(self) -> Format:
+        """The format of the numbers that are multiplied: an element, a centroid, or itself."""
+        return self
+
+    @property
+    def exponent_bits(self) -> int:
+        """Bits of the exponent in a code, 0 where there is none."""
+        return 0
+
+    @property
+    def significand_bits(self) -> int:
+        """Bits of the significant digits of a value, the hidden one included, without a sign."""
+        return self.bits - int(self.signed)
+
+    @property
+    def needs_table(self) -> bool:
+        """Whether it is a codebook whose table is still to be found."""
+        return False
+
+    @property
+    def entries(self) -> int:
+        """Entries of the table of a codebook, else 0."""
+        return 0
+
+    @property
+    def has_own_scale(self) -> bool:
+        """Whether its values are real numbers as they are, at scale 1: fixed point, wide floats."""
+        return not self.exact_levels
+
+    @property
+    def largest_level(self) -> int:
+        """The level that the largest magnitude is mapped to: the positive end of the range. Of an
+        uneven format, which may be lopsided, the end farther from zero.
+        """
+        if self.uniform:
+            return max(self.max_level, 1)
+        return max(-self.min_level, self.max_level, 1)
+
+    @property
+    def reach(self) -> float:
+        """Real value of `largest_level` at scale 1."""
+        return self.largest_level * self.lsb
+
+    @property
+    def top_step(self) -> int:
+        """Distance between the two largest levels: the coarsest step of the format."""
+        if self.uniform:
+            return self.level_step
+        last = [int(level) for level in self.grid()[-2:]]
+        return max(1, last[-1] - last[0])
+
+    def with_zero(self, zero: int) -> Format:
+        """The same codes with a zero point; `FormatError` where there is none."""
+        raise FormatError(f"{self.name} has no zero point", hint="use zero point 0")
+
+    def with_narrow(self, narrow: bool) -> Format:
+        """With or without the most negative code; itself where that is no choice."""
+        return self
+
+    def without_sign(self) -> Format:
+        """The non-negative half of a signed format, the same levels in one bit less; itself where
+        there is none.
+        """
+        return self
+
+    def with_sign(self) -> Format:
+        """The signed format of the same width; itself where there is none.
+
+        Raises:
+            FormatError: a sign would leave no bit for a value.
+        """
+        return self
+
+    def with_bits(self, bits: int) -> Format:
+        """The format of the same kind with this many bits; itself where there is none."""
+        return self
+
+    @property
     def zero_is_representable(self) -> bool:
         """Whether some code has level 0 (so that zero padding and pruning are possible)."""
         return self.min_level <= 0 <= self.max_level and self.min_level % self.level_step == 0
@@ -109,6 +222,14 @@ class Format(ABC):
                 hint=f"up to {_GRID_BITS} bits and levels below 2^{_LEVEL_BITS} can be listed",
             )
         return np.arange(self.min_level, self.max_level + 1, self.level_step, dtype=np.int64)
+
+    def float_grid(self) -> FloatArray:
+        """All levels, ascending, float64: also such as no integer holds.
+
+        Raises:
+            FormatError: too many levels, or a codebook without a table.
+        """
+        return self.grid().astype(np.float64)
 
     def contains(self, levels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Whether each integer is a level of this format (zero point 0)."""
@@ -138,6 +259,18 @@ class Format(ABC):
     @abstractmethod
     def check(self, overflow: Overflow) -> None:
         """`FormatError` if this format has no such overflow behaviour."""
+
+    def patterns_of(self, levels: FloatArray) -> IntArray:
+        """`to_bits` of the codes of levels (float64, exact, also of formats with wide levels)."""
+        return self.to_bits(self.codes(levels.astype(np.int64)))
+
+    def levels_of(self, patterns: IntArray) -> FloatArray:
+        """Levels, float64, of what `patterns_of` gave; NaN and infinities for special codes."""
+        return np.asarray(self.levels(self.from_bits(patterns)), dtype=np.float64)
+
+    def special(self, pattern: int) -> str:
+        """What a wire pattern says that is no number."""
+        return "unused"
 
     def encode(
         self,

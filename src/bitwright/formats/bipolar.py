@@ -15,18 +15,27 @@ Deterministic rounding modes all give the sign. ``stochastic`` draws +1 with pro
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bitwright.base.errors import FormatError
 from bitwright.formats.base import Format, IntArray, checked_integers
+from bitwright.formats.integer import IntegerFormat
 from bitwright.formats.rounding import FloatArray, Overflow, Rounding
 
 
 @dataclass(frozen=True, slots=True)
 class BipolarFormat(Format):
     """Levels -1 and +1, stored as 0 and 1. There is no zero and no zero point."""
+
+    family: ClassVar[str] = "bipolar"
+    sign_only: ClassVar[bool] = True
+    mean_scaled: ClassVar[bool] = True
+
+    def with_bits(self, bits: int) -> Format:
+        return IntegerFormat(bits, True, True) if bits > 1 else self
 
     @property
     def name(self) -> str:

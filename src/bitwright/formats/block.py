@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +49,9 @@ _SHORT = {
 class BlockFormat(Format):
     """``element`` values of which ``length`` neighbours share a power-of-two scale."""
 
+    family: ClassVar[str] = "block"
+    in_training: ClassVar[bool] = True
+
     element: Format
     length: int = 32
 
@@ -64,6 +68,20 @@ class BlockFormat(Format):
         given = (self.element.name, self.length)
         short = next((word for word, meant in _SHORT.items() if meant == given), None)
         return short or f"mx<{given[0]},{given[1]}>"
+
+    @property
+    def stored(self) -> Format:
+        return self.element
+
+    @property
+    def number(self) -> Format:
+        return self.element.number
+
+    def patterns_of(self, levels: FloatArray) -> IntArray:
+        return self.element.patterns_of(levels)
+
+    def levels_of(self, patterns: IntArray) -> FloatArray:
+        return self.element.levels_of(patterns)
 
     @property
     def bits(self) -> int:
@@ -117,12 +135,6 @@ class BlockFormat(Format):
     @property
     def zero_is_representable(self) -> bool:
         return self.element.zero_is_representable
-
-    @property
-    def top_exponent(self) -> int:
-        """Exponent of the largest element: 8 for e4m3, 2 for e2m1, 0 for mxint8's fixed<8,2>."""
-        largest = self.element.max_level * self.element.lsb
-        return int(np.frexp(largest)[1]) - 1
 
     def codes(self, levels: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
         return self.element.codes(levels, zero_point)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,9 @@ class CodebookFormat(GridFormat):
         table: its levels, distinct and ascending; None until it is fitted.
     """
 
+    family: ClassVar[str] = "codebook"
+    is_codebook: ClassVar[bool] = True
+
     size: int
     centroid: Format = _DEFAULT_CENTROID
     table: tuple[int, ...] | None = None
@@ -45,7 +49,7 @@ class CodebookFormat(GridFormat):
             raise FormatError(
                 f"a codebook of {self.size} entries is impossible", hint=f"2 to {MAX_SIZE}"
             )
-        if isinstance(self.centroid, CodebookFormat) or self.centroid.block:
+        if self.centroid.is_codebook or self.centroid.block:
             raise FormatError(f"centroids cannot be {self.centroid.name}", hint="e.g. int8, e4m3")
         if self.table is None:
             return
@@ -73,8 +77,20 @@ class CodebookFormat(GridFormat):
         return self.size * self.centroid.bits
 
     @property
+    def entries(self) -> int:
+        return self.size
+
+    @property
     def is_fitted(self) -> bool:
         return self.table is not None
+
+    @property
+    def needs_table(self) -> bool:
+        return self.table is None
+
+    @property
+    def number(self) -> Format:
+        return self.centroid.number
 
     @property
     def lsb(self) -> float:
@@ -122,7 +138,7 @@ class CodebookFormat(GridFormat):
         # Denormal scales would not divide well; such centroids are zero to any arithmetic.
         return scale if self.centroid.exact_levels and scale >= _TINY else 1.0
 
-    def _levels_table(self) -> FloatArray:
+    def float_grid(self) -> FloatArray:
         if self.table is None:
             raise FormatError(
                 f"{self.name} has no table yet", hint="fit it to values: fitted(centroids)"
@@ -138,13 +154,13 @@ class CodebookFormat(GridFormat):
         rng: np.random.Generator | None,
     ) -> IntArray:
         self._no_zero_point(zero_point)
-        return nearest_index(ratio, self._levels_table(), rounding, rng)
+        return nearest_index(ratio, self.float_grid(), rounding, rng)
 
     def canonical_codes(self, levels: FloatArray) -> IntArray:
-        return np.asarray(np.searchsorted(self._levels_table(), levels), dtype=np.int64)
+        return np.asarray(np.searchsorted(self.float_grid(), levels), dtype=np.int64)
 
     def float_levels(self, codes: IntArray) -> FloatArray:
-        table = self._levels_table()
+        table = self.float_grid()
         if codes.size and int(codes.max()) >= len(table):
             raise FormatError(f"code {int(codes.max())} is beyond the {len(table)} centroids")
         return np.asarray(table[codes])
@@ -152,7 +168,7 @@ class CodebookFormat(GridFormat):
     def grid(self) -> IntArray:
         if not self.exact_levels:
             return GridFormat.grid(self)  # a class with slots has no super()
-        return self._levels_table().astype(np.int64)
+        return self.float_grid().astype(np.int64)
 
     def contains(self, levels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         if self.table is None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,9 @@ _MAX_POINT = 64
 class FixedFormat(Format):
     """Fixed point: ``width`` bits of which ``integer`` (sign included) are left of the point."""
 
+    family: ClassVar[str] = "fixed point"
+    in_training: ClassVar[bool] = True
+
     width: int
     integer: int
     is_signed: bool = True
@@ -47,6 +51,18 @@ class FixedFormat(Format):
     @property
     def name(self) -> str:
         return f"{'' if self.is_signed else 'u'}fixed<{self.width},{self.integer}>"
+
+    @property
+    def has_own_scale(self) -> bool:
+        return True
+
+    def without_sign(self) -> Format:
+        if not self.signed or self.bits == 1:
+            return self
+        return FixedFormat(self.bits - 1, self.integer - 1, False)
+
+    def with_sign(self) -> Format:
+        return self if self.signed else FixedFormat(self.bits, self.integer, True)
 
     @property
     def bits(self) -> int:

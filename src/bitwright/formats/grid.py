@@ -53,6 +53,12 @@ class GridFormat(Format):
     def float_levels(self, codes: IntArray) -> FloatArray:
         """Levels of valid codes as float64, exact; NaN and infinities for special codes."""
 
+    def patterns_of(self, levels: FloatArray) -> IntArray:
+        return self.canonical_codes(levels)
+
+    def levels_of(self, patterns: IntArray) -> FloatArray:
+        return self.float_levels(patterns)
+
     def check(self, overflow: Overflow) -> None:
         if overflow is Overflow.WRAP:
             raise FormatError(f"{self.name} cannot wrap", hint="use sat")

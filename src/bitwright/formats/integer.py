@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,10 @@ class IntegerFormat(Format):
         narrow: leaves out the most negative code.
         zero: the zero point, the code of real zero (affine quantization): level = code - zero.
     """
+
+    family: ClassVar[str] = "integer"
+    is_integer: ClassVar[bool] = True
+    in_training: ClassVar[bool] = True
 
     width: int
     is_signed: bool
@@ -64,6 +69,24 @@ class IntegerFormat(Format):
     def with_zero(self, zero: int) -> IntegerFormat:
         """The same codes with another zero point."""
         return replace(self, zero=zero)
+
+    def with_narrow(self, narrow: bool) -> IntegerFormat:
+        return replace(self, narrow=narrow) if self.signed else self
+
+    def without_sign(self) -> Format:
+        return IntegerFormat(self.bits - 1, False) if self.signed and self.bits > 1 else self
+
+    def with_sign(self) -> Format:
+        if self.signed:
+            return self
+        if self.bits == 1:
+            raise FormatError("uint1 cannot hold a negative value", hint="bipolar, ternary or int2")
+        return IntegerFormat(self.bits, True)
+
+    def with_bits(self, bits: int) -> IntegerFormat:
+        # One signed bit is not narrow only because it cannot be.
+        narrow = self.narrow or (self.width == 1 and self.is_signed)
+        return replace(self, width=bits, narrow=narrow)
 
     @property
     def bits(self) -> int:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +75,10 @@ class MinifloatFormat(GridFormat):
     Raises:
         FormatError: impossible widths, or special codes that leave no number.
     """
+
+    family: ClassVar[str] = "minifloat"
+    is_float: ClassVar[bool] = True
+    in_training: ClassVar[bool] = True
 
     exponent: int
     mantissa: int
@@ -144,6 +149,24 @@ class MinifloatFormat(GridFormat):
     @property
     def min_level(self) -> int:
         return -self.max_level
+
+    @property
+    def exponent_bits(self) -> int:
+        return self.exponent
+
+    @property
+    def significand_bits(self) -> int:
+        return self.mantissa + 1
+
+    @property
+    def top_step(self) -> int:
+        return 1 << max(0, self.max_level.bit_length() - 1 - self.mantissa)
+
+    def special(self, pattern: int) -> str:
+        negative = pattern >> (self.bits - 1)
+        if self.specials is Specials.IEEE and pattern & ((1 << self.mantissa) - 1) == 0:
+            return "-infinity" if negative else "infinity"
+        return "NaN"
 
     @property
     def qonnx_name(self) -> str:

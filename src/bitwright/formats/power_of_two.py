@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,10 @@ class PowerOfTwoFormat(GridFormat):
         linear: round to the nearest value, not the nearest exponent.
     """
 
+    family: ClassVar[str] = "power of two"
+    is_exponent: ClassVar[bool] = True
+    in_training: ClassVar[bool] = True
+
     width: int
     zero: bool = False
     linear: bool = False
@@ -65,6 +70,14 @@ class PowerOfTwoFormat(GridFormat):
     @property
     def bits(self) -> int:
         return self.width
+
+    @property
+    def exponent_bits(self) -> int:
+        return self.width - 1
+
+    @property
+    def significand_bits(self) -> int:
+        return 1
 
     @property
     def powers(self) -> int:

@@ -4,18 +4,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bitwright.base.errors import FormatError
 from bitwright.formats.base import Format, IntArray, checked_integers, uniform_codes
+from bitwright.formats.integer import IntegerFormat
 from bitwright.formats.rounding import FloatArray, Overflow, Rounding
 
 
 @dataclass(frozen=True, slots=True)
 class TernaryFormat(Format):
     """Codes and levels -1, 0, +1. There is no zero point."""
+
+    family: ClassVar[str] = "ternary"
+    mean_scaled: ClassVar[bool] = True
+
+    def without_sign(self) -> Format:
+        return IntegerFormat(1, False)
+
+    def with_bits(self, bits: int) -> Format:
+        return IntegerFormat(bits, True, True) if bits > 1 else self
 
     @property
     def name(self) -> str:

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from bitwright.base.errors import GraphError
 from bitwright.formats.base import Format, IntArray
-from bitwright.formats.bipolar import BipolarFormat
 from bitwright.formats.rounding import FloatArray, Rounding, round_to_int
 
 EXACT_DOUBLE = 1 << 53
@@ -51,7 +50,7 @@ def affine_levels(
     with np.errstate(over="ignore"):
         value = acc.astype(np.float64) * a
         value = value + b
-    if isinstance(number_format, BipolarFormat):
+    if number_format.sign_only:
         return np.where(value >= 0, 1, -1)
     rounded = round_to_int(value, rounding)
     clipped = np.clip(rounded, number_format.min_level, number_format.max_level)
@@ -131,7 +130,7 @@ def float32_affine(
     start = np.where(found.flip, -high, low)[:, None]
     end = np.where(found.flip, -low, high)[:, None]
     steps = np.arange(found.thresholds.shape[1])
-    bipolar = isinstance(number_format, BipolarFormat)
+    bipolar = number_format.sign_only
     boundary = np.zeros((1, 1)) if bipolar else (found.base + steps + 0.5)[None, :]
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         gain32 = gain.astype(np.float32)
@@ -159,7 +158,7 @@ def _float32_levels(
 ) -> IntArray:
     value = acc.astype(np.float32) * a
     value = value + b
-    if isinstance(number_format, BipolarFormat):
+    if number_format.sign_only:
         return np.where(value >= 0, 1, -1)
     levels = np.clip(np.rint(value), number_format.min_level, number_format.max_level)
     # A NaN (an infinite product against an infinite offset) equals no level.

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from bitwright.base.figures import Figure, Resources, Source
-from bitwright.formats import BlockFormat, CodebookFormat, Format, PowerOfTwoFormat, parse_format
+from bitwright.formats import Format, PowerOfTwoFormat, parse_format
 from bitwright.ir import bits_for_interval
 
 _TABLE = "macs.json"
@@ -67,12 +67,12 @@ def mac_format(kind: Format | str, *, weight: bool = False) -> str:
         weight: the format of weights.
     """
     found = parse_format(kind) if isinstance(kind, str) else kind
-    if isinstance(found, BlockFormat):
-        return mac_format(found.element, weight=weight)
-    if isinstance(found, CodebookFormat):
-        return found.unfitted.name
-    if isinstance(found, PowerOfTwoFormat):
-        return PowerOfTwoFormat(found.width, found.zero).name
+    if found.block:
+        return mac_format(found.stored, weight=weight)
+    if found.is_codebook:
+        return found.name.partition("{")[0]
+    if found.is_exponent:
+        return PowerOfTwoFormat(found.bits, found.zero_is_representable).name
     if not found.uniform or found.name == "bipolar":
         return found.name
     low = min(-1, found.min_level) if weight else found.min_level

@@ -16,10 +16,7 @@ import numpy as np
 
 from bitwright.base.errors import ModelError
 from bitwright.formats import Format
-from bitwright.formats.block import BlockFormat
-from bitwright.formats.codebook import CodebookFormat
 from bitwright.formats.minifloat import MinifloatFormat
-from bitwright.formats.power_of_two import PowerOfTwoFormat
 from bitwright.hw.memory import Memory, dsp_count, pack_lanes, rom_luts
 from bitwright.ir import IntArray, TensorType, bits_for_interval
 
@@ -143,9 +140,9 @@ def weight_operand(kind: Format, levels: IntArray, where: str) -> Operand:
     """
     if kind.name == "bipolar":
         return Operand(1, signed=False, bipolar=True)
-    if isinstance(kind, BlockFormat):
-        return weight_operand(kind.element, levels, where)
-    if isinstance(kind, CodebookFormat):
+    if kind.block:
+        return weight_operand(kind.stored, levels, where)
+    if kind.is_codebook:
         return _codebook_operand(kind, levels, where)
     if kind.uniform:
         return Operand(bits_for_interval(min(-1, int(levels.min())), int(levels.max())))
@@ -158,8 +155,8 @@ def float_operand(kind: Format, where: str) -> Operand:
     Raises:
         ModelError: the format is neither, or its levels are too large for exact integers.
     """
-    if isinstance(kind, PowerOfTwoFormat):
-        low = DENORMAL if kind.zero else POWER
+    if kind.is_exponent:
+        low = DENORMAL if kind.zero_is_representable else POWER
         return Operand(kind.bits, False, exponent=kind.bits - 1, low=low, format=kind)
     if isinstance(kind, MinifloatFormat) and kind.exact_levels:
         low = DENORMAL if kind.denormals else ZERO
@@ -172,18 +169,18 @@ def float_operand(kind: Format, where: str) -> Operand:
     )
 
 
-def _codebook_operand(kind: CodebookFormat, levels: IntArray, where: str) -> Operand:
-    if kind.table is None or not kind.exact_levels:
+def _codebook_operand(kind: Format, levels: IntArray, where: str) -> Operand:
+    if kind.needs_table or not kind.exact_levels:
         raise ModelError(
             f"a codebook of format {kind.name} has no table of integers to put into hardware",
             where=where,
             hint="fit it to the weights (the format is then named with its table), with integer "
             "or minifloat centroids",
         )
-    entries = np.array(kind.table, dtype=np.int64)
-    value = weight_operand(kind.centroid, entries, where)
+    entries = kind.grid()
+    value = weight_operand(kind.number, entries, where)
     if kind.bits >= value.width:
-        return weight_operand(kind.centroid, levels, where)
+        return weight_operand(kind.number, levels, where)
     table = tuple(int(word) for word in value.words(entries))
     return Operand(
         value.width, value.signed, False, value.exponent, value.low, kind.bits, table, value.format

@@ -26,7 +26,7 @@ from torch import Tensor, fx
 
 from bitwright.base.errors import DataError, FormatError, ModelError
 from bitwright.base.files import atomic_write
-from bitwright.formats import BlockFormat, CodebookFormat, Format, parse_format
+from bitwright.formats import CodebookFormat, Format, parse_format
 from bitwright.formats.rounding import FloatArray
 from bitwright.interop.packed_parts import (
     code_bytes,
@@ -42,7 +42,7 @@ from bitwright.interop.packed_parts import (
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
 from bitwright.quantize.policy import ScaleRule, Scope
-from bitwright.quantize.scale_rules import finish, is_unfitted
+from bitwright.quantize.scale_rules import finish
 from bitwright.quantize.straight_through import spread
 from bitwright.quantize.weight_quantizer import WeightQuantizer
 from bitwright.quantize.weight_state import OPTIONAL, smallest_integer
@@ -231,9 +231,9 @@ def _write_codes(out: _Writer, name: str, quantizer: WeightQuantizer, tensor: Te
     if spec.zero_point:
         entry["levels"] = number_format.name  # with the zero point, or a wider one for several
     elements = levels.cpu().numpy()
-    if isinstance(number_format, BlockFormat):
+    if number_format.block:
         elements, exponents = split_blocks(levels, float(unit), number_format, name)
-        entry["parts"].append(out.add("exponents", exponent_bytes(exponents, number_format.length)))
+        entry["parts"].append(out.add("exponents", exponent_bytes(exponents, number_format.block)))
     else:
         scale = unit.cpu().numpy() / number_format.lsb
         if spec.scale is ScaleRule.LEARNED and not entry["pinned"] and not spec.power_of_two:
@@ -246,7 +246,7 @@ def _write_codes(out: _Writer, name: str, quantizer: WeightQuantizer, tensor: Te
         else:
             body, entry["scale"] = scale_bytes(scale, spec.power_of_two)
         entry["parts"].append(out.add("scales", body))
-    if isinstance(number_format, CodebookFormat) and is_unfitted(spec.format):
+    if isinstance(number_format, CodebookFormat) and spec.format.needs_table:
         table = table_bytes(number_format)
         entry["table"], length = out.add_table(table, spec.scope, number_format.table_bits)
         entry["parts"].append(length)
@@ -258,7 +258,7 @@ def _write_codes(out: _Writer, name: str, quantizer: WeightQuantizer, tensor: Te
 def _is_stable(quantizer: WeightQuantizer) -> bool:
     """Whether quantizing the quantized weight again gives the same levels and scale."""
     spec = quantizer.spec
-    return is_unfitted(spec.format) or spec.scale in _STABLE
+    return spec.format.needs_table or spec.scale in _STABLE
 
 
 def _write_numbers(out: _Writer, key: str, value: Tensor) -> None:
@@ -342,7 +342,7 @@ def _weight_state(
             f"has the shape {tuple(entry.get('shape', ()))}, expected {tuple(like.shape)}",
             where=where,
         )
-    unfitted = is_unfitted(spec.format)
+    unfitted = spec.format.needs_table
     if len(parts) != 2 + unfitted:
         raise DataError(f"has {len(parts)} parts", where=where, hint=_HINT)
     prefix, state = f"{name}_quantizer.", {}
@@ -350,8 +350,8 @@ def _weight_state(
     if unfitted:
         number_format = _table(entry, parts[1], reader, spec.format, where)
     levels = levels_of(parts[-1], number_format, like.numel(), where).reshape(like.shape)
-    if isinstance(number_format, BlockFormat):
-        exponent = exponents_of(parts[0], tuple(like.shape), number_format.length, where)
+    if number_format.block:
+        exponent = exponents_of(parts[0], tuple(like.shape), number_format.block, where)
         lowest = exponent.min()
         levels = levels * np.exp2(exponent - lowest)
         unit = np.array([2.0**lowest * number_format.lsb])
@@ -362,8 +362,8 @@ def _weight_state(
             used = finish(torch.from_numpy(scale).to(torch.float32), spec)
             scale = used.to(torch.float64).numpy()
         unit = scale * number_format.lsb
-        if isinstance(number_format, CodebookFormat) and unfitted:
-            table = [float(level) for level in number_format.table or ()]
+        if unfitted:
+            table = number_format.float_grid().tolist()
             state[f"{prefix}table"] = torch.tensor(table, dtype=torch.float64)
             state[f"{prefix}table_scale"] = torch.from_numpy(scale)
     exact, wide = torch.from_numpy(levels), torch.from_numpy(unit)

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from bitwright.base.errors import DataError, FormatError
-from bitwright.formats import BlockFormat, CodebookFormat, Format
+from bitwright.formats import CodebookFormat, Format
 from bitwright.formats.base import IntArray
 from bitwright.formats.block import MIN_EXPONENT
-from bitwright.formats.grid import GridFormat
 from bitwright.formats.packing import MAX_BITS, pack, packed_size, unpack
 from bitwright.formats.rounding import FloatArray
 from bitwright.quantize.scale_rules import block_exponents
@@ -28,12 +27,7 @@ def code_bytes(levels: FloatArray, number_format: Format) -> bytes:
 
     Formats of more than 16 bits take whole bytes, the highest first.
     """
-    if isinstance(number_format, GridFormat):
-        codes = number_format.canonical_codes(levels)
-    elif isinstance(number_format, BlockFormat):
-        return code_bytes(levels, number_format.element)
-    else:
-        codes = number_format.to_bits(number_format.codes(levels.astype(np.int64)))
+    codes = number_format.patterns_of(levels)
     if number_format.bits <= MAX_BITS:
         return pack(codes, number_format.bits).tobytes()
     width = -(-number_format.bits // 8)
@@ -54,8 +48,6 @@ def levels_of(body: bytes, number_format: Format, count: int, where: str) -> Flo
     Raises:
         DataError: as many bytes are not there, or a code is none of this format.
     """
-    if isinstance(number_format, BlockFormat):
-        return levels_of(body, number_format.element, count, where)
     if len(body) != code_size(count, number_format):
         raise DataError(
             f"{len(body)} bytes for {count} codes of {number_format.bits} bits", where=where
@@ -69,10 +61,7 @@ def levels_of(body: bytes, number_format: Format, count: int, where: str) -> Flo
             wide = np.zeros((count, 8), dtype=np.uint8)
             wide[:, 8 - width :] = array.reshape(count, width)
             codes = wide.view(">i8").reshape(count).astype(np.int64)
-        if isinstance(number_format, GridFormat):
-            levels = number_format.float_levels(codes)
-        else:
-            levels = number_format.levels(number_format.from_bits(codes)).astype(np.float64)
+        levels = number_format.levels_of(codes)
     except FormatError as error:
         raise DataError(f"holds no {_short(number_format)} codes", where=where) from error
     if not np.isfinite(levels).all():
@@ -128,7 +117,7 @@ def scales_of(body: bytes, kind: str, where: str) -> FloatArray:
 
 
 def split_blocks(
-    levels: Tensor, unit: float, number_format: BlockFormat, where: str
+    levels: Tensor, unit: float, number_format: Format, where: str
 ) -> tuple[FloatArray, IntArray]:
     """Levels of a tensor with one unit -> levels of its elements, and the exponent of each value.
 

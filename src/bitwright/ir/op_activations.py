@@ -82,7 +82,7 @@ def infer_requant_float(node: Node, types: Types) -> Types:
     lo, hi = node.integer("lo"), node.integer("hi")
     out_format = _check_ends(node, lo, hi)
     need(
-        isinstance(out_format, MinifloatFormat) and out_format.exact_levels,
+        out_format.is_float and out_format.exact_levels,
         f"{out_format.name} is no float with levels below 2^62",
     )
     significant, smallest = float_rule(out_format)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from bitwright.formats import IntegerFormat
 from bitwright.low_precision.config import LowPrecision
 from bitwright.low_precision.ladder import parse_level
 
@@ -22,7 +21,7 @@ def formats_as_trained(settings: LowPrecision) -> dict[str, Any]:
         ValueError: that level is not dynamic fixed point, or some layers were excepted from it.
     """
     level = parse_level(settings.ladder[0])
-    if not isinstance(level.format, IntegerFormat):
+    if level.format is None or not level.format.is_integer:
         raise ValueError(
             f"quant: {AS_TRAINED} needs dynamic fixed point, and the lowest level of "
             f"train.float.low_precision is {level.name}: say the formats in quant"

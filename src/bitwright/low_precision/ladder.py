@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from bitwright.base.errors import FormatError
-from bitwright.formats import Format, IntegerFormat, MinifloatFormat, parse_format
-from bitwright.formats.block import BlockFormat
+from bitwright.formats import Format, parse_format
 
 FLOAT32 = "float32"
 _FLOAT_BITS = 32
@@ -48,7 +47,7 @@ class Level:
 
     @property
     def is_minifloat(self) -> bool:
-        return isinstance(self.format, MinifloatFormat)
+        return self.format is not None and self.format.is_float
 
 
 def parse_level(name: str | int) -> Level:
@@ -79,11 +78,11 @@ def parse_level(name: str | int) -> Level:
 
 def _fault(found: Format) -> str | None:
     """Why training cannot run in a format."""
-    if not isinstance(found, IntegerFormat | MinifloatFormat | BlockFormat):
+    if not (found.is_integer or found.is_float or found.block):
         return "its levels are no integers and no floats"
     if not found.signed:
         return "gradients have signs, it has none"
-    if isinstance(found, IntegerFormat) and found.zero:
+    if found.is_integer and found != found.with_zero(0):
         return "dynamic fixed point has no zero point"
     if found.bits < _FEWEST_BITS:
         return f"it has fewer than {_FEWEST_BITS} bits"

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError, MismatchError
-from bitwright.formats import Format, IntegerFormat, parse_format
+from bitwright.formats import Format, parse_format
 from bitwright.ir import INTEGER, ChannelRange, Graph, IntArray, Node, bits_for_interval
 from bitwright.lower.ranges import (
     DotRange,
@@ -191,7 +191,7 @@ def _register(lo: int, hi: int) -> int:
 
 def _level_bits(number_format: Format) -> int:
     """Bits of a code; of an integer with a zero point those of its levels, which may be more."""
-    if isinstance(number_format, IntegerFormat) and number_format.zero:
+    if number_format.is_integer and number_format.min_level != number_format.min_code:
         return bits_for_interval(number_format.min_level, number_format.max_level)
     return number_format.bits
 

@@ -314,17 +314,17 @@ def share_thresholds(graph: Graph) -> Graph:
 
 
 def _narrow_weight(old: Format, lo: int, hi: int) -> Format:
-    if not isinstance(old, IntegerFormat):
+    if not old.is_integer:
         return old
     if not old.signed:
         return IntegerFormat(max(1, hi.bit_length()), False)
-    if old.narrow:
+    if old.min_code == -old.max_code:
         return IntegerFormat(max(2, max(-lo, hi).bit_length() + 1), True, True)
     return IntegerFormat(max(2, bits_for_interval(min(lo, -1), hi)), True)
 
 
 def _narrow_output(old: Format, lo: int, hi: int) -> Format:
-    if not isinstance(old, IntegerFormat):
+    if not old.is_integer:
         return old
     bits = bits_for_interval(lo, hi)
     return IntegerFormat(bits, lo < 0) if bits < old.bits else old

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError, RecipeError
-from bitwright.formats import MinifloatFormat
 from bitwright.quantize.decisions import Operand, Plan, Problem
 from bitwright.quantize.op_match import Kind, Site
 from bitwright.quantize.plan import check, decide, make_plan, site_problems, traced_plan
@@ -232,7 +231,7 @@ def _becomes(plan: Plan, policy: Policy, site: Site) -> str:
             return "float"
         if is_table(plan, policy, site.node):
             return "table"
-        if isinstance(operand.spec.format, MinifloatFormat):
+        if operand.spec.format.is_float:
             return "multiply, shift and round to a float"
         few = operand.spec.format.bits <= policy.threshold_bits
         return "thresholds" if few else "multiply, shift and round"

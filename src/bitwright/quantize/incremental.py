@@ -13,11 +13,9 @@ from dataclasses import replace
 from torch import nn
 
 from bitwright.base.errors import ModelError
-from bitwright.formats import BipolarFormat, BlockFormat, IntegerFormat, TernaryFormat
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
 from bitwright.quantize.policy import QuantSpec, Role, ScaleRule
-from bitwright.quantize.scale_rules import is_unfitted
 from bitwright.quantize.weight_quantizer import WeightQuantizer
 
 Quantizer = WeightQuantizer | ActivationQuantizer
@@ -60,14 +58,11 @@ def widened(spec: QuantSpec, bits: int) -> QuantSpec:
     """A specification with at least this many bits, the same where it has no wider form."""
     if spec.format.bits >= bits:
         return spec
-    if isinstance(spec.format, IntegerFormat):
-        # One signed bit is not narrow only because it cannot be.
-        narrow = spec.format.narrow or (spec.format.width == 1 and spec.format.is_signed)
-        chosen = replace(spec.format, width=bits, narrow=narrow and not spec.zero_point)
-        return replace(spec, format=chosen)
-    signs = isinstance(spec.format, BipolarFormat | TernaryFormat)
-    if signs and spec.scale is ScaleRule.MEAN:
-        return replace(spec, format=IntegerFormat(bits, True, True), scale=ScaleRule.MAX)
+    chosen = spec.format.with_bits(bits)
+    if spec.format.is_integer:
+        return replace(spec, format=chosen.with_narrow(False) if spec.zero_point else chosen)
+    if spec.format.mean_scaled and spec.scale is ScaleRule.MEAN:
+        return replace(spec, format=chosen, scale=ScaleRule.MAX)
     return spec
 
 
@@ -96,7 +91,7 @@ def unfix(model: nn.Module) -> None:
 def no_portions(quantizer: WeightQuantizer) -> str | None:
     """Why the weights of a format cannot be fixed one by one; None if they can."""
     chosen = quantizer.spec.format
-    if isinstance(chosen, BlockFormat) or is_unfitted(chosen) or not chosen.exact_levels:
+    if chosen.block or chosen.needs_table or not chosen.exact_levels:
         return f"{chosen} weights cannot be fixed in portions: their grid depends on all of them"
     return None
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError, RecipeError
-from bitwright.formats import CodebookFormat, MinifloatFormat, Rounding
+from bitwright.formats import Rounding
 from bitwright.quantize.canonicalize import Shapes, Simplified, simplify
 from bitwright.quantize.decisions import Operand, Plan, Problem
 from bitwright.quantize.freeze_functions import MAX_TABLE
@@ -190,9 +190,9 @@ def _weight_problems(plan: Plan) -> list[Problem]:
             what = "its weight holds NaN or infinity"
             problems.append(Problem(plan.sites[node], what, "train again, or load other weights"))
         spec = operand.spec
-        if spec is None or not isinstance(spec.format, CodebookFormat):
+        if spec is None or not spec.format.is_codebook:
             continue
-        if spec.scope is Scope.LAYER and spec.format.size > weight.numel():
+        if spec.scope is Scope.LAYER and spec.format.entries > weight.numel():
             what = f"{spec.format} has more entries than the layer has weights, {weight.numel()}"
             problems.append(Problem(plan.sites[node], what, "choose a smaller codebook for it"))
     return problems
@@ -277,7 +277,7 @@ def _check_shift(plan: Plan, policy: Policy) -> None:
         spec = operand.spec
         if operand.role is Role.INPUT or spec is None:
             continue
-        floats = isinstance(spec.format, MinifloatFormat) and spec.format.exact_levels
+        floats = spec.format.is_float and spec.format.exact_levels
         if spec.format.bits <= policy.threshold_bits and not floats:
             continue
         if spec.rounding not in SHIFT_ROUNDINGS:

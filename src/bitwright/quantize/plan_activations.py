@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from torch import fx
 
-from bitwright.formats import BipolarFormat, IntegerFormat
+from bitwright.formats import IntegerFormat
 from bitwright.quantize.decisions import Operand, Plan, Problem
 from bitwright.quantize.joins import GlobalAverage
 from bitwright.quantize.op_match import (
@@ -154,7 +154,7 @@ def _table_input(policy: Policy, reader: Site, resolved: Resolved) -> tuple[Laye
     ):
         return layer, policy.resolve(layer, Role.ACTIVATION)
     spec = resolved.spec
-    if spec is None or (spec.format.bits >= TABLE_BITS and isinstance(spec.format, IntegerFormat)):
+    if spec is None or (spec.format.bits >= TABLE_BITS and spec.format.is_integer):
         return layer, resolved
     wide = complete(Change(format=IntegerFormat(TABLE_BITS, True)), Role.ACTIVATION, layer.path)
     why = f"the input of a table has {TABLE_BITS} bits; a rule for {layer.path} can change that"
@@ -314,7 +314,4 @@ def _join_note(plan: Plan, node: fx.Node, site: Site) -> Operand:
 def is_bipolar(plan: Plan, node: fx.Node) -> bool:
     """Whether any part of a tensor has a format without a zero."""
     operands = [plan.activations.get(leaf) for leaf in plan.leaves(node)]
-    return any(
-        o is not None and o.spec is not None and isinstance(o.spec.format, BipolarFormat)
-        for o in operands
-    )
+    return any(o is not None and o.spec is not None and o.spec.format.sign_only for o in operands)

@@ -7,20 +7,9 @@ No torch here, as in `policy`.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from bitwright.base.errors import FormatError, RecipeError
-from bitwright.formats import (
-    BipolarFormat,
-    BlockFormat,
-    CodebookFormat,
-    FixedFormat,
-    Format,
-    IntegerFormat,
-    MinifloatFormat,
-    PowerOfTwoFormat,
-    TernaryFormat,
-)
+from bitwright.formats import Format
 from bitwright.formats.rounding import Overflow, Rounding
 from bitwright.quantize.policy import (
     OPERAND_ROLES,
@@ -43,7 +32,6 @@ STATELESS = (
     ScaleRule.PERCENTILE,
     ScaleRule.MSE,
 )
-_TRAINABLE = (IntegerFormat, FixedFormat, MinifloatFormat, PowerOfTwoFormat, BlockFormat)
 #: Bits from which on a float's own range is taken to be enough.
 _WHOLE_FLOAT = 16
 
@@ -66,7 +54,7 @@ def complete(change: Change, role: Role, where: str, *, training: bool = False) 
     narrow = bool(change.narrow) if whole and change.format.signed else change.narrow
     number_format = _narrowed(change.format, narrow, role, where, zero_point)
     # The window of a power-of-two format is its scale; block scales are exponents.
-    exponents = isinstance(number_format, PowerOfTwoFormat) or number_format.block > 0
+    exponents = number_format.is_exponent or number_format.block > 0
     exponents = exponents or scale is ScaleRule.DYNAMIC
     if exponents and change.power_of_two is False:
         raise RecipeError(
@@ -119,7 +107,7 @@ def _zero_point(change: Change, scale: ScaleRule, role: Role, where: str) -> boo
         return scale is ScaleRule.MINMAX
     if not change.zero_point:
         return False
-    if not isinstance(change.format, IntegerFormat):
+    if change.format is None or not change.format.is_integer:
         raise refuse(
             f"{change.format} has no zero point, integers have",
             "use intN or uintN, or leave it out",
@@ -145,15 +133,15 @@ def default_scale(number_format: Format, role: Role) -> ScaleRule:
     floats as wide as float32's exponent carry their own scale, so it is 1; so is that of bipolar
     activations. Exponent windows, blocks and biases follow the largest magnitude.
     """
-    if isinstance(number_format, FixedFormat) or not number_format.exact_levels:
+    if number_format.has_own_scale:
         return ScaleRule.CONST
-    if isinstance(number_format, PowerOfTwoFormat) or number_format.block:
+    if number_format.is_exponent or number_format.block:
         return ScaleRule.MAX
     if role in (Role.WEIGHT, Role.BIAS):
-        if isinstance(number_format, BipolarFormat | TernaryFormat):
+        if number_format.mean_scaled:
             return ScaleRule.MEAN
         return ScaleRule.MAX if number_format.max_level > 1 else ScaleRule.LEARNED
-    if isinstance(number_format, BipolarFormat):
+    if number_format.sign_only:
         return ScaleRule.CONST
     return ScaleRule.MAX if role is Role.INPUT else ScaleRule.LEARNED
 
@@ -164,9 +152,9 @@ def training_scale(number_format: Format) -> ScaleRule:
     Integers are dynamic fixed point. Floats of few bits follow the largest magnitude; those of 16
     bits and more, and fixed point, carry their own scale.
     """
-    if isinstance(number_format, IntegerFormat):
+    if number_format.is_integer:
         return ScaleRule.DYNAMIC
-    if isinstance(number_format, MinifloatFormat) and number_format.bits >= _WHOLE_FLOAT:
+    if number_format.is_float and number_format.bits >= _WHOLE_FLOAT:
         return ScaleRule.CONST
     return default_scale(number_format, Role.INPUT)
 
@@ -185,7 +173,7 @@ def simulated_only(number_format: Format, role: Role) -> str | None:
         why = "their exponents depend on the data"
     elif not number_format.exact_levels:
         why = "their levels do not fit 62 bits"
-    elif not number_format.uniform and not isinstance(number_format, MinifloatFormat):
+    elif not number_format.uniform and not number_format.is_float:
         why = "use integers, fixed point or a small float such as e4m3"
     else:
         return None
@@ -217,7 +205,7 @@ def _granularity(
         return given
     # One window, table, zero point or dynamic scale a layer is what its users know; a rule can ask
     # for one a channel.
-    whole = whole or isinstance(number_format, PowerOfTwoFormat | CodebookFormat)
+    whole = whole or number_format.is_exponent or number_format.is_codebook
     return Granularity.PER_CHANNEL if role is Role.WEIGHT and not whole else Granularity.PER_TENSOR
 
 
@@ -227,12 +215,13 @@ def _narrowed(
     """Signed integer weights are narrow unless they have a zero point, or the recipe says
     ``narrow: false``.
     """
-    if not isinstance(number_format, IntegerFormat) or not number_format.signed:
+    if not number_format.is_integer or not number_format.signed:
         if narrow:
             raise RecipeError(f"{number_format} has no narrow variant", where=f"{where}.narrow")
         return number_format
-    wanted = (role is Role.WEIGHT or number_format.narrow) if narrow is None else narrow
-    return replace(number_format, narrow=wanted and number_format.bits > 1 and not zero_point)
+    kept = -number_format.min_code == number_format.max_code
+    wanted = (role is Role.WEIGHT or kept) if narrow is None else narrow
+    return number_format.with_narrow(wanted and number_format.bits > 1 and not zero_point)
 
 
 def _check(spec: QuantSpec, role: Role, where: str) -> None:
@@ -298,7 +287,7 @@ def _check_training(spec: QuantSpec, role: Role, where: str, zero_point: bool) -
             where=where,
             hint=f"roles are {names}",
         )
-    if not isinstance(spec.format, _TRAINABLE):
+    if not spec.format.in_training:
         raise RecipeError(
             f"products of training do not run in {spec.format}",
             where=f"{where}.format",
@@ -322,7 +311,7 @@ def _check_training(spec: QuantSpec, role: Role, where: str, zero_point: bool) -
     allowed: list[ScaleRule] = [rule for rule in STATELESS if rule is not ScaleRule.DYNAMIC]
     for _, fewer in _allowed_scales(spec, role):
         allowed = [rule for rule in allowed if rule in fewer]
-    if isinstance(spec.format, IntegerFormat):
+    if spec.format.is_integer:
         allowed.append(ScaleRule.DYNAMIC)
     if spec.scale not in allowed:
         names = ", ".join(rule.value for rule in allowed)
@@ -350,15 +339,14 @@ def _check_scale(spec: QuantSpec, role: Role, where: str) -> None:
     def refuse(what: str, hint: str) -> None:
         raise RecipeError(what, where=f"{where}.scale", hint=hint)
 
-    bipolar_or_ternary = isinstance(spec.format, BipolarFormat | TernaryFormat)
-    if spec.scale is ScaleRule.MEAN and not (role is Role.WEIGHT and bipolar_or_ternary):
+    if spec.scale is ScaleRule.MEAN and not (role is Role.WEIGHT and spec.format.mean_scaled):
         refuse(
             "scale 'mean' is for bipolar and ternary weights",
             "use max, percentile, mse, learned or const",
         )
     if spec.scale is ScaleRule.INTERVAL and spec.format.max_level < 1 and not spec.zero_point:
         refuse(f"{spec.format} has no level above zero", "add zero_point: true, or use bipolar")
-    if role is not Role.WEIGHT and isinstance(spec.format, BipolarFormat):
+    if role is not Role.WEIGHT and spec.format.sign_only:
         if spec.scale is not ScaleRule.CONST:
             refuse(
                 f"a bipolar {role.value} is the sign alone and has a constant scale",
@@ -380,7 +368,7 @@ def _check_scale(spec: QuantSpec, role: Role, where: str) -> None:
         if spec.scale not in allowed:
             names = ", ".join(rule.value for rule in allowed)
             refuse(f"{family} cannot have scale {spec.scale.value!r}", f"one of {names}")
-    if isinstance(spec.format, PowerOfTwoFormat) and spec.scale is ScaleRule.CONST:
+    if spec.format.is_exponent and spec.scale is ScaleRule.CONST:
         if not math.log2(spec.value).is_integer():
             refuse(
                 f"{spec.value:g} is no power of two, and the scale of {spec.format} is 2^exp_min",
@@ -397,24 +385,24 @@ def _allowed_scales(spec: QuantSpec, role: Role) -> list[tuple[str, tuple[ScaleR
         found.append(("a bias", (rule.MAX, rule.CONST)))
     if not spec.format.exact_levels:
         found.append((f"{spec.format}, which covers the range of float32,", (rule.CONST,)))
-    if isinstance(spec.format, PowerOfTwoFormat):
+    if spec.format.is_exponent:
         window = (rule.MAX, rule.MSE, rule.PERCENTILE, rule.CONST)
         found.append((f"the exponent window of {spec.format}", window))
     if spec.format.block:
         found.append((f"the blocks of {spec.format}", (rule.MAX,)))
-    if isinstance(spec.format, CodebookFormat) and not spec.format.is_fitted:
+    if spec.format.needs_table:
         found.append((f"the table of {spec.format}", (rule.MAX, rule.CONST)))
-    if spec.scale is ScaleRule.DYNAMIC and not isinstance(spec.format, IntegerFormat):
+    if spec.scale is ScaleRule.DYNAMIC and not spec.format.is_integer:
         others = tuple(other for other in rule if other is not ScaleRule.DYNAMIC)
         found.append((f"{spec.format}, which is no integer,", others))
-    if spec.has_range and not isinstance(spec.format, IntegerFormat):
+    if spec.has_range and not spec.format.is_integer:
         others = tuple(other for other in rule if other not in (*RANGES, rule.ENTROPY))
         found.append((f"{spec.format}, which is no integer,", others))
     return found
 
 
 def _check_family(spec: QuantSpec, role: Role, where: str) -> None:
-    codebook = isinstance(spec.format, CodebookFormat) and not spec.format.is_fitted
+    codebook = spec.format.needs_table
     if codebook and role is not Role.WEIGHT:
         raise RecipeError(
             f"{spec.format} is fitted to weights; a {role.value} has none to fit",
@@ -425,7 +413,7 @@ def _check_family(spec: QuantSpec, role: Role, where: str) -> None:
         raise RecipeError(
             "a bias has no input channels to make blocks of",
             where=f"{where}.format",
-            hint=f"use the element's format: {getattr(spec.format, 'element', '')}",
+            hint=f"use the element's format: {spec.format.stored}",
         )
     if spec.scope is not Scope.LAYER and not codebook:
         raise RecipeError(

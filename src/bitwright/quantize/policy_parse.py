@@ -34,7 +34,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from bitwright.base.errors import FormatError, RecipeError
-from bitwright.formats import Format, IntegerFormat, parse_format, parse_overflow, parse_rounding
+from bitwright.formats import Format, parse_format, parse_overflow, parse_rounding
 from bitwright.formats.integer import MAX_BITS
 from bitwright.quantize.policy import (
     OPERAND_ROLES,
@@ -237,8 +237,8 @@ def _format(value: Any, where: str) -> Format:
         found = parse_format(value)
     except FormatError as error:
         raise RecipeError(error.message, where=where, hint=error.hint) from error
-    if isinstance(found, IntegerFormat) and found.zero:
-        plain = found.with_zero(0)
+    plain = found.with_zero(0) if found.is_integer else found
+    if plain != found:
         raise RecipeError(
             f"{found} names a zero point, which is found from the data",
             where=where,

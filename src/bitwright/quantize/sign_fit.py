@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bitwright.base.errors import RecipeError
-from bitwright.formats import BipolarFormat, FixedFormat, Format, IntegerFormat, TernaryFormat
+from bitwright.base.errors import FormatError, RecipeError
+from bitwright.formats import Format, IntegerFormat
 from bitwright.quantize.op_match import Clip
 from bitwright.quantize.policy import QuantSpec, Resolved
 
@@ -15,23 +15,23 @@ def fit(resolved: Resolved, clip: Clip | None, name: str) -> Resolved:
     """Match the sign of the format to the activation as it is written."""
     spec, reason = resolved.spec, resolved.reason
     if clip is not None and clip.sign:
-        if spec is not None and isinstance(spec.format, BipolarFormat):
+        if spec is not None and spec.format.sign_only:
             return resolved
         raise RecipeError(
             f"{name} has two values, so its activation must be bipolar, not "
             f"{'float' if spec is None else spec.format}",
             where="quant.activation",
         )
-    if spec is None or isinstance(spec.format, BipolarFormat):
+    if spec is None or spec.format.sign_only:
         return resolved
     positive = clip is not None and clip.low >= 0
     if spec.zero_point:
         return _affine(resolved, spec, name) if positive else resolved
-    if positive and spec.format.signed and _without_negative(spec.format) == spec.format:
+    if positive and spec.format.signed and spec.format.without_sign() == spec.format:
         # No unsigned variant: the levels below zero stay unused.
         why = f"{name} never goes below zero; {reason}"
         return Resolved(replace(spec, positive=True), why)
-    fitted = _without_negative(spec.format) if positive else _with_negative(spec.format)
+    fitted = spec.format.without_sign() if positive else _with_sign(spec.format)
     if fitted == spec.format:
         return resolved
     why = f"{name} never goes below zero" if positive else f"{name} also goes below zero"
@@ -47,27 +47,13 @@ def _affine(resolved: Resolved, spec: QuantSpec, name: str) -> Resolved:
     return Resolved(replace(spec, format=plain, zero_point=False), why)
 
 
-def _without_negative(number_format: Format) -> Format:
-    """The non-negative half of a signed format: the same levels in one bit less."""
-    if isinstance(number_format, TernaryFormat):
-        return IntegerFormat(1, False)
-    if isinstance(number_format, IntegerFormat) and number_format.signed and number_format.bits > 1:
-        return IntegerFormat(number_format.bits - 1, False)
-    if isinstance(number_format, FixedFormat) and number_format.signed and number_format.bits > 1:
-        return FixedFormat(number_format.bits - 1, number_format.integer - 1, False)
-    return number_format
-
-
-def _with_negative(number_format: Format) -> Format:
-    """An unsigned format of the same width with a sign."""
-    if isinstance(number_format, IntegerFormat) and not number_format.signed:
-        if number_format.bits == 1:
-            raise RecipeError(
-                "uint1 cannot hold a negative activation",
-                where="quant.activation",
-                hint="use bipolar, ternary or int2, or put a ReLU before the layer",
-            )
-        return IntegerFormat(number_format.bits, True)
-    if isinstance(number_format, FixedFormat) and not number_format.signed:
-        return FixedFormat(number_format.bits, number_format.integer, True)
-    return number_format
+def _with_sign(number_format: Format) -> Format:
+    """The signed format of the same width."""
+    try:
+        return number_format.with_sign()
+    except FormatError as error:
+        raise RecipeError(
+            f"{number_format} cannot hold a negative activation",
+            where="quant.activation",
+            hint="use bipolar, ternary or int2, or put a ReLU before the layer",
+        ) from error

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bitwright.base.errors import FormatError, RecipeError
-from bitwright.formats import Format, IntegerFormat, parse_format
+from bitwright.formats import Format, parse_format
 
 #: Integers of 2 to 8 bits, small floats down to 5 bits, powers of two, and codebooks.
 WEIGHTS = "int2..int8,e2m1,e2m3,e3m2,e4m3,e3m4,e2m5,po2_4<zero>,po2_5<zero>,cb4,cb8,cb16,cb32"
@@ -38,7 +38,7 @@ class Candidates:
 
 def _widest(formats: tuple[Format, ...]) -> Format:
     """Of the most bits; of those an integer, if there is one."""
-    return max(formats, key=lambda f: (f.bits, isinstance(f, IntegerFormat)))
+    return max(formats, key=lambda f: (f.bits, f.is_integer))
 
 
 def parse_candidates(

@@ -15,11 +15,7 @@ from torch import nn
 from bitwright.base.errors import BitwrightError, RecipeError
 from bitwright.explore.search.candidates import Candidates
 from bitwright.formats import (
-    CodebookFormat,
     Format,
-    IntegerFormat,
-    MinifloatFormat,
-    PowerOfTwoFormat,
 )
 from bitwright.quantize.model_sizes import Facts, facts_of, stored
 from bitwright.quantize.policy import Granularity, Policy, Role, ScaleRule
@@ -215,15 +211,14 @@ def _try(
 
 def _fits(fact: Facts, candidate: Format) -> bool:
     """Whether a codebook has a sensible size for a weight."""
-    size = candidate.size if isinstance(candidate, CodebookFormat) else 1
-    return size * _TABLE_SHARE <= fact.count
+    return max(candidate.entries, 1) * _TABLE_SHARE <= fact.count
 
 
 def _fields(number_format: Format, role: Role) -> dict[str, Any]:
     """Format, and the scale rule that loses least without training."""
     rule = default_scale(number_format, role)
-    searched = (IntegerFormat, MinifloatFormat, PowerOfTwoFormat)
-    if isinstance(number_format, searched) and number_format.exact_levels:
+    kind = number_format
+    if (kind.is_integer or kind.is_float or kind.is_exponent) and kind.exact_levels:
         if role is Role.ACTIVATION or number_format.max_level > 1:
             rule = ScaleRule.MSE
     if rule is ScaleRule.LEARNED:
@@ -233,7 +228,7 @@ def _fields(number_format: Format, role: Role) -> dict[str, Any]:
 
 def _rule(fact: Facts, number_format: Format) -> dict[str, Any]:
     rule = {"layers": fact.path, "role": fact.role.value, **_fields(number_format, fact.role)}
-    if isinstance(number_format, CodebookFormat | PowerOfTwoFormat) and fact.spec is not None:
+    if (number_format.is_codebook or number_format.is_exponent) and fact.spec is not None:
         if fact.role is Role.WEIGHT and fact.spec.granularity is Granularity.PER_CHANNEL:
             rule["granularity"] = Granularity.PER_CHANNEL.value
     return rule

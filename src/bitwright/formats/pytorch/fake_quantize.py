@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bitwright.base.errors import FormatError
-from bitwright.formats import BlockFormat, Format, Overflow, Rounding, parse_format
+from bitwright.formats import Format, Overflow, Rounding, parse_format
 from bitwright.formats.block import MAX_EXPONENT, MIN_EXPONENT
 from bitwright.formats.pytorch.grid import binade, power_of_two
 from bitwright.formats.pytorch.kernels import quantize_natively
@@ -60,7 +60,7 @@ def fake_quantize(
         raise FormatError(f"only floating point can be quantized, not {x.dtype}", where=chosen.name)
     random = _random(noise) if rounding is Rounding.STOCHASTIC else 0
     x = x.detach()
-    if scale is not None or not isinstance(chosen, BlockFormat):
+    if scale is not None or not chosen.block:
         rules = (rounding, overflow, random)
         return _quantize(x, chosen, 1.0 if scale is None else scale, zero_point, rules)
     rows = x.movedim(_checked_axis(x, axis), -1)
@@ -79,13 +79,13 @@ def _random(noise: Tensor | torch.Generator | int | None) -> Tensor | int:
     return seed
 
 
-def block_scales(x: Tensor, number_format: BlockFormat, axis: int = -1) -> Tensor:
+def block_scales(x: Tensor, number_format: Format, axis: int = -1) -> Tensor:
     """One scale for every value, that of its block, float64: `BlockFormat.block_scales` in torch.
 
     Raises:
         FormatError: NaN or an infinity.
     """
-    length = number_format.length
+    length = number_format.block
     rows = x.detach().to(torch.float64).abs().movedim(_checked_axis(x, axis), -1)
     if not bool(torch.isfinite(rows).all()):
         raise FormatError("cannot encode NaN or infinity in blocks", where=number_format.name)
@@ -119,7 +119,6 @@ def _quantize(
         if fast is not None:
             return fast
     if scale is None:
-        assert isinstance(number_format, BlockFormat)
         scale = block_scales(x, number_format)
     units = torch.as_tensor(scale, dtype=torch.float64, device=x.device)
     try:

@@ -9,14 +9,12 @@ float64 whatever the dtype given, so the levels are those of numpy bit for bit. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, singledispatch
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from bitwright.base.errors import FormatError
-from bitwright.formats import CodebookFormat, Format, MinifloatFormat, PowerOfTwoFormat, Rounding
+from bitwright.formats import Format, MinifloatFormat, PowerOfTwoFormat, Rounding
 from bitwright.formats.power_of_two import LOG_MIDDLE
 from bitwright.formats.rounding import FloatArray
 
@@ -43,32 +41,31 @@ def quantize_to_grid(
     x = ratio.to(torch.float64)
     if rounding is Rounding.STOCHASTIC:
         noise = torch.rand_like(x) if noise is None else noise.to(torch.float64)
-    if isinstance(number_format, MinifloatFormat):
-        levels = _minifloat(x, number_format, rounding, noise, round_to_int)
-    elif isinstance(number_format, PowerOfTwoFormat) and not number_format.linear:
-        levels = _logarithmic(x, number_format, rounding, noise, round_to_int)
-    else:
-        all_levels = grid_of(number_format)
-        x = x.clamp(float(all_levels[0]), float(all_levels[-1])).contiguous()
-        grid = torch.from_numpy(all_levels).to(x.device)
-        levels = grid.take(_nearest_index(x, grid, rounding, noise))
-    return levels.to(ratio.dtype)
+    return uneven_levels(number_format, x, rounding, noise, round_to_int).to(ratio.dtype)
+
+
+@singledispatch
+def uneven_levels(
+    number_format: Format,
+    x: Tensor,
+    rounding: Rounding,
+    noise: Tensor | None,
+    round_to_int: RoundToInt,
+) -> Tensor:
+    """Levels of float64 reals by a look-up in the list of all levels: right for every format.
+
+    A family that has a faster rule of its own registers it here, as those below do.
+    """
+    all_levels = grid_of(number_format)
+    x = x.clamp(float(all_levels[0]), float(all_levels[-1])).contiguous()
+    grid = torch.from_numpy(all_levels).to(x.device)
+    return grid.take(_nearest_index(x, grid, rounding, noise))
 
 
 @lru_cache(maxsize=256)
 def grid_of(number_format: Format) -> FloatArray:
-    """All levels, ascending, float64; they may exceed what integers hold.
-
-    Raises:
-        FormatError: a codebook without a table.
-    """
-    if not isinstance(number_format, CodebookFormat):
-        return number_format.grid().astype(np.float64)
-    if number_format.table is None:
-        raise FormatError(
-            f"{number_format.name} has no table yet", hint="fit it to values: fitted(centroids)"
-        )
-    return np.array([float(level) for level in number_format.table])
+    """`Format.float_grid`, kept."""
+    return number_format.float_grid()
 
 
 def binade(x: Tensor) -> Tensor:
@@ -81,9 +78,10 @@ def power_of_two(exponent: Tensor) -> Tensor:
     return ((exponent + _BIAS) << _MANTISSA_BITS).view(torch.float64)
 
 
+@uneven_levels.register(MinifloatFormat)
 def _minifloat(
-    ratio: Tensor,
     number_format: MinifloatFormat,
+    ratio: Tensor,
     rounding: Rounding,
     noise: Tensor | None,
     round_to_int: RoundToInt,
@@ -97,13 +95,19 @@ def _minifloat(
     return level.add_(0.0)  # no negative zero
 
 
+@uneven_levels.register(PowerOfTwoFormat)
 def _logarithmic(
-    ratio: Tensor,
     number_format: PowerOfTwoFormat,
+    ratio: Tensor,
     rounding: Rounding,
     noise: Tensor | None,
     round_to_int: RoundToInt,
 ) -> Tensor:
+    if number_format.linear:
+        by_table: Tensor = uneven_levels.dispatch(Format)(
+            number_format, ratio, rounding, noise, round_to_int
+        )
+        return by_table
     magnitude = ratio.abs().clamp_(max=float(number_format.max_level))
     # Denormals count as a power here, but all below 1 becomes the smallest power or zero anyway.
     mantissa = ((magnitude.view(torch.int64) & _MANTISSA_MASK) | _HALF_BITS).view(torch.float64)

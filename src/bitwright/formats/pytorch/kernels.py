@@ -12,7 +12,7 @@ import ctypes
 import math
 import threading
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from bitwright.base.errors import FormatError, ToolError
 from bitwright.base.native import Program
 from bitwright.formats import (
     BipolarFormat,
-    BlockFormat,
     Format,
     GridFormat,
     MinifloatFormat,
@@ -268,43 +267,67 @@ def _spec(
 ) -> _Spec | None:
     """What the kernel needs to know; None if it does not have these rules."""
     spec = CSpec(mode=_MODES[rounding], lsb=number_format.lsb, plain=int(plain))
-    element = number_format
-    if isinstance(number_format, BlockFormat):
-        element = number_format.element
-        if blocks:
-            spec.block, spec.top_exponent = number_format.length, number_format.top_exponent
+    element = number_format.stored
+    if blocks and number_format.block:
+        spec.block, spec.top_exponent = number_format.block, number_format.top_exponent
     element.check(overflow)
-    if overflow is Overflow.WRAP or (zero_point != 0 and not _has_zero_point(element)):
+    without = element.sign_only or not element.uniform
+    if overflow is Overflow.WRAP or (zero_point != 0 and without):
         return None
     spec.low, spec.high = float(element.min_level), float(element.max_level)
-    arrays: tuple[np.ndarray[Any, Any], ...] = ()
-    if isinstance(element, BipolarFormat):
-        spec.kind = _SIGN
-    elif isinstance(element, MinifloatFormat):
-        spec.kind = _MINIFLOAT
-        spec.mantissa, spec.flush = element.mantissa, int(not element.denormals)
-    elif isinstance(element, PowerOfTwoFormat) and not element.linear:
-        spec.kind, spec.zero = _POWERS, int(element.zero)
-    elif isinstance(element, GridFormat):
-        levels = grid_of(element)
-        limits = _limits(levels, rounding)
-        if limits is None:
-            return None
-        spec.kind, spec.count = _TABLE, len(levels)
-        spec.room = 1 << (len(levels) - 1).bit_length()
-        missing = spec.room - len(levels)
-        arrays = (np.pad(levels, (0, missing), "edge"), np.append(limits, [np.inf] * (missing + 1)))
-        spec.levels, spec.limits = (array.ctypes.data for array in arrays)
-    else:
-        spec.kind = _EVEN
-        symmetric = overflow is Overflow.SAT_SYM and element.min_level < 0
-        low = -element.max_level if symmetric else element.min_level
-        spec.low, spec.high = float(low - zero_point), float(element.max_level - zero_point)
-    return _Spec(spec, arrays)
+    arrays = _describe(element, spec, rounding, overflow, zero_point)
+    return None if arrays is None else _Spec(spec, arrays)
 
 
-def _has_zero_point(number_format: Format) -> bool:
-    return not isinstance(number_format, GridFormat | BipolarFormat)
+#: What a structure points to; None where the kernel has no such rule.
+_Arrays = tuple[np.ndarray[Any, Any], ...]
+
+
+@singledispatch
+def _describe(
+    element: Format, spec: CSpec, rounding: Rounding, overflow: Overflow, zero_point: int
+) -> _Arrays | None:
+    """Fill in what the kernel needs of a family: here of evenly spaced levels."""
+    spec.kind = _EVEN
+    symmetric = overflow is Overflow.SAT_SYM and element.min_level < 0
+    low = -element.max_level if symmetric else element.min_level
+    spec.low, spec.high = float(low - zero_point), float(element.max_level - zero_point)
+    return ()
+
+
+@_describe.register(BipolarFormat)
+def _(element: BipolarFormat, spec: CSpec, *_rules: Any) -> _Arrays | None:
+    spec.kind = _SIGN
+    return ()
+
+
+@_describe.register(MinifloatFormat)
+def _(element: MinifloatFormat, spec: CSpec, *_rules: Any) -> _Arrays | None:
+    spec.kind = _MINIFLOAT
+    spec.mantissa, spec.flush = element.mantissa, int(not element.denormals)
+    return ()
+
+
+@_describe.register(GridFormat)
+def _by_table(element: GridFormat, spec: CSpec, rounding: Rounding, *_rules: Any) -> _Arrays | None:
+    levels = grid_of(element)
+    limits = _limits(levels, rounding)
+    if limits is None:
+        return None
+    spec.kind, spec.count = _TABLE, len(levels)
+    spec.room = 1 << (len(levels) - 1).bit_length()
+    missing = spec.room - len(levels)
+    arrays = (np.pad(levels, (0, missing), "edge"), np.append(limits, [np.inf] * (missing + 1)))
+    spec.levels, spec.limits = (array.ctypes.data for array in arrays)
+    return arrays
+
+
+@_describe.register(PowerOfTwoFormat)
+def _(element: PowerOfTwoFormat, spec: CSpec, rounding: Rounding, *_rules: Any) -> _Arrays | None:
+    if element.linear:
+        return _by_table(element, spec, rounding)
+    spec.kind, spec.zero = _POWERS, int(element.zero)
+    return ()
 
 
 def _limits(levels: np.ndarray[Any, Any], rounding: Rounding) -> np.ndarray[Any, Any] | None:

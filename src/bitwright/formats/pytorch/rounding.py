@@ -7,11 +7,13 @@ exhaustively for every format of up to eight bits, every rounding and overflow m
 
 from __future__ import annotations
 
+from functools import singledispatch
+
 import torch
 from torch import Tensor
 
 from bitwright.base.errors import FormatError
-from bitwright.formats import BipolarFormat, BlockFormat, Format, GridFormat, Overflow, Rounding
+from bitwright.formats import BipolarFormat, Format, GridFormat, Overflow, Rounding
 from bitwright.formats.pytorch.grid import quantize_to_grid
 from bitwright.formats.pytorch.kernels import encode_natively, levels_natively
 
@@ -89,20 +91,23 @@ def quantize_ratio(
         FormatError: an overflow rule or a zero point that the format does not have, or wrapping
             an infinity.
     """
-    if isinstance(number_format, BlockFormat):
-        number_format = number_format.element
-    number_format.check(overflow)
-    if isinstance(number_format, GridFormat):
-        if zero_point != 0:
-            raise FormatError(f"{number_format.name} has no zero point", hint="use zero point 0")
-        fast = None
-        if rounding is not Rounding.STOCHASTIC:
-            fast = levels_natively(ratio.detach(), number_format, rounding)
-        if fast is not None:
-            return fast
-        return quantize_to_grid(ratio, number_format, rounding, noise, round_to_int)
-    if isinstance(number_format, BipolarFormat):
-        return _bipolar(ratio, rounding, noise)
+    stored = number_format.stored
+    stored.check(overflow)
+    return torch_levels(stored, ratio, zero_point, rounding, overflow, noise)
+
+
+@singledispatch
+def torch_levels(
+    number_format: Format,
+    ratio: Tensor,
+    zero_point: int,
+    rounding: Rounding,
+    overflow: Overflow,
+    noise: Tensor | None,
+) -> Tensor:
+    """`quantize_ratio` by family. This is the rule of evenly spaced levels; whoever adds a family
+    that is neither even nor a `GridFormat` registers its own here.
+    """
     low, high = number_format.min_level, number_format.max_level
     rounded = round_to_int(ratio, rounding, noise)
     if overflow is not Overflow.WRAP:
@@ -116,7 +121,33 @@ def quantize_ratio(
     return torch.remainder(residue + (zero_point - low), span) + (low - zero_point)
 
 
-def _bipolar(ratio: Tensor, rounding: Rounding, noise: Tensor | None) -> Tensor:
+@torch_levels.register(GridFormat)
+def _uneven(
+    number_format: GridFormat,
+    ratio: Tensor,
+    zero_point: int,
+    rounding: Rounding,
+    overflow: Overflow,
+    noise: Tensor | None,
+) -> Tensor:
+    if zero_point != 0:
+        raise FormatError(f"{number_format.name} has no zero point", hint="use zero point 0")
+    if rounding is not Rounding.STOCHASTIC:
+        fast = levels_natively(ratio.detach(), number_format, rounding)
+        if fast is not None:
+            return fast
+    return quantize_to_grid(ratio, number_format, rounding, noise, round_to_int)
+
+
+@torch_levels.register(BipolarFormat)
+def _bipolar(
+    number_format: BipolarFormat,
+    ratio: Tensor,
+    zero_point: int,
+    rounding: Rounding,
+    overflow: Overflow,
+    noise: Tensor | None,
+) -> Tensor:
     if rounding is not Rounding.STOCHASTIC:
         positive = ratio >= 0
     else:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from bitwright.base.errors import FormatError, RecipeError
-from bitwright.formats import FixedFormat, IntegerFormat, Overflow, Rounding
+from bitwright.formats import Overflow, Rounding
 from bitwright.formats.pytorch.fake_quantize import fake_quantize
 from bitwright.formats.pytorch.noise import check_seed, counter_noise
 from bitwright.formats.pytorch.rounding import round_to_int
@@ -90,7 +90,7 @@ def signed_bits(spec: QuantSpec) -> int:
 
 def has_levels(spec: QuantSpec) -> bool:
     """Whether operands of a specification are integers with one power of two."""
-    if not isinstance(spec.format, IntegerFormat | FixedFormat):
+    if spec.format.family not in ("integer", "fixed point"):
         return False
     if spec.granularity is not Granularity.PER_TENSOR:
         return False

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from bitwright.base.errors import TargetError
-from bitwright.formats import BlockFormat, Format, IntegerFormat, MinifloatFormat
+from bitwright.formats import Format, MinifloatFormat
 from bitwright.low_precision.ladder import Level, parse_level
 
 _DEVICES = Path(__file__).parent / "devices"
@@ -168,25 +168,21 @@ class Device(_Strict):
 def _pieces(level: Level, unit: Level) -> int:
     """How many products of a unit make one of the level; 0: it cannot."""
     wanted, offered = _element(level.format), _element(unit.format)
-    if isinstance(offered, IntegerFormat):
-        if not isinstance(wanted, IntegerFormat):
+    if not offered.exponent_bits:
+        if wanted.exponent_bits:
             return 0
         return ceil(wanted.bits / offered.bits) ** 2
-    assert isinstance(offered, MinifloatFormat)
-    if isinstance(wanted, IntegerFormat):
+    if not wanted.exponent_bits:
         # a sign and bits - 1 bits of magnitude; its most negative value is a power of two
-        return int(offered.mantissa + 1 >= wanted.bits - 1)
-    fits = wanted.exponent <= offered.exponent and wanted.mantissa <= offered.mantissa
+        return int(offered.significand_bits >= wanted.bits - 1)
+    fits = wanted.exponent_bits <= offered.exponent_bits
+    fits = fits and wanted.significand_bits <= offered.significand_bits
     return int(fits)
 
 
-def _element(found: Format | None) -> IntegerFormat | MinifloatFormat:
+def _element(found: Format | None) -> Format:
     """What is multiplied; blocks multiply their elements."""
-    if found is None:
-        return _FLOAT32
-    element = found.element if isinstance(found, BlockFormat) else found
-    assert isinstance(element, IntegerFormat | MinifloatFormat)
-    return element
+    return _FLOAT32 if found is None else found.stored
 
 
 def list_devices() -> list[Device]:
