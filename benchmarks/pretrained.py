@@ -30,9 +30,9 @@ from bitwright.base.files import atomic_write
 from bitwright.data import DataSplits, load_dataset
 from bitwright.data.spec import DatasetSpec
 from bitwright.interop.model_files import load_weights
-from bitwright.interop.tensors import save_tensors
 from bitwright.models import ModelSpec, Pretrained, build_model, list_pretrained
 from bitwright.models.pretrained import STORE, load_into, matching
+from bitwright.models.tensors import save_tensors
 from bitwright.pipeline.recipe import Recipe, load_recipe
 from bitwright.pipeline.steps.fingerprint import data_version, images_version
 from bitwright.pipeline.steps.results import Epoch, TeachResult, TrainResult, load_result

@@ -15,7 +15,8 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from bitwright.interop.onnx.reader import load
-from bitwright.pipeline.conversion import export, import_file
+from bitwright.pipeline.export_network import export_graph
+from bitwright.pipeline.import_network import import_graph
 
 QONNX = "qonnx.custom_op.general"
 rng = np.random.default_rng(0)
@@ -66,7 +67,7 @@ opsets = [helper.make_opsetid("", 13), helper.make_opsetid(QONNX, 1)]
 model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
 Path("demo.onnx").write_bytes(model.SerializeToString())
 
-report = import_file(Path("demo.onnx"), Path("demo"), target="ecp5-45k")
+report = import_graph(Path("demo.onnx"), Path("demo"), target="ecp5-45k")
 for layer in report["layers"]:
     print(f"{layer['op']:12} from {layer['from']:20} -> {layer['output']}")
 print("notes:", report["notes"])
@@ -77,6 +78,6 @@ images = rng.uniform(-1, 1, (4, 3, 12, 16)).astype(np.float32)
 levels = network.graph.run({"x": network.levels(images)})
 print("classes:", levels["label"][:, 0], "scores:", network.outputs[0].reals(levels["scores"])[0])
 
-result = export(Path("demo"), "artifact", Path("demo-mcu"))
+result = export_graph(Path("demo"), "artifact", Path("demo-mcu"))
 print("artefact:", result["bytes"], "RAM", result["arena_bytes"], "bytes")
 subprocess.run([sys.executable, "demo-mcu/replay.py"], check=True)

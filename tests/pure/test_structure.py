@@ -28,8 +28,6 @@ KNOWN = frozenset(
     {
         "low_precision/costs/formats.py imports train",
         "low_precision/costs/log.py imports train",
-        "models/factory.py imports interop",
-        "models/pretrained.py imports interop",
     }
 )
 

@@ -81,9 +81,7 @@ def test_the_package_stays_small() -> None:
 
 def test_the_file_says_which_model_it_is() -> None:
     entry = named("digits-cnn")
-    found = load_model(
-        weights_file(entry), build=lambda spec, shape: build_model(spec, entry.classes, shape)
-    )
+    found = load_model(weights_file(entry), classes=entry.classes)
     assert same(found.model, load_pretrained("digits-cnn"))
 
 
@@ -179,7 +177,7 @@ def test_a_file_beside_the_package_is_fetched_once(
 
 
 def test_half_the_bits_are_widened(store: Path) -> None:
-    from bitwright.interop.tensors import load_tensors, save_tensors
+    from bitwright.models.tensors import load_tensors, save_tensors
 
     path = store / "digits-cnn.safetensors"
     tensors, facts = load_tensors(path)

@@ -11,7 +11,7 @@ import pytest
 from tests.onnx_models import File
 from tests.pure.test_onnx_networks import bundle
 
-from bitwright.pipeline.conversion import import_file
+from bitwright.pipeline.import_network import import_graph
 
 
 def residual(path: Path) -> Path:
@@ -31,7 +31,7 @@ def residual(path: Path) -> Path:
 
 def test_a_residual_network_becomes_hardware(tmp_path: Path) -> None:
     source = residual(tmp_path / "residual.onnx")
-    report = import_file(source, tmp_path / "out", target="ecp5-45k", simulate=6)
+    report = import_graph(source, tmp_path / "out", target="ecp5-45k", simulate=6)
     assert report["hardware"]["simulated_frames"] == 6
     assert report == json.loads((tmp_path / "out" / "import.json").read_text())
     ops = [layer["op"] for layer in report["layers"]]
@@ -43,6 +43,6 @@ def test_a_published_network_becomes_hardware(tmp_path: Path, data_dir: Path, na
     source = data_dir / "qonnx" / f"{name}.onnx"
     if not source.is_file():
         pytest.skip("no qonnx/ in the test data")
-    report = import_file(source, tmp_path / "out", target="ecp5-45k", simulate=10)
+    report = import_graph(source, tmp_path / "out", target="ecp5-45k", simulate=10)
     assert report["hardware"]["simulated_frames"] == 10
     assert (tmp_path / "out" / "rtl" / "design.json").is_file()

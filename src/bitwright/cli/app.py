@@ -13,15 +13,13 @@ from bitwright import __version__
 from bitwright.base.plugins import load_attribute, plugged
 from bitwright.cli import (
     compare,
+    conversion,
     database,
     forecast,
     formats,
     inspecting,
     memory,
     show,
-)
-from bitwright.cli import (
-    conversion as exchange,
 )
 from bitwright.cli import search as searching
 from bitwright.cli import study as studying
@@ -166,8 +164,8 @@ app.command()(inspecting.inspect)
 app.command()(memory.memory)
 app.command()(forecast.forecast)
 app.command()(compare.diff)
-app.command("import")(exchange.import_)
-app.command()(exchange.export)
+app.command("import")(conversion.import_)
+app.command()(conversion.export)
 app.command()(database.database)
 app.command()(searching.search)
 app.command()(studying.study)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,11 +95,10 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
     json: Json = False,
 ) -> None:
     """Import a quantized ONNX file as an integer graph, or a float model of Caffe or Keras."""
-    from bitwright.pipeline.conversion import import_file
-    from bitwright.pipeline.model_conversion import import_model, is_float_model
+    from bitwright.pipeline.import_network import import_graph, import_model, is_model_file
 
     output = Output(json)
-    if is_float_model(file):
+    if is_model_file(file):
         report = import_model(
             file,
             out,
@@ -112,7 +112,7 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
         _show_float(output, file, out, report)
         return
     with output.progress() as progress:
-        report = import_file(
+        report = import_graph(
             file,
             out,
             input_type=input_type,
@@ -140,8 +140,6 @@ def _show_graph(output: Output, file: Path, out: Path, report: dict[str, Any]) -
 
 
 def _show_float(output: Output, file: Path, out: Path, report: dict[str, Any]) -> None:
-    from bitwright.pipeline.model_conversion import facts_of
-
     if output.json_wanted:
         output.value(report)
         return
@@ -149,8 +147,17 @@ def _show_float(output: Output, file: Path, out: Path, report: dict[str, Any]) -
     keys = ("name", "op", "from", "output", "parameters")
     if report["layers"]:
         output.table(file.name, columns, [tuple(row[k] for k in keys) for row in report["layers"]])
-    output.say(facts_of(report))
+    output.say(_facts(report))
     output.say(f"wrote {out}; next: bitwright formats compare {out} --data NAME")
+
+
+def _facts(report: Mapping[str, Any]) -> str:
+    """One line about an import."""
+    shape = " x ".join(map(str, report["input_shape"]))
+    order = report["input"]["channel_order"] or "unknown channel order"
+    return f"{report['parameters']} parameters; takes {shape} ({order}), input scale " + (
+        f"{report['input']['scale']:g}"
+    )
 
 
 def export(
@@ -172,27 +179,19 @@ def export(
     json: Json = False,
 ) -> None:
     """Write the integer graph, or the float model, for other tools; the result is run again."""
-    from bitwright.pipeline.conversion import export as export_graph
-    from bitwright.pipeline.model_conversion import FLOAT_FORMATS, export_model
+    from bitwright.pipeline.export_network import export_network
 
     output = Output(json)
-    if format_.value in FLOAT_FORMATS:
-        written = export_model(source, format_.value, out)
-        if json:
-            output.value(written)
-            return
-        sizes = ", ".join(f"{name} {size} bytes" for name, size in written["bytes"].items())
-        output.say(
-            f"wrote {out} ({sizes}); {written['parameters']} parameters; read back, its outputs "
-            f"differ by {written['largest_difference']:g}"
-        )
-        return
-    result = export_graph(source, format_.value, out)
+    written = export_network(source, format_.value, out)
     if json:
-        output.value(result)
+        output.value(written)
         return
-    sizes = ", ".join(f"{name} {size} bytes" for name, size in result["bytes"].items())
-    output.say(
-        f"wrote {result['path']} ({sizes}); {result['compared_values']} values of "
-        f"{result['frames']} frames compared, all equal"
+    sizes = ", ".join(f"{name} {size} bytes" for name, size in written["bytes"].items())
+    checked = (
+        f"{written['parameters']} parameters; read back, its outputs differ by "
+        f"{written['largest_difference']:g}"
+        if "parameters" in written
+        else f"{written['compared_values']} values of {written['frames']} frames compared, "
+        "all equal"
     )
+    output.say(f"wrote {written['path']} ({sizes}); {checked}")

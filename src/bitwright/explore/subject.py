@@ -192,10 +192,10 @@ def _of_model(
 
 
 def _built(spec: ModelSpec, classes: int | None, shape: tuple[int, int, int]) -> nn.Module:
-    from bitwright.models import build_model
+    from bitwright.interop.model_files import model_from_spec
 
     with importable((Path.cwd(),)):
-        return build_model(spec, classes, shape).eval()
+        return model_from_spec(spec, classes, shape).eval()
 
 
 def _benchmark(

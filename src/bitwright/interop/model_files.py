@@ -15,7 +15,7 @@ ending              holds                                       read as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,15 +37,12 @@ from bitwright.interop.network_json import (
     network_to_json,
 )
 from bitwright.interop.network_to_torch import module_of
-from bitwright.interop.tensors import fill_state, load_tensors, save_tensors
-from bitwright.models.catalog import MODEL_FILES, ModelSpec
+from bitwright.models.catalog import MODEL_FILES, MODEL_FORMATS, WEIGHT_FILES, ModelSpec
+from bitwright.models.factory import as_spec, build_model, check_model
+from bitwright.models.tensors import fill_state, load_tensors, save_tensors
 
 Shape = tuple[int, int, int]
 KERAS = (".h5", ".hdf5", ".keras")
-#: Endings that `load_weights` reads.
-WEIGHTS = (".caffemodel", *KERAS, ".safetensors", ".pt", ".pth")
-#: What `save_model` writes, with the ending of each.
-FORMATS = {"caffe": ".prototxt", "keras": ".h5", "safetensors": ".safetensors"}
 _STATE = {
     Conv: {"weight": "weight", "bias": "bias"},
     Dense: {"weight": "weight", "bias": "bias"},
@@ -71,6 +68,55 @@ class LoadedModel:
     spec: ModelSpec | None = None
 
 
+def model_from_spec(
+    spec: str | ModelSpec | Mapping[str, Any],
+    num_classes: int | None,
+    input_shape: Shape,
+    *,
+    seed: int = 0,
+    data: str | None = None,
+) -> nn.Module:
+    """`models.build_model`, for which a model and its weights may also be files.
+
+    Args:
+        spec: as there; its name may be a file that `load_model` reads (options: ``output``,
+            ``ignore_extra``), its weights one that `load_weights` reads.
+
+    Returns:
+        The model in training mode, as any other.
+
+    Raises:
+        DataError: a file is missing, damaged, or of another network.
+        RecipeError, ModelError: as there, or as `load_model` does.
+    """
+    wanted = as_spec(spec)
+    weights = wanted.weights if isinstance(wanted.weights, Path) else None
+    if not wanted.is_file:
+        named = wanted if weights is None else wanted.model_copy(update={"weights": None})
+        model = build_model(named, num_classes, input_shape, seed=seed, data=data)
+        if weights is not None:
+            load_weights(model, weights, input_shape)
+        return model
+    unknown = sorted(set(wanted.options) - {"output", "ignore_extra"})
+    if unknown:
+        raise RecipeError(
+            f"a model from a file has no option {unknown[0]!r}",
+            where="model.options",
+            hint="its options: output, ignore_extra",
+        )
+    output = wanted.options.get("output")
+    model = load_model(
+        Path(wanted.name),
+        weights=weights,
+        input_shape=input_shape,
+        output=None if output is None else str(output),
+        ignore_extra=bool(wanted.options.get("ignore_extra", False)),
+        classes=num_classes,
+    ).model
+    check_model(model, num_classes, input_shape, wanted.name)
+    return model.train()
+
+
 def load_model(
     path: Path,
     *,
@@ -78,7 +124,7 @@ def load_model(
     input_shape: Shape | None = None,
     output: str | None = None,
     ignore_extra: bool = False,
-    build: Callable[[ModelSpec, Shape], nn.Module] | None = None,
+    classes: int | None = None,
 ) -> LoadedModel:
     """Read a model from one file (Caffe: two).
 
@@ -87,7 +133,7 @@ def load_model(
         input_shape: (H, W, C), where the file leaves it open.
         output: the layer to end at.
         ignore_extra: accept Caffe's numbers for layers that the prototxt does not have.
-        build: makes a model that a safetensors file only names.
+        classes: of a classifier that a safetensors file only names.
 
     Raises:
         DataError: a file is missing, damaged, cut short, or of another network.
@@ -103,7 +149,7 @@ def load_model(
     elif ending in KERAS:
         network = keras_read.load_keras(path, output=output)
     elif ending == ".safetensors":
-        return _from_tensors(path, input_shape, build)
+        return _from_tensors(path, input_shape, classes)
     else:
         raise RecipeError(
             f"{path.name} is no model", where=str(path), hint=f"endings: {', '.join(MODEL_FILES)}"
@@ -132,14 +178,12 @@ def shape_of_input(network: Network) -> Shape:
     return (height, width, channels)
 
 
-def _from_tensors(
-    path: Path, input_shape: Shape | None, build: Callable[[ModelSpec, Shape], nn.Module] | None
-) -> LoadedModel:
+def _from_tensors(path: Path, input_shape: Shape | None, classes: int | None) -> LoadedModel:
     tensors, facts = load_tensors(path)
     if "layers" in facts:
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         return _loaded(network_from_json(facts["layers"], arrays, str(path)), input_shape)
-    if "model" not in facts or build is None:
+    if "model" not in facts:
         raise DataError(
             "holds weights only: it does not say of which model",
             where=str(path),
@@ -152,7 +196,9 @@ def _from_tensors(
         convention = convention_of(facts.get("input", {}))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"has broken metadata: {error}", where=str(path)) from error
-    model = build(spec, shape)
+    if spec.files:
+        raise ModelError("names another file", where=str(path))
+    model = build_model(spec, classes, shape)
     fill_state(model, tensors, str(path))
     return LoadedModel(model.eval(), shape, convention, spec=spec)
 
@@ -186,7 +232,9 @@ def load_weights(model: nn.Module, path: Path, input_shape: Shape) -> None:
         fill_state(model, state_of(caffe_read.arrays_for(network, path)), where)
     else:
         raise RecipeError(
-            f"{path.name} holds no weights", where=where, hint=f"endings: {', '.join(WEIGHTS)}"
+            f"{path.name} holds no weights",
+            where=where,
+            hint=f"endings: {', '.join((*WEIGHT_FILES, *KERAS, '.safetensors'))}",
         )
 
 
@@ -251,8 +299,8 @@ def save_model(
         ModelError: something has no counterpart there; nothing is written.
         RecipeError: an unknown kind.
     """
-    if kind not in FORMATS:
-        raise RecipeError(f"no format {kind!r}", where="--format", hint=", ".join(FORMATS))
+    if kind not in MODEL_FORMATS:
+        raise RecipeError(f"no format {kind!r}", where="--format", hint=", ".join(MODEL_FORMATS))
     if kind == "safetensors" and spec is not None:
         facts = {
             "model": spec.model_dump(mode="json"),

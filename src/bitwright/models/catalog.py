@@ -14,6 +14,14 @@ from bitwright.base.plugins import load_attribute, plugged
 
 #: Endings of files that hold a whole model.
 MODEL_FILES = (".prototxt", ".h5", ".hdf5", ".keras", ".safetensors")
+#: Endings of files with weights alone; which model they belong to has to be said.
+WEIGHT_FILES = (".caffemodel", ".pt", ".pth")
+#: What models are written as, with the endings of each.
+MODEL_FORMATS = {
+    "caffe": (".prototxt",),
+    "keras": (".h5", ".hdf5"),
+    "safetensors": (".safetensors",),
+}
 #: What ``weights`` says for the checkpoint that comes with the package.
 PRETRAINED: Literal["pretrained"] = "pretrained"
 

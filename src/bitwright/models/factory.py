@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Building a model by name: ours from the zoo, or the user's own."""
+"""Building a model by name: ours from the zoo, or the user's own. Files: `interop.model_files`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ def build_model(
     """Build a model with fresh weights, the same for the same seed, and try it on one image.
 
     Args:
-        spec: a name of ``list_models()``, ``package.module:factory``, a file of another framework,
-            a ``ModelSpec`` or a mapping of its fields. A user's factory is a function or
-            ``nn.Module`` class; it gets the options, and ``num_classes`` and ``input_shape`` if it
-            has arguments of these names.
+        spec: a name of ``list_models()``, ``package.module:factory``, a ``ModelSpec`` or a mapping
+            of its fields, of which no file is read but pretrained weights
+            (`interop.model_files.model_from_spec` reads them all). A user's factory is a function
+            or ``nn.Module`` class; it gets the options, and ``num_classes`` and ``input_shape`` if
+            it has arguments of these names.
         num_classes: length of the score vector; None for a model that gives something else, as a
             detector does: then any one tensor for a batch will do.
         input_shape: (H, W, C) of an image; the model itself is fed (N, C, H, W).
@@ -48,12 +49,16 @@ def build_model(
             there are no pretrained weights of this model.
         ModelError: the user's code fails, is no ``nn.Module``, or gives scores of another shape.
     """
-    wanted = _as_spec(spec)
+    wanted = as_spec(spec)
+    if wanted.is_file or isinstance(wanted.weights, Path):
+        raise RecipeError(
+            f"{wanted.name if wanted.is_file else wanted.weights} is a file, no name of a model",
+            where="model",
+            hint="bitwright.interop.model_files.model_from_spec reads models and weights of files",
+        )
     entry = None
     if wanted.is_pretrained:
         entry = find_pretrained(wanted, input_shape, num_classes, data)
-    if wanted.is_file:
-        return _from_file(wanted, num_classes, input_shape)
     factory, options = _own(wanted) if wanted.is_own else _ours(wanted)
     arguments = _arguments(factory, options, num_classes, input_shape, wanted)
     with torch.random.fork_rng(devices=[]):
@@ -65,56 +70,18 @@ def build_model(
             where=wanted.name,
             hint="the factory must return the model",
         )
-    _try(model, num_classes, input_shape, wanted.name)
+    check_model(model, num_classes, input_shape, wanted.name)
     if entry is not None:
         load_into(model, entry)
-    elif isinstance(wanted.weights, Path):
-        from bitwright.interop.model_files import load_weights
-
-        load_weights(model, wanted.weights, input_shape)
-    return _sized(model, input_shape)
-
-
-def _from_file(
-    spec: ModelSpec, num_classes: int | None, input_shape: tuple[int, int, int]
-) -> nn.Module:
-    """A model that another framework wrote, with its weights, in training mode as any other."""
-    from bitwright.interop.model_files import load_model
-
-    unknown = sorted(set(spec.options) - {"output", "ignore_extra"})
-    if unknown:
-        raise RecipeError(
-            f"a model from a file has no option {unknown[0]!r}",
-            where="model.options",
-            hint="its options: output, ignore_extra",
-        )
-
-    def build(named: ModelSpec, shape: tuple[int, int, int]) -> nn.Module:
-        if named.files:
-            raise ModelError("names another file", where=spec.name)
-        return build_model(named, num_classes, shape)
-
-    output = spec.options.get("output")
-    loaded = load_model(
-        Path(spec.name),
-        weights=spec.weights if isinstance(spec.weights, Path) else None,
-        input_shape=input_shape,
-        output=None if output is None else str(output),
-        ignore_extra=bool(spec.options.get("ignore_extra", False)),
-        build=build,
-    )
-    _try(loaded.model, num_classes, input_shape, spec.name)
-    return _sized(loaded.model.train(), input_shape)
-
-
-def _sized(model: nn.Module, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Note what images a model is for: many a network computes something for other sizes, too."""
-    height, width, channels = input_shape
-    vars(model)["sample_shape"] = (channels, height, width)
     return model
 
 
-def _as_spec(spec: str | ModelSpec | Mapping[str, Any]) -> ModelSpec:
+def as_spec(spec: str | ModelSpec | Mapping[str, Any]) -> ModelSpec:
+    """A model's name or fields, as a recipe has them, checked.
+
+    Raises:
+        RecipeError: a field is unknown or wrong.
+    """
     if isinstance(spec, ModelSpec):
         return spec
     try:
@@ -192,9 +159,16 @@ def _call(factory: Callable[..., Any], arguments: dict[str, Any], spec: ModelSpe
         ) from error
 
 
-def _try(
+def check_model(
     model: nn.Module, num_classes: int | None, input_shape: tuple[int, int, int], name: str
 ) -> None:
+    """Try a model on one image, and note in it what images it is for: ``sample_shape``, (C, H, W).
+
+    Many a network computes something for images of other sizes, too.
+
+    Raises:
+        ModelError: it fails, or gives something of another shape.
+    """
     height, width, channels = input_shape
     was_training = model.training
     model.eval()
@@ -220,3 +194,4 @@ def _try(
             where=name,
             hint=f"the data set has {num_classes} classes; take num_classes as an argument",
         )
+    vars(model)["sample_shape"] = (channels, height, width)

@@ -218,7 +218,7 @@ def load_into(model: nn.Module, entry: Pretrained) -> None:
     Raises:
         DataError: the file is missing, damaged, or of another network.
     """
-    from bitwright.interop.tensors import fill_state, load_tensors
+    from bitwright.models.tensors import fill_state, load_tensors
 
     path = weights_file(entry)
     tensors, _ = load_tensors(path)

@@ -129,11 +129,11 @@ def build_for(
     Returns:
         The model, and how many classes it has.
     """
-    from bitwright.models import build_model
+    from bitwright.interop.model_files import model_from_spec
 
     if classes is not None:
-        return build_model(model, classes, shape, seed=seed), classes
+        return model_from_spec(model, classes, shape, seed=seed), classes
     try:
-        return build_model(model, None, shape, seed=seed), None
+        return model_from_spec(model, None, shape, seed=seed), None
     except RecipeError:
-        return build_model(model, _CLASSES, shape, seed=seed), _CLASSES
+        return model_from_spec(model, _CLASSES, shape, seed=seed), _CLASSES

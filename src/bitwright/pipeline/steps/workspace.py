@@ -135,11 +135,11 @@ class Workspace:
         return None
 
     def _built(self, spec: ModelSpec, seed: int) -> nn.Module:
-        from bitwright.models import build_model
+        from bitwright.interop.model_files import model_from_spec
 
         check_unseen(spec, self.data)
         with importable(self.module_folders):
-            return build_model(
+            return model_from_spec(
                 spec, self.data.num_classes, self.data.image_shape, seed=seed, data=self.data.name
             )
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks in and out: ONNX file -> folder with graph, report and RTL; run or graph -> file."""
+"""`bitwright import`: a file of another framework -> a folder with the network and a report.
+
+A quantized ONNX file becomes an integer graph, with a target RTL too; a file of Caffe, Keras or
+safetensors a float model.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +18,31 @@ import numpy as np
 
 from bitwright.base.errors import DataError, MismatchError, RecipeError, RunError
 from bitwright.base.files import atomic_write
-from bitwright.ir import INTEGER, Graph, IntArray, TensorType, load_graph, random_feeds, save_graph
+from bitwright.ir import Graph, IntArray, TensorType, random_feeds, save_graph
+from bitwright.models.catalog import MODEL_FILES, WEIGHT_FILES, ModelSpec
 from bitwright.pipeline.run import Progress, no_progress
 
 if TYPE_CHECKING:
+    from bitwright.interop.model_files import LoadedModel
+    from bitwright.interop.network import Network
     from bitwright.interop.onnx.reader import Imported
 
 GRAPH = "graph.bwg"
+MODEL = "model.safetensors"
 REPORT = "import.json"
 RTL = "rtl"
 FOLDING = "final_hw_config.json"
-FORMATS = ("qonnx", "qdq", "artifact")
+Shape = tuple[int, int, int]
 _CHECK_FRAMES = 4
 _SIMULATED = 3
-_GOLDEN = 2
-_EXPORT_IMAGES = 20
 
 
-def import_file(
+def is_model_file(path: Path) -> bool:
+    """Whether `import_model` reads a file with this ending (an ONNX file it does not)."""
+    return path.name.lower().endswith((*MODEL_FILES, *WEIGHT_FILES))
+
+
+def import_graph(
     path: Path,
     out: Path,
     *,
@@ -63,7 +74,7 @@ def import_file(
 
     if simulate and target is None:
         raise RecipeError("simulating needs RTL", where="--simulate", hint="name a --target")
-    check_place(out)
+    _check_place(out)
     progress("importing", 0, 0)
     imported = load(
         path,
@@ -73,19 +84,73 @@ def import_file(
         optimised=False,
     )
     graph = optimise(imported.graph, check=_CHECK_FRAMES)
-    report = _report(path, imported, graph)
+    report = _graph_report(path, imported, graph)
     out.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(out / RTL, ignore_errors=True)  # of an earlier import
     (out / FOLDING).unlink(missing_ok=True)
     save_graph(graph, out / GRAPH)
-    atomic_write(out / REPORT, json.dumps(report, indent=1) + "\n")
+    _write_report(out, report)
     if target is not None:
         report["hardware"] = _hardware(graph, out, target, simulate, progress)
-        atomic_write(out / REPORT, json.dumps(report, indent=1) + "\n")
+        _write_report(out, report)
     return report
 
 
-def check_place(out: Path) -> None:
+def import_model(  # each is one thing that a file may leave open
+    path: Path,
+    out: Path,
+    *,
+    weights: Path | None = None,
+    model: str | None = None,
+    classes: int | None = None,
+    input_shape: Shape | None = None,
+    output: str | None = None,
+    ignore_extra: bool = False,
+) -> dict[str, Any]:
+    """Import a float model into a folder: ``model.safetensors`` and a report.
+
+    Args:
+        path: a model's file, or one of weights alone with ``model``.
+        weights: of a ``.prototxt``; by default the ``.caffemodel`` beside it.
+        model: a name of the zoo or ``package.module:factory`` that the weights belong to; it needs
+            ``input_shape``, and a classifier ``classes``.
+        input_shape: (H, W, C) of an image.
+        output: the layer to end at.
+        ignore_extra: accept numbers for layers that the prototxt does not have.
+
+    Returns:
+        The report, as plain values.
+
+    Raises:
+        DataError, ModelError: the file is damaged or cannot be understood; nothing is written.
+        RunError: the folder holds something else.
+    """
+    _check_place(out)
+    _check_files_open(path, weights, model, input_shape)
+    from bitwright.interop.model_files import load_model, save_model
+
+    if model is None or input_shape is None:
+        loaded = load_model(
+            path, weights=weights, input_shape=input_shape, output=output,
+            ignore_extra=ignore_extra,
+        )  # fmt: skip
+    else:
+        loaded = _into(model, path if weights is None else weights, input_shape, classes)
+    out.mkdir(parents=True, exist_ok=True)
+    save_model(
+        loaded.model, "safetensors", out / MODEL, loaded.input_shape,
+        convention=loaded.convention,
+    )  # fmt: skip
+    report = _model_report(path, loaded)
+    _write_report(out, report)
+    return report
+
+
+def _write_report(out: Path, report: Mapping[str, Any]) -> None:
+    atomic_write(out / REPORT, json.dumps(report, indent=1) + "\n")
+
+
+def _check_place(out: Path) -> None:
     """`RunError` if a folder holds anything but an earlier import, which is replaced."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())) and not (out / REPORT).is_file():
         raise RunError(
@@ -95,7 +160,77 @@ def check_place(out: Path) -> None:
         )
 
 
-def _report(path: Path, imported: Imported, graph: Graph) -> dict[str, Any]:
+def _check_files_open(
+    path: Path, weights: Path | None, model: str | None, input_shape: Shape | None
+) -> None:
+    """What is missing is said before torch is loaded, which takes seconds."""
+    if model is not None:
+        if input_shape is None:
+            raise RecipeError(
+                "a model by name needs the shape of its images",
+                where="--model",
+                hint="name it: --input-shape HxWxC",
+            )
+        files: tuple[Path, ...] = (path if weights is None else weights,)
+    else:
+        spec = ModelSpec(name=str(path), weights=weights)
+        if not spec.is_file:
+            raise RecipeError(
+                f"{path.name} is no model, only its weights",
+                where=str(path),
+                hint="say which model they belong to: --model NAME --input-shape HxWxC; files that "
+                f"hold a model end in {', '.join(MODEL_FILES)}",
+            )
+        files = spec.files
+    for file in files:
+        try:
+            with file.open("rb"):
+                pass
+        except OSError as error:
+            raise DataError(
+                f"cannot be read: {error.strerror}",
+                where=str(file),
+                hint="name the file with --weights" if file != path else "check the path",
+            ) from None
+
+
+def _into(name: str, weights: Path, input_shape: Shape, classes: int | None) -> LoadedModel:
+    from bitwright.interop.model_files import LoadedModel, model_from_spec
+    from bitwright.interop.network import InputConvention
+
+    module = model_from_spec(ModelSpec(name=name, weights=weights), classes, input_shape)
+    return LoadedModel(module.eval(), input_shape, InputConvention())
+
+
+def _model_report(path: Path, loaded: LoadedModel) -> dict[str, Any]:
+    network = loaded.network
+    layers = [] if network is None else _layers(network)
+    return {
+        "file": path.name,
+        "model": MODEL,
+        "kind": "float model",
+        "input_shape": list(loaded.input_shape),
+        "input": loaded.convention.to_json(),
+        "parameters": sum(p.numel() for p in loaded.model.parameters()),
+        "layers": layers,
+    }
+
+
+def _layers(network: Network) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": layer.name,
+            "op": type(layer.op).__name__.lower(),
+            "from": ", ".join(layer.inputs),
+            "output": " x ".join(map(str, network.shapes[layer.name])),
+            "parameters": sum(values.size for values in layer.arrays.values()),
+            "notes": dict(layer.notes),
+        }
+        for layer in network.layers
+    ]
+
+
+def _graph_report(path: Path, imported: Imported, graph: Graph) -> dict[str, Any]:
     return {
         "file": path.name,
         "graph": graph.name,
@@ -179,93 +314,3 @@ def _require_equal(
     for edge in graph.outputs:
         if not np.array_equal(expected[edge], found[edge]):
             raise MismatchError(f"{what} gives other integers than the graph", where=f"edge {edge}")
-
-
-def read_source(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:
-    """The integer graph of a run directory, an import folder, a ``.bwg`` or an ``.onnx`` file.
-
-    Returns:
-        The graph, and for a run the levels of some real images.
-
-    Raises:
-        RunError: the folder holds no graph (yet).
-        DataError, GraphError, ModelError: the file is broken, or cannot be imported.
-    """
-    if source.is_dir():
-        return _of_folder(source)
-    if not source.exists():
-        raise RunError("does not exist", where=str(source), hint="name a run directory or a file")
-    if source.suffix.lower() == ".onnx":
-        from bitwright.interop.onnx.reader import load
-
-        return load(source).graph, None
-    return load_graph(source, {"integer": INTEGER}), None
-
-
-def _of_folder(folder: Path) -> tuple[Graph, dict[str, IntArray] | None]:
-    if (folder / GRAPH).is_file():
-        return load_graph(folder / GRAPH, {"integer": INTEGER}), None
-    lowered = sorted(folder.glob("*-lower"))
-    if not lowered or not (lowered[0] / GRAPH).is_file():
-        raise RunError(
-            "holds no integer graph",
-            where=str(folder),
-            hint=f"run `bitwright lower {folder}` first, or `bitwright import FILE.onnx`",
-        )
-    graph = load_graph(lowered[0] / GRAPH, {"integer": INTEGER})
-    try:
-        from bitwright.pipeline.steps.lower import read_levels
-
-        inputs = read_levels(lowered[0])["inputs"][:_EXPORT_IMAGES]
-    except (DataError, KeyError):
-        return graph, None
-    return graph, {graph.inputs[0]: inputs}
-
-
-def export(source: Path, kind: str, out: Path) -> dict[str, Any]:
-    """Write a graph as QONNX, as QDQ ONNX, or as the integer artefact, each proven before.
-
-    Args:
-        source: see `read_source`; a run's real images are part of the proof.
-        kind: ``qonnx``, ``qdq`` or ``artifact``.
-        out: the file, or for an artefact the folder.
-
-    Raises:
-        MismatchError: what was written computes something else; nothing is left.
-        GraphError: its numbers do not fit the format.
-    """
-    graph, feeds = read_source(source)
-    if kind == "artifact":
-        from bitwright.interop.artifact import export_artifact
-
-        some = None if feeds is None else {edge: v[:_GOLDEN] for edge, v in feeds.items()}
-        done = export_artifact(graph, out, feeds=some)
-        return {
-            "format": kind,
-            "path": str(out),
-            "digest": graph.digest,
-            "bytes": dict(done.files),
-            "arena_bytes": done.arena_bytes,
-            "frames": done.frames,
-            "compared_values": done.values,
-        }
-    if kind == "qonnx":
-        from bitwright.interop.onnx.export_qonnx import export_qonnx
-
-        found = export_qonnx(graph, out, feeds=feeds)
-        frames, values = found.frames, found.values
-    elif kind == "qdq":
-        from bitwright.interop.onnx.export_qdq import export_qdq
-
-        checked = export_qdq(graph, out, feeds=feeds)
-        frames, values = checked.frames, checked.values
-    else:
-        raise RecipeError(f"no format {kind!r}", where="--format", hint=", ".join(FORMATS))
-    return {
-        "format": kind,
-        "path": str(out),
-        "digest": graph.digest,
-        "bytes": {out.name: out.stat().st_size},
-        "frames": frames,
-        "compared_values": values,
-    }

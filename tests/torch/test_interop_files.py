@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.exchange_networks import images, networks
-from torch import nn
+from tests.interop_networks import images, networks
 from typer.testing import CliRunner
 
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.cli.app import app
-from bitwright.interop.model_files import load_model, load_weights, save_model
-from bitwright.interop.tensors import load_tensors, save_tensors
+from bitwright.interop.model_files import load_model, load_weights, model_from_spec, save_model
 from bitwright.models import ModelSpec, build_model
-from bitwright.pipeline.model_conversion import export_model, import_model, read_model
+from bitwright.models.tensors import load_tensors, save_tensors
+from bitwright.pipeline.export_network import export_model, read_model
+from bitwright.pipeline.import_network import import_model
 
 pytest.importorskip("safetensors")
 NETWORKS = networks()
@@ -25,19 +25,15 @@ PLAIN, SHAPE = NETWORKS["plain"]
 SPEC = ModelSpec(name="mnist_cnn")
 
 
-def build(spec: ModelSpec, shape: tuple[int, int, int]) -> nn.Module:
-    return build_model(spec, 10, shape)
-
-
 @pytest.mark.parametrize("spec", [SPEC, None])
 def test_a_safetensors_file_says_which_model_it_is(spec: ModelSpec | None, tmp_path: Path) -> None:
     path = tmp_path / "net.safetensors"
     save_model(PLAIN, "safetensors", path, SHAPE, spec=spec)
-    loaded = load_model(path, build=build)
+    loaded = load_model(path, classes=10)
     assert loaded.input_shape == SHAPE and loaded.spec == spec
     with torch.no_grad():
         assert torch.equal(loaded.model(images(SHAPE)), PLAIN(images(SHAPE)))
-    fresh = build(SPEC, SHAPE)
+    fresh = build_model(SPEC, 10, SHAPE)
     load_weights(fresh, path, SHAPE)
     state = PLAIN.state_dict()
     assert all(torch.equal(v, state[k]) for k, v in fresh.state_dict().items() if "num_b" not in k)
@@ -61,7 +57,7 @@ def test_damaged_and_foreign_safetensors_are_refused(tmp_path: Path) -> None:
     for length in (0, 5, 100, len(whole) - 1):
         (tmp_path / "cut.safetensors").write_bytes(whole[:length])
         with pytest.raises(DataError):
-            load_model(tmp_path / "cut.safetensors", build=build)
+            load_model(tmp_path / "cut.safetensors", classes=10)
     other = build_model("digits_cnn", 10, (8, 8, 1))
     before = {k: v.clone() for k, v in other.state_dict().items()}
     with pytest.raises(DataError, match="which the model has not"):
@@ -78,13 +74,13 @@ def test_a_recipe_may_name_a_file_or_start_from_weights(kind: str, tmp_path: Pat
     written = save_model(PLAIN, kind, path, SHAPE)
     with torch.no_grad():
         expected = PLAIN(images(SHAPE))
-        whole = build_model(str(path), 10, SHAPE)
+        whole = model_from_spec(str(path), 10, SHAPE)
         assert whole.training
         assert torch.equal(whole.eval()(images(SHAPE)), expected)
-        started = build_model({"name": "mnist_cnn", "weights": written[-1]}, 10, SHAPE)
+        started = model_from_spec({"name": "mnist_cnn", "weights": written[-1]}, 10, SHAPE)
         assert torch.equal(started.eval()(images(SHAPE)), expected)
     with pytest.raises(RecipeError, match="no option 'widths'"):
-        build_model({"name": str(path), "options": {"widths": [4]}}, 10, SHAPE)
+        model_from_spec({"name": str(path), "options": {"widths": [4]}}, 10, SHAPE)
 
 
 def test_import_and_export_of_float_models(tmp_path: Path) -> None:

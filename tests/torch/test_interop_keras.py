@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.exchange_networks import images, networks
+from tests.interop_networks import images, networks
 from torch import nn
 
 from bitwright.base.errors import BitwrightError, DataError, ModelError

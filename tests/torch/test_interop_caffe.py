@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.exchange_networks import images, networks
+from tests.interop_networks import images, networks
 from torch import nn
 
 from bitwright.base.errors import BitwrightError, DataError, ModelError

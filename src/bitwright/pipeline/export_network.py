@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`bitwright export`: the network of a run, an imported folder or a file -> a file, run again.
+
+The integer graph as QONNX, as QDQ ONNX or as the integer artefact; the float model as a file of
+Caffe, Keras or safetensors.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright.base.errors import BitwrightError, DataError, MismatchError, RecipeError, RunError
+from bitwright.ir import INTEGER, Graph, IntArray, load_graph
+from bitwright.models.catalog import MODEL_FORMATS
+from bitwright.pipeline.import_network import GRAPH, MODEL
+
+if TYPE_CHECKING:
+    from bitwright.interop.model_files import LoadedModel
+
+GRAPH_FORMATS = ("qonnx", "qdq", "artifact")
+_GOLDEN = 2
+_EXPORT_IMAGES = 20
+_IMAGES = 2
+_TOLERANCE = 1e-5
+
+
+def export_network(source: Path, kind: str, out: Path) -> dict[str, Any]:
+    """Write a network in one of `GRAPH_FORMATS` or `MODEL_FORMATS`: `export_graph`, `export_model`.
+
+    Raises:
+        RecipeError: an unknown kind.
+    """
+    if kind in GRAPH_FORMATS:
+        return export_graph(source, kind, out)
+    if kind in MODEL_FORMATS:
+        return export_model(source, kind, out)
+    known = ", ".join((*GRAPH_FORMATS, *MODEL_FORMATS))
+    raise RecipeError(f"no format {kind!r}", where="--format", hint=known)
+
+
+def export_graph(source: Path, kind: str, out: Path) -> dict[str, Any]:
+    """Write a graph as QONNX, as QDQ ONNX, or as the integer artefact, each proven before.
+
+    Args:
+        source: see `read_graph`; a run's real images are part of the proof.
+        kind: one of `GRAPH_FORMATS`.
+        out: the file, or for an artefact the folder.
+
+    Raises:
+        MismatchError: what was written computes something else; nothing is left.
+        GraphError: its numbers do not fit the format.
+    """
+    graph, feeds = read_graph(source)
+    if kind == "artifact":
+        from bitwright.interop.artifact import export_artifact
+
+        some = None if feeds is None else {edge: v[:_GOLDEN] for edge, v in feeds.items()}
+        done = export_artifact(graph, out, feeds=some)
+        return {
+            "format": kind,
+            "path": str(out),
+            "digest": graph.digest,
+            "bytes": dict(done.files),
+            "arena_bytes": done.arena_bytes,
+            "frames": done.frames,
+            "compared_values": done.values,
+        }
+    if kind == "qonnx":
+        from bitwright.interop.onnx.export_qonnx import export_qonnx
+
+        found = export_qonnx(graph, out, feeds=feeds)
+        frames, values = found.frames, found.values
+    else:
+        from bitwright.interop.onnx.export_qdq import export_qdq
+
+        checked = export_qdq(graph, out, feeds=feeds)
+        frames, values = checked.frames, checked.values
+    return {
+        "format": kind,
+        "path": str(out),
+        "digest": graph.digest,
+        "bytes": {out.name: out.stat().st_size},
+        "frames": frames,
+        "compared_values": values,
+    }
+
+
+def export_model(source: Path, kind: str, out: Path) -> dict[str, Any]:
+    """Write the float model of a run, of an imported folder or of a file for another framework.
+
+    The model is rebuilt from what was written and its outputs compared before the call returns; if
+    they differ, the files are removed.
+
+    Raises:
+        MismatchError: what was written computes something else: a bug.
+        ModelError: something has no counterpart there; nothing is written.
+        RunError: the source holds no float model (yet).
+    """
+    from bitwright.interop.model_files import save_model
+
+    loaded = read_model(source)
+    endings = MODEL_FORMATS[kind]
+    if not out.name.lower().endswith(endings):
+        raise RecipeError(
+            f"{out.name} does not end in {' or '.join(endings)}",
+            where="--out",
+            hint=f"such as {out.stem or 'model'}{endings[0]}",
+        )
+    paths = save_model(
+        loaded.model, kind, out, loaded.input_shape, convention=loaded.convention, spec=loaded.spec
+    )
+    difference = _check_written(loaded, out, paths)
+    return {
+        "format": kind,
+        "path": str(out),
+        "largest_difference": difference,
+        "bytes": {path.name: path.stat().st_size for path in paths},
+        "parameters": sum(p.numel() for p in loaded.model.parameters()),
+    }
+
+
+def _check_written(loaded: LoadedModel, out: Path, paths: tuple[Path, ...]) -> float:
+    """The largest difference of the outputs of the model that was written, on random images."""
+    import torch
+
+    from bitwright.interop.model_files import load_model
+
+    height, width, channels = loaded.input_shape
+    images = torch.rand(
+        _IMAGES, channels, height, width, generator=torch.Generator().manual_seed(0)
+    )
+    try:
+        again = load_model(out).model.eval()
+        with torch.no_grad():
+            wanted, found = loaded.model.eval()(images), again(images)
+        difference = float((wanted - found).abs().max())
+        if not difference <= _TOLERANCE * max(1.0, float(wanted.abs().max())):
+            raise MismatchError(f"the outputs differ by {difference:g}", where=str(out))
+    except BitwrightError:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        raise
+    return difference
+
+
+def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:
+    """The integer graph of a run directory, an import folder, a ``.bwg`` or an ``.onnx`` file.
+
+    Returns:
+        The graph, and for a run the levels of some real images.
+
+    Raises:
+        RunError: the folder holds no graph (yet).
+        DataError, GraphError, ModelError: the file is broken, or cannot be imported.
+    """
+    if source.is_dir():
+        return _of_folder(source)
+    _check_exists(source)
+    if source.suffix.lower() == ".onnx":
+        from bitwright.interop.onnx.reader import load
+
+        return load(source).graph, None
+    return load_graph(source, {"integer": INTEGER}), None
+
+
+def _of_folder(folder: Path) -> tuple[Graph, dict[str, IntArray] | None]:
+    if (folder / GRAPH).is_file():
+        return load_graph(folder / GRAPH, {"integer": INTEGER}), None
+    lowered = sorted(folder.glob("*-lower"))
+    if not lowered or not (lowered[0] / GRAPH).is_file():
+        raise RunError(
+            "holds no integer graph",
+            where=str(folder),
+            hint=f"run `bitwright lower {folder}` first, or `bitwright import FILE.onnx`",
+        )
+    graph = load_graph(lowered[0] / GRAPH, {"integer": INTEGER})
+    try:
+        from bitwright.pipeline.steps.lower import read_levels
+
+        inputs = read_levels(lowered[0])["inputs"][:_EXPORT_IMAGES]
+    except (DataError, KeyError):
+        return graph, None
+    return graph, {graph.inputs[0]: inputs}
+
+
+def read_model(source: Path) -> LoadedModel:
+    """The float model of a run directory, of a folder that `import` made, or of a file.
+
+    Raises:
+        RunError: there is none.
+        DataError, ModelError: the file is damaged or cannot be understood.
+    """
+    from bitwright.interop.model_files import load_model
+
+    if source.is_dir():
+        if (source / MODEL).is_file():
+            return load_model(source / MODEL)
+        return _of_run(source)
+    _check_exists(source)
+    return load_model(source)
+
+
+def _of_run(run: Path) -> LoadedModel:
+    from bitwright.interop.model_files import LoadedModel
+    from bitwright.interop.network import InputConvention
+    from bitwright.pipeline.recipe import load_recipe
+    from bitwright.pipeline.steps.train import trained_model
+    from bitwright.pipeline.steps.workspace import Workspace
+
+    recipe_file = run / "recipe.yaml"
+    trained = sorted(run.glob("*-train"))
+    if not recipe_file.is_file() or not trained:
+        raise RunError(
+            "holds no trained model",
+            where=str(run),
+            hint=f"run `bitwright train {run}` first",
+        )
+    recipe = load_recipe(recipe_file)
+    work = Workspace(recipe)
+    model = trained_model(work, trained[0])
+    order = {1: "grey", 3: "RGB"}.get(work.data.image_shape[2], "")
+    convention = InputConvention(order, work.data.scale)
+    return LoadedModel(model, work.data.image_shape, convention, spec=None)
+
+
+def _check_exists(source: Path) -> None:
+    if not source.exists():
+        raise RunError("does not exist", where=str(source), hint="name a run directory or a file")
