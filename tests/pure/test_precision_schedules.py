@@ -12,6 +12,7 @@ import pytest
 from bitwright.base.errors import DataError, ModelError, RecipeError, RunError
 from bitwright.low_precision.config import LowPrecision
 from bitwright.low_precision.log import read_log, write_log
+from bitwright.low_precision.make import make_policy
 from bitwright.low_precision.policy import (
     Assignment,
     Entry,
@@ -35,7 +36,7 @@ def made(epochs: int = 12, seed: int = 0, **fields: Any) -> PrecisionPolicy:
         steps_per_epoch=7,
         seed=seed,
     )
-    return settings.make(plan)
+    return make_policy(settings, plan)
 
 
 def run(policy: PrecisionPolicy) -> list[Entry]:
@@ -221,7 +222,7 @@ def test_a_policy_of_ones_own_may_choose_for_each_product(
     policy = made(policy={"kind": kind, "options": {"layer": "head"}})
     assert run(policy)[0].level == "int12"
     given = policy.after_step(StepSeen(0, 0))
-    check_assignment(given, policy.plan, policy)
+    check_assignment(given, policy)
     assert isinstance(given, dict) and given["head", "forward"] == 0
     entry = policy.after_epoch(EpochSeen(0))
     assert entry.level == "int8 to int12"
@@ -268,4 +269,4 @@ def test_a_policy_of_ones_own_that_does_not_work_says_why(
 def test_a_precision_that_is_none_is_refused(given: Any, words: str) -> None:
     policy = made(policy="random")
     with pytest.raises(RecipeError, match=words):
-        check_assignment(given, policy.plan, policy)
+        check_assignment(given, policy)

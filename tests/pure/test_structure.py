@@ -24,12 +24,7 @@ ORDER = (
     "papers", "__main__",
 )  # fmt: skip
 #: Imports against the order that are still to be removed: this list may only become shorter.
-KNOWN = frozenset(
-    {
-        "low_precision/costs/formats.py imports train",
-        "low_precision/costs/log.py imports train",
-    }
-)
+KNOWN: frozenset[str] = frozenset()
 
 
 def room_of(path: Path) -> str:

@@ -30,7 +30,6 @@ from bitwright.low_precision.costs.network import LayerWork, Network
 from bitwright.low_precision.costs.schedule import Phase, Schedule, parse_schedule, schedule_of_log
 from bitwright.low_precision.log import write_log
 from bitwright.low_precision.policy import Entry, Plan
-from bitwright.train.records import EpochMetrics, write_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "benchmarks" / "published_costs"
@@ -256,17 +255,15 @@ def test_schedules_that_are_known_are_told(policy: dict[str, object], expected: 
 # Logs
 
 
-def test_measured_and_modelled_stand_side_by_side(tmp_path: Path) -> None:
+def test_measured_and_modelled_stand_side_by_side() -> None:
     entries = [
         Entry(1, "int8", "so"),
         Entry(2, "int8 to float32", "so", products={"a/forward": "int8", "b/forward": "float32"}),
         Entry(3, "float32", "so"),
         Entry(4, "int12", "so"),
     ]
-    write_log(tmp_path / "precision.jsonl", entries)
-    metrics = [EpochMetrics(i, 0.1, 1.0, 0.5, 1.0, 0.5, seconds=40.0 + i) for i in range(1, 5)]
-    write_metrics(tmp_path / "metrics.jsonl", metrics)
-    rows = side_by_side(tmp_path, EpochClock(table()))
+    measured = {epoch: 40.0 + epoch for epoch in range(1, 5)}
+    rows = side_by_side(entries, measured, EpochClock(table()))
     assert [row.modelled for row in rows] == [
         pytest.approx(30.5),
         pytest.approx(10 * (1.0 + 0.5 + 1.0 + 0.3) + 7.0),
@@ -277,9 +274,8 @@ def test_measured_and_modelled_stand_side_by_side(tmp_path: Path) -> None:
     found = totals(rows)
     assert found["int8"] == (1, 41.0, pytest.approx(30.5))
     assert found["total"] == (4, 170.0, None)
-    write_metrics(tmp_path / "metrics.jsonl", metrics[:2])
-    with pytest.raises(DataError, match=r"metrics\.jsonl has 2 epochs"):
-        side_by_side(tmp_path, EpochClock(table()))
+    with pytest.raises(DataError, match="the metrics have 2 epochs"):
+        side_by_side(entries, {1: 41.0, 2: 42.0}, EpochClock(table()))
 
 
 def test_the_model_needs_no_torch() -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from bitwright.base.errors import ModelError
 from bitwright.low_precision.config import LowPrecision
 from bitwright.low_precision.diversity import GradientHistory, gradient_diversity
+from bitwright.low_precision.make import make_policy
 from bitwright.low_precision.muppet import Muppet
 from bitwright.low_precision.policy import Entry, EpochSeen, Plan
 from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
@@ -129,7 +130,7 @@ def muppet(epochs: int = 80, float_epochs: int = 6, **settings: Any) -> Muppet:
     low = LowPrecision(float_epochs=float_epochs, lr_every=2, policy=settings)
     low.check_epochs(epochs)
     plan = Plan(("a", "b"), len(low.ladder), low.float_level, epochs, float_epochs, 10)
-    made = low.make(plan)
+    made = make_policy(low, plan)
     assert isinstance(made, Muppet)
     return made
 
@@ -201,7 +202,7 @@ def test_the_last_phase_begins_in_time() -> None:
 
 def test_without_float32_the_last_level_has_the_last_phase() -> None:
     low = LowPrecision(ladder=[8, 12], float_epochs=3, policy="muppet")
-    policy = low.make(Plan(("a",), 2, low.float_level, 40, 3, 10))
+    policy = make_policy(low, Plan(("a",), 2, low.float_level, 40, 3, 10))
     assert isinstance(policy, Muppet)
     assert runs(play(policy, STEEP)) == {"int8": 6, "int12": 3}
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bitwright.base.errors import RecipeError
+from bitwright.base.errors import ModelError, RecipeError
 from bitwright.data import DataSplits, load_dataset
 from bitwright.low_precision.policy import (
     PRODUCTS,
@@ -75,6 +75,35 @@ class Narrowing(PrecisionPolicy):
 
     def load_state_dict(self, state: Any) -> None:
         self.low, self.steps = state["low"], state["steps"]
+
+
+class Failing(Mapped):
+    """Fails in one method, or gives something else than it should."""
+
+    def __init__(self, plan: Plan, method: str, gives: Any = None) -> None:
+        super().__init__(plan, {})
+        self.method, self.gives = method, gives
+        self.wants_steps = method == "after_step"
+
+    def _at(self, method: str, right: Any) -> Any:
+        if method == self.method:
+            return self.gives if self.gives is not None else {}["missing"]  # the line of the test
+        return right
+
+    def level(self, epoch: int) -> Assignment:
+        return self._at("level", super().level(epoch))
+
+    def after_step(self, step: StepSeen) -> Assignment | None:
+        return self._at("after_step", None)
+
+    def after_epoch(self, seen: EpochSeen) -> Entry:
+        return self._at("after_epoch", self.entry(seen, "so"))
+
+    def lr_factor(self, epoch: int) -> float:
+        return self._at("lr_factor", 1.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._at("state_dict", {})
 
 
 class Wrong(Mapped):
@@ -181,5 +210,50 @@ def test_precision_may_change_from_step_to_step_and_goes_on(
 def test_a_precision_that_is_none_stops_before_training(few: DataSplits, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="no product of this network") as caught:
         train(few, tmp_path, "Wrong", levels={})
-    assert caught.value.where == "Wrong"
+    assert caught.value.where == "test_precision_own:Wrong"
     assert not (tmp_path / "checkpoint.pt").exists()
+
+
+METHODS = ("level", "after_step", "after_epoch", "lr_factor", "state_dict")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_error_in_a_policy_names_its_file_and_line(
+    few: DataSplits, tmp_path: Path, method: str
+) -> None:
+    with pytest.raises(ModelError, match=f"{method} of the policy failed: KeyError") as caught:
+        train(few, tmp_path, "Failing", method=method)
+    lines = Path(__file__).read_text().splitlines()
+    (line,) = [at for at, text in enumerate(lines, 1) if text.endswith("# the line of the test")]
+    assert caught.value.where == f"{__file__}:{line}"
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_policy_gives_is_checked(few: DataSplits, tmp_path: Path, method: str) -> None:
+    with pytest.raises(ModelError, match=f"{method} of the policy gave a str, expected") as caught:
+        train(few, tmp_path, "Failing", method=method, gives="much")
+    assert str(caught.value.where).startswith(f"{__file__}:")
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"layers": "nowhere", "format": "int12"}, "of nowhere matches no layer"),
+        ({"type": "Conv3d", "format": "int12"}, "of type Conv3d matches no layer"),
+        (
+            {"role": "grad_output", "product": "forward", "format": "int12"},
+            "for grad_output of product forward matches no layer",
+        ),
+    ],
+)
+def test_a_rule_that_matches_no_layer_is_refused(
+    few: DataSplits, tmp_path: Path, rule: dict[str, str], message: str
+) -> None:
+    low = {"ladder": [8, "float32"], "rules": [{"position": "first", "keep_float": True}, rule]}
+    config = TrainConfig(epochs=60, low_precision=low)
+    with pytest.raises(RecipeError, match=message) as caught:
+        fit(network(), few, config, run_dir=tmp_path / "run")
+    assert caught.value.where == "low_precision.rules[1]"
+    assert "(Conv2d)" in str(caught.value.hint)
+    assert not (tmp_path / "run").exists()

@@ -30,6 +30,7 @@ from bitwright.low_precision.costs.model import Variant
 from bitwright.low_precision.costs.profiler import Setup, profile_network
 from bitwright.low_precision.costs.schedule import Schedule
 from bitwright.low_precision.log import write_log
+from bitwright.low_precision.make import make_policy
 from bitwright.low_precision.policy import PRODUCTS, Entry, EpochSeen, Plan
 from bitwright.models import build_model
 from bitwright.pipeline.recipe import load_recipe
@@ -229,7 +230,7 @@ def test_muppet_can_climb_as_soon_as_forecast_and_no_sooner(changes: dict[str, o
     ladder = settings.ladder
     plan = Plan(("a",), len(ladder), settings.float_level, 60, 3, 1, names=ladder)
     (soonest, *_) = possible_schedules(settings, plan)
-    policy = settings.make(plan)
+    policy = make_policy(settings, plan)
     falling = iter(10.0**-n for n in range(60))
     policy.metric = lambda window: next(falling)
     seen: list[str] = []
@@ -319,7 +320,11 @@ def test_a_run_is_set_beside_the_model(tmp_path: Path) -> None:
     made = forecast(request)
     (found,) = made.found
     model = build_model("resnet20", 10, (32, 32, 3))
-    clock = epoch_clock(model, (3, 32, 32), recipe.train.float_, 1280, "epyc-avx2")
+    config = recipe.train.float_
+    assert config.low_precision is not None
+    clock = epoch_clock(
+        model, (3, 32, 32), config.low_precision, config.batch_size, 1280, "epyc-avx2"
+    )
     assert [row.measured for row in found.times] == [4.0, 4.0]
     assert [row.modelled for row in found.times] == [clock.seconds(entry) for entry in entries]
     assert made.tables()[-1].cells()[-1][:2] == ["total", "2"]

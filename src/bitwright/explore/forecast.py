@@ -26,7 +26,7 @@ from bitwright.low_precision.costs.schedule import (
     schedule_of_log,
 )
 from bitwright.low_precision.ladder import FLOAT32
-from bitwright.low_precision.log import LOG
+from bitwright.low_precision.log import LOG, read_log
 from bitwright.low_precision.policy import Plan
 from bitwright.models.catalog import list_models
 from bitwright.pipeline.inspection.inspect import build_for
@@ -37,6 +37,7 @@ from bitwright.pipeline.steps.fingerprint import importable
 from bitwright.pipeline.steps.workspace import Workspace, step_folder
 from bitwright.report.table import Column, Kind, Table, Value
 from bitwright.report.table_page import Section, write_report
+from bitwright.train.records import METRICS, read_metrics
 
 if TYPE_CHECKING:
     from torch import nn
@@ -314,7 +315,10 @@ class _Job:
         if self.request.run_dir is None:
             return ()
         logs = self.request.run_dir / step_folder("train") / LOGS
-        return side_by_side(logs, EpochClock(table)) if (logs / LOG).is_file() else ()
+        if not (logs / LOG).is_file():
+            return ()
+        measured = {each.epoch: each.seconds for each in read_metrics(logs / METRICS)}
+        return side_by_side(read_log(logs / LOG), measured, EpochClock(table))
 
     def facts(self) -> dict[str, str]:
         policy = self.settings.policy.kind

@@ -16,8 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -32,10 +31,7 @@ from bitwright.base.errors import FormatError, RecipeError
 from bitwright.formats import parse_rounding
 from bitwright.low_precision.ladder import FLOAT32, check_rising, parse_level
 from bitwright.low_precision.settings import POLICIES, AnyPolicy, MuppetSettings, PolicySettings
-
-if TYPE_CHECKING:
-    from bitwright.low_precision.policy import Plan, PrecisionPolicy
-    from bitwright.quantize.policy import Policy
+from bitwright.quantize.policy import Policy, Role
 
 _Count = Annotated[int, Field(ge=1, le=100_000)]
 _Epochs = Annotated[int, Field(ge=0, le=100_000)]
@@ -171,15 +167,6 @@ class LowPrecision(BaseModel):
         """ValueError if a run of so many epochs cannot have this schedule."""
         self.policy.check_epochs(epochs, self.float_epochs)
 
-    def make(self, plan: Plan) -> PrecisionPolicy:
-        """The policy of one run.
-
-        Raises:
-            RecipeError: it does not fit the run.
-        """
-        known = replace(plan, names=self.ladder, lr_every=self.lr_every, lr_divisor=self.lr_divisor)
-        return self.policy.make(known)
-
     def arithmetic(self, level: int) -> Policy | None:
         """Formats of all operands at a level of the ladder; None at float32."""
         return level_policy(
@@ -198,8 +185,6 @@ def level_policy(
     Raises:
         ValueError: a rule is wrong.
     """
-    from bitwright.quantize.policy import Policy, Role
-
     found = parse_level(name).format
     if found is None:
         return None
@@ -209,8 +194,8 @@ def level_policy(
     operand = {"format": found.name, "rounding": rounding}
     given = {role.value: operand for role in roles}
     try:
-        return Policy.for_training({**given, "rules": rules}, "")
+        return Policy.for_training({**given, "rules": rules}, "low_precision")
     except RecipeError as error:
-        where = str(error.where).removeprefix(".")
+        where = str(error.where).removeprefix("low_precision.")
         hint = f" ({error.hint})" if error.hint else ""
         raise ValueError(f"{where}: {error.message}{hint}") from error

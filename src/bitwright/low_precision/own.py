@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies and metrics of the user's own."""
+"""Policies and metrics of the user's own; errors in them name the user's file and line."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -12,10 +13,21 @@ from torch import Tensor
 from bitwright.base.errors import BitwrightError, ModelError, RecipeError
 from bitwright.base.plugins import load_plugin, place_of
 from bitwright.low_precision.diversity import Measured, Metric, gradient_diversity
-from bitwright.low_precision.policy import Plan, PrecisionPolicy
+from bitwright.low_precision.policy import (
+    Assignment,
+    Entry,
+    EpochSeen,
+    Plan,
+    PrecisionPolicy,
+    StepSeen,
+)
 from bitwright.low_precision.settings import DIVERSITY
 
 _POLICY = "low_precision.policy"
+_METRIC = (
+    "it gets a mapping of layers to lists of gradients, oldest first, and gives a number above "
+    "zero, or None"
+)
 
 
 def find_metric(name: str) -> Metric:
@@ -28,17 +40,11 @@ def find_metric(name: str) -> Metric:
         return gradient_diversity
     function = load_plugin(name, f"{_POLICY}.metric")
 
-    def metric(gradients: Mapping[str, Sequence[Tensor]]) -> Measured | float | None:
-        try:
-            found = function(gradients)
-            return found if found is None or isinstance(found, Measured) else float(found)
-        except Exception as error:  # the user's code may fail in any way
-            raise ModelError(
-                f"the metric failed: {type(error).__name__}: {error}",
-                where=place_of(error, name, __file__),
-                hint="it gets a mapping of layers to lists of gradients, oldest first, and gives a "
-                "number above zero, or None",
-            ) from error
+    def metric(gradients: Mapping[str, Sequence[Tensor]]) -> Measured:
+        with _own_code("the metric", name, _METRIC):
+            given = function(gradients)
+            found = given if isinstance(given, Measured) else Measured(given)
+            return Measured(None if found.value is None else float(found.value), found.note)
 
     return metric
 
@@ -48,7 +54,7 @@ def make_own(name: str, plan: Plan, options: Mapping[str, Any]) -> PrecisionPoli
 
     Raises:
         RecipeError: an option is unknown, or what it gives is no policy.
-        ModelError: the code cannot be imported, or fails.
+        ModelError: the code cannot be imported, or fails; later calls of the policy raise this too.
     """
     factory = load_plugin(name, f"{_POLICY}.kind")
     try:
@@ -62,20 +68,102 @@ def make_own(name: str, plan: Plan, options: Mapping[str, Any]) -> PrecisionPoli
         ) from error
     except ValueError:  # a class of another language may have no signature
         pass
-    try:
+    hint = "it is called with a plan and the options of the recipe"
+    with _own_code("making the policy", name, hint):
         policy = factory(plan, **options)
-    except BitwrightError:
-        raise
-    except Exception as error:  # the user's code may fail in any way
-        raise ModelError(
-            f"making the policy failed: {type(error).__name__}: {error}",
-            where=place_of(error, name, __file__),
-            hint="it is called with a plan and the options of the recipe",
-        ) from error
     if not isinstance(policy, PrecisionPolicy):
         raise RecipeError(
             f"gave a {type(policy).__name__}, not a PrecisionPolicy",
             where=name,
             hint="derive it from bitwright.low_precision.policy.PrecisionPolicy",
         )
-    return policy
+    return OwnPolicy(policy, plan, name)
+
+
+class OwnPolicy(PrecisionPolicy):
+    """A policy of the user's own: every call goes to it, and what it gives is checked."""
+
+    def __init__(self, policy: PrecisionPolicy, plan: Plan, name: str) -> None:
+        """
+        Args:
+            policy: the user's.
+            plan: of the run.
+            name: of the code, ``package.module:function``.
+        """
+        super().__init__(plan)
+        self.policy = policy
+        self.name = name
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    @property
+    def wants_steps(self) -> bool:  # type: ignore[override]
+        return bool(self._call("wants_steps"))
+
+    @property
+    def wants_gradients(self) -> bool:
+        return bool(self._call("wants_gradients"))
+
+    @property
+    def last_phase(self) -> int | None:
+        return self._checked(self._call("last_phase"), "last_phase", int | None)
+
+    def level(self, epoch: int) -> Assignment:
+        return self._checked(self._call("level", epoch), "level", int | Mapping)
+
+    def after_epoch(self, seen: EpochSeen) -> Entry:
+        return self._checked(self._call("after_epoch", seen), "after_epoch", Entry)
+
+    def after_step(self, step: StepSeen) -> Assignment | None:
+        return self._checked(self._call("after_step", step), "after_step", int | Mapping | None)
+
+    def lr_factor(self, epoch: int) -> float:
+        return float(self._checked(self._call("lr_factor", epoch), "lr_factor", int | float))
+
+    def done(self, epoch: int) -> bool:
+        return bool(self._call("done", epoch))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._checked(self._call("state_dict"), "state_dict", dict)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._call("load_state_dict", state)
+
+    def name_of(self, given: Assignment) -> str:
+        return self._checked(self._call("name_of", given), "name_of", str)
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        """What a method of the policy gives, or the value of an attribute."""
+        with _own_code(f"{method} of the policy", self.name, f"see PrecisionPolicy.{method}"):
+            found = getattr(self.policy, method)
+            return found(*arguments) if callable(found) else found
+
+    def _checked(self, given: Any, method: str, kind: Any) -> Any:
+        if isinstance(given, kind):
+            return given
+        function = getattr(type(self.policy), method)
+        code = getattr(function, "__code__", None)
+        place = f"{code.co_filename}:{code.co_firstlineno}" if code is not None else self.name
+        wanted = kind.__name__ if isinstance(kind, type) else str(kind)
+        raise ModelError(
+            f"{method} of the policy gave a {type(given).__name__}, expected {wanted}",
+            where=place,
+            hint=f"see PrecisionPolicy.{method}",
+        )
+
+
+@contextmanager
+def _own_code(what: str, name: str, hint: str) -> Iterator[None]:
+    """The user's code may fail in any way: then a `ModelError` says where."""
+    try:
+        yield
+    except BitwrightError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{what} failed: {type(error).__name__}: {error}",
+            where=place_of(error, name, __file__),
+            hint=hint,
+        ) from error

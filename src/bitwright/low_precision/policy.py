@@ -183,6 +183,11 @@ class PrecisionPolicy(ABC):
         return None
 
     @property
+    def label(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
+    @property
     def wants_gradients(self) -> bool:
         """Whether `after_epoch` looks at gradients."""
         return False
@@ -241,13 +246,13 @@ class PrecisionPolicy(ABC):
         return " to ".join(ends)
 
 
-def check_assignment(given: object, plan: Plan, policy: object) -> None:
+def check_assignment(given: object, policy: PrecisionPolicy) -> None:
     """Refuse what is no precision of this ladder.
 
     Raises:
         RecipeError: names the policy, what it said and what there is.
     """
-    where = type(policy).__name__
+    plan, where = policy.plan, policy.label
     hint = f"the ladder has indices 0 to {plan.levels - 1}"
     if isinstance(given, Mapping):
         for key, index in given.items():

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -21,9 +20,6 @@ from pydantic import (
 
 from bitwright.base.plugins import is_plugin
 from bitwright.low_precision.ladder import FLOAT32, parse_level
-
-if TYPE_CHECKING:
-    from bitwright.low_precision.policy import Plan, PrecisionPolicy
 
 DIVERSITY = "diversity"
 _Count = Annotated[int, Field(ge=1, le=100_000)]
@@ -45,14 +41,6 @@ class PolicySettings(BaseModel):
     rules_rate: ClassVar[bool] = True
 
     kind: str
-
-    @abstractmethod
-    def make(self, plan: Plan) -> PrecisionPolicy:
-        """The policy for one run.
-
-        Raises:
-            RecipeError: it does not fit the run.
-        """
 
     def rungs(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
         """The levels that it really uses, given those of the settings."""
@@ -150,11 +138,6 @@ class MuppetSettings(_Climbing):
             )
         return value
 
-    def make(self, plan: Plan) -> PrecisionPolicy:
-        from bitwright.low_precision.muppet import Muppet
-
-        return Muppet(plan, self)
-
 
 class BaselineSettings(PolicySettings):
     """float32 throughout; the training settings' schedule rules the learning rate."""
@@ -166,11 +149,6 @@ class BaselineSettings(PolicySettings):
 
     def rungs(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
         return (FLOAT32,)
-
-    def make(self, plan: Plan) -> PrecisionPolicy:
-        from bitwright.low_precision.schedules import Schedule
-
-        return Schedule(plan, {0: 0}, "the baseline", ends=False)
 
 
 class MixedSettings(PolicySettings):
@@ -200,11 +178,6 @@ class MixedSettings(PolicySettings):
 
     def rungs(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
         return (self.format,)
-
-    def make(self, plan: Plan) -> PrecisionPolicy:
-        from bitwright.low_precision.schedules import Schedule
-
-        return Schedule(plan, {0: 0}, "mixed precision", ends=False)
 
 
 class FixedSettings(PolicySettings):
@@ -245,13 +218,6 @@ class FixedSettings(PolicySettings):
                 f"than epochs ({epochs})"
             )
 
-    def make(self, plan: Plan) -> PrecisionPolicy:
-        from bitwright.low_precision.schedules import Schedule
-
-        starts = {0: 0} if self.switch_at is None else {0: 0} | {self.switch_at: 1}
-        last = plan.last_start if plan.float_epochs else None
-        return Schedule(plan, starts, "the fixed schedule", last_phase=last, ends=False)
-
 
 class RandomSettings(_Climbing):
     """Climbs at epochs drawn at random, all different, and ends as MuPPET does.
@@ -282,13 +248,6 @@ class RandomSettings(_Climbing):
                 f"a switch after {self.between[1]} epochs and {float_epochs} float_epochs are more "
                 f"than epochs ({epochs}): shorten between or float_epochs, or train longer"
             )
-
-    def make(self, plan: Plan) -> PrecisionPolicy:
-        from bitwright.low_precision.schedules import Schedule, draw
-
-        seed = plan.seed if self.seed is None else self.seed
-        starts = draw(plan, self.between or (1, plan.last_start), seed)
-        return Schedule(plan, starts, f"the random schedule of seed {seed}")
 
 
 class ReplaySettings(_Climbing):
@@ -325,11 +284,6 @@ class ReplaySettings(_Climbing):
             raise ValueError(f"the epochs of a schedule begin with 0 and rise, found {epochs}")
         return self
 
-    def make(self, plan: Plan) -> PrecisionPolicy:
-        from bitwright.low_precision.schedules import replay
-
-        return replay(plan, self.file, self.schedule)
-
 
 class OwnSettings(PolicySettings):
     """A policy of the user's own. The learning rate is that of the training settings' schedule,
@@ -352,11 +306,6 @@ class OwnSettings(PolicySettings):
         if not is_plugin(value):
             raise ValueError(f"expected package.module:function, found {value!r}")
         return value
-
-    def make(self, plan: Plan) -> PrecisionPolicy:
-        from bitwright.low_precision.own import make_own
-
-        return make_own(self.kind, plan, self.options)
 
 
 POLICIES: Mapping[str, type[PolicySettings]] = {

@@ -18,6 +18,7 @@ from bitwright.low_precision.arithmetic.apply import (
     apply_arithmetic,
     check_sums,
     layer_formats,
+    layers_of_rules,
     plain_layers,
     remove_arithmetic,
 )
@@ -29,7 +30,9 @@ from bitwright.low_precision.arithmetic.operands import NotFinite
 from bitwright.low_precision.config import LowPrecision
 from bitwright.low_precision.costs.formats import epoch_clock
 from bitwright.low_precision.costs.log import EpochClock
+from bitwright.low_precision.layer_rules import check_rules
 from bitwright.low_precision.log import LOG, write_log
+from bitwright.low_precision.make import make_policy
 from bitwright.low_precision.policy import (
     Assignment,
     Entry,
@@ -48,11 +51,12 @@ def check_low_precision(model: nn.Module, config: TrainConfig) -> None:
 
     Raises:
         ModelError: no layer can.
-        RecipeError: settings contradict each other.
+        RecipeError: settings contradict each other, or a rule matches no layer.
     """
     if config.low_precision is None:
         return
-    if not plain_layers(model):
+    layers = {path: layer for path, _, _, layer in plain_layers(model)}
+    if not layers:
         raise ModelError(
             f"{type(model).__name__} has no nn.Conv2d or nn.Linear whose products could run in "
             "few bits",
@@ -71,6 +75,9 @@ def check_low_precision(model: nn.Module, config: TrainConfig) -> None:
             where="low_precision.bad_gradients",
             hint="use stop, or devices: 1",
         )
+    lowest = config.low_precision.arithmetic(0)
+    if lowest is not None:
+        check_rules(lowest, layers_of_rules(layers))
 
 
 class PrecisionControl:
@@ -110,14 +117,17 @@ class PrecisionControl:
         self._clock: EpochClock | None = None
         if self.settings.device is not None:
             images, shape = batches * config.batch_size, tuple(example.shape[1:])
-            self._clock = epoch_clock(model, shape, config, images, self.settings.device)
+            self._clock = epoch_clock(
+                model, shape, self.settings, config.batch_size, images, self.settings.device
+            )
         self.context = Context(_engine(self.settings.engine), config.seed, 0, worker)
         self.target: LowPrecisionModel = apply_arithmetic(model, self.context)
         self.batches = batches
         self._known: dict[int, Mapping[str, LayerFormats]] = {}
         try:
             self._check(example, batch_size)
-            self.policy = self.settings.make(
+            self.policy = make_policy(
+                self.settings,
                 Plan(
                     layers=tuple(self.target.layers),
                     levels=len(self.settings.ladder),
@@ -126,7 +136,7 @@ class PrecisionControl:
                     float_epochs=self.settings.float_epochs,
                     steps_per_epoch=batches,
                     seed=config.seed,
-                )
+                ),
             )
         except BaseException:
             remove_arithmetic(model)
@@ -267,7 +277,7 @@ class PrecisionControl:
 
     def _assign(self, given: Assignment) -> None:
         """An index of the ladder for all products, or one for each."""
-        check_assignment(given, self.policy.plan, self.policy)
+        check_assignment(given, self.policy)
         self._level = self.policy.name_of(given)
         if isinstance(given, int):
             self.target.use(self._formats(given))

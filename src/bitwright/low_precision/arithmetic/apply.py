@@ -20,7 +20,8 @@ from bitwright.low_precision.arithmetic.layers import (
     ProductFormats,
 )
 from bitwright.low_precision.arithmetic.operand_quantizer import signed_bits
-from bitwright.quantize.policy import PRODUCT_ROLES, Layer, Policy
+from bitwright.low_precision.layer_rules import named_layers, product_specs
+from bitwright.quantize.policy import Layer, Policy
 
 _LAYERS = {nn.Conv2d: LowPrecisionConv2d, nn.Linear: LowPrecisionLinear}
 
@@ -90,19 +91,20 @@ def layer_formats(
     policy: Policy, layers: Mapping[str, LowPrecisionLayer]
 ) -> dict[str, LayerFormats]:
     """What a policy over operand roles says about every product of every layer."""
-    paths = list(layers)
-    found = {}
-    for path, layer in layers.items():
-        kind = "Linear" if isinstance(layer, nn.Linear) else "Conv2d"
-        named = Layer(path, kind, path == paths[0], path == paths[-1])
-        products = {
-            product.value: ProductFormats(
-                *(policy.resolve(named, role, product.value).spec for role in roles)
-            )
-            for product, roles in PRODUCT_ROLES.items()
-        }
-        found[path] = LayerFormats(**products)
-    return found
+    found = product_specs(policy, layers_of_rules(layers))
+    return {
+        path: LayerFormats(**{product.value: ProductFormats(*specs[product]) for product in specs})
+        for path, specs in found.items()
+    }
+
+
+def layers_of_rules(layers: Mapping[str, nn.Module]) -> list[Layer]:
+    """Layers, by path in the order of registration, as the rules of a policy see them."""
+    kinds = {
+        path: "Linear" if isinstance(layer, nn.Linear) else "Conv2d"
+        for path, layer in layers.items()
+    }
+    return named_layers(kinds, list(kinds))
 
 
 def check_sums(

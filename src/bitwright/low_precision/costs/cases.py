@@ -9,6 +9,7 @@ from bitwright.base.errors import RecipeError
 from bitwright.low_precision.config import LowPrecision, MuppetSettings
 from bitwright.low_precision.costs.model import CostTable
 from bitwright.low_precision.costs.schedule import Phase, Schedule
+from bitwright.low_precision.make import make_policy
 from bitwright.low_precision.policy import EpochSeen, Plan
 
 
@@ -33,7 +34,7 @@ def possible_schedules(
         return ()
     if isinstance(policy, MuppetSettings):
         return _of_muppet(settings, policy, plan, table)
-    made = settings.make(plan)
+    made = make_policy(settings, plan)
     if made.wants_gradients or made.wants_steps:
         raise RecipeError(
             f"what {policy.kind} decides depends on gradients: nobody knows before training",

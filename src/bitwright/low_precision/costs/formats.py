@@ -19,8 +19,8 @@ from bitwright.low_precision.costs.model import CostTable, Variant
 from bitwright.low_precision.costs.network import Network
 from bitwright.low_precision.costs.roofline import forecast_costs
 from bitwright.low_precision.ladder import FLOAT32, parse_level
-from bitwright.quantize.policy import PRODUCT_ROLES, Layer, QuantSpec
-from bitwright.train.config import TrainConfig
+from bitwright.low_precision.layer_rules import check_rules, named_layers, product_specs
+from bitwright.quantize.policy import Product, QuantSpec
 
 
 def levels_of_products(
@@ -29,22 +29,23 @@ def levels_of_products(
     """(layer, product) -> level, at a level of the ladder.
 
     A product whose operands have different formats runs at that of the wider one.
+
+    Raises:
+        RecipeError: a rule of the settings matches no layer.
     """
     policy = settings.arithmetic(index)
-    paths = network.paths
-    kinds = {layer.layer: layer.kind for layer in network.layers}
-    found = {}
-    for path, form in kinds.items():
-        kind = "Linear" if form == "linear" else "Conv2d"
-        named = Layer(path, kind, path == paths[0], path == paths[-1])
-        for product, roles in PRODUCT_ROLES.items():
-            operands = roles[:2]
-            specs = [
-                None if policy is None else policy.resolve(named, role, product.value).spec
-                for role in operands
-            ]
-            found[path, product.value] = max(map(_level, specs), key=lambda n: parse_level(n).bits)
-    return found
+    kinds = {
+        layer.layer: "Linear" if layer.kind == "linear" else "Conv2d" for layer in network.layers
+    }
+    if policy is None:
+        return {(path, product.value): FLOAT32 for path in kinds for product in Product}
+    layers = named_layers(kinds, network.paths)
+    check_rules(policy, layers)
+    return {
+        (path, product.value): max(map(_level, specs[:2]), key=lambda n: parse_level(n).bits)
+        for path, products in product_specs(policy, layers).items()
+        for product, specs in products.items()
+    }
 
 
 def ladder_costs(
@@ -79,7 +80,8 @@ def ladder_costs(
 def epoch_clock(
     model: nn.Module,
     sample_shape: tuple[int, ...],
-    config: TrainConfig,
+    settings: LowPrecision,
+    batch_size: int,
     images: int,
     device: str | Path,
     variant: Variant = Variant.CURRENT,
@@ -89,19 +91,19 @@ def epoch_clock(
     Args:
         model: plain float32 network.
         sample_shape: (C, H, W) of one image.
-        config: with ``low_precision``.
+        settings: of the run.
+        batch_size: images a step.
         images: to train on.
         device: name, or a file.
 
     Raises:
         TargetError: there is no such device, or it cannot compute in a level of the ladder.
         ModelError: such an image does not pass.
-        RecipeError: there are fewer images than one batch.
+        RecipeError: there are fewer images than one batch, or a rule matches no layer.
     """
-    settings = config.low_precision or LowPrecision(policy="baseline")
     described = load_device(device, "low_precision.device")
-    network = count_network(model, sample_shape, config.batch_size)
-    steps = images // config.batch_size
+    network = count_network(model, sample_shape, batch_size)
+    steps = images // batch_size
     return EpochClock(ladder_costs(network, described, settings, steps), variant)
 
 

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import DataError
 from bitwright.low_precision.costs.model import FLOAT32, CostTable, Variant
-from bitwright.low_precision.log import LOG, read_log
+from bitwright.low_precision.log import LOG
 from bitwright.low_precision.policy import Entry
-from bitwright.train.records import read_metrics
 
 
 class EpochClock:
@@ -70,26 +68,27 @@ class EpochTimes:
         }
 
 
-def side_by_side(folder: Path, clock: EpochClock) -> tuple[EpochTimes, ...]:
+def side_by_side(
+    entries: Sequence[Entry], measured: Mapping[int, float], clock: EpochClock
+) -> tuple[EpochTimes, ...]:
     """Measured and modelled time of every epoch that a run has logged.
 
     Args:
-        folder: that holds ``metrics.jsonl`` and ``precision.jsonl``.
+        entries: the run's log of decisions, see `read_log`.
+        measured: number of an epoch, from 1 -> its seconds, validation included.
 
     Raises:
-        DataError: one of them is missing or damaged, or they are of different runs.
+        DataError: these are epochs of different runs.
     """
-    entries = read_log(folder / LOG)
-    metrics = read_metrics(folder / "metrics.jsonl")
-    if [each.epoch for each in metrics] != [each.epoch for each in entries]:
+    if list(measured) != [each.epoch for each in entries]:
         raise DataError(
-            f"metrics.jsonl has {len(metrics)} epochs, {LOG} has {len(entries)}",
-            where=str(folder),
+            f"the metrics have {len(measured)} epochs, {LOG} has {len(entries)}",
+            where=LOG,
             hint="both are written by one run; delete both and train again",
         )
     return tuple(
-        EpochTimes(entry.epoch, entry.level, measured.seconds, clock.seconds(entry))
-        for entry, measured in zip(entries, metrics, strict=True)
+        EpochTimes(entry.epoch, entry.level, measured[entry.epoch], clock.seconds(entry))
+        for entry in entries
     )
 
 

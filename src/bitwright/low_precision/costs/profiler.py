@@ -35,6 +35,7 @@ from bitwright.low_precision.costs.counting import count_network
 from bitwright.low_precision.costs.model import Cost, CostTable, LevelCosts, PartCost, total
 from bitwright.low_precision.costs.network import LayerWork
 from bitwright.low_precision.ladder import FLOAT32
+from bitwright.low_precision.make import make_policy
 from bitwright.low_precision.policy import EpochSeen, Plan
 
 OnProgress = Callable[[str, int, int], None]
@@ -184,7 +185,7 @@ def _policy(
 ) -> Callable[[], None]:
     """What follows an epoch in few bits, with the policy's memory full."""
     plan = Plan(tuple(layers), len(settings.ladder), settings.float_level, 1000, 1, 1)
-    policy = settings.make(plan)
+    policy = make_policy(settings, plan)
     gradients = {
         path: torch.randn_like(layer.weight, device=device)  # type: ignore[arg-type]
         for path, layer in layers.items()
