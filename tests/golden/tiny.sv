@@ -18,7 +18,8 @@ module tiny (
   output logic [7:0] m_axis_1_tdata,
   output logic m_axis_1_tvalid,
   input  logic m_axis_1_tready,
-  output logic m_axis_1_tlast
+  output logic m_axis_1_tlast,
+  output logic [0:0] frame_error
 );
   logic x_valid, x_ready;
   logic [1:0] x_data;
@@ -55,7 +56,8 @@ module tiny (
     .clk_i(ap_clk), .rst_ni(ap_rst_n),
     .s_axis_tdata(s_axis_0_tdata), .s_axis_tvalid(s_axis_0_tvalid),
     .s_axis_tready(s_axis_0_tready), .s_axis_tlast(s_axis_0_tlast),
-    .out_valid_o(x_valid), .out_ready_i(x_ready), .out_data_o(x_data)
+    .out_valid_o(x_valid), .out_ready_i(x_ready), .out_data_o(x_data),
+    .frame_error_o(frame_error[0])
   );
 
   // conv_pad: uint2[4,4,1] -> uint2[6,6,1]

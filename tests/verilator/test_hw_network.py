@@ -190,6 +190,46 @@ def test_digits_network_as_the_search_folds_it(tmp_path: Path) -> None:
     assert again.frames == FRAMES
 
 
+def test_the_frame_behind_a_damaged_one_is_right(tmp_path: Path) -> None:
+    """Beats lost and surplus, a lost tlast too: wrong are the frames they happen in, no other."""
+    graph = digits_like()
+    folding = search_folding(graph, FillGoal(Resources(6000, 9000, 0, 8)), family="ecp5")
+    design = Design(graph, folding, tmp_path)
+    (port,) = design.simulator.design.inputs
+    count = port.spec.beats
+    whole = design.simulator.pack({port.name: design.feeds[graph.inputs[0]]})[port.name]
+    frames = whole.reshape(FRAMES, count, -1)
+    ends = np.arange(count) == count - 1
+    without = np.arange(count) != count // 3  # one beat lost
+    twice = np.repeat(np.arange(count), 1 + (np.arange(count) == count // 2))  # one too many
+    sent = [  # (beats, tlast), frames that come out of it: the number, or None for a wrong one
+        (frames[0], ends, [0]),
+        (frames[1][without], ends[without], [None]),
+        (frames[2], ends, [2]),
+        (frames[3][twice], ends[twice], [None]),
+        (frames[4], ends, [4]),
+        (frames[5][:-1], ends[:-1], []),  # its tlast is lost, so it ends with the next one
+        (frames[0], ends, [None]),
+        (frames[1], ends, [1]),
+        (frames[2][:1], ends[-1:], [None]),
+        (frames[3], ends, [3]),
+    ]
+    beats = np.concatenate([part for part, _, _ in sent])
+    lasts = np.concatenate([last for _, last, _ in sent])
+    expected = [number for _, _, numbers in sent for number in numbers]
+    for stalls in (no_stalls(), random_stalls(0.5, seed=3), burst_stalls(seed=4)):
+        result = design.simulator.run(
+            {port.name: beats}, len(expected), stalls, lasts={port.name: lasts}
+        )
+        assert result.frame_error == 1
+        for number, edge in enumerate(graph.outputs):
+            got = result.levels[f"m_axis_{number}"].reshape(-1, *design.expected[edge].shape[1:])
+            for frame, source in enumerate(expected):
+                if source is not None:
+                    assert (got[frame] == design.expected[edge][source]).all(), (edge, frame)
+    assert design.run(no_stalls()).frame_error == 0
+
+
 @pytest.mark.parametrize(("pads", "cycles"), [((1, 0), 2300), ((2, 1), 3600)])
 def test_balanced_pipeline(pads: tuple[int, int], cycles: int, tmp_path: Path) -> None:
     """All blocks near the same interval: the hardest case for FIFO depths."""

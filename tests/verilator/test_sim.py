@@ -18,6 +18,7 @@ from bitwright.sim import (
     compare,
     no_stalls,
     random_stalls,
+    standard_stalls,
     write_module_bench,
 )
 
@@ -61,20 +62,43 @@ def test_surplus_beats(tmp_path: Path) -> None:
         _run(_axis_out(tmp_path, 8, out_beats=4))
 
 
-def test_failed_assertion_names_the_instance(tmp_path: Path) -> None:
+def test_misplaced_tlast_of_an_input_is_what_the_design_says(tmp_path: Path) -> None:
     case = axis_in()
-    wrong = {"s_axis": StreamSpec(2, 5, 5, 16)}
-    write_module_bench(tmp_path, case.module, case.parameters, wrong, {"out": spec(2, 5, 5)})
-    with pytest.raises(MismatchError, match=r"axis_in\.last_in_place"):
+    wrong = {"s_axis": StreamSpec(2, 5, 12, 16)}
+    write_module_bench(tmp_path, case.module, case.parameters, wrong, {"out": spec(2, 5, 6)})
+    with pytest.raises(MismatchError, match="says that tlast is misplaced on s_axis"):
         _run(Simulator.build(tmp_path))
 
 
-def test_accumulator_overflow_is_asserted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_every_tlast_ends_one_frame_of_the_right_length(seed: int, tmp_path: Path) -> None:
+    """Frames too short and too long at random: the right ones come out as they went in."""
+    case, rng = axis_in(), np.random.default_rng(seed)
+    write_module_bench(tmp_path, case.module, case.parameters, case.inputs, case.outputs)
+    simulator = Simulator.build(tmp_path)
+    lengths = rng.choice([6, 6, 6, 1, 3, 5, 7, 12, 13], 40)
+    lengths[-1] = 6
+    lasts = np.zeros(lengths.sum(), dtype=bool)
+    lasts[np.cumsum(lengths) - 1] = True
+    levels = rng.integers(0, 32, (len(lasts), 2))
+    words = levels[:, 0] | levels[:, 1] << 5
+    beats = words.astype("<u2").view(np.uint8).reshape(-1, 2)
+    for stalls in standard_stalls(seed):
+        result = simulator.run({"s_axis": beats}, 40, stalls, limits=SHORT, lasts={"s_axis": lasts})
+        assert result.frame_error == 1
+        start = 0
+        for length, got in zip(lengths, result.levels["out"], strict=True):
+            sent = levels[start : start + min(length, 6)].ravel()
+            assert (got[: len(sent)] == sent).all() and not got[len(sent) :].any()
+            start += length
+
+
+def test_failed_assertion_names_the_instance(tmp_path: Path) -> None:
     case = matvec("plain", MatShape(12, 6, 2, 3))
     parameters = {**case.parameters, "AccWidth": 6}
     out = {"out": spec(2, 6, 3, signed=True)}
     write_module_bench(tmp_path, case.module, parameters, case.inputs, out, case.memories)
-    with pytest.raises(MismatchError, match="no_overflow"):
+    with pytest.raises(MismatchError, match=r"matvec\..*no_overflow"):
         _run(Simulator.build(tmp_path))
     _run(Simulator.build(tmp_path, assertions=False))
 
@@ -129,7 +153,7 @@ def test_waveform_throttle_and_repeatability(tmp_path: Path) -> None:
     assert cycles[0] == cycles[1] != cycles[2]
     assert compare({"m_axis": levels["in"]}, runs[0].levels) is None
     with pytest.raises(MismatchError, match="max_cycles is over after 6 cycles"):
-        simulator.run(beats, 5, max_cycles=6)
+        simulator.run(beats, 5, limits=RunLimits(max_cycles=6))
 
 
 def test_compiled_simulators_are_kept_by_content(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ def _ports(case: Case) -> list[tuple[str, int, str]]:
         ports += _streams(name, port.width, "input", "output")
     for name, port in case.outputs.items():
         ports += _streams(name, port.width, "output", "input")
+    if case.module == "axis_in":
+        ports.append(("output", 1, "frame_error_o"))
     return ports
 
 

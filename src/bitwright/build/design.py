@@ -54,6 +54,7 @@ class Design(BaseModel):
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
     memory_ports: tuple[MemoryPort, ...] = ()
+    frame_error: str | None = Field(default=None, pattern=_NAME)
 
     @property
     def beyond_shell(self) -> str | None:

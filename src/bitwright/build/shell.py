@@ -224,6 +224,8 @@ def serial_top(design: Design, clocks_per_bit: int) -> str:
     outputs = "\n".join(_output_lines(k, port) for k, port in enumerate(design.outputs))
     ports = "\n".join(_output_ports(k, port) for k, port in enumerate(design.outputs)).rstrip(",")
     count = len(design.outputs)
+    if design.frame_error:  # the shell counts beats itself, so its tlast is always in place
+        ports += f",\n    .{design.frame_error}()"
     return f"""{_HEADER}module {design.top}_serial (
   input  logic clk_i,
   input  logic locked_i,

@@ -20,7 +20,7 @@ from bitwright.hw.weight_image import IMAGE, MemoryPlan, memory_image, port_json
 from bitwright.ir import Graph
 from bitwright.rtl import library_files
 from bitwright.rtl.emit_memory import MODULES
-from bitwright.rtl.emit_top import Top, make_top, top_text
+from bitwright.rtl.emit_top import FRAME_ERROR, Top, make_top, top_text
 
 
 def emit(graph: Graph, out_dir: Path) -> Path:
@@ -115,6 +115,7 @@ def _design(graph: Graph, top: Top, used: list[str], memories: list[str]) -> dic
         "memories": memories,
         "inputs": [port.to_json() for port in top.inputs],
         "outputs": [port.to_json() for port in top.outputs],
+        "frame_error": FRAME_ERROR,
         "fifos": fifos,
         "memory_ports": memory_ports,
         "instances": {top.instance_names[name]: name for name in top.blocks},

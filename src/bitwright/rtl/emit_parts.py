@@ -15,6 +15,7 @@ from bitwright.base.errors import GraphError
 from bitwright.base.files import atomic_write
 from bitwright.hw.partition import Partition
 from bitwright.rtl.emit import emit, replace_folder
+from bitwright.rtl.emit_top import FRAME_ERROR
 
 PARTITION = "partition.json"
 _CHAIN = "chain"
@@ -159,15 +160,21 @@ def _chain_text(top: str, designs: Sequence[Mapping[str, Any]], ends: _Ends) -> 
     ]
     ports = [_port(port, "input ", "output") for port in ends.inputs]
     ports += [_port(port, "output", "input ") for port in ends.outputs]
+    flags = sum(len(design["inputs"]) for design in designs)
     flat = [line for port in ports for line in port]
+    flat.append(f"output logic [{flags - 1}:0] {FRAME_ERROR}")
     lines += [f"  {line}," for line in flat[:-1]] + [f"  {flat[-1]}", ");"]
     for link in ends.links:
         name = link["name"]
         lines.append(f"  logic {name}_tvalid, {name}_tready, {name}_tlast;")
         lines.append(f"  logic [{link['width'] - 1}:0] {name}_tdata;")
+    flag = 0
     for number, design in enumerate(designs):
         pins = [pin for port in design["inputs"] for pin in ends.pins(port, "in")]
         pins += [pin for port in design["outputs"] for pin in ends.pins(port, "out")]
+        count = len(design["inputs"])
+        pins.append(f".{FRAME_ERROR}({FRAME_ERROR}[{flag} +: {count}])")
+        flag += count
         lines += ["", f"  {design['top']} i_part{number} (", "    .ap_clk, .ap_rst_n,"]
         lines += [f"    {pin}," for pin in pins[:-1]] + [f"    {pins[-1]}", "  );"]
     return "\n".join([*lines, "endmodule", "`default_nettype wire", ""])
@@ -200,6 +207,7 @@ def _chain_design(
         "memories": [name for design in designs for name in design["memories"]],
         "inputs": ends.inputs,
         "outputs": ends.outputs,
+        "frame_error": FRAME_ERROR,
         "fifos": fifos,
         "memory_ports": [],
         "version": __version__,

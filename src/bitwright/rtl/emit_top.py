@@ -7,12 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
+import numpy as np
+
 from bitwright.hw.blocks import Block, Flatten, Instance, Port, blocks_of
 from bitwright.hw.describe import type_words
 from bitwright.hw.names import identifier, identifiers, instance_names
+from bitwright.hw.operands import wire_words
 from bitwright.hw.weight_image import BASE, PORT, MemoryPlan, memory_plan
 from bitwright.ir import Graph
 from bitwright.rtl.emit_memory import port_lines, reader_lines, weight_pins
+
+FRAME_ERROR = "frame_error"
+"""Output with one bit an input: its tlast was misplaced since the last reset."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,16 @@ class TopPort:
     def tdata_width(self) -> int:
         """Whole bytes."""
         return 8 * ceil(self.port.width / 8)
+
+    @property
+    def fill(self) -> int:
+        """Pattern of a beat that stands for a lost one: of level 0 where there is one."""
+        kind = self.port.type
+        zero = kind.lo <= 0 <= kind.hi and not kind.is_bipolar
+        if zero and kind.code_format is not None:
+            zero = bool(kind.code_format.contains(0).all())
+        lane = int(wire_words(kind, np.array(0 if zero else kind.lo)))
+        return sum(lane << (i * kind.wire_bits) for i in range(self.port.lanes))
 
     def to_json(self) -> dict[str, object]:
         """The entry of design.json."""
@@ -123,7 +139,16 @@ def make_top(graph: Graph, modules: frozenset[str]) -> Top:
     )
 
 
-_PORT_WORDS = ("ap_clk", "ap_rst_n", BASE, PORT, "gmem0_ar", "gmem0_r", "gmem0_arbiter")
+_PORT_WORDS = (
+    "ap_clk",
+    "ap_rst_n",
+    FRAME_ERROR,
+    BASE,
+    PORT,
+    "gmem0_ar",
+    "gmem0_r",
+    "gmem0_arbiter",
+)
 
 
 def _top_name(name: str, modules: frozenset[str]) -> str:
@@ -143,8 +168,8 @@ def top_text(top: Top, banner: str) -> str:
     for prefix, width in top.stream_widths.items():
         lines.append(f"  logic {prefix}_valid, {prefix}_ready;")
         lines.append(f"  logic [{width - 1}:0] {prefix}_data;")
-    for port in top.inputs:
-        lines += ["", *_axis_in(top, port)]
+    for number, port in enumerate(top.inputs):
+        lines += ["", *_axis_in(top, number, port)]
     if top.plan is not None:
         lines += ["", *reader_lines(top.plan, top.weight_streams, top.blocks)]
     for name in top.blocks:
@@ -171,35 +196,40 @@ def _port_lines(top: Top) -> list[str]:
             f"input  logic {port.name}_tready,",
             f"output logic {port.name}_tlast,",
         ]
+    if top.inputs:
+        lines.append(f"output logic [{len(top.inputs) - 1}:0] {FRAME_ERROR},")
     if top.plan is not None:
         lines += port_lines(top.plan)
     return [*lines[:-1], lines[-1].removesuffix(",")]
 
 
-def _axis_in(top: Top, port: TopPort) -> list[str]:
-    parameters = {
-        "Width": port.port.width,
-        "TdataWidth": port.tdata_width,
-        "Beats": port.port.beats,
-    }
+def _axis_in(top: Top, number: int, port: TopPort) -> list[str]:
+    flag = f".frame_error_o({FRAME_ERROR}[{number}])"
+    parameters = _axis_parameters(port)
+    if port.fill:
+        parameters["FillValue"] = f"{port.port.width}'h{port.fill:x}"
     return _wired(
         "axis_in",
         f"i_{port.name}",
-        {key: str(value) for key, value in parameters.items()},
-        [*_axis_pins("s_axis", port), _stream_pins("out", top.streams[port.edge])],
+        parameters,
+        [*_axis_pins("s_axis", port), _stream_pins("out", top.streams[port.edge]), flag],
     )
 
 
-def _axis_out(top: Top, port: TopPort) -> list[str]:
-    parameters = {
+def _axis_parameters(port: TopPort) -> dict[str, str]:
+    values = {
         "Width": port.port.width,
         "TdataWidth": port.tdata_width,
         "Beats": port.port.beats,
     }
+    return {key: str(value) for key, value in values.items()}
+
+
+def _axis_out(top: Top, port: TopPort) -> list[str]:
     return _wired(
         "axis_out",
         f"i_{port.name}",
-        {key: str(value) for key, value in parameters.items()},
+        _axis_parameters(port),
         [_stream_pins("in", top.streams[port.edge]), *_axis_pins("m_axis", port)],
     )
 

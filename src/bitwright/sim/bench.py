@@ -53,6 +53,7 @@ def write_module_bench(
         "parameters": dict(parameters),
         "inputs": [_entry(name, spec, "i", "o") for name, spec in inputs.items()],
         "outputs": [_entry(name, spec, "o", "i") for name, spec in outputs.items()],
+        "frame_error": "frame_error_o" if module == "axis_in" else None,
     }
     (folder / "design.json").write_text(json.dumps(table, indent=1) + "\n")
     return folder

@@ -17,6 +17,7 @@ struct Glue final : Model {
   void clock(bool level) override { top.BW_CLOCK = level; }
   void reset(bool active) override { top.BW_RESET = !active; }
   void eval() override { top.eval(); }
+  uint64_t frame_error() override { return BW_FRAME_ERROR; }
 #if VM_TRACE
   VerilatedVcdC trace;
   bool tracing = false;

@@ -23,6 +23,7 @@ struct Port : Signals {
   Stall stall;
   std::vector<uint8_t> buffer;   // inputs: all beats; outputs: beats so far
   std::vector<uint64_t> stamps;  // cycle of every transfer
+  std::vector<char> lasts;       // inputs: tlast of every beat; empty: where it belongs
   size_t total = 0, done = 0;
   bool offering = false, moving = false;
   int64_t bad_last = -1;
@@ -76,6 +77,7 @@ class Bench {
         break;
       }
     }
+    frame_error = top->frame_error();
     top->finish();
     write_result(status);
     return 0;
@@ -87,7 +89,7 @@ class Bench {
   Job job;
   std::vector<Port> inputs, outputs;
   std::vector<Memory> memories;
-  uint64_t cycle = 0, spent = 0, finish_cycle = 0;
+  uint64_t cycle = 0, spent = 0, finish_cycle = 0, frame_error = 0;
   bool extra = false;
 
   void tick(bool level) {
@@ -133,7 +135,8 @@ class Bench {
       const bool go = port.stall.step();
       if (!port.offering && go && port.done < port.total && offered(port)) {
         port.offering = true;
-        const bool last = port.done % port.beats == port.beats - 1;
+        const bool last = port.lasts.empty() ? port.done % port.beats == port.beats - 1
+                                             : port.lasts[port.done] != 0;
         port.drive(*top, port.buffer.data() + port.done * port.bytes, true, last);
       } else if (!port.offering) {
         port.drive(*top, port.buffer.data() + port.total * port.bytes, false, false);
@@ -228,7 +231,9 @@ class Bench {
     uint64_t number = 0;
     for (auto& port : inputs) {
       port.stall.random = Random(job.seed * 1000 + number);
-      port.total = job.frames * port.beats;
+      std::ifstream lasts(path("in", number, "lasts"), std::ios::binary);
+      port.lasts.assign(std::istreambuf_iterator<char>(lasts), {});
+      port.total = port.lasts.empty() ? job.frames * port.beats : port.lasts.size();
       std::ifstream file(path("in", number++, "beats"), std::ios::binary);
       port.buffer.assign(std::istreambuf_iterator<char>(file), {});
       if (port.buffer.size() != port.total * port.bytes) {
@@ -272,7 +277,8 @@ class Bench {
   void write_result(const char* status) const {
     std::ostringstream text;
     text << "{\"status\": \"" << status << "\", \"cycles\": " << cycle << ", \"spent\": " << spent
-         << ", \"finish\": " << finish_cycle << ", \"inputs\": [";
+         << ", \"finish\": " << finish_cycle << ", \"frame_error\": " << frame_error
+         << ", \"inputs\": [";
     for (size_t i = 0; i < inputs.size(); ++i) {
       dump(path("in", i, "cycles"), inputs[i].stamps);
       text << (i ? ", " : "") << "{\"done\": " << inputs[i].done << ", \"total\": " << inputs[i].total

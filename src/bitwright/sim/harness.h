@@ -15,6 +15,7 @@ struct Model {
   virtual void reset(bool active) = 0;
   virtual void eval() = 0;
   virtual void finish() = 0;
+  virtual uint64_t frame_error() = 0;  // one bit an input; 0 without such a signal
   virtual void open_trace(const char* path) = 0;
   virtual void dump_trace(uint64_t time) = 0;
 };

@@ -61,6 +61,7 @@ class SimResult:
         fifo_depths: the same instances -> what they can hold.
         stalls: the pattern that was run.
         memory_beats: memory port -> beats read, those ahead of need included.
+        frame_error: the design's flags at the end: bit i is set if tlast was misplaced on input i.
     """
 
     frames: int
@@ -75,6 +76,7 @@ class SimResult:
     fifo_depths: Mapping[str, int]
     stalls: str
     memory_beats: Mapping[str, int] = field(default_factory=dict)
+    frame_error: int = 0
 
     def frame_ends(self) -> Cycles:
         """Cycle of the last output beat of each frame, over all outputs."""
@@ -90,10 +92,12 @@ class RunLimits:
         idle: cycles without any transfer that count as a deadlock; None: `PATIENCE`, or four times
             the predicted latency of a frame where that is more.
         drain: cycles to wait after the last beat, in which nothing more may come out.
+        max_cycles: give up after so many; None: never.
     """
 
     idle: int | None = None
     drain: int = 64
+    max_cycles: int | None = None
 
 
 _LIMITS = RunLimits()
@@ -159,10 +163,10 @@ class Simulator:
         stalls: StallPattern | None = None,
         *,
         reset_at: int | None = None,
-        max_cycles: int | None = None,
         throttle: int | None = None,
         trace: Path | None = None,
         limits: RunLimits = _LIMITS,
+        lasts: Mapping[str, NDArray[np.bool_]] | None = None,
     ) -> SimResult:
         """Send frames back to back and collect everything that comes out.
 
@@ -172,29 +176,34 @@ class Simulator:
             stalls: when valid and ready are held back; default never.
             reset_at: cycle of a second reset; everything before it is thrown away, then all frames
                 are sent.
-            max_cycles: give up after so many; default never.
             throttle: offer a frame every so many cycles, its beats spread evenly.
             trace: file for a waveform (VCD); needs ``build(trace=True)``.
             limits: when to stop waiting.
+            lasts: input -> tlast of every beat, to send frames that are too short or too long; such
+                an input may have any number of beats, and `frames` are those that come out.
 
         Raises:
             GraphError: the inputs do not fit the ports.
             MismatchError: an assertion failed, tlast is misplaced, surplus beats came out, or the
-                design stands still.
+                design stands still; or it says that an input's tlast is misplaced, without `lasts`.
             ToolError: the simulator itself failed.
         """
         if trace is not None and not self.trace:
             raise GraphError("a waveform needs Simulator.build(..., trace=True)", where=str(trace))
-        self._check_inputs(inputs, frames)
+        broken = lasts or {}
+        self._check_inputs(inputs, frames, broken)
         pattern = stalls or no_stalls()
         with tempfile.TemporaryDirectory(prefix="bitwright-sim-") as folder:
             scratch = Path(folder)
             for number, port in enumerate(self.design.inputs):
                 (scratch / f"in{number}.beats").write_bytes(inputs[port.name].tobytes())
+                if port.name in broken:
+                    flags = broken[port.name].astype(np.uint8)
+                    (scratch / f"in{number}.lasts").write_bytes(flags.tobytes())
             job = {
                 "seed": pattern.seed,
                 "frames": frames,
-                "max_cycles": max_cycles or 0,
+                "max_cycles": limits.max_cycles or 0,
                 "idle_limit": limits.idle or max(PATIENCE, _LATENCIES * self.design.latency),
                 "drain": limits.drain,
                 "throttle": throttle or 0,
@@ -215,11 +224,21 @@ class Simulator:
             lines += [pattern.memory.job(number, port) for number, port in ports]
             (scratch / "job").write_text("\n".join(lines) + "\n")
             said = self._execute(scratch / "job", pattern)
-            return self._collect(scratch, said, frames, pattern)
+            result = self._collect(scratch, said, frames, pattern)
+            if result.frame_error and not broken:
+                raise MismatchError(self._misplaced(result), where=self._where)
+            return result
 
-    def _check_inputs(self, inputs: Mapping[str, Beats], frames: int) -> None:
+    def _misplaced(self, result: SimResult) -> str:
+        ports = [p.name for i, p in enumerate(self.design.inputs) if result.frame_error >> i & 1]
+        return f"the design says that tlast is misplaced on {', '.join(ports)}"
+
+    def _check_inputs(
+        self, inputs: Mapping[str, Beats], frames: int, broken: Mapping[str, NDArray[np.bool_]]
+    ) -> None:
         for port in self.design.inputs:
-            shape = (frames * port.spec.beats, port.spec.beat_bytes)
+            beats = len(broken.get(port.name, range(frames * port.spec.beats)))
+            shape = (beats, port.spec.beat_bytes)
             if port.name not in inputs or inputs[port.name].shape != shape:
                 got = inputs[port.name].shape if port.name in inputs else "nothing"
                 raise GraphError(f"expected beats of shape {shape}, got {got}", where=port.name)
@@ -288,6 +307,7 @@ class Simulator:
             fifo_high_water={name: mark for name, mark, _ in marks},
             fifo_depths={name: depth for name, _, depth in marks},
             stalls=pattern.name,
+            frame_error=int(table["frame_error"]),
             memory_beats={
                 port.name: int(row["beats"])
                 for port, row in zip(design.memory_ports, table["memories"], strict=True)
@@ -344,6 +364,7 @@ def _config(design: SimDesign) -> str:
         "#define BW_TOP Vtop",
         f"#define BW_CLOCK {design.clock}",
         f"#define BW_RESET {design.reset}",
+        f"#define BW_FRAME_ERROR {f'top.{design.frame_error}' if design.frame_error else 0}",
         "#define BW_INPUTS(X) " + " ".join(_entry(p, f"t.{p.last} = l") for p in design.inputs),
         "#define BW_OUTPUTS(X) " + " ".join(_entry(p, f"t.{p.last} != 0") for p in design.outputs),
         "#define BW_MEMORIES(X) " + " ".join(config_entry(p) for p in design.memory_ports),

@@ -45,6 +45,7 @@ class SimDesign:
         fifo_depths: instance -> depth, of the FIFOs whose high-water marks are wanted.
         memory_ports: AXI4 read ports, for weights from outside.
         latency: cycles that a first frame takes, as predicted; 0 if nobody did.
+        frame_error: output with one bit an input, set by a misplaced tlast; None without one.
     """
 
     folder: Path
@@ -58,6 +59,7 @@ class SimDesign:
     fifo_depths: tuple[tuple[str, int], ...] = ()
     memory_ports: tuple[MemoryPort, ...] = ()
     latency: int = 0
+    frame_error: str | None = None
 
 
 def load_sim_design(folder: Path) -> SimDesign:
@@ -106,6 +108,7 @@ def _parse(folder: Path, table: dict[str, Any]) -> SimDesign:
         fifo_depths=tuple((str(f["instance"]), int(f["depth"])) for f in table.get("fifos", [])),
         memory_ports=tuple(memory_port(entry) for entry in table.get("memory_ports", [])),
         latency=int(table.get("predicted", {}).get("latency", 0)),
+        frame_error=table.get("frame_error"),
     )
 
 

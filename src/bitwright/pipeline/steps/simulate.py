@@ -66,7 +66,9 @@ class _Proof:
 
 
 def simulate(work: Workspace, context: StepContext) -> None:
-    """Prove the RTL: all images back to back, with stalls, after a reset, at the predicted rate."""
+    """Prove the RTL: all images back to back, with stalls, after a reset, behind a damaged frame,
+    at the predicted rate.
+    """
     mapped = load_result(MapResult, context.inputs["map"])
     proof = _prepare(context, mapped)
     wanted, total = work.recipe.simulate, len(proof.inputs)
@@ -76,6 +78,7 @@ def simulate(work: Workspace, context: StepContext) -> None:
     rate, latency = _check_rate(proof, context.progress)
     stalled = _with_stalls(proof, work, stalled_count, context.progress)
     after_reset = _with_reset(proof, context.progress)
+    _with_damaged_frames(proof, context.progress)
     every = [*plain, rate, *stalled, after_reset]
     labels = np.concatenate([result.levels[_LABEL] for result in plain])[:, 0]
     result = SimulateResult(
@@ -156,6 +159,34 @@ def _with_reset(proof: _Proof, progress: Progress) -> SimResult:
     progress("simulating a reset in mid-frame", 0, 0)
     frames = np.arange(min(_LEAST_FRAMES, len(proof.inputs)))
     return proof.run(frames, reset_at=proof.interval + proof.interval // 2)
+
+
+def _with_damaged_frames(proof: _Proof, progress: Progress) -> None:
+    """A frame that lacks a beat and one with a beat too many: the design says so, and the frame
+    behind them comes out right.
+
+    Raises:
+        MismatchError: it does not.
+    """
+    progress("simulating lost and surplus beats", 0, 0)
+    (port,) = proof.simulator.design.inputs
+    count = port.spec.beats
+    whole = proof.simulator.pack({port.name: proof.inputs[:1]})[port.name]
+    lengths = [length for length in (count, count - 1, count + 1, count) if length]
+    beats = np.concatenate([np.resize(whole, (length, whole.shape[1])) for length in lengths])
+    lasts = np.zeros(len(beats), dtype=bool)
+    lasts[np.cumsum(lengths) - 1] = True
+    result = proof.simulator.run({port.name: beats}, len(lengths), lasts={port.name: lasts})
+    frames = np.array([0, len(lengths) - 1])
+    got = {name: levels[frames] for name, levels in result.levels.items()}
+    expected = {_SCORES: proof.scores[[0, 0]], _LABEL: proof.labels[[0, 0]]}
+    difference = compare(expected, got)
+    if difference is not None or result.frame_error != 1:
+        raise MismatchError(
+            f"behind frames with a lost and a surplus beat: {difference or 'no flag is raised'}",
+            where=f"simulation of {proof.simulator.design.top}",
+            hint="this is a bug in Bitwright; please report it with the run directory",
+        )
 
 
 def _check_fifos(results: list[SimResult]) -> dict[str, int]:
