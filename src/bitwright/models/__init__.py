@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bitwright.models.catalog import ModelInfo, ModelSpec, list_models
-from bitwright.models.pretrained import Pretrained, list_pretrained, load_pretrained
+from bitwright.models.pretrained import Pretrained, list_pretrained
 
 if TYPE_CHECKING:
-    from bitwright.models.factory import build_model
+    from bitwright.models.factory import build_model, load_pretrained
 
 __all__ = [
     "ModelInfo",
@@ -23,8 +23,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "build_model":
-        from bitwright.models.factory import build_model
+    if name in ("build_model", "load_pretrained"):
+        from bitwright.models import factory
 
-        return build_model
+        return getattr(factory, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,7 +15,7 @@ from torch import nn
 from bitwright.base.errors import ModelError, RecipeError
 from bitwright.base.plugins import load_attribute, load_plugin, place_of
 from bitwright.models.catalog import ModelSpec, list_models
-from bitwright.models.pretrained import find_pretrained, load_into
+from bitwright.models.pretrained import find_pretrained, load_into, named
 
 
 def build_model(
@@ -74,6 +74,18 @@ def build_model(
     if entry is not None:
         load_into(model, entry)
     return model
+
+
+def load_pretrained(name: str) -> nn.Module:
+    """The model of an entry with its weights, in evaluation mode.
+
+    Raises:
+        DataError: there is no such entry, or its file is missing or damaged.
+    """
+    entry = named(name)
+    model = build_model(entry.spec, entry.classes, entry.image_shape)
+    load_into(model, entry)
+    return model.eval()
 
 
 def as_spec(spec: str | ModelSpec | Mapping[str, Any]) -> ModelSpec:

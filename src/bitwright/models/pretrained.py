@@ -7,7 +7,7 @@ package instead: then the entry names addresses, and the file is fetched once in
 Wherever it comes from, its SHA-256 is checked whenever it is used.
 
     weights: pretrained            # in a recipe's model: the entry of this model and data set
-    load_pretrained("digits-cnn")  # in Python: the model by the entry's name
+    load_pretrained("digits-cnn")  # in Python (models.factory): the model by the entry's name
 """
 
 from __future__ import annotations
@@ -109,20 +109,6 @@ def list_pretrained() -> tuple[Pretrained, ...]:
         DataError: an entry is damaged.
     """
     return read_entries(STORE)
-
-
-def load_pretrained(name: str) -> nn.Module:
-    """The model of an entry with its weights, in evaluation mode.
-
-    Raises:
-        DataError: there is no such entry, or its file is missing or damaged.
-    """
-    from bitwright.models.factory import build_model
-
-    entry = named(name)
-    model = build_model(entry.spec, entry.classes, entry.image_shape)
-    load_into(model, entry)
-    return model.eval()
 
 
 def named(name: str) -> Pretrained:

@@ -23,7 +23,7 @@ from bitwright.interop.onnx.reader.levels import (
     format_for,
 )
 from bitwright.interop.onnx.reader.model import MAX_FRAME, OnnxNode
-from bitwright.interop.onnx.reader.rounds import requantized
+from bitwright.interop.onnx.reader.rounds import requant_of, split_at_rounding
 from bitwright.interop.onnx.reader.values import Const, Floats, Value
 from bitwright.ir import Attr, GraphBuilder, IntArray, TensorType, window_shape
 
@@ -409,12 +409,36 @@ class Importer:
         assert form is not None  # tabulated leaves affine steps at most
         return value, *form
 
+    def requantized(self, value: Value, node: OnnxNode) -> Value | None:
+        """The value on an edge of whole numbers, if among its steps is a rounding to them."""
+        parts = split_at_rounding(value)
+        if parts is None:
+            return None
+        try:
+            made = requant_of(parts, self.kind(value))
+        except FormatError as error:
+            raise node.error(error.message, error.hint) from error
+        if made is None:
+            return None
+        if isinstance(made, Quantizer):
+            return replace(self.quantize(parts.whole, made, node), steps=parts.rest)
+        edge = self.cached(
+            (
+                "requant",
+                value.edge,
+                *made.attrs.items(),
+                *(a.tobytes() for a in made.params.values()),
+            ),
+            lambda: self.add("requant", (value.edge,), node, *made),
+        )
+        return Value(edge, value.shape, value.order, np.ones(1), parts.rest)
+
     def tabulated(self, value: Value, node: OnnxNode) -> Value:
         """Steps such as Relu on quantized levels, where they give whole levels again: a table.
 
         A rounding to whole numbers among the steps makes levels of 1.
         """
-        found = requantized(self, value, node)
+        found = self.requantized(value, node)
         if found is not None:
             return found
         lo, hi = self.ends(value)

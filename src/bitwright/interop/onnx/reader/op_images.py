@@ -15,7 +15,6 @@ from bitwright.interop.onnx.reader.folding import squeezed, target_shape, unsque
 from bitwright.interop.onnx.reader.joins import concat
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.op_products import window
-from bitwright.interop.onnx.reader.rounds import requantized
 from bitwright.interop.onnx.reader.values import Const, Pool, Step, Value
 from bitwright.ir import IntArray, window_shape
 
@@ -80,7 +79,7 @@ def _pooled(
 ) -> Value:
     height, width, _ = low.frame(value)
     if value.edge and not value.pools and value.codes is None:
-        value = requantized(low, value, node) or value
+        value = low.requantized(value, node) or value
     pool = Pool(kernel, stride, pads, len(value.steps))
     pool = replace(pool, padding=_ceiled(node, (height, width), pool, may_pad=True))
     window_shape((height, width), pool.kernel, pool.stride, pool.padding)

@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from bitwright.base.errors import FormatError
 from bitwright.formats import parse_format
 from bitwright.interop.onnx.reader.levels import Quantizer, format_for
-from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.values import Floats, Step, Value
-from bitwright.ir import Attr
-
-if TYPE_CHECKING:
-    from bitwright.interop.onnx.reader.build import Importer
+from bitwright.ir import Attr, IntArray, TensorType
 
 _ROUNDINGS = {"round": "half_even", "floor": "floor"}
 _MAX_SHIFT = 48
@@ -24,7 +20,14 @@ _LIMIT = 1 << 61
 _MAX_BITS = 16
 
 
-class _Parts(NamedTuple):
+class Requant(NamedTuple):
+    """Attributes and parameters of a ``requant`` node."""
+
+    attrs: Mapping[str, Attr]
+    params: Mapping[str, IntArray]
+
+
+class Parts(NamedTuple):
     """Steps before the last rounding, up to it and the clips behind it, and the affine rest."""
 
     before: Value
@@ -34,7 +37,11 @@ class _Parts(NamedTuple):
     rest: tuple[Step, ...]
 
 
-def _split(value: Value) -> _Parts | None:
+def split_at_rounding(value: Value) -> Parts | None:
+    """A value cut at the last rounding among its steps; None if there is none, or no affine rest.
+
+    What multiplies and adds behind it (a fake quantizer spelled out) is the rest.
+    """
     places = [k for k, step in enumerate(value.steps) if step.op in (*_ROUNDINGS, "ceil")]
     if not places:
         return None
@@ -44,7 +51,7 @@ def _split(value: Value) -> _Parts | None:
     rest = value.steps[end:]
     if any(step.affine() is None for step in rest):
         return None
-    return _Parts(
+    return Parts(
         replace(value, steps=value.steps[: places[-1]]),
         value.steps[places[-1]],
         replace(value, steps=value.steps[:end]),
@@ -64,16 +71,16 @@ def _dyadic(gain: Floats, offset: Floats, reach: int) -> int | None:
     return None
 
 
-def requantized(low: Importer, value: Value, node: OnnxNode) -> Value | None:
-    """The value on an edge of whole numbers, if among its steps is a rounding to them.
+def requant_of(parts: Parts, kind: TensorType) -> Requant | Quantizer | None:
+    """What makes the whole numbers: a requant, else a quantizer; None if neither can.
 
-    What multiplies and adds behind it (a fake quantizer spelled out) stays as steps.
+    Args:
+        kind: of the edge that the value stands on.
+
+    Raises:
+        FormatError: no format holds the levels.
     """
-    parts = _split(value)
-    if parts is None:
-        return None
-    before, rounding, value, clips, rest = parts
-    kind = low.kind(value)
+    before, rounding, value, clips, _ = parts
     levels = np.array([kind.lo, kind.hi])[:, None]
     ends = value.reals(np.broadcast_to(levels, (2, value.rows)))
     rises = not np.isnan(before.direction()).any()
@@ -87,26 +94,14 @@ def requantized(low: Importer, value: Value, node: OnnxNode) -> Value | None:
     one = np.ones(1)
     if form is None or shift is None:
         clip = (np.zeros(1), np.full(1, float(lo)), np.full(1, float(hi)))
-        made = low.quantize(value, Quantizer("quant", lo, hi, 1, one, (one, *clip)), node)
-        return replace(made, steps=rest)
-    try:
-        name = format_for(lo, hi)
-    except FormatError as error:
-        raise node.error(error.message, error.hint) from error
+        return Quantizer("quant", lo, hi, 1, one, (one, *clip))
     attrs: dict[str, Attr] = {
         "shift": shift,
         "rounding": _ROUNDINGS[rounding.op],
         "lo": lo,
         "hi": hi,
-        "format": parse_format(name).name,
+        "format": parse_format(format_for(lo, hi)).name,
         "scale": (1.0,),
     }
-    params = {
-        "multiplier": np.rint(form[0] * 2.0**shift).astype(np.int64),
-        "offset": np.rint(form[1] * 2.0**shift).astype(np.int64),
-    }
-    key = ("requant", value.edge, *(a.tobytes() for a in params.values()), shift, lo, hi)
-    edge = low.cached(
-        (*key, rounding.op), lambda: low.add("requant", (value.edge,), node, attrs, params)
-    )
-    return Value(edge, value.shape, value.order, one, rest)
+    gain, offset = (np.rint(part * 2.0**shift).astype(np.int64) for part in form)
+    return Requant(attrs, {"multiplier": gain, "offset": offset})
