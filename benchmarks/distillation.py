@@ -21,7 +21,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from bitwright.base.files import atomic_write
@@ -29,6 +28,7 @@ from bitwright.explore.study_jobs import ARMS
 from bitwright.pipeline.api import versions
 from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.workspace import step_folder
+from bitwright.report.statistics import mean_of
 from bitwright.report.table import Column, Kind, Measured, Table, Value
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
@@ -164,12 +164,6 @@ def _json(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def mean(values: Sequence[float]) -> Measured:
-    """Mean and its standard error."""
-    error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
-    return Measured(fmean(values), error)
-
-
 def arms_table(study: Study) -> Table:
     """A row for every width and arm: means over the seeds, differences seed by seed."""
     columns = (
@@ -196,8 +190,8 @@ def arms_table(study: Study) -> Table:
                 "arm": arm,
                 "epochs": int(own[0]["epochs"]),
                 "seeds": len(own),
-                "train": mean([value["train"] for value in own]),
-                "test": mean([value["test"] for value in own]),
+                "train": mean_of([value["train"] for value in own]),
+                "test": mean_of([value["test"] for value in own]),
                 "each": ", ".join(f"{100 * value['test']:.2f}" for value in own),
             }
             for other, key in (("baseline", "float"), ("ptq", "ptq")):
@@ -213,7 +207,7 @@ def arms_table(study: Study) -> Table:
 
 def difference(by_seed: Mapping[int, Arms], arm: str, other: str) -> Measured:
     """How much better one arm is on the test images, seed by seed."""
-    return mean([value[arm]["test"] - value[other]["test"] for value in by_seed.values()])
+    return mean_of([value[arm]["test"] - value[other]["test"] for value in by_seed.values()])
 
 
 def alpha_table(found: Found) -> Table:
@@ -235,11 +229,11 @@ def alpha_table(found: Found) -> Table:
         own = by_seed.values()
         row: dict[str, Value] = {"alpha": alpha, "seeds": len(own)}
         for part in ("train", "validation", "test"):
-            row[part] = mean([value[part] for value in own])
+            row[part] = mean_of([value[part] for value in own])
         row["each"] = ", ".join(f"{100 * value['test']:.2f}" for value in own)
         both = [seed for seed in by_seed if seed in labels]
         if alpha and both:
-            row["against"] = mean([by_seed[s]["test"] - labels[s]["test"] for s in both])
+            row["against"] = mean_of([by_seed[s]["test"] - labels[s]["test"] for s in both])
         rows.append(row)
     return Table("", columns, tuple(rows))
 
@@ -252,7 +246,7 @@ def _study_targets(study: Study, row: Callable[[str, str, str, bool], None]) -> 
             low = -ALLOWED[width]
             row(f"{what}, against float", f">= {low:+.1f} points", f"{over:+.2f}", over >= low)
         else:
-            test = 100 * fmean(value["qkd"]["test"] for value in by_seed.values())
+            test = 100 * mean_of([value["qkd"]["test"] for value in by_seed.values()]).value
             gain = 100 * difference(by_seed, "qkd", "ptq").value
             row(what, ">= 98.70 %", f"{test:.2f} %", test >= 98.7)
             row(f"{what}, against PTQ", ">= +0.30 points", f"{gain:+.2f}", gain >= 0.3)
@@ -277,10 +271,10 @@ def targets_table(found: Found) -> Table:
     if taught:
 
         def validated(alpha: float) -> float:
-            return fmean(value["validation"] for value in taught[alpha].values())
+            return mean_of([value["validation"] for value in taught[alpha].values()]).value
 
         best = max(taught, key=validated)
-        test = 100 * fmean(value["test"] for value in taught[best].values())
+        test = 100 * mean_of([value["test"] for value in taught[best].values()]).value
         row(f"DNN-30 from DNN-800, alpha {best:g}", ">= 98.00 %", f"{test:.2f} %", test >= 98.0)
     return Table("", columns, tuple(rows))
 

@@ -41,6 +41,7 @@ from bitwright.pipeline.steps.quantize import calibrated, frozen_from
 from bitwright.pipeline.steps.teach import taught
 from bitwright.pipeline.steps.train import trained_model
 from bitwright.pipeline.steps.workspace import Workspace, step_folder
+from bitwright.report.statistics import mean_of
 from bitwright.train import evaluate, study
 from bitwright.train.config import PHASES, Phases
 
@@ -149,7 +150,7 @@ def run_arm(work: Workspace, nets: Networks, arm: str, folder: Path) -> dict[str
     return found
 
 
-def told_rightly(folders: Sequence[Path], arm: str) -> Shares:
+def classified_correctly(folders: Sequence[Path], arm: str) -> Shares:
     """(seeds, images) 1 where the arm's network is right about a test image."""
     return np.array([np.load(folder / arm / "right.npy") for folder in folders], dtype=np.float64)
 
@@ -164,29 +165,24 @@ def arm_row(folders: Sequence[Path], arm: str) -> dict[str, Any]:
         "minutes": found[0]["minutes"],
         "test": points.tolist(),
         "mean": float(points.mean()),
-        "error_seeds": error(points) if len(points) > 1 else None,
-        "error_images": error(100 * told_rightly(folders, arm).mean(axis=0)),
+        "error_seeds": mean_of(points).error,
+        "error_images": mean_of(100 * classified_correctly(folders, arm).mean(axis=0)).error,
         "validation": [100 * value["validation"] for value in found],
     }
 
 
 def pair_row(folders: Sequence[Path], better: str, worse: str) -> dict[str, Any]:
     """The paired difference, with the errors that images and seeds give it, in points."""
-    apart = 100 * (told_rightly(folders, better) - told_rightly(folders, worse))
+    apart = 100 * (classified_correctly(folders, better) - classified_correctly(folders, worse))
     seeds = apart.mean(axis=1)
     return {
         "better": better,
         "worse": worse,
         "difference": float(apart.mean()),
         "seeds": seeds.tolist(),
-        "error_seeds": error(seeds) if len(seeds) > 1 else None,
-        "error_images": error(apart.mean(axis=0)),
+        "error_seeds": mean_of(seeds).error,
+        "error_images": mean_of(apart.mean(axis=0)).error,
     }
-
-
-def error(values: Shares) -> float:
-    """Standard error of the mean."""
-    return float(values.std(ddof=1) / len(values) ** 0.5)
 
 
 def page(content: dict[str, Any]) -> str:

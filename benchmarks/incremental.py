@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import statistics
 import tempfile
 from typing import Any
 
@@ -25,6 +24,7 @@ from torch import nn
 from bitwright.data import DataSplits, load_dataset
 from bitwright.models import build_model
 from bitwright.quantize import Policy, apply
+from bitwright.report.statistics import mean_of
 from bitwright.train import TrainConfig, evaluate, fit
 
 SHARED = {"batch_size": 32, "threads": 1}
@@ -89,9 +89,9 @@ def main() -> None:
                 )
                 for seed, model in enumerate(floats)
             ]
-            spread = statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
-            mean = statistics.mean(found)
-            print(f"{bits:>4}  {name:<9} {mean:>8.2%}  {spread:>6.2%}", flush=True)
+            mean = mean_of(found)
+            spread = "" if mean.error is None else f"{mean.error:.2%}"
+            print(f"{bits:>4}  {name:<9} {mean.value:>8.2%}  {spread:>6}", flush=True)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from bitwright.low_precision.log import read_log
 from bitwright.models import build_model
 from bitwright.pipeline.api import versions
 from bitwright.pipeline.steps.baseline import cpu_name
+from bitwright.report.statistics import mean_of
 from bitwright.train import TrainConfig, evaluate, fit
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
@@ -198,10 +199,8 @@ def page(record: Mapping[str, Any]) -> str:
 
 def spread(values: Sequence[float]) -> str:
     """Mean and standard error."""
-    if len(values) < 2:
-        return f"{values[0]:.2f}"
-    error = np.std(values, ddof=1) / np.sqrt(len(values))
-    return f"{np.mean(values):.2f} +- {error:.2f}"
+    mean = mean_of(values)
+    return f"{mean.value:.2f}" + ("" if mean.error is None else f" +- {mean.error:.2f}")
 
 
 def paired(record: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from bitwright.base.errors import FormatError, RecipeError
 from bitwright.cli.app import app
-from bitwright.explore.measuring import Outcome, share_of
+from bitwright.explore.measuring import Outcome
 from bitwright.explore.show_format import describe_format, exact
 from bitwright.explore.variants import DEFAULT, METHODS, Variant, parse_variants, split_names
 from bitwright.formats import list_formats
@@ -131,17 +131,6 @@ def test_the_error_of_a_loss_comes_from_the_images_that_differ() -> None:
     folds = (np.array([0.9, 0.8]), np.array([0.8, 0.8]))
     a, b = (Outcome(Measured(float(f.mean())), right, f) for f in folds)
     assert b.loss_against(a).error == pytest.approx(0.05)
-
-
-@pytest.mark.parametrize("count", [1, 10, 360])
-def test_the_error_of_a_share_is_never_zero(count: int) -> None:
-    """Wilson: as far as the share at which this outcome is one standard deviation away."""
-    for right in (np.ones(count, dtype=bool), np.zeros(count, dtype=bool)):
-        found = share_of(right)
-        assert found.value == right.mean()
-        assert found.error == pytest.approx(0.5 / (count + 1))
-    half = share_of(np.arange(10_000) % 2 == 0)
-    assert half.error == pytest.approx(0.005, rel=1e-3)
 
 
 def test_the_verbs_print_one_json_value() -> None:

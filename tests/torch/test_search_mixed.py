@@ -15,7 +15,7 @@ from bitwright.base.errors import DataError, RecipeError
 from bitwright.data import Dataset, load_dataset
 from bitwright.explore.search.candidates import parse_candidates
 from bitwright.explore.search.goals import Cost
-from bitwright.explore.search.metrics import EmbeddingAgreement, Top1, run
+from bitwright.explore.search.metrics import EmbeddingAgreement, Top1
 from bitwright.explore.search.mixed import Options, make_problem, search_mixed
 from bitwright.explore.search.mixed_result import MixedResult
 from bitwright.explore.search.sensitivity import Damage, SensitivityTable, sensitivity_table
@@ -27,6 +27,7 @@ from bitwright.quantize.policy import Role
 from bitwright.quantize.ptq.calibration import calibrate
 from bitwright.quantize.ptq.folding import fold_batch_norms
 from bitwright.quantize.sizes import model_size
+from bitwright.train.evaluation import run_batches
 
 FEW = parse_candidates("int2,int4,int8,e2m1,cb4", "uint2,uint4,uint8")
 QUICK = Options(images=64, calibration=64, points=3, refinements=4)
@@ -83,7 +84,7 @@ def test_a_damage_is_what_the_whole_network_shows() -> None:
     """The partial run of one option gives what converting the model for it gives."""
     model, train, _ = trained()
     x = torch.from_numpy(train.take(range(64)).reals())
-    wanted = torch.log_softmax(run(model, x).double(), 1)
+    wanted = torch.log_softmax(run_batches(model, x, 100).double(), 1)
     for layer, name in (("conv2", "int2"), ("fc1", "cb4"), ("conv1", "e2m1")):
         unit = next(u for u in table().space.units if u.paths == (layer,))
         option = next(o for o in unit.options if o.format.name == name)
@@ -95,7 +96,7 @@ def test_a_damage_is_what_the_whole_network_shows() -> None:
         floats = {"role": "activation", "keep_float": True}
         policy = Policy.from_dict({"input": None, "rules": [floats, *rules, *others]})
         converted = apply(model, policy, "train", sample_shape=SHAPE).eval()
-        given = torch.log_softmax(run(converted, x).double(), 1)
+        given = torch.log_softmax(run_batches(converted, x, 100).double(), 1)
         damage = float((wanted.exp() * (wanted - given)).sum(1).mean())
         # The table's network has an 8-bit input in floating point: the same numbers.
         assert option.damage == pytest.approx(damage, rel=1e-3, abs=1e-7)

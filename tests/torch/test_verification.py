@@ -11,6 +11,9 @@ import torch
 from scipy import stats
 
 from bitwright.base.errors import DataError, RecipeError
+from bitwright.explore.search import EmbeddingAgreement
+from bitwright.papers.faces.embedding import make_pool
+from bitwright.papers.faces.identities import extract_features
 from bitwright.papers.faces.pairs import PairRows
 from bitwright.papers.faces.protocols import synthetic_protocol
 from bitwright.papers.faces.verification import (
@@ -18,7 +21,6 @@ from bitwright.papers.faces.verification import (
     Verification,
     choose_threshold,
     compare_paired,
-    mean_and_error,
     verification_accuracy,
     verify_embeddings,
 )
@@ -29,13 +31,25 @@ def rows(count: int) -> PairRows:
     return PairRows(index, index + count, index % 2 == 0, np.zeros(count, np.int64))
 
 
-def test_figures_by_hand():
-    """Accuracies 0.9 and 1.0 of two folds: mean 0.95, deviation 0.0707, error 0.05."""
-    assert mean_and_error((0.9, 1.0)) == pytest.approx((0.95, 0.05))
-    folds = np.random.default_rng(0).random(10)
-    mean, error = mean_and_error(tuple(folds))
-    assert (mean, error) == pytest.approx((folds.mean(), stats.sem(folds)))
-    assert math.isnan(mean_and_error((0.5,))[1])
+class Elsewhere(torch.nn.Module):
+    """A network on another device than its images, which says if a batch was not moved there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(1, device="meta"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.device.type == "meta"
+        return torch.arange(4.0 * len(x)).view(-1, 4)
+
+
+def test_batches_go_to_the_device_of_the_model() -> None:
+    protocol = synthetic_protocol(people=4, each=2, size=8)
+    assert len(verification_accuracy(Elsewhere(), protocol).right)
+    assert extract_features(Elsewhere(), protocol.faces).features.shape == (8, 4)
+    assert EmbeddingAgreement.of(Elsewhere(), torch.rand(5, 3, 8, 8)).reference.shape == (5, 4)
+    faces = np.zeros((4, 8, 8), np.uint8)
+    assert make_pool(faces, Elsewhere(), 4, side=8).targets.shape == (4, 4)
 
 
 def test_threshold_of_the_middle_and_of_the_start():

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import sqrt
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.report.statistics import mean_difference, share_difference
 from bitwright.report.table import Measured
 
 
@@ -33,32 +33,11 @@ class Outcome:
     def loss_against(self, reference: Outcome) -> Measured:
         """Accuracy minus the reference's, with the standard error of the paired difference.
 
-        Both saw the same images, so the error comes from those that only one classified correctly
-        (or from the differences of the folds): far less than from two independent samples. Half an
-        image is added to each of the four ways in which two networks can classify an image (Agresti
-        and Min 2005), so that two networks that agree on every image seen are not taken to be the
-        same.
+        Over folds that of `mean_difference`, else that of `share_difference`.
         """
-        difference = self.accuracy.value - reference.accuracy.value
         if len(self.folds):
-            apart = self.folds - reference.folds
-            return Measured(difference, float(apart.std(ddof=1) / sqrt(len(apart))))
-        won = int((self.right & ~reference.right).sum()) + 0.5
-        lost = int((reference.right & ~self.right).sum()) + 0.5
-        count = len(self.right) + 2.0
-        return Measured(difference, sqrt(won + lost - (won - lost) ** 2 / count) / count)
-
-
-def share_of(right: NDArray[np.bool_]) -> Measured:
-    """The share of what was classified correctly.
-
-    Its standard error is half the width of Wilson's score interval (Wilson 1927) at one standard
-    deviation, ``sqrt(p (1 - p) / n + 1 / (4 n^2)) / (1 + 1 / n)``: that of a proportion in the
-    middle, but never 0, whether all of a few images are right or none.
-    """
-    share, count = float(right.mean()), len(right)
-    error = sqrt(share * (1 - share) / count + 1 / (4 * count**2)) / (1 + 1 / count)
-    return Measured(share, error)
+            return mean_difference(self.folds.tolist(), reference.folds.tolist())
+        return share_difference(self.right, reference.right)
 
 
 class Benchmark(Protocol):

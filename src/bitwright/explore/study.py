@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import RecipeError, RunError
 from bitwright.explore.changes import with_bits, with_seed
-from bitwright.explore.measuring import Outcome, share_of
+from bitwright.explore.measuring import Outcome
 from bitwright.explore.study_jobs import ARMS, BASELINE, PTQ, RIGHT, SS_EQUAL
 from bitwright.jobs import Job, JobResult, run_jobs
 from bitwright.pipeline.recipe import Recipe
@@ -29,6 +28,7 @@ from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.fingerprint import code_version
 from bitwright.pipeline.steps.versions import versions
 from bitwright.report.scatter import Point, Scatter
+from bitwright.report.statistics import mean_difference, mean_of, share_of
 from bitwright.report.table import Column, Kind, Measured, Table, Value
 from bitwright.report.table_page import Section, write_report
 from bitwright.train.config import PHASES
@@ -241,8 +241,8 @@ def _row(
         "bits": _formats(request, bits) if arm != BASELINE else "float32",
         "arm": arm,
         "epochs": int(next(iter(own.values()))["epochs"]),
-        "train": _mean(np.array([value["train"] for value in own.values()])),
-        "test": _mean(np.array([value["test"] for value in own.values()])),
+        "train": mean_of([value["train"] for value in own.values()]),
+        "test": mean_of([value["test"] for value in own.values()]),
     }
     if len(results) == 1:
         row["test"] = _outcome(results[0], arm).accuracy
@@ -256,7 +256,8 @@ def _difference(results: Sequence[JobResult], arm: str, other: str) -> Measured:
     """Mean of the paired differences with its standard error, over seeds or over images."""
     if len(results) == 1:
         return _outcome(results[0], arm).loss_against(_outcome(results[0], other))
-    return _mean(np.array([r.value[arm]["test"] - r.value[other]["test"] for r in results]))
+    own, reference = ([r.value[name]["test"] for r in results] for name in (arm, other))
+    return mean_difference(own, reference)
 
 
 def _outcome(result: JobResult, arm: str) -> Outcome:
@@ -267,12 +268,6 @@ def _outcome(result: JobResult, arm: str) -> Outcome:
 def _right(result: JobResult, arm: str) -> NDArray[np.bool_]:
     with np.load(result.folder / RIGHT) as kept:
         return np.asarray(kept[arm], dtype=np.bool_)
-
-
-def _mean(values: NDArray[np.float64]) -> Measured:
-    if len(values) == 1:
-        return Measured(float(values[0]))
-    return Measured(float(values.mean()), float(values.std(ddof=1)) / sqrt(len(values)))
 
 
 def _formats(request: StudyRequest, bits: int | None) -> str:

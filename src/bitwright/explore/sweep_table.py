@@ -6,14 +6,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from statistics import fmean, stdev
 from typing import Any
 
 from bitwright.explore.sweep_axes import Axis, SweepPoint, short, shown
 from bitwright.jobs import JobResult
 from bitwright.report.scatter import Point, Scatter
-from bitwright.report.table import Column, Kind, Measured, Table, Value
+from bitwright.report.statistics import mean_of
+from bitwright.report.table import Column, Kind, Table, Value
 from bitwright.report.table_page import Section
 
 SEED = "seed"
@@ -67,13 +66,6 @@ def sections_of(axes: Sequence[Axis], outcomes: Sequence[Outcome]) -> list[Secti
         ),
         Section(_points(axes, labels, outcomes)),
     ]
-
-
-def mean_of(values: Sequence[float]) -> Measured:
-    """The mean with its standard error; none with one value."""
-    if len(values) < 2:
-        return Measured(values[0])
-    return Measured(fmean(values), stdev(values) / sqrt(len(values)))
 
 
 def _means(

@@ -101,7 +101,10 @@ class Column:
         digits = 2 if self.digits is None else self.digits
         bare = text.removesuffix(" %")
         tail = " %" if bare != text else ""
-        return f"{bare} \u00b1 {100 * measured.error:.{digits}f}{tail}"
+        error = f"{100 * measured.error:.{digits}f}"
+        if measured.error > 0 and float(error) == 0:  # small is not none
+            error = f"<{10.0**-digits:.{digits}f}"
+        return f"{bare} \u00b1 {error}{tail}"
 
     def _number(self, value: float) -> str:
         digits = 2 if self.digits is None else self.digits

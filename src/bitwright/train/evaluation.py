@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from bitwright.data import Dataset
 from bitwright.train.images import Images, on_device
 from bitwright.train.transforms import to_real
 
+#: Anything that takes a batch and gives one: a module, or a plain function.
+Model = nn.Module | Callable[[Tensor], Tensor]
 _TOP = 5
 
 
@@ -68,6 +71,27 @@ def device_of(model: nn.Module) -> torch.device:
     for tensor in (*model.parameters(), *model.buffers()):
         return tensor.device
     return torch.device("cpu")
+
+
+def run_batches(model: Model, inputs: Tensor, batch_size: int) -> Tensor:
+    """(N, ...) outputs for inputs (N, ...), batch by batch where the model lives, no gradients.
+
+    A module runs in evaluation mode, and every mode is restored. The outputs lie where the inputs
+    lie.
+    """
+    if not isinstance(model, nn.Module):
+        with torch.no_grad():
+            return torch.cat([model(batch) for batch in inputs.split(batch_size)])
+    modes = {module: module.training for module in model.modules()}
+    place = device_of(model)
+    model.eval()
+    try:
+        with torch.no_grad():
+            parts = [model(batch.to(place)).to(inputs.device) for batch in inputs.split(batch_size)]
+            return torch.cat(parts)
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def score_images(model: nn.Module, images: Images, scale: float, batch_size: int) -> Tensor:

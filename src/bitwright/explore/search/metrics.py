@@ -18,7 +18,7 @@ from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.base.plugins import is_plugin, load_attribute, load_plugin, plugged
 from bitwright.data import Dataset
 from bitwright.explore.subject import Subject
-from bitwright.train.evaluation import device_of, score_images
+from bitwright.train.evaluation import device_of, run_batches, score_images
 from bitwright.train.images import Images, on_device
 
 BATCH = 100
@@ -94,10 +94,10 @@ class EmbeddingAgreement:
     @classmethod
     def of(cls, model: nn.Module, inputs: Tensor, batch_size: int = BATCH) -> EmbeddingAgreement:
         """With the vectors that a float model gives now."""
-        return cls(inputs, run(model, inputs, batch_size), batch_size)
+        return cls(inputs, run_batches(model, inputs, batch_size), batch_size)
 
     def __call__(self, model: nn.Module) -> float:
-        found = run(model, self.inputs, self.batch_size)
+        found = run_batches(model, self.inputs, self.batch_size)
         error = (found - self.reference).norm() / self.reference.norm().clamp(min=1e-30)
         return max(0.0, 1.0 - float(error))
 
@@ -182,17 +182,3 @@ def unmeasurable(name: str) -> RecipeError:
         where="--metric",
         hint="agreement needs no labels; top1 needs classes, verification pairs of faces",
     )
-
-
-def run(model: nn.Module, inputs: Tensor, batch_size: int = BATCH) -> Tensor:
-    """(N, ...) outputs of a model in evaluation mode, without gradients; its mode is restored."""
-    modes = {module: module.training for module in model.modules()}
-    place = device_of(model)
-    model.eval()
-    try:
-        with torch.no_grad():
-            parts = [model(batch.to(place)).to(inputs.device) for batch in inputs.split(batch_size)]
-            return torch.cat(parts)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

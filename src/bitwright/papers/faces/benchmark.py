@@ -16,7 +16,7 @@ from bitwright.papers.faces.images import FacePreprocessing
 from bitwright.papers.faces.pairs import FaceProtocol
 from bitwright.papers.faces.protocols import orl_known, orl_protocol
 from bitwright.pipeline.steps.fingerprint import code_version
-from bitwright.report.table import Measured
+from bitwright.report.statistics import mean_of
 
 METRIC = "verification"
 
@@ -33,8 +33,8 @@ class FaceBenchmark:
         from bitwright.papers.faces.verification import Sweep, verification_accuracy
 
         found = verification_accuracy(model, self.protocol, Sweep(hi=None))
-        accuracy = Measured(found.accuracy, found.stderr)
-        return Outcome(accuracy, found.right, np.asarray(found.folds), "verification accuracy")
+        folds = np.asarray(found.folds)
+        return Outcome(mean_of(folds), found.right, folds, "verification accuracy")
 
     def digest(self) -> str:
         """Of the faces, of the pairs of both views, and of this package."""

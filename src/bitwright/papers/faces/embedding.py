@@ -30,6 +30,7 @@ from torch.nn import functional
 from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.papers.faces.face_mixing import FaceJitter, FaceMixing, jitter_faces, mix_faces
 from bitwright.train.checkpoint import load_checkpoint, load_state, save_checkpoint
+from bitwright.train.evaluation import device_of
 
 OnEpoch = Callable[[int, float], None]
 _FIELDS = ("epoch", "model", "training", "optimizer", "losses", "settings")
@@ -164,7 +165,7 @@ def _describe(teacher: nn.Module, faces: Tensor, side: int) -> Tensor:
             faces, (side, side), mode="bilinear", antialias=True, align_corners=False
         ).expand(-1, 3, -1, -1)
         both = torch.cat([large, large.flip(3)]).contiguous(memory_format=torch.channels_last)
-        described = teacher(both)
+        described = teacher(both.to(device_of(teacher))).cpu()
     return (described[: len(faces)] + described[len(faces) :]) / 2
 
 
@@ -199,7 +200,7 @@ def train_embedding(
         ModelError: the student's output does not fit, or the loss is not finite.
     """
     student.to(memory_format=torch.channels_last)
-    network = _Conditioned(student, pool)
+    network = _Conditioned(student, pool).to(device_of(student))
     optimizer = torch.optim.AdamW(network.parameters(), config.lr, weight_decay=config.weight_decay)
     losses = _resume(checkpoint, network, optimizer, config)
     try:
@@ -312,7 +313,9 @@ def _epoch(
         planes = faces[:, :1] if pool.faces.ndim == 3 else faces
         images = jitter_faces(planes, size, config.jitter, generator)
         images = images.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
-        found, wanted = network(images), (targets - network.mean) / network.spread
+        place = network.mean.device
+        wanted = (targets.to(place) - network.mean) / network.spread
+        found = network(images.to(place))
         loss = _loss(found, wanted, config)
         if not torch.isfinite(loss.detach()):
             raise ModelError(

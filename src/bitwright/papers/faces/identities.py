@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.papers.faces.images import FaceSet
+from bitwright.train.evaluation import device_of, run_batches
 
 _BATCH = 50
 HIDDEN = (100, 100)
@@ -98,15 +99,7 @@ def extract_features(extractor: nn.Module, faces: FaceSet) -> FeatureSet:
     Raises:
         ModelError: it gives no vector a face, or values that are no finite numbers.
     """
-    was_training = extractor.training
-    extractor.eval()
-    try:
-        with torch.no_grad():
-            images = torch.from_numpy(faces.data.reals())
-            parts = [extractor(batch) for batch in images.split(_BATCH)]
-    finally:
-        extractor.train(was_training)
-    features = torch.cat(parts)
+    features = run_batches(extractor, torch.from_numpy(faces.data.reals()), _BATCH)
     if features.ndim != 2 or not torch.isfinite(features).all():
         raise ModelError(
             f"features of shape {tuple(features.shape)}, expected finite ({len(faces)}, D)",
@@ -162,7 +155,7 @@ def _fold_norm(first: nn.Module, mean: Tensor, spread: Tensor) -> None:
 
 def append_identities(extractor: nn.Module, classifier: nn.Module) -> IdentityNetwork:
     """Both in one network; its attribute ``extractor`` is the network as it was."""
-    network = IdentityNetwork(extractor, classifier)
+    network = IdentityNetwork(extractor, classifier.to(device_of(extractor)))
     network.eval()
     return network
 
@@ -179,6 +172,6 @@ def remove_identities(model: nn.Module) -> nn.Module:
 
 
 def top1(model: nn.Module, faces: FaceSet) -> float:
-    """Share of faces whose person is told rightly, in evaluation mode."""
+    """Share of faces whose person is found, in evaluation mode."""
     found = extract_features(model, faces).features.argmax(1)
     return float((found == faces.data.labels).mean())

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import comb, nan, sqrt
 from typing import Any
 
-import numpy as np
-
 from bitwright.papers.faces.recipe import EXACT, FOLDED, METHODS, ORIGINAL, OWN, Row
+from bitwright.report.statistics import mcnemar, mean_of
 from bitwright.report.table import Column, Kind, Measured, Table, Value
 
 PLAIN, OURS = "plain", "ours"
@@ -58,9 +56,7 @@ class Result:
     @property
     def accuracy(self) -> Measured:
         """Mean of the folds with its standard error."""
-        values = np.asarray(self.folds)
-        error = float(values.std(ddof=1) / sqrt(len(values))) if len(values) > 1 else nan
-        return Measured(float(values.mean()), error)
+        return mean_of(self.folds)
 
     def lost(self, reference: Result) -> str:
         """Points lost; ``not present`` where there are none."""
@@ -71,9 +67,7 @@ class Result:
         """McNemar's exact test against the reference, two-sided."""
         pairs = list(zip(self.right, reference.right, strict=True))
         worse, better = pairs.count(("0", "1")), pairs.count(("1", "0"))
-        count = worse + better
-        tail = sum(comb(count, i) for i in range(min(worse, better) + 1)) / 2**count
-        return min(1.0, 2 * tail) if count else 1.0
+        return mcnemar(worse, better)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

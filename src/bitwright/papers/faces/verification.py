@@ -9,21 +9,19 @@ et al. 2007): the mean accuracy of the folds and its standard error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import comb, sqrt
+from math import nan
 from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.papers.faces.pairs import FaceProtocol, PairRows
+from bitwright.report.statistics import mcnemar, mean_of
+from bitwright.train.evaluation import Model, run_batches
 
-#: Takes images (N, 3, H, W), gives embeddings (N, D).
-Embed = Callable[[Tensor], Tensor]
 _BATCH = 50
 _STEPS = 100
 _TWO = 2
@@ -75,11 +73,11 @@ class Verification:
 
     Attributes:
         accuracy: mean of the folds.
-        stderr: standard error of that mean; nan for one fold.
+        stderr: standard error of that mean; nan where there is none (`mean_of`).
         threshold: distances below it say "one person".
         folds: accuracy of each fold of view 2.
         view1: accuracy on view 1 at the threshold; nan if the threshold was given.
-        right: (P,) which pairs of view 2 were told rightly, for paired comparisons.
+        right: (P,) which pairs of view 2 were classified correctly, for paired comparisons.
     """
 
     accuracy: float
@@ -100,7 +98,7 @@ class Verification:
 
 
 def verification_accuracy(
-    model_fn: Embed | nn.Module, protocol: FaceProtocol, sweep: Sweep | None = None
+    model_fn: Model, protocol: FaceProtocol, sweep: Sweep | None = None
 ) -> Verification:
     """Run the whole test on a network.
 
@@ -115,7 +113,7 @@ def verification_accuracy(
     return verify_embeddings(embeddings(model_fn, protocol), protocol, sweep)
 
 
-def embeddings(model_fn: Embed | nn.Module, protocol: FaceProtocol) -> NDArray[np.float64]:
+def embeddings(model_fn: Model, protocol: FaceProtocol) -> NDArray[np.float64]:
     """(N, D) embeddings of the faces that the pairs name; the others are left at zero.
 
     Raises:
@@ -124,16 +122,7 @@ def embeddings(model_fn: Embed | nn.Module, protocol: FaceProtocol) -> NDArray[n
     views = (protocol.view1, protocol.view2)
     rows = np.unique(np.concatenate([r for view in views for r in (view.first, view.second)]))
     images = torch.from_numpy(protocol.faces.data.take(rows).reals())
-    was_training = isinstance(model_fn, nn.Module) and model_fn.training
-    if isinstance(model_fn, nn.Module):
-        model_fn.eval()
-    try:
-        with torch.no_grad():
-            parts = [model_fn(batch).to(torch.float64).cpu() for batch in images.split(_BATCH)]
-    finally:
-        if isinstance(model_fn, nn.Module):
-            model_fn.train(was_training)
-    found = torch.cat(parts).numpy()
+    found = run_batches(model_fn, images, _BATCH).to(torch.float64).numpy()
     if found.ndim != _TWO or len(found) != len(rows):
         raise DataError(
             f"embeddings must be ({len(rows)}, D), found {found.shape}", where=protocol.name
@@ -158,7 +147,7 @@ def verify_embeddings(
             f"{len(vectors)} embeddings for {len(protocol.faces)} faces", where=protocol.name
         )
     sweep = sweep or Sweep()
-    threshold, view1 = sweep.fixed, float("nan")
+    threshold, view1 = sweep.fixed, nan
     if threshold is None:
         threshold, view1 = choose_threshold(
             pair_distances(vectors, protocol.view1), protocol.view1.matched, sweep
@@ -166,8 +155,9 @@ def verify_embeddings(
     view2 = protocol.view2
     right = (pair_distances(vectors, view2) < threshold) == view2.matched
     folds = tuple(float(right[view2.fold == fold].mean()) for fold in range(view2.folds))
-    accuracy, stderr = mean_and_error(folds)
-    return Verification(accuracy, stderr, float(threshold), folds, view1, right)
+    mean = mean_of(folds)
+    stderr = nan if mean.error is None else mean.error
+    return Verification(mean.value, stderr, float(threshold), folds, view1, right)
 
 
 def pair_distances(vectors: NDArray[np.float64], pairs: PairRows) -> NDArray[np.float64]:
@@ -196,19 +186,12 @@ def choose_threshold(
     return float(tried[widest[(len(widest) - 1) // 2]]), float(right.max())
 
 
-def mean_and_error(folds: Sequence[float]) -> tuple[float, float]:
-    """Mean, and its standard error: the deviation with n - 1, divided by the root of n."""
-    values = np.asarray(folds, dtype=np.float64)
-    error = float(values.std(ddof=1) / sqrt(len(values))) if len(values) > 1 else float("nan")
-    return float(values.mean()), error
-
-
 @dataclass(frozen=True)
 class PairedTest:
     """Whether two networks differ on the same pairs.
 
     Attributes:
-        worse, better: pairs that only the reference, or only the variant, told rightly.
+        worse, better: pairs that only the reference, or only the variant, classified correctly.
         p_value: of McNemar's exact test, two-sided: the chance of a difference at least this large
             if both were equally good.
     """
@@ -230,6 +213,4 @@ def compare_paired(variant: Verification, reference: Verification) -> PairedTest
         )
     worse = int((reference.right & ~variant.right).sum())
     better = int((variant.right & ~reference.right).sum())
-    count, few = worse + better, min(worse, better)
-    tail = sum(comb(count, i) for i in range(few + 1)) / 2**count if count else 0.5
-    return PairedTest(worse, better, min(1.0, 2 * tail))
+    return PairedTest(worse, better, mcnemar(worse, better))
