@@ -77,5 +77,5 @@ def mcnemar(worse: int, better: int) -> float:
     count = worse + better
     if not count:
         return 1.0
-    tail = sum(comb(count, i) for i in range(min(worse, better) + 1)) / 2**count
+    tail: float = sum(comb(count, i) for i in range(min(worse, better) + 1)) / 2**count
     return min(1.0, 2 * tail)
