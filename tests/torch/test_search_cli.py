@@ -67,6 +67,9 @@ def test_search_writes_policy_tables_and_plot(
     assert printed["best"]["accuracy"] >= printed["baseline"] - 0.05
 
 
+_DIGITS = ["digits_cnn", "--weights", "pretrained", "--data", "digits", "--budget", "drop=1"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -76,6 +79,11 @@ def test_search_writes_policy_tables_and_plot(
         (["digits_cnn", "--budget", "size=1kB", "--data", "nowhere"], 2, "--weights"),
         (["digits_cnn", "--budget", "weight=3"], 2, "is no budget"),
         (["digits_cnn", "--budget", "drop=1", "--candidates", "int2,foo"], 2, "unknown format"),
+        ([*_DIGITS, "--metric", "top3"], 2, "unknown metric 'top3'"),
+        ([*_DIGITS, "--metric", "verification"], 2, "nothing to measure verification with"),
+        ([*_DIGITS, "--metric", "no_such_module:f"], 3, "cannot import 'no_such_module'"),
+        ([*_DIGITS, "--metric", "os:getcwd"], 3, "takes no arguments (1 given)"),
+        ([*_DIGITS, "--metric", "builtins:id"], 3, "gave an object of type int"),
     ],
 )
 def test_search_refuses_with_one_message(

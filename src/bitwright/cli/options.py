@@ -59,7 +59,7 @@ MetricName = Annotated[
     ),
 ]
 Weights = Annotated[
-    Path | None, typer.Option("--weights", help="Trained weights of a model that is named.")
+    Path | None, typer.Option("--weights", help="Trained weights of a named model; or pretrained.")
 ]
 Shape = Annotated[
     str | None, typer.Option("--input-shape", metavar="HxWxC", help="Size of an image.")

@@ -17,7 +17,7 @@ from bitwright.base.plugins import is_plugin, load_attribute, load_plugin, plugg
 from bitwright.data import Dataset, load_dataset
 from bitwright.data.spec import DATASETS, DatasetSpec
 from bitwright.explore.measuring import Benchmark, Outcome
-from bitwright.models.catalog import ModelSpec, list_models
+from bitwright.models.catalog import PRETRAINED, ModelSpec, list_models
 from bitwright.pipeline.run_files import check_run_folder
 from bitwright.pipeline.steps.fingerprint import importable
 from bitwright.pipeline.steps.workspace import Workspace, step_folder
@@ -112,7 +112,7 @@ def find_subject(
         data: a data set or benchmark by name, a folder or archive of images, or
             ``package.module:function`` of the user's own benchmark (`base.plugins.Plugin`); for a
             run, where its own data lies.
-        weights: of a model that is named.
+        weights: of a model that is named; ``pretrained`` for those that come with the package.
         input_shape: (H, W, C), where neither file nor data say it.
         seed: of the order of calibration images and of the cuts of the data.
 
@@ -175,28 +175,32 @@ def _of_model(
     input_shape: tuple[int, int, int] | None,
     seed: int,
 ) -> Subject:
-    spec = ModelSpec(name=name, weights=weights)
+    given = PRETRAINED if str(weights) == PRETRAINED else weights
+    spec = ModelSpec(name=name, weights=given)
     if weights is None and not spec.is_file:
         raise RecipeError(
             f"{name!r} has no trained weights",
             where="--weights",
-            hint="name a file: .pt, .safetensors, .h5 or .caffemodel; or a run directory instead",
+            hint="name a file: .pt, .safetensors, .h5 or .caffemodel; `pretrained`, for those of "
+            "`bitwright list pretrained`; or a run directory instead",
         )
     benchmark = _benchmark(data)
     if benchmark is None:
         splits = load_dataset(_data_spec(data), None, seed)
-        model = _built(spec, splits.num_classes, splits.image_shape)
+        model = _built(spec, splits.num_classes, splits.image_shape, data)
         return _with_splits(Path(name).stem, model, splits, seed, {})
     known, figure = benchmark(input_shape)
-    model = _built(spec, None, known.image_shape)
+    model = _built(spec, None, known.image_shape, data)
     return Subject(name, model, _shuffled(known, seed), benchmark=figure)
 
 
-def _built(spec: ModelSpec, classes: int | None, shape: tuple[int, int, int]) -> nn.Module:
+def _built(
+    spec: ModelSpec, classes: int | None, shape: tuple[int, int, int], data: str
+) -> nn.Module:
     from bitwright.interop.model_files import model_from_spec
 
     with importable((Path.cwd(),)):
-        return model_from_spec(spec, classes, shape).eval()
+        return model_from_spec(spec, classes, shape, data=data).eval()
 
 
 def _benchmark(
