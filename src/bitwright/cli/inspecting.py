@@ -21,7 +21,8 @@ def inspect(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="An .onnx file, package.module:factory, a name of the zoo, or a recipe.",
+            help="An .onnx file, a model's file, package.module:factory, a name of the zoo, or "
+            "a recipe.",
         ),
     ],
     input_shape: Annotated[

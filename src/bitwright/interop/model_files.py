@@ -16,7 +16,7 @@ ending              holds                                       read as
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.interop.caffe import read as caffe_read
 from bitwright.interop.caffe import write as caffe_write
+from bitwright.interop.caffe.quantized import is_quantized, quantized
 from bitwright.interop.keras import read as keras_read
 from bitwright.interop.keras import write as keras_write
 from bitwright.interop.network import Conv, Dense, Input, InputConvention, Network, Norm
@@ -59,6 +60,8 @@ class LoadedModel:
         input_shape: (H, W, C) of an image.
         network: its layers, where the file has them.
         spec: the model's name and options, where the file says them.
+        quant: the formats that the file gives its layers, as a recipe's ``quant`` section; empty if
+            it says nothing. Then the model has a `Clip` wherever a quantizer needs a place.
     """
 
     model: nn.Module
@@ -66,6 +69,7 @@ class LoadedModel:
     convention: InputConvention
     network: Network | None = None
     spec: ModelSpec | None = None
+    quant: Mapping[str, Any] = field(default_factory=dict)
 
 
 def model_from_spec(
@@ -97,24 +101,39 @@ def model_from_spec(
         if weights is not None:
             load_weights(model, weights, input_shape)
         return model
-    unknown = sorted(set(wanted.options) - {"output", "ignore_extra"})
+    model = _load_spec(wanted, num_classes, input_shape).model
+    check_model(model, num_classes, input_shape, wanted.name)
+    return model.train()
+
+
+def formats_from_spec(spec: ModelSpec, input_shape: Shape) -> dict[str, Any]:
+    """The formats that a model's file gives its layers, as a recipe's ``quant`` section.
+
+    Empty for a file that says nothing, and for a model that is no file.
+
+    Raises:
+        DataError, RecipeError, ModelError: as `model_from_spec`.
+    """
+    return dict(_load_spec(spec, None, input_shape).quant) if spec.is_file else {}
+
+
+def _load_spec(spec: ModelSpec, classes: int | None, input_shape: Shape) -> LoadedModel:
+    unknown = sorted(set(spec.options) - {"output", "ignore_extra"})
     if unknown:
         raise RecipeError(
             f"a model from a file has no option {unknown[0]!r}",
             where="model.options",
             hint="its options: output, ignore_extra",
         )
-    output = wanted.options.get("output")
-    model = load_model(
-        Path(wanted.name),
-        weights=weights,
+    output = spec.options.get("output")
+    return load_model(
+        Path(spec.name),
+        weights=spec.weights if isinstance(spec.weights, Path) else None,
         input_shape=input_shape,
         output=None if output is None else str(output),
-        ignore_extra=bool(wanted.options.get("ignore_extra", False)),
-        classes=num_classes,
-    ).model
-    check_model(model, num_classes, input_shape, wanted.name)
-    return model.train()
+        ignore_extra=bool(spec.options.get("ignore_extra", False)),
+        classes=classes,
+    )
 
 
 def load_model(
@@ -165,7 +184,10 @@ def _loaded(network: Network, input_shape: Shape | None) -> LoadedModel:
             where=network.name,
             hint="give it images of that size",
         )
-    return LoadedModel(module_of(network), shape, network.convention, network)
+    if not is_quantized(network):
+        return LoadedModel(module_of(network), shape, network.convention, network)
+    placed, quant = quantized(network)
+    return LoadedModel(module_of(placed), shape, network.convention, network, quant=quant)
 
 
 def shape_of_input(network: Network) -> Shape:
@@ -308,7 +330,18 @@ def save_model(
             "input": (convention or InputConvention()).to_json(),
         }
         return (save_tensors(model.state_dict(), path, facts),)
-    network = network_of(model, input_shape, convention=convention)
+    return save_network(
+        network_of(model, input_shape, convention=convention), kind, path, quantization
+    )
+
+
+def save_network(
+    network: Network,
+    kind: str,
+    path: Path,
+    quantization: Mapping[str, Mapping[str, Any]] | None = None,
+) -> tuple[Path, ...]:
+    """`save_model` of a network's layers; what its notes say of formats stays, but in Keras."""
     if kind == "caffe":
         return caffe_write.save_caffe(network, path, quantization=quantization)
     if kind == "keras":

@@ -67,6 +67,14 @@ class Activation:
 
 
 @dataclass(frozen=True)
+class Clip:
+    """Values below ``low`` become ``low``, above ``high`` ``high``: where a quantizer saturates."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Pool:
     """``max`` or ``mean`` over windows.
 
@@ -121,7 +129,7 @@ class Dropout:
 
 
 Op = (
-    Input | Conv | Dense | Norm | Scale | Activation | Pool | GlobalPool | Pad | Concat | Add
+    Input | Conv | Dense | Norm | Scale | Activation | Clip | Pool | GlobalPool | Pad | Concat | Add
     | Flatten | Dropout
 )  # fmt: skip
 

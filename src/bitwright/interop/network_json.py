@@ -12,6 +12,7 @@ from bitwright.interop.network import (
     ARRAYS,
     Activation,
     Add,
+    Clip,
     Concat,
     Conv,
     Dense,
@@ -32,8 +33,8 @@ from bitwright.interop.network import (
 _OPS: Mapping[str, Any] = {
     op.__name__: op
     for op in (
-        Input, Conv, Dense, Norm, Scale, Activation, Pool, GlobalPool, Pad, Concat, Add, Flatten,
-        Dropout,
+        Input, Conv, Dense, Norm, Scale, Activation, Clip, Pool, GlobalPool, Pad, Concat, Add,
+        Flatten, Dropout,
     )
 }  # fmt: skip
 VERSION = 1

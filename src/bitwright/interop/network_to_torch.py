@@ -15,6 +15,7 @@ from bitwright.base.errors import ModelError
 from bitwright.interop.network import (
     Activation,
     Add,
+    Clip,
     Concat,
     Conv,
     Dense,
@@ -121,6 +122,8 @@ def _module(layer: Layer, given: Size) -> nn.Module:  # noqa: PLR0911 - one a ki
             return _scale(arrays, given)
         case Activation():
             return _activation(layer.op)
+        case Clip(low, high):
+            return nn.Hardtanh(low, high)
         case Pool(mode, kernel, stride, padding, round_up, count):
             if mode == "max":
                 return nn.MaxPool2d(kernel, stride, padding, ceil_mode=round_up)

@@ -16,6 +16,8 @@ from bitwright.models.catalog import MODEL_FORMATS
 from bitwright.pipeline.import_network import GRAPH, MODEL
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from bitwright.interop.model_files import LoadedModel
 
 GRAPH_FORMATS = ("qonnx", "qdq", "artifact")
@@ -97,7 +99,7 @@ def export_model(source: Path, kind: str, out: Path) -> dict[str, Any]:
         ModelError: something has no counterpart there; nothing is written.
         RunError: the source holds no float model (yet).
     """
-    from bitwright.interop.model_files import save_model
+    from bitwright.interop.model_files import save_model, save_network
 
     loaded = read_model(source)
     endings = MODEL_FORMATS[kind]
@@ -107,9 +109,13 @@ def export_model(source: Path, kind: str, out: Path) -> dict[str, Any]:
             where="--out",
             hint=f"such as {out.stem or 'model'}{endings[0]}",
         )
-    paths = save_model(
-        loaded.model, kind, out, loaded.input_shape, convention=loaded.convention, spec=loaded.spec
-    )
+    if loaded.network is not None:
+        paths = save_network(loaded.network, kind, out)
+    else:
+        paths = save_model(
+            loaded.model, kind, out, loaded.input_shape,
+            convention=loaded.convention, spec=loaded.spec,
+        )  # fmt: skip
     difference = _check_written(loaded, out, paths)
     return {
         "format": kind,
@@ -131,9 +137,9 @@ def _check_written(loaded: LoadedModel, out: Path, paths: tuple[Path, ...]) -> f
         _IMAGES, channels, height, width, generator=torch.Generator().manual_seed(0)
     )
     try:
-        again = load_model(out).model.eval()
+        again = load_model(out)
         with torch.no_grad():
-            wanted, found = loaded.model.eval()(images), again(images)
+            wanted, found = _float(loaded)(images), _float(again)(images)
         difference = float((wanted - found).abs().max())
         if not difference <= _TOLERANCE * max(1.0, float(wanted.abs().max())):
             raise MismatchError(f"the outputs differ by {difference:g}", where=str(out))
@@ -142,6 +148,13 @@ def _check_written(loaded: LoadedModel, out: Path, paths: tuple[Path, ...]) -> f
             path.unlink(missing_ok=True)
         raise
     return difference
+
+
+def _float(loaded: LoadedModel) -> nn.Module:
+    """The model without places for quantizers, which not every file keeps."""
+    from bitwright.interop.network_to_torch import module_of
+
+    return module_of(loaded.network) if loaded.quant and loaded.network else loaded.model.eval()
 
 
 def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:

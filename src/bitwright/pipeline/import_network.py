@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitwright.base.errors import DataError, MismatchError, RecipeError, RunError
+from bitwright.base.errors import (
+    DataError,
+    GraphError,
+    MismatchError,
+    ModelError,
+    RecipeError,
+    RunError,
+)
 from bitwright.base.files import atomic_write
 from bitwright.ir import Graph, IntArray, TensorType, random_feeds, save_graph
 from bitwright.models.catalog import MODEL_FILES, WEIGHT_FILES, ModelSpec
@@ -127,7 +134,7 @@ def import_model(  # each is one thing that a file may leave open
     """
     _check_place(out)
     _check_files_open(path, weights, model, input_shape)
-    from bitwright.interop.model_files import load_model, save_model
+    from bitwright.interop.model_files import load_model, save_model, save_network
 
     if model is None or input_shape is None:
         loaded = load_model(
@@ -137,13 +144,35 @@ def import_model(  # each is one thing that a file may leave open
     else:
         loaded = _into(model, path if weights is None else weights, input_shape, classes)
     out.mkdir(parents=True, exist_ok=True)
-    save_model(
-        loaded.model, "safetensors", out / MODEL, loaded.input_shape,
-        convention=loaded.convention,
-    )  # fmt: skip
+    if loaded.network is None:
+        save_model(
+            loaded.model, "safetensors", out / MODEL, loaded.input_shape,
+            convention=loaded.convention,
+        )  # fmt: skip
+    else:
+        save_network(loaded.network, "safetensors", out / MODEL)
     report = _model_report(path, loaded)
+    (out / GRAPH).unlink(missing_ok=True)  # of an earlier import
+    if loaded.quant:
+        report |= {"quant": dict(loaded.quant), **_integers(loaded, out)}
     _write_report(out, report)
     return report
+
+
+def _integers(loaded: LoadedModel, out: Path) -> dict[str, Any]:
+    """Write the integer graph of a model whose file says its formats, or say why there is none."""
+    from bitwright.lower import optimise
+    from bitwright.lower.from_torch import lower
+    from bitwright.quantize import Policy, apply
+
+    height, width, channels = loaded.input_shape
+    try:
+        frozen = apply(loaded.model, Policy.from_dict(loaded.quant), "freeze")
+        graph = optimise(lower(frozen, (channels, height, width)), check=_CHECK_FRAMES)
+    except (GraphError, ModelError) as error:
+        return {"integers": str(error)}
+    save_graph(graph, out / GRAPH)
+    return {"integers": "all", "graph": graph.name, "digest": graph.digest}
 
 
 def _write_report(out: Path, report: Mapping[str, Any]) -> None:

@@ -44,7 +44,7 @@ def load_caffe(
 
     ``BatchNorm`` with the ``Scale`` behind it becomes one batch norm, with its moving average's
     factor divided out. Layers of Ristretto keep their ``quantization_param`` in
-    ``layer.notes["quantization"]``, as a mapping of the fields that are set.
+    ``layer.notes["quantization"]``, as a mapping of the fields that are set (see `quantized`).
 
     Args:
         input_shape: (H, W, C) of an image, needed where the input is a database.

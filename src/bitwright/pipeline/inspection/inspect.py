@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import RecipeError
+from bitwright.models.catalog import MODEL_FILES, list_models
 from bitwright.pipeline.inspection.results import Inspection
 from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
 
@@ -29,12 +30,13 @@ def inspect(
     """Inspect an ONNX file, a torch model or a recipe.
 
     Args:
-        name: an ``.onnx`` file, ``package.module:factory``, a name of the zoo, or a recipe,
-            by name, file or value.
+        name: an ``.onnx`` file, a model's file, ``package.module:factory``, a name of the zoo, or
+            a recipe, by name, file or value.
         input_shape: (H, W, C); needed for a torch model that no recipe gives data to.
         classes: of a classifier; a recipe's own data set says its own.
-        weight, activation, input_format: formats for a torch model; a recipe has its own. For a
-            file, ``input_format`` says that its input is integers of this format.
+        weight, activation, input_format: formats for a torch model; a recipe has its own, and so
+            has a prototxt of Ristretto. For an ONNX file, ``input_format`` says that its input
+            is integers of this format.
         data: where a recipe's data set lies.
 
     Raises:
@@ -50,11 +52,16 @@ def inspect(
     formats = {"weight": weight, "activation": activation, "input": input_format or "uint8"}
     if ":" in name or _is_zoo(name):
         return _model(name, input_shape, classes, formats)
+    if name.lower().endswith(MODEL_FILES):
+        from bitwright.interop.model_files import load_model
+
+        loaded = load_model(Path(name), input_shape=input_shape, classes=classes)
+        return _model(name, loaded.input_shape, classes, dict(loaded.quant) or formats)
     try:
         find_recipe(name)
     except RecipeError as error:
         raise RecipeError(
-            f"{name!r} is no .onnx file, model of the zoo, recipe or run directory",
+            f"{name!r} is no .onnx file, model's file, model of the zoo, recipe or run directory",
             hint="`bitwright list models` and `bitwright list recipes` say what there is; "
             "a model of your own is package.module:factory",
         ) from error
@@ -62,8 +69,6 @@ def inspect(
 
 
 def _is_zoo(name: str) -> bool:
-    from bitwright.models.catalog import list_models
-
     return any(info.name == name for info in list_models())
 
 
@@ -71,7 +76,7 @@ def _model(
     name: str,
     shape: tuple[int, int, int] | None,
     classes: int | None,
-    formats: dict[str, str],
+    formats: dict[str, Any],
 ) -> Inspection:
     from bitwright.quantize.policy import Policy
 
