@@ -21,7 +21,7 @@ import numpy as np
 import sklearn
 
 from bitwright.formats.clustering import Clusters, kmeans
-from bitwright.formats.clustering_path import native_cut
+from bitwright.formats.clustering_path import KMEANS
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 LARGEST_FOR_SKLEARN = 100_000
@@ -82,7 +82,7 @@ def main() -> int:
             lines.append(line(count, k))
             print(lines[-1], flush=True)
     if not options.no_write:
-        kernel = "C" if native_cut() is not None else "Python (no C compiler)"
+        kernel = "C" if KMEANS.library is not None else "Python (no C compiler)"
         page = (
             "# One-dimensional k-means\n\n"
             f"`{' '.join(['python benchmarks/clustering.py', *sys.argv[1:]])}` on "

@@ -77,7 +77,7 @@ class Solved:
 
     rest: float
     products: dict[str, float]
-    quantise: float
+    quantize: float
     eight: int
     sixteen: int
 
@@ -139,7 +139,7 @@ def document(row: Printed) -> str:
         lines.append(number("products", found.products[kind], "solved", notes[kind]))
         if level.startswith("int"):
             note = "from the difference of current and ideal; weights and gradients included"
-            lines.append(number("activations", found.quantise, "solved", note))
+            lines.append(number("activations", found.quantize, "solved", note))
         lines.append("")
     lines += [
         "[[schedule]]",

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from bitwright.formats import CodebookFormat, Format, Rounding, parse_format
 from bitwright.formats.pytorch.fake_quantize import fake_quantize
-from bitwright.formats.pytorch.kernels import native_kernels
+from bitwright.formats.pytorch.quantize_library import QUANTIZE
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 BLOCK = 32
@@ -256,7 +256,7 @@ def machine() -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         **versions,
         "python": platform.python_version(),
-        "kernels": "C" if native_kernels() is not None else "torch (no C compiler)",
+        "kernels": "C" if QUANTIZE.library is not None else "torch (no C compiler)",
     }
 
 

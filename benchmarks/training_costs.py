@@ -92,7 +92,7 @@ def measured(name: str, splits: DataSplits, given: argparse.Namespace) -> dict[s
                 "level": level,
                 "rest_ms": 1e3 * epoch.rest.seconds / steps,
                 "products_ms": 1e3 * epoch.products.seconds / steps,
-                "quantise_ms": 1e3 * epoch.quantise.seconds / steps,
+                "quantize_ms": 1e3 * epoch.quantize.seconds / steps,
                 "modelled_ms": 1e3 * epoch.total.seconds / steps,
                 "spread_ms": 1e3 * epoch.total.spread / steps,
                 "ideal_ms": 1e3
@@ -253,7 +253,7 @@ def network_lines(found: Mapping[str, Any]) -> list[str]:
     for row in found["rows"]:
         lines.append(
             f"| {row['level']} | {row['rest_ms']:.0f} | {row['products_ms']:.0f} | "
-            f"{row['quantise_ms']:.0f} | {row['modelled_ms']:.0f} | {row['spread_ms']:.0f} | "
+            f"{row['quantize_ms']:.0f} | {row['modelled_ms']:.0f} | {row['spread_ms']:.0f} | "
             f"{row['measured_ms']:.0f} | {row['modelled_ms'] / row['measured_ms']:.2f} | "
             f"{row['ideal_ms']:.0f} |"
         )

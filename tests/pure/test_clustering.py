@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitwright.base.errors import FormatError
+from bitwright.base.native import Loaded
 from bitwright.formats import clustering_path
 from bitwright.formats.clustering import kmeans, nearest_centroids
 
@@ -74,7 +75,7 @@ def test_exact_is_never_worse_than_scikit_learn(given_values, k, seed) -> None:
 @pytest.mark.parametrize("k", [2, 5, 17, 64, 255, 299])
 @pytest.mark.parametrize("kind", ["normal", "even", "heavy"])
 def test_python_and_c_cut_alike(monkeypatch, k, kind) -> None:
-    if clustering_path.native_cut() is None:
+    if clustering_path.KMEANS.library is None:
         pytest.skip("no C compiler on PATH")
     rng = np.random.default_rng(k)
     values = {
@@ -83,7 +84,7 @@ def test_python_and_c_cut_alike(monkeypatch, k, kind) -> None:
         "heavy": rng.standard_t(1, size=300),
     }[kind]
     in_c = kmeans(values, k)
-    monkeypatch.setattr(clustering_path, "native_cut", lambda: None)
+    monkeypatch.setitem(vars(clustering_path.KMEANS), "loaded", Loaded(None))
     in_python = kmeans(values, k)
     assert np.array_equal(in_c.centroids, in_python.centroids)
     assert np.array_equal(in_c.indices, in_python.indices)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from tests.strategies import GraphLimits, draw_levels, integer_graphs
 
 from bitwright.base.errors import GraphError, ToolError
+from bitwright.base.native import find_compiler
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds
 from bitwright.ir.executor import Executor, Op, native_status
-from bitwright.ir.executor.compiler import Library, build_library, find_compiler, native_library
+from bitwright.ir.executor.compiler import Library, build_library, native_library
 from bitwright.ir.executor.layout import Feature
 
 WIDE_LIMITS = GraphLimits(image=6, channels=70, blocks=2)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bitwright.base.errors import ToolError
+from bitwright.base.native import FLAG_SETS, find_compiler
 from bitwright.ir.executor import compiler
 from bitwright.ir.executor.layout import Feature, Op
 
@@ -18,7 +19,7 @@ FLAGS = ("-O0", "-DBW_GENERIC")
 
 @pytest.fixture
 def cc() -> str:
-    found = compiler.find_compiler()
+    found = find_compiler()
     if found is None:
         pytest.skip("no C compiler on PATH")
     return found
@@ -28,9 +29,9 @@ def cc() -> str:
 def fresh(monkeypatch, tmp_path):
     """A process that has not looked for a compiler yet, with an empty cache."""
     monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path / "cache"))
-    compiler._attempt.cache_clear()
+    monkeypatch.delitem(vars(compiler.EXECUTOR), "loaded", raising=False)
     yield tmp_path
-    compiler._attempt.cache_clear()
+    vars(compiler.EXECUTOR).pop("loaded", None)
 
 
 def fake_compiler(folder: Path, body: str) -> str:
@@ -105,7 +106,8 @@ def test_a_compiler_that_does_not_know_the_processor_still_serves(cc, fresh, mon
     body = f'for a in "$@"; do [ "$a" = -march=native ] && exit 1; done; exec {cc} "$@"'
     fake_compiler(fresh / "bin", body)
     monkeypatch.setenv("PATH", f"{fresh / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(compiler, "FLAG_SETS", tuple(("-O0", *f[1:]) for f in compiler.FLAG_SETS))
+    plain = tuple(("-O0", *flags[1:]) for flags in FLAG_SETS)
+    monkeypatch.setattr("bitwright.base.native.compiler.FLAG_SETS", plain)
     status = compiler.native_status()
     assert status.available and status.note == "-O0 -pthread" and "THREADS" in status.features
 

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategies import draw_levels
 
+from bitwright.base.native import find_compiler
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds
 from bitwright.ir.executor import Executor, native_status
-from bitwright.ir.executor.compiler import Library, build_library, find_compiler, native_library
+from bitwright.ir.executor.compiler import Library, build_library, native_library
 
 _FORMATS = ("uint1", "uint4", "uint8", "int3", "int8", "ternary", "bipolar")
 _ACTIVATIONS = ("uint2", "uint4", "uint8", "int4", "int8", "bipolar")

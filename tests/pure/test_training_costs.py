@@ -51,14 +51,14 @@ def forward(a: Cost, b: Cost) -> tuple[PartCost, ...]:
 
 def table(**changed: object) -> CostTable:
     """Two levels with round numbers; 10 steps an epoch."""
-    quantise = (
+    quantize = (
         PartCost("a", "weights", Cost(0.1, 0.1)),
         PartCost("a", "activations", Cost(0.2, 0.1)),
         PartCost("b", "activations", Cost(0.3, 0.1)),
     )
     few = LevelCosts(
         "int8", forward(Cost(0.5, 1.0), Cost(0.25, 0.5)), forward(Cost(0.4, 1.0), Cost(0.2, 0.5)),
-        quantise,
+        quantize,
     )  # fmt: skip
     levels = {
         "float32": LevelCosts("float32", forward(Cost(3.0, 9.0), Cost(1.0, 1.0))),
@@ -100,7 +100,7 @@ def test_an_epoch_is_the_sum_of_its_parts() -> None:
     epoch = table().epoch("int8")
     assert epoch.rest == Cost(10.0, 20.0)
     assert epoch.products == Cost(7.5, 15.0)
-    assert isclose(epoch.quantise.seconds, 6.0)
+    assert isclose(epoch.quantize.seconds, 6.0)
     assert epoch.policy == Cost(7.0, 3.0)
     assert isclose(epoch.total.seconds, 30.5)
     assert isclose(epoch.total.joules or 0, 41.0)
@@ -109,7 +109,7 @@ def test_an_epoch_is_the_sum_of_its_parts() -> None:
 def test_ideal_is_native_and_quantizes_for_nothing() -> None:
     epoch = table().epoch("int8", Variant.IDEAL)
     assert isclose(epoch.products.seconds, 6.0)
-    assert epoch.quantise.seconds == 0
+    assert epoch.quantize.seconds == 0
     assert epoch.policy.seconds == 7.0
 
 
@@ -139,7 +139,7 @@ def test_levels_mix_by_layer() -> None:
     mixed = table().mixture("both", {("b", "forward"): "int8"})
     epoch = mixed.epoch("both")
     assert isclose(epoch.products.seconds, 10 * (3.0 + 0.25))
-    assert isclose(epoch.quantise.seconds, 10 * 0.3)
+    assert isclose(epoch.quantize.seconds, 10 * 0.3)
     assert isclose(mixed.epoch("both", Variant.IDEAL).products.seconds, 10 * (3.0 + 0.2))
 
 

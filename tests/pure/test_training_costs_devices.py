@@ -96,7 +96,7 @@ def test_a_product_takes_the_longer_of_computing_and_moving() -> None:
 def test_quantizing_reads_twice_and_writes_once() -> None:
     network = replace(NETWORK, layers=(HEAD,))
     made = forecast_costs(network, hand_made(), ["int8"], 1)
-    sizes = {part.part: part.cost.seconds for part in made.levels["int8"].quantise}
+    sizes = {part.part: part.cost.seconds for part in made.levels["int8"].quantize}
     assert isclose(sizes["weights"], 100 * 9 / 1e9)
     assert isclose(sizes["activations"], 160 * 9 / 1e9)
     assert isclose(sizes["gradients"], (40 + 100) * 9 / 1e9)

@@ -19,7 +19,7 @@ from bitwright.low_precision.arithmetic.choose import make_engine
 from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
 from bitwright.low_precision.arithmetic.geometry import Geometry
 from bitwright.low_precision.arithmetic.layers import Context
-from bitwright.low_precision.arithmetic.operand_quantizer import quantise
+from bitwright.low_precision.arithmetic.operand_quantizer import quantize
 from bitwright.lower.compare_torch import compare_torch_graph
 from bitwright.lower.from_torch import lower
 from bitwright.quantize import Policy, apply, explain
@@ -85,7 +85,7 @@ def test_a_net_trained_in_dynamic_fixed_point_lowers_to_integers(rounding: str) 
     )
     frozen = apply(plain.eval(), policy, "freeze", images)
     conv = frozen.get_submodule("conv2")
-    trained = quantise(plain.conv2.weight, dynamic_weight("half_even"), 0)
+    trained = quantize(plain.conv2.weight, dynamic_weight("half_even"), 0)
     assert trained.levels is not None
     assert torch.equal(conv.weight.to(torch.int8), trained.levels)
     graph = lower(frozen, (2, 8, 6))
@@ -108,7 +108,7 @@ def test_one_scale_a_channel_follows_the_same_rule() -> None:
     assert spec is not None
     levels, unit = WeightQuantizer(spec, 4).levels(weight)
     for channel in range(4):
-        one = quantise(weight[channel], dynamic_weight("half_even"), 0)
+        one = quantize(weight[channel], dynamic_weight("half_even"), 0)
         assert one.levels is not None
         assert float(unit[channel]) == 2.0**-one.exponent
         assert torch.equal(levels[channel].to(torch.int8), one.levels)
@@ -127,7 +127,7 @@ def test_blocks_lie_along_the_sum_of_every_product() -> None:
     spec = policy.resolve(layer_of("0"), Role.INPUT, Product.FORWARD).spec
 
     def blocks(t: Tensor, axis: int) -> Tensor:
-        return quantise(t.detach(), spec, 0, axis=axis).reals()
+        return quantize(t.detach(), spec, 0, axis=axis).reals()
 
     assert torch.equal(out.detach(), blocks(x, 1) @ blocks(weight, 1).T)
     assert torch.equal(x.grad, blocks(g, 1) @ blocks(weight, 0))
@@ -217,7 +217,7 @@ def test_a_second_derivative_is_refused() -> None:
 
 
 def test_networks_in_one_process_share_choices_but_no_memory() -> None:
-    x, w = (quantise(torch.rand(2, 3, 4, 4), muppet_input(), seed) for seed in (1, 2))
+    x, w = (quantize(torch.rand(2, 3, 4, 4), muppet_input(), seed) for seed in (1, 2))
     first, second = make_engine("auto"), make_engine("auto")
     for engine in (first, second):
         engine.forward(x, w, Geometry())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bitwright.low_precision.arithmetic import emulated, reference
 from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
 from bitwright.low_precision.arithmetic.geometry import Geometry
-from bitwright.low_precision.arithmetic.operand_quantizer import container, quantise
+from bitwright.low_precision.arithmetic.operand_quantizer import container, quantize
 from bitwright.low_precision.arithmetic.operands import Operand, scaled
 from bitwright.quantize.policy import Layer, Policy, Product, Role
 
@@ -187,13 +187,13 @@ def test_formats_that_are_no_integers_are_multiplied_in_float32(name: str) -> No
     policy = Policy.for_training({"input": name, "weight": name, "grad_output": name})
     spec = policy.resolve(Layer("conv", "Conv2d"), Role.INPUT, Product.FORWARD).spec
     geometry = Geometry((2, 2), (1, 1))
-    x = quantise(torch.randn(2, 32, 9, 9), spec, 0)
-    w = quantise(torch.randn(5, 32, 3, 3), spec, 1)
+    x = quantize(torch.randn(2, 32, 9, 9), spec, 0)
+    w = quantize(torch.randn(5, 32, 3, 3), spec, 1)
     found = ENGINE.forward(x, w, geometry)
     left, right = (side.reals().requires_grad_() for side in (x, w))
     plain = torch.nn.functional.conv2d(left, right, None, (2, 2), (1, 1))
     assert torch.equal(found, plain)
-    g = quantise(torch.randn_like(found), spec, 2)
+    g = quantize(torch.randn_like(found), spec, 2)
     plain.backward(g.reals())
     torch.testing.assert_close(ENGINE.grad_input(g, w, geometry, tuple(x.shape)), left.grad)
     torch.testing.assert_close(ENGINE.grad_weight(x, g, geometry, tuple(w.shape)), right.grad)
@@ -201,7 +201,7 @@ def test_formats_that_are_no_integers_are_multiplied_in_float32(name: str) -> No
 
 def test_a_float_operand_makes_a_float_product() -> None:
     _, x = operand((2, 3, 5, 5), 8, np.random.default_rng(5))
-    w = quantise(torch.randn(4, 3, 3, 3), None, 0)
+    w = quantize(torch.randn(4, 3, 3, 3), None, 0)
     found = ENGINE.forward(x, w, Geometry())
     assert torch.equal(found, torch.nn.functional.conv2d(x.reals(), w.reals()))
 
@@ -228,7 +228,7 @@ def test_nothing_to_multiply() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", ["int8", "int12", "int16", "uint8"])
 def test_a_gpu_gives_the_same_bits(name: str) -> None:
-    """Quantiser and products, with TF32 allowed and every algorithm that cuDNN might choose."""
+    """Quantizer and products, with TF32 allowed and every algorithm that cuDNN might choose."""
     policy = Policy.for_training({"input": {"format": name, "rounding": "stochastic"}})
     spec = policy.resolve(Layer("conv", "Conv2d"), Role.INPUT, Product.FORWARD).spec
     geometry, draw = Geometry((1, 1), (1, 1)), torch.Generator().manual_seed(0)
@@ -236,7 +236,7 @@ def test_a_gpu_gives_the_same_bits(name: str) -> None:
     w, g = torch.randn(32, 64, 3, 3, generator=draw), torch.randn(8, 32, 20, 20, generator=draw)
     found = []
     for device in ("cpu", "cuda"):
-        a, b, c = (quantise(t.to(device), spec, seed) for seed, t in enumerate((x, w, g)))
+        a, b, c = (quantize(t.to(device), spec, seed) for seed, t in enumerate((x, w, g)))
         products = (
             ENGINE.forward(a, b, geometry),
             ENGINE.grad_input(c, b, geometry, tuple(x.shape)),

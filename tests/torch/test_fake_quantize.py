@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from bitwright.base.errors import FormatError, ToolError
-from bitwright.base.native import find_compiler
+from bitwright.base.errors import FormatError
+from bitwright.base.native import Loaded, find_compiler
 from bitwright.formats import (
     BlockFormat,
     CodebookFormat,
@@ -26,6 +26,7 @@ from bitwright.formats import (
 from bitwright.formats.pytorch import kernels as native_quantize
 from bitwright.formats.pytorch.fake_quantize import block_scales, fake_quantize
 from bitwright.formats.pytorch.noise import MAX_SEED, counter_noise
+from bitwright.formats.pytorch.quantize_library import QUANTIZE
 from bitwright.formats.pytorch.rounding import encode_levels
 
 NAMES = (
@@ -73,7 +74,7 @@ def hard_values(number_format: Format, scale: float) -> torch.Tensor:
 
 
 def in_torch(monkeypatch) -> None:
-    monkeypatch.setattr(native_quantize, "native_kernels", lambda: None)
+    monkeypatch.setitem(vars(QUANTIZE), "loaded", Loaded(None))
 
 
 @contextmanager
@@ -92,7 +93,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 @pytest.fixture
 def kernels() -> None:
-    if native_quantize.native_kernels() is None:
+    if QUANTIZE.library is None:
         pytest.skip("no C compiler on PATH")
 
 
@@ -343,16 +344,11 @@ def test_without_a_compiler_torch_computes(monkeypatch) -> None:
     x = torch.randn(100)
     expected = fake_quantize(x, "e4m3")
 
-    def broken(*_args: object) -> None:
-        raise ToolError("no C compiler on PATH")
-
-    monkeypatch.setattr(type(native_quantize._PROGRAM), "first", broken)
-    native_quantize.native_kernels.cache_clear()
-    try:
-        assert native_quantize.native_kernels() is None
-        assert torch.equal(fake_quantize(x, "e4m3"), expected)
-    finally:
-        native_quantize.native_kernels.cache_clear()
+    monkeypatch.setattr("bitwright.base.native.compiler.find_compiler", lambda: None)
+    monkeypatch.setitem(vars(QUANTIZE), "loaded", None)  # brought back behind the test
+    del vars(QUANTIZE)["loaded"]
+    assert QUANTIZE.library is None
+    assert torch.equal(fake_quantize(x, "e4m3"), expected)
 
 
 def test_plain_compilation_has_the_same_bits(tmp_path, monkeypatch) -> None:
@@ -360,15 +356,14 @@ def test_plain_compilation_has_the_same_bits(tmp_path, monkeypatch) -> None:
     compiler = find_compiler()
     if compiler is None:
         pytest.skip("no C compiler on PATH")
-    program, load = native_quantize._PROGRAM, native_quantize.load_kernels
-    plain = program.build(compiler, ("-O0", *native_quantize.FLAGS), load, tmp_path)
+    plain = Loaded(QUANTIZE.build(compiler, ("-O0",), tmp_path))
     names = ("int8", "e4m3", "po2_5<zero>", "po2_5<linear>", "mxfp4")
     for name in names:
         x = hard_values(parse_format(name), 0.1)
         for rounding in (Rounding.HALF_EVEN, Rounding.HALF_AWAY, Rounding.STOCHASTIC):
             expected = fake_quantize(x, name, rounding=rounding, noise=2)
             with monkeypatch.context() as patch:
-                patch.setattr(native_quantize, "native_kernels", lambda: plain)
+                patch.setitem(vars(QUANTIZE), "loaded", plain)
                 assert same_bits(fake_quantize(x, name, rounding=rounding, noise=2), expected)
 
 

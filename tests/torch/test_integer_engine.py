@@ -18,10 +18,10 @@ from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Produc
 from bitwright.low_precision.arithmetic.int_mm import IntMatrixEngine, _matrix_product
 from bitwright.low_precision.arithmetic.integer import IntegerEngine
 from bitwright.low_precision.arithmetic.operands import Operand
-from bitwright.low_precision.arithmetic.product_kernels import native_products
+from bitwright.low_precision.arithmetic.product_kernels import PRODUCT
 
 ENGINES = (IntegerEngine(), IntMatrixEngine())
-needs_compiler = pytest.mark.skipif(native_products() is None, reason="no C compiler")
+needs_compiler = pytest.mark.skipif(PRODUCT.library is None, reason="no C compiler")
 
 
 def random_operand(
@@ -150,7 +150,7 @@ def layers(draw: st.DrawFn) -> Layer:
 @settings(max_examples=25, deadline=None)
 @given(layer=layers(), seed=st.integers(0, 2**32))
 def test_any_convolution_is_exact(engine: Engine, threads: int, layer: Layer, seed: int) -> None:
-    if engine.name == "integer" and native_products() is None:
+    if engine.name == "integer" and PRODUCT.library is None:
         pytest.skip("no C compiler")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -16,10 +16,10 @@ from bitwright.low_precision.arithmetic.norms import (
     use_native_norms,
     use_plain_norms,
 )
-from bitwright.low_precision.arithmetic.product_kernels import native_products
+from bitwright.low_precision.arithmetic.product_kernels import PRODUCT
 from bitwright.models import build_model
 
-pytestmark = pytest.mark.skipif(native_products() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(PRODUCT.library is None, reason="no C compiler")
 Found = dict[str, Tensor]
 
 

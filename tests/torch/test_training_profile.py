@@ -200,7 +200,7 @@ def test_a_profile_holds_every_product_at_every_level(tmp_path: Path) -> None:
     for name, level in made.levels.items():
         assert [(each.layer, each.part) for each in level.products] == wanted
         assert all(each.cost.seconds > 0 for each in level.products)
-        parts = Counter(each.part for each in level.quantise)
+        parts = Counter(each.part for each in level.quantize)
         if name == "float32":
             assert not parts
         else:

@@ -20,44 +20,23 @@ from __future__ import annotations
 
 import ctypes
 import math
-from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.base.errors import ToolError
-from bitwright.base.native import Program
+from bitwright.base.native import DOUBLE, INT64, POINTER, Program
 from bitwright.formats.base import IntArray
 from bitwright.formats.rounding import FloatArray
 
-_PROGRAM = Program("kmeans", "bitwright.formats", ("kmeans.c",))
-_NO_FUSING = ("-ffp-contract=off",)
+KMEANS = Program(
+    name="kmeans",
+    package="bitwright.formats",
+    sources=("kmeans.c",),
+    functions={"bw_kmeans_path": (INT64, POINTER, INT64, DOUBLE, *[POINTER] * 4)},
+    flags=("-ffp-contract=off",),  # the same bits as in Python
+)
 _NARROW = 1e-14
 _NEWTON_STEPS = 24
-
-
-@lru_cache(maxsize=1)
-def native_cut() -> ctypes.CDLL | None:
-    """The C program, or None where it cannot be built; tried once per process."""
-    try:
-        return _PROGRAM.first(_load, _NO_FUSING)
-    except ToolError:
-        return None
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    handle = _PROGRAM.open(path)
-    try:
-        function = handle.bw_kmeans_path
-    except AttributeError as error:
-        raise ToolError(f"cannot load {path.name}: {error}", where="kmeans") from error
-    function.argtypes = [
-        ctypes.c_void_p, ctypes.c_int64, ctypes.c_double,
-        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
-    ]  # fmt: skip
-    function.restype = ctypes.c_int64
-    return handle
 
 
 def best_cut(values: FloatArray, mass: FloatArray, k: int) -> IntArray:
@@ -127,7 +106,7 @@ def _whole_cost(sums: FloatArray) -> float:
 def cheapest_cut(sums: FloatArray, price: float) -> IntArray:
     """Ends of the runs whose errors and prices add up to the least."""
     n = len(sums) - 1
-    library = native_cut()
+    library = KMEANS.library
     came_from = _cut_in_python(sums, price) if library is None else _cut_in_c(library, sums, price)
     ends = [n]
     while ends[-1] > 0:

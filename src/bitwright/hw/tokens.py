@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from bitwright.base.errors import MismatchError
 from bitwright.hw.blocks import Block, Fifo, Firing, Flatten, Window, blocks_of
 from bitwright.hw.dataflow import Dataflow, analyse, readers
-from bitwright.hw.tokens_native import MAKES, SINK, SOURCE, STEPS, WINDOW, CBlock, CQueue, library
+from bitwright.hw.tokens_native import MAKES, SINK, SOURCE, STEPS, TOKENS, WINDOW, CBlock, CQueue
 from bitwright.ir import Graph
 
 _REGISTER = 2  # beats in the register at the end of a block
@@ -262,9 +262,9 @@ class _Machine:
         queues = (CQueue * len(self.queues))(*self.queues)
         ends = np.full((len(self.hardware.outputs), frames), -1, dtype=np.int64)
         cycles = ctypes.c_int64()
-        status = library().bw_tokens(
+        status = TOKENS.require().bw_tokens(
             blocks, len(self.blocks), queues, len(self.queues), frames, limit,
-            ends.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)), ctypes.byref(cycles),
+            ends.ctypes.data, ctypes.byref(cycles),
         )  # fmt: skip
         stuck = _waiting_ring(self.names, list(blocks), list(queues)) if status == _STUCK else ()
         return TokenRun(

@@ -4,15 +4,8 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
-from pathlib import Path
 
-from bitwright.base.errors import ToolError
-from bitwright.base.native import Program
-from bitwright.base.tools import require
-
-_PROGRAM = Program("tokens", "bitwright.hw", ("tokens.c",))
-_FLAGS = ("-O2",)
+from bitwright.base.native import INT, INT64, POINTER, Program
 
 STEPS, WINDOW, SOURCE, SINK = range(4)
 MAKES = 0x80
@@ -44,28 +37,13 @@ class CBlock(ctypes.Structure):
     ]
 
 
-@cache
-def library() -> ctypes.CDLL:
-    """The loaded program.
-
-    Raises:
-        ToolError: there is no C compiler, it fails, or its result cannot be loaded.
-    """
-    return _PROGRAM.build(require("cc").command[0], _FLAGS, _load)
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    handle = _PROGRAM.open(path)
-    pointer = ctypes.POINTER(ctypes.c_int64)
-    try:
-        handle.bw_tokens.argtypes = [
-            ctypes.POINTER(CBlock), ctypes.c_int64, ctypes.POINTER(CQueue), ctypes.c_int64,
-            ctypes.c_int64, ctypes.c_int64, pointer, pointer,
-        ]  # fmt: skip
-        handle.bw_tokens_size.restype = ctypes.c_int64
-    except AttributeError as error:
-        raise ToolError(f"cannot load {path.name}: {error}", where="tokens") from error
-    sizes = [int(handle.bw_tokens_size(which)) for which in (0, 1)]
-    if sizes != [ctypes.sizeof(CBlock), ctypes.sizeof(CQueue)]:
-        raise ToolError(f"{path.name} has other structures: {sizes}", where="tokens")
-    return handle
+TOKENS = Program(
+    name="tokens",
+    package="bitwright.hw",
+    sources=("tokens.c",),
+    functions={"bw_tokens": (INT, POINTER, INT64, POINTER, INT64, INT64, INT64, POINTER, POINTER)},
+    values={
+        "bw_tokens_block_size": ctypes.sizeof(CBlock),
+        "bw_tokens_queue_size": ctypes.sizeof(CQueue),
+    },
+)

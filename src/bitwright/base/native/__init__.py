@@ -3,6 +3,26 @@
 
 from __future__ import annotations
 
-from bitwright.base.native.compiler import FLAG_SETS, Program, find_compiler
+from bitwright.base.native.compiler import (
+    DOUBLE,
+    FLAG_SETS,
+    INT,
+    INT64,
+    POINTER,
+    UINT64,
+    Loaded,
+    Program,
+    find_compiler,
+)
 
-__all__ = ["FLAG_SETS", "Program", "find_compiler"]
+__all__ = [
+    "DOUBLE",
+    "FLAG_SETS",
+    "INT",
+    "INT64",
+    "POINTER",
+    "UINT64",
+    "Loaded",
+    "Program",
+    "find_compiler",
+]

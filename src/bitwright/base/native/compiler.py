@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build a C program once per machine with the system's C compiler, and load it.
+"""Build a C program once per machine with the system's C compiler, load it and declare it.
 
 A shared library is cached by the hash of sources, flags, compiler version and CPU, built in a
 temporary folder and renamed into place.
@@ -11,18 +11,26 @@ import ctypes
 import hashlib
 import platform
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from bitwright.base.errors import ToolError
 from bitwright.base.files import cache_dir
+from bitwright.base.native.thread_pool import POOL_HEADER, POOL_SOURCE, openmp_fork
 from bitwright.base.tools import locate, output_of
 
-T = TypeVar("T")
+#: Types of arguments and results, for `Program.functions`; None is no result.
+POINTER, INT64, UINT64, INT, DOUBLE = (
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_uint64,
+    ctypes.c_int,
+    ctypes.c_double,
+)
 
 # Tried in this order: some compilers do not know -march=native, some systems have no POSIX threads.
 FLAG_SETS = (
@@ -41,6 +49,23 @@ def find_compiler() -> str | None:
 
 
 @dataclass(frozen=True)
+class Loaded:
+    """What became of a program on this machine.
+
+    Attributes:
+        library: with its functions declared; None where it cannot be built.
+        compiler: path of the C compiler; empty if there is none.
+        flags: those of `FLAG_SETS` that worked.
+        error: why there is no library.
+    """
+
+    library: ctypes.CDLL | None
+    compiler: str = ""
+    flags: tuple[str, ...] = ()
+    error: ToolError | None = None
+
+
+@dataclass(frozen=True)
 class Program:
     """A C program that lies in a package.
 
@@ -49,38 +74,75 @@ class Program:
         package: the Python package in whose folder ``native`` its files lie.
         sources: files that are compiled. A name with a slash is one of another package, from
             ours down: ``formats/pytorch/native/noise.c``.
-        headers: files that they include, likewise.
+        functions: name -> type of the result, types of the arguments.
+        values: name of a function without arguments -> the int64 that it must give, such as the
+            size of a structure that both sides declare.
+        headers: files that the sources include, likewise.
         libraries: linker flags after the sources.
+        flags: of the compiler, beside `FLAG_SETS`.
+        threads: it uses ``thread_pool.h``, and with it the threads of torch, if torch is loaded.
         hint: what to do where it cannot be built.
     """
 
     name: str
     package: str
     sources: tuple[str, ...]
+    functions: Mapping[str, tuple[Any, ...]]
+    values: Mapping[str, int] = field(default_factory=dict)
     headers: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    threads: bool = False
     hint: str = "`bitwright doctor` says how to install a C compiler"
 
+    @property
+    def library(self) -> ctypes.CDLL | None:
+        """The library, or None where it cannot be built; tried once per process."""
+        return self.loaded.library
+
+    def require(self) -> ctypes.CDLL:
+        """The library.
+
+        Raises:
+            ToolError: it cannot be built or loaded here.
+        """
+        found = self.loaded
+        if found.library is None:
+            error = found.error
+            assert error is not None
+            raise ToolError(error.message, where=error.where, hint=error.hint)
+        return found.library
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The library by the first of `FLAG_SETS` that works, or the reason why there is none."""
+        compiler = find_compiler()
+        if compiler is None:
+            error = ToolError("no C compiler on PATH", where=self.name, hint=self.hint)
+            return Loaded(None, error=error)
+        first: ToolError | None = None
+        for flags in FLAG_SETS:
+            try:
+                return Loaded(self.build(compiler, flags), compiler, flags)
+            except ToolError as error:
+                first = first or error
+        return Loaded(None, compiler, error=first)
+
     def build(
-        self,
-        compiler: str,
-        flags: tuple[str, ...],
-        load: Callable[[Path], T],
-        folder: Path | None = None,
-    ) -> T:
-        """What ``load`` makes of the shared library, which is built unless the cache has it.
+        self, compiler: str, flags: tuple[str, ...], folder: Path | None = None
+    ) -> ctypes.CDLL:
+        """The library, which is compiled unless the cache has it.
 
         Args:
             compiler: path of the C compiler.
-            flags: beside the language and the kind of output.
-            load: opens the library and checks it; `ToolError` if it does not fit. A cached one
-                that does not fit is built again.
+            flags: beside the program's own, the language and the kind of output.
             folder: cache folder, by default the user's.
 
         Raises:
             ToolError: the compiler failed, its result cannot be loaded, or there is no place.
         """
         bodies = self._bodies()
+        flags = (*flags, *self.flags)
         digest = hashlib.sha256()
         command = " ".join((*flags, *self.libraries))
         for part in (*bodies.values(), command.encode(), _cpu().encode()):
@@ -91,7 +153,7 @@ class Program:
             target = folder / f"bw-{self.name}-{digest.hexdigest()[:24]}.so"
             if target.exists():
                 try:
-                    return load(target)
+                    return self._open(target)
                 except ToolError:  # a damaged cache entry is built again
                     target.unlink(missing_ok=True)
             self._compile(compiler, flags, bodies, target)
@@ -101,38 +163,42 @@ class Program:
                 where=self.name,
                 hint="set BITWRIGHT_CACHE to a writable folder",
             ) from error
-        return load(target)
+        return self._open(target)
 
-    def open(self, path: Path) -> ctypes.CDLL:
-        """The library as it is; `ToolError` if it cannot be loaded."""
+    def _open(self, path: Path) -> ctypes.CDLL:
+        """Load and declare a library; `ToolError` if it is not this program."""
         try:
-            return ctypes.CDLL(str(path))
-        except OSError as error:
+            library = ctypes.CDLL(str(path))
+            for name in self.values:
+                getattr(library, name).restype = INT64
+                getattr(library, name).argtypes = ()
+            for name, (result, *arguments) in self.functions.items():
+                getattr(library, name).restype = result
+                getattr(library, name).argtypes = arguments
+            if self.threads:
+                library.bw_use_fork.argtypes = (POINTER,)
+                library.bw_use_fork.restype = None
+                library.bw_use_fork(openmp_fork())
+        except (OSError, AttributeError) as error:
             raise ToolError(f"cannot load {path.name}: {error}", where=self.name) from error
+        for name, expected in self.values.items():
+            given = int(getattr(library, name)())
+            if given != expected:
+                raise ToolError(
+                    f"{path.name} has other structures: {name} is {given}, expected {expected}",
+                    where=self.name,
+                )
+        return library
 
-    def first(self, load: Callable[[Path], T], extra: tuple[str, ...] = ()) -> T:
-        """`build` with the system's compiler and the first of `FLAG_SETS` that works.
-
-        Raises:
-            ToolError: there is no compiler, or none of the flags work (the first reason).
-        """
-        compiler = find_compiler()
-        if compiler is None:
-            raise ToolError("no C compiler on PATH", where=self.name, hint=self.hint)
-        first: ToolError | None = None
-        for flags in FLAG_SETS:
-            try:
-                return self.build(compiler, (*flags, *extra), load)
-            except ToolError as error:
-                first = first or error
-        assert first is not None
-        raise first
+    @property
+    def _inputs(self) -> tuple[str, ...]:
+        return (*self.sources, POOL_SOURCE) if self.threads else self.sources
 
     def _bodies(self) -> dict[str, bytes]:
         own, all_ours = resources.files(self.package) / "native", resources.files("bitwright")
         return {
             name.rpartition("/")[2]: (all_ours if "/" in name else own).joinpath(name).read_bytes()
-            for name in (*self.headers, *self.sources)
+            for name in (*self.headers, *((POOL_HEADER,) if self.threads else ()), *self._inputs)
         }
 
     def _run(self, command: list[str]) -> str:
@@ -146,7 +212,7 @@ class Program:
             for source, body in bodies.items():
                 (folder / source).write_bytes(body)
             built = folder / target.name
-            inputs = [str(folder / source.rpartition("/")[2]) for source in self.sources]
+            inputs = [str(folder / source.rpartition("/")[2]) for source in self._inputs]
             command = [compiler, *_BASE_FLAGS, *flags, *inputs, *self.libraries, "-o", str(built)]
             self._run(command)
             built.replace(target)

@@ -7,16 +7,9 @@ import ctypes
 from functools import lru_cache
 from pathlib import Path
 
-#: What a `Program` with threads lists among its sources and headers.
+#: The files of a `Program` with threads.
 POOL_SOURCE, POOL_HEADER = "base/native/thread_pool.c", "base/native/thread_pool.h"
 _MAPS = Path("/proc/self/maps")
-
-
-def share_threads(library: ctypes.CDLL) -> None:
-    """Let a program with ``thread_pool.c`` use the threads of this process' OpenMP, if any."""
-    library.bw_use_fork.argtypes = [ctypes.c_void_p]
-    library.bw_use_fork.restype = None
-    library.bw_use_fork(openmp_fork())
 
 
 @lru_cache(maxsize=1)

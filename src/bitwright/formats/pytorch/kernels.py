@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import math
-import threading
 from dataclasses import dataclass
 from functools import lru_cache, singledispatch
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bitwright.base.errors import FormatError, ToolError
-from bitwright.base.native import Program
+from bitwright.base.errors import FormatError
 from bitwright.formats import (
     BipolarFormat,
     Format,
@@ -32,33 +29,12 @@ from bitwright.formats import (
     Rounding,
 )
 from bitwright.formats.pytorch.grid import grid_of
-
-_PROGRAM = Program(
-    name="quantize",
-    package="bitwright.formats.pytorch",
-    sources=("quantize.c", "table.c", "noise.c"),
-    headers=("quantize.h", "noise.h"),
-    libraries=("-lm",),
-)
-#: No contraction: a fused multiply-add rounds once where the definition rounds twice.
-FLAGS = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+from bitwright.formats.pytorch.quantize_library import MODES, QUANTIZE, CSpec
 
 _EVEN, _SIGN, _MINIFLOAT, _POWERS, _TABLE = range(5)
-_MODES = {mode: number for number, mode in enumerate(Rounding)}
 _SAW_NAN, _SAW_INFINITY = 1, 2
 _GROUP = 256
 _WORTH_A_THREAD = 1 << 16
-
-
-class CSpec(ctypes.Structure):
-    """`Spec` of ``native/quantize.h``."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in "kind mode mantissa flush zero count room".split()),
-        *((name, ctypes.c_int64) for name in "block top_exponent plain".split()),
-        *((name, ctypes.c_double) for name in "low high lsb".split()),
-        *((name, ctypes.c_void_p) for name in "levels limits".split()),
-    ]
 
 
 @dataclass(frozen=True)
@@ -67,32 +43,6 @@ class _Spec:
 
     c: CSpec
     arrays: tuple[np.ndarray[Any, Any], ...]
-
-
-@lru_cache(maxsize=1)
-def native_kernels() -> ctypes.CDLL | None:
-    """The C program, or None where it cannot be built; tried once per process."""
-    try:
-        return _PROGRAM.first(load_kernels, FLAGS)
-    except ToolError:
-        return None
-
-
-def load_kernels(path: Path) -> ctypes.CDLL:
-    """Open a library and check that it is ours; `ToolError` if not."""
-    handle = _PROGRAM.open(path)
-    try:
-        handle.bw_quantize_size.restype = ctypes.c_int64
-        size = int(handle.bw_quantize_size())
-        handle.bw_quantize.argtypes = [
-            ctypes.POINTER(CSpec), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
-            ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint64,
-        ]  # fmt: skip
-    except AttributeError as error:
-        raise ToolError(f"cannot load {path.name}: {error}", where="quantize") from error
-    if size != ctypes.sizeof(CSpec):
-        raise ToolError(f"{path.name} has other structures: {size}", where="quantize")
-    return handle
 
 
 def quantize_natively(
@@ -169,7 +119,7 @@ def _quantized(
 ) -> tuple[Tensor, int] | None:
     """The result, reals or (``plain``) levels, and what the kernel saw."""
     rounding, overflow, seed = rules
-    library = native_kernels()
+    library = QUANTIZE.library
     # Subclasses of Tensor may have no memory.
     in_memory = type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu"
     if library is None or not in_memory or x.dtype != torch.float32:
@@ -226,7 +176,7 @@ def _in_threads(
     scales: tuple[np.ndarray[Any, Any], int],
     seed: int,
 ) -> int:
-    """Runs the kernel over stretches of equal length, a thread each; what they saw."""
+    """Runs the kernel over stretches of equal length, a thread each; the flags of what it saw."""
     (source, target), (units, inner) = tensors, scales
     count = source.numel()
     # A stretch ends with a group of draws; where blocks are, with one of them if all are whole.
@@ -235,25 +185,12 @@ def _in_threads(
     step = (block if whole else inner) if block else _GROUP
     threads = max(1, min(torch.get_num_threads(), count // _WORTH_A_THREAD))
     length = max(-(-count // (threads * step)) * step, 1)
-    flags: list[int] = []
-
-    def work(begin: int) -> None:
-        flags.append(
-            library.bw_quantize(
-                ctypes.byref(spec.c), source.data_ptr(), target.data_ptr(),
-                begin, min(begin + length, count), units.ctypes.data, len(units), inner, seed,
-            )
-        )  # fmt: skip
-
-    others = [
-        threading.Thread(target=work, args=(begin,)) for begin in range(length, count, length)
-    ]
-    for thread in others:
-        thread.start()
-    work(0)
-    for thread in others:
-        thread.join()
-    return int(np.bitwise_or.reduce(flags))
+    return int(
+        library.bw_quantize(
+            ctypes.byref(spec.c), source.data_ptr(), target.data_ptr(), count, length,
+            units.ctypes.data, len(units), inner, seed, threads,
+        )
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=256)
@@ -266,7 +203,7 @@ def _spec(
     plain: bool = False,
 ) -> _Spec | None:
     """What the kernel needs to know; None if it does not have these rules."""
-    spec = CSpec(mode=_MODES[rounding], lsb=number_format.lsb, plain=int(plain))
+    spec = CSpec(mode=MODES[rounding], lsb=number_format.lsb, plain=int(plain))
     element = number_format.stored
     if blocks and number_format.block:
         spec.block, spec.top_exponent = number_format.block, number_format.top_exponent

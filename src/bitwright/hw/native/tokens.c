@@ -159,4 +159,5 @@ int bw_tokens(Block *blocks, int64_t count, Queue *queues, int64_t queue_count, 
   return 2;
 }
 
-int64_t bw_tokens_size(int which) { return which ? sizeof(Queue) : sizeof(Block); }
+int64_t bw_tokens_block_size(void) { return sizeof(Block); }
+int64_t bw_tokens_queue_size(void) { return sizeof(Queue); }

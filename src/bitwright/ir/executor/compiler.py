@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
-from bitwright.base.errors import ToolError
-from bitwright.base.native import FLAG_SETS, Program, find_compiler
-from bitwright.ir.executor.layout import PAD_ROWS, CFeed, COp, CPlan, Feature, Op
+from bitwright.base.native import INT, INT64, POINTER, Program
+from bitwright.ir.executor.layout import PAD_ROWS, COp, CPlan, Feature, Op
 
-_PROGRAM = Program(
+EXECUTOR = Program(
     name="executor",
     package="bitwright.ir.executor",
     sources=(
@@ -23,6 +21,16 @@ _PROGRAM = Program(
         *("pointwise.c", "joins.c"),
     ),
     headers=("plan.h",),
+    functions={
+        "bw_run": (INT, POINTER, POINTER, POINTER, INT64, POINTER, INT),
+        "bw_lanes": (INT, INT),
+        "bw_features": (INT,),
+    },
+    values={
+        "bw_op_size": ctypes.sizeof(COp),
+        "bw_plan_size": ctypes.sizeof(CPlan),
+        "bw_pad_rows": PAD_ROWS,
+    },
     hint="numpy is used instead; `bitwright doctor` says how to install a C compiler",
 )
 
@@ -57,27 +65,6 @@ class NativeStatus:
     features: tuple[str, ...] = ()
 
 
-def _load(path: Path) -> Library:
-    handle = _PROGRAM.open(path)
-    try:
-        handle.bw_run.argtypes = [
-            ctypes.POINTER(CPlan),
-            ctypes.POINTER(CFeed),
-            ctypes.POINTER(ctypes.c_void_p),
-            ctypes.c_int64,
-            ctypes.c_void_p,
-            ctypes.c_int,
-        ]
-        handle.bw_sizes.restype = ctypes.c_int64
-        sizes = [handle.bw_sizes(i) for i in range(3)]
-    except AttributeError as error:
-        raise ToolError(f"cannot load {path.name}: {error}", where="executor") from error
-    if sizes != [ctypes.sizeof(COp), ctypes.sizeof(CPlan), PAD_ROWS]:
-        raise ToolError(f"{path.name} has other structures: {sizes}", where="executor")
-    lanes = {op: int(handle.bw_lanes(int(op))) for op in (Op.DOT8, Op.DOT16, Op.XNOR, Op.LUT)}
-    return Library(path, handle, int(handle.bw_features()), lanes)
-
-
 def build_library(compiler: str, flags: tuple[str, ...], folder: Path | None = None) -> Library:
     """Compile (or find in the cache) and load the kernels.
 
@@ -89,31 +76,25 @@ def build_library(compiler: str, flags: tuple[str, ...], folder: Path | None = N
     Raises:
         ToolError: the compiler failed or its result cannot be loaded.
     """
-    return _PROGRAM.build(compiler, flags, _load, folder)
+    return _described(EXECUTOR.build(compiler, flags, folder))
 
 
-@lru_cache(maxsize=1)
-def _attempt() -> tuple[Library | None, NativeStatus]:
-    compiler = find_compiler()
-    if compiler is None:
-        return None, NativeStatus(False, "", "no C compiler on PATH; using numpy")
-    note = ""
-    for flags in FLAG_SETS:
-        try:
-            library = build_library(compiler, flags)
-        except ToolError as error:
-            note = note or error.message
-            continue
-        names = tuple(feature.name for feature in Feature if library.has(feature))
-        return library, NativeStatus(True, compiler, " ".join(flags), names)
-    return None, NativeStatus(False, compiler, f"{note}; using numpy")
+def _described(handle: ctypes.CDLL) -> Library:
+    lanes = {op: int(handle.bw_lanes(int(op))) for op in (Op.DOT8, Op.DOT16, Op.XNOR, Op.LUT)}
+    return Library(Path(handle._name), handle, int(handle.bw_features()), lanes)
 
 
 def native_library() -> Library | None:
     """The kernels of this machine, or None where they cannot be built; tried once per process."""
-    return _attempt()[0]
+    handle = EXECUTOR.library
+    return None if handle is None else _described(handle)
 
 
 def native_status() -> NativeStatus:
     """Whether the native executor works here, with what, or why not."""
-    return _attempt()[1]
+    found, library = EXECUTOR.loaded, native_library()
+    if library is None:
+        assert found.error is not None
+        return NativeStatus(False, found.compiler, f"{found.error.message}; using numpy")
+    names = tuple(feature.name for feature in Feature if library.has(feature))
+    return NativeStatus(True, found.compiler, " ".join(found.flags), names)

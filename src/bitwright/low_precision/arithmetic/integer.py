@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bitwright.low_precision.arithmetic.geometry import Geometry, Product
 from bitwright.low_precision.arithmetic.operands import Operand
-from bitwright.low_precision.arithmetic.product_kernels import Meeting, multiply, native_products
+from bitwright.low_precision.arithmetic.product_kernels import PRODUCT, Meeting, multiply
 
 _LARGEST_SUM = 2**31 - 1
 _EXACT_DOUBLE = 2**53
@@ -43,7 +43,7 @@ class IntegerEngine:
         """Ungrouped products of integers in a CPU's memory, where the C program can be built."""
         if left.tensor.device.type != "cpu" or not exact_terms(product, left, right, geometry):
             return False
-        return native_products() is not None
+        return PRODUCT.library is not None
 
     def forward(self, x: Operand, w: Operand, geometry: Geometry) -> Tensor:
         """See `Engine`."""

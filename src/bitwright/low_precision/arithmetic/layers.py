@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from bitwright.formats import Rounding
 from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product
-from bitwright.low_precision.arithmetic.operand_quantizer import quantise
+from bitwright.low_precision.arithmetic.operand_quantizer import quantize
 from bitwright.low_precision.arithmetic.operands import Operand
 from bitwright.low_precision.arithmetic.seeds import Stream, tensor_seed
 from bitwright.quantize.policy import QuantSpec
@@ -161,7 +161,7 @@ class _Call:
     def engine(self) -> Engine:
         return self.layer.context.engine
 
-    def quantised(
+    def quantized(
         self, x: Tensor, spec: QuantSpec | None, stream: Stream, axis: int = 1
     ) -> Operand:
         """An operand, or a result; blocks lie along ``axis``, that of the sum it is to enter."""
@@ -173,11 +173,11 @@ class _Call:
             # What is measured must not depend on chance.
             spec = replace(spec, rounding=Rounding.HALF_EVEN)
         name = f"the {stream.name.lower()} of {layer.path}"
-        return quantise(x, spec, seed, name=name, axis=axis)
+        return quantize(x, spec, seed, name=name, axis=axis)
 
     def result(self, out: Tensor, product: Product, stream: Stream) -> Tensor:
         spec = self.formats.of(product).result
-        return out if spec is None else self.quantised(out, spec, stream).reals()
+        return out if spec is None else self.quantized(out, spec, stream).reals()
 
 
 class _Multiply(torch.autograd.Function):
@@ -186,16 +186,16 @@ class _Multiply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, geometry: Geometry, call: _Call) -> Tensor:
         formats, engine = call.formats, call.engine
-        left = call.quantised(x, formats.forward.left, Stream.INPUT)
-        right = call.quantised(weight, formats.forward.right, Stream.WEIGHT)
+        left = call.quantized(x, formats.forward.left, Stream.INPUT)
+        right = call.quantized(weight, formats.forward.right, Stream.WEIGHT)
         out = engine.forward(left, right, geometry)
         # Operands of the way back; as a rule the same ones.
         again = formats.grad_weight.left
         if ctx.needs_input_grad[1] and _differs(again, formats.forward.left):
-            left = call.quantised(x, again, Stream.INPUT, axis=0)
+            left = call.quantized(x, again, Stream.INPUT, axis=0)
         again = formats.grad_input.right
         if ctx.needs_input_grad[0] and _differs(again, formats.forward.right):
-            right = call.quantised(weight, again, Stream.WEIGHT, axis=0)
+            right = call.quantized(weight, again, Stream.WEIGHT, axis=0)
         ctx.save_for_backward(left.tensor, right.tensor)
         ctx.operands = replace_tensor(left, None), replace_tensor(right, None)
         ctx.sizes = tuple(x.shape), tuple(weight.shape)
@@ -213,13 +213,13 @@ class _Multiply(torch.autograd.Function):
         )
         grad_x = grad_weight = operand = None
         if ctx.needs_input_grad[0]:
-            operand = call.quantised(gradients[0], formats.grad_input.left, Stream.GRAD_OUTPUT)
+            operand = call.quantized(gradients[0], formats.grad_input.left, Stream.GRAD_OUTPUT)
             grad_x = engine.grad_input(operand, right, geometry, ctx.sizes[0])
             grad_x = call.result(grad_x, Product.GRAD_INPUT, Stream.GRAD_INPUT)
         if ctx.needs_input_grad[1]:
             spec = formats.grad_weight.right
             if operand is None or _differs(spec, formats.grad_input.left):
-                operand = call.quantised(gradients[0], spec, Stream.GRAD_OUTPUT, axis=0)
+                operand = call.quantized(gradients[0], spec, Stream.GRAD_OUTPUT, axis=0)
             grad_weight = engine.grad_weight(left, operand, geometry, ctx.sizes[1])
             grad_weight = call.result(grad_weight, Product.GRAD_WEIGHT, Stream.GRAD_WEIGHT)
         return grad_x, grad_weight, None, None

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.autograd.function import once_differentiable
 
-from bitwright.low_precision.arithmetic.product_kernels import CNorm, native_products
+from bitwright.low_precision.arithmetic.product_kernels import PRODUCT, CNorm
 
 
 def _memory_of(x: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class _ReLU(torch.autograd.Function):
         x = x if torch.ops.aten.is_non_overlapping_and_dense(x) else x.contiguous()
         out = torch.empty_like(x)
         bits = torch.empty((x.numel() + 7) // 8, dtype=torch.uint8)
-        library = native_products()
+        library = PRODUCT.library
         assert library is not None
         library.bw_relu_forward(
             x.data_ptr(), out.data_ptr(), bits.data_ptr(), x.numel(), torch.get_num_threads()
@@ -108,7 +108,7 @@ class _ReLU(torch.autograd.Function):
         gradient = gradients[0]
         if gradient.stride() != stride:
             gradient = torch.empty_strided(shape, stride).copy_(gradient)
-        library = native_products()
+        library = PRODUCT.library
         assert library is not None
         library.bw_relu_backward(
             gradient.data_ptr(), out.data_ptr(), bits.data_ptr(), out.numel(),
@@ -142,7 +142,7 @@ def _spec(
 
 
 def _run(name: str, spec: CNorm) -> None:
-    if getattr(native_products(), name)(ctypes.byref(spec)):
+    if getattr(PRODUCT.library, name)(ctypes.byref(spec)):
         raise MemoryError(f"{name}: no room for its sums")
 
 
@@ -177,7 +177,7 @@ class TrainingBatchNorm2d(nn.BatchNorm2d):
             and x.numel() > x.shape[1]  # of one value a channel torch says what is wrong
             and all(t is None or (_native(t) and t.is_contiguous()) for t in own)
             and _native(x)
-            and native_products() is not None
+            and PRODUCT.library is not None
         )
 
 
@@ -187,7 +187,7 @@ class TrainingReLU(nn.ReLU):
     def forward(self, input: Tensor) -> Tensor:
         """Any float32 tensor."""
         wanted = torch.is_grad_enabled() and input.requires_grad and not self.inplace
-        if wanted and _native(input) and native_products() is not None:
+        if wanted and _native(input) and PRODUCT.library is not None:
             return _ReLU.apply(input)  # type: ignore[no-any-return, no-untyped-call]
         return super().forward(input)
 

@@ -38,7 +38,7 @@ from bitwright.low_precision.arithmetic.operands import (
     NotFinite,
     Operand,
 )
-from bitwright.low_precision.arithmetic.quantizer_kernels import quantise_natively, runs_natively
+from bitwright.low_precision.arithmetic.quantizer_kernels import quantize_levels, runs_natively
 from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
 from bitwright.quantize.policy_defaults import STATELESS
 from bitwright.quantize.scale_rules import dynamic_exponent, weight_scale
@@ -48,7 +48,7 @@ _ONE = 2.0**24
 
 
 @torch.no_grad()
-def quantise(
+def quantize(
     x: Tensor, spec: QuantSpec | None, seed: int, *, name: str = "the tensor", axis: int = 1
 ) -> Operand:
     """A tensor in a format.
@@ -111,7 +111,7 @@ def _integers(x: Tensor, spec: QuantSpec, seed: int, name: str) -> Operand:
     exponent = None if spec.scale is ScaleRule.DYNAMIC else _exponent(x, spec, name)
     if runs_natively(x) and spec.overflow is not Overflow.WRAP:
         levels = torch.empty(shape, dtype=container(bits))
-        found = quantise_natively(x, levels, _ends(spec), exponent, spec.rounding, seed)
+        found = quantize_levels(x, levels, _ends(spec), exponent, spec.rounding, seed)
     else:
         found = _found_exponent(x, spec) if exponent is None else exponent
         if found is not None and _all_finite(x):

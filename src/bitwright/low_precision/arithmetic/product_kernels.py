@@ -5,30 +5,16 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bitwright.base.errors import ToolError
-from bitwright.base.native import Program
-from bitwright.base.native.thread_pool import POOL_HEADER, POOL_SOURCE, share_threads
+from bitwright.base.native import INT64, POINTER, Program
 
-_PROGRAM = Program(
-    name="product",
-    package="bitwright.low_precision.arithmetic",
-    sources=(
-        "product_tile.c", "product_sums.c", "product_correlate.c", "product_weight.c",
-        "product_winograd.c", "norm.c", POOL_SOURCE,
-    ),
-    headers=("product.h", POOL_HEADER),
-    libraries=("-lm",),
-)  # fmt: skip
-#: No contraction: both passes of a batch norm must find the same sign in front of a ReLU.
-_FLAGS = ("-ffp-contract=off",)
+#: Elements that are worth a thread of their own.
+_WORTH_A_THREAD = 1 << 15
 _NUMBERS = (
     "images channels outputs height width out_height out_width kernel_height kernel_width "
     "left_bytes right_bytes limit split exponent threads transposed"
@@ -62,6 +48,38 @@ class CNorm(ctypes.Structure):
             ).split()
         ),
     ]
+
+
+_PRODUCT = (INT64, *[POINTER] * 4)
+_NORM = (INT64, POINTER)
+_RELU = (None, *[POINTER] * 3, INT64, INT64)
+PRODUCT = Program(
+    name="product",
+    package="bitwright.low_precision.arithmetic",
+    sources=(
+        "product_tile.c", "product_sums.c", "product_squares.c", "product_correlate.c",
+        "product_weight.c", "product_winograd.c", "norm.c",
+    ),
+    headers=("product.h",),
+    functions={
+        "bw_product_correlate": _PRODUCT,
+        "bw_product_winograd": _PRODUCT,
+        "bw_product_weight": _PRODUCT,
+        "bw_norm_forward": _NORM,
+        "bw_norm_backward": _NORM,
+        "bw_relu_forward": _RELU,
+        "bw_relu_backward": _RELU,
+        "bw_most_squares": (INT64, POINTER, *[INT64] * 4),
+    },
+    values={
+        "bw_product_shape_size": ctypes.sizeof(CShape),
+        "bw_norm_size": ctypes.sizeof(CNorm),
+    },
+    libraries=("-lm",),
+    # No contraction: both passes of a batch norm must find the same sign in front of a ReLU.
+    flags=("-ffp-contract=off",),
+    threads=True,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,17 +124,6 @@ class Meeting:
         return {f"{prefix}_{name}": getattr(self, name).ctypes.data for name in names}
 
 
-@lru_cache(maxsize=1)
-def native_products() -> ctypes.CDLL | None:
-    """The C program, or None where it cannot be built; tried once per process."""
-    try:
-        library = _PROGRAM.first(_load, _FLAGS)
-    except ToolError:
-        return None
-    share_threads(library)
-    return library
-
-
 def multiply(
     name: str, left: Tensor, right: Tensor, out: Tensor, numbers: dict[str, int],
     rows: Meeting, columns: Meeting,
@@ -126,7 +133,7 @@ def multiply(
     Raises:
         MemoryError: no room for its buffers.
     """
-    library = native_products()
+    library = PRODUCT.library
     assert library is not None
     shape = CShape(
         **numbers,
@@ -141,28 +148,17 @@ def multiply(
         raise MemoryError(f"{name}: no room for its buffers")
 
 
-def _load(path: Path) -> ctypes.CDLL:
-    handle = _PROGRAM.open(path)
-    sizes = {"bw_product_shape_size": CShape, "bw_norm_size": CNorm}
-    kernels = {
-        "bw_product_correlate": CShape, "bw_product_winograd": CShape,
-        "bw_product_weight": CShape,
-        "bw_norm_forward": CNorm, "bw_norm_backward": CNorm,
-    }  # fmt: skip
-    try:
-        for name, structure in sizes.items():
-            getattr(handle, name).restype = ctypes.c_int64
-            if getattr(handle, name)() != ctypes.sizeof(structure):
-                raise ToolError(f"{path.name} has other structures: {name}", where="product")
-        for name, structure in kernels.items():
-            kernel = getattr(handle, name)
-            tensors = 3 if structure is CShape else 0
-            kernel.argtypes = [ctypes.POINTER(structure), *[ctypes.c_void_p] * tensors]
-            kernel.restype = ctypes.c_int64
-        for name in ("bw_relu_forward", "bw_relu_backward"):
-            kernel = getattr(handle, name)
-            kernel.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64]
-            kernel.restype = None
-    except AttributeError as error:
-        raise ToolError(f"cannot load {path.name}: {error}", where="product") from error
-    return handle
+def most_squares(levels: Tensor) -> int:
+    """The largest sum of squares that a channel of (N, C, H, W) has, of up to 16 bits, exactly."""
+    images, channels, height, width = levels.shape
+    library = PRODUCT.library if levels.device.type == "cpu" else None
+    dense = levels.is_contiguous(memory_format=torch.channels_last)
+    if library is None or not dense or levels.dtype not in (torch.int8, torch.int16):
+        return int(levels.double().square().sum((0, 2, 3)).amax())
+    pixels = images * height * width
+    threads = max(1, min(torch.get_num_threads(), levels.numel() // _WORTH_A_THREAD))
+    place, size = levels.data_ptr(), levels.element_size()
+    found = int(library.bw_most_squares(place, size, pixels, channels, threads))
+    if found < 0:
+        raise MemoryError("no room for sums of squares")
+    return found

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantiser and products by their definitions, in numpy integers: what everything is compared with.
+"""Quantizer and products by their definitions, in numpy integers: what everything is compared with.
 
 Slow, and independent of the engines: no convolution of torch, no C, one element at a time in
-the quantiser (in exact fractions) and one kernel position at a time in the products (in int64).
+the quantizer (in exact fractions) and one kernel position at a time in the products (in int64).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def level_of(value: float, exponent: int, spec: QuantSpec, bits: int) -> int:
     return int(min(max(low + int(up), spec.lowest), spec.format.max_level))
 
 
-def quantised(x: npt.NDArray[np.float32], spec: QuantSpec, seed: int) -> tuple[IntArray, int]:
+def quantized(x: npt.NDArray[np.float32], spec: QuantSpec, seed: int) -> tuple[IntArray, int]:
     """Levels and exponent of a tensor in dynamic fixed point.
 
     Args:

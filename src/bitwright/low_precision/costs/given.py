@@ -89,16 +89,16 @@ class _OfLayer(_Strict):
 
 
 _Products = _Number | tuple[_Product, ...]
-_Quantise = _Number | tuple[_OfLayer, ...]
+_Quantize = _Number | tuple[_OfLayer, ...]
 
 
 class _Level(_Strict):
     name: str
     products: _Products
     native: _Products | None = None
-    weights: _Quantise = _Number(value=0.0)
-    activations: _Quantise = _Number(value=0.0)
-    gradients: _Quantise = _Number(value=0.0)
+    weights: _Quantize = _Number(value=0.0)
+    activations: _Quantize = _Number(value=0.0)
+    gradients: _Quantize = _Number(value=0.0)
     rest: _Number | None = None
 
     @field_validator("name")
@@ -189,7 +189,7 @@ def _costs(document: _Document, path: Path) -> GivenCosts:
             level.name,
             _products(level.products),
             None if level.native is None else _products(level.native),
-            tuple(each for part in _PARTS for each in _quantise(part, getattr(level, part))),
+            tuple(each for part in _PARTS for each in _quantize(part, getattr(level, part))),
             None if level.rest is None else level.rest.cost,
         )
         for level in document.level
@@ -219,7 +219,7 @@ def _products(given: _Products) -> tuple[PartCost, ...]:
     return tuple(PartCost(p.layer, p.product, p.seconds.cost, p.unit) for p in given)
 
 
-def _quantise(part: str, given: _Quantise) -> tuple[PartCost, ...]:
+def _quantize(part: str, given: _Quantize) -> tuple[PartCost, ...]:
     if isinstance(given, _Number):
         return (PartCost("", part, given.cost),) if given.value else ()
     return tuple(PartCost(each.layer, part, each.seconds.cost) for each in given)
@@ -272,7 +272,7 @@ def _level(level: LevelCosts) -> dict[str, Any]:
         "rest": None if level.rest is None else _number(level.rest),
     }
     for part in _PARTS:
-        costs = [each for each in level.quantise if each.part == part]
+        costs = [each for each in level.quantize if each.part == part]
         found[part] = _of_layers(costs) if costs else None
     return {key: value for key, value in found.items() if value is not None}
 

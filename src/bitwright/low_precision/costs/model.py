@@ -4,7 +4,7 @@
 The model of MuPPET (Rajagopal et al. 2020; Vink 2023, section 3.3)::
 
     T_epoch(level) = T_rest + sum over layers and products of T_product(level)
-                     + T_quantise(level: weights, activations, gradients) + T_policy
+                     + T_quantize(level: weights, activations, gradients) + T_policy
 
 Where a step's costs come from makes no difference here: numbers that somebody gives, measurements
 of a machine, or a described device. Every table says which.
@@ -106,14 +106,14 @@ class LevelCosts:
         level: as the ladder names it.
         products: one a product, or fewer where only sums are known.
         native: the same on a device that computes natively; None: as ``products``.
-        quantise: weights, activations and gradients, layer by layer or as sums.
+        quantize: weights, activations and gradients, layer by layer or as sums.
         rest: all other operations, where the level changes them; None: as at any level.
     """
 
     level: str
     products: tuple[PartCost, ...]
     native: tuple[PartCost, ...] | None = None
-    quantise: tuple[PartCost, ...] = ()
+    quantize: tuple[PartCost, ...] = ()
     rest: Cost | None = None
 
 
@@ -123,15 +123,15 @@ class EpochCost:
 
     rest: Cost
     products: Cost
-    quantise: Cost
+    quantize: Cost
     policy: Cost
 
     @property
     def total(self) -> Cost:
-        return self.rest + self.products + self.quantise + self.policy
+        return self.rest + self.products + self.quantize + self.policy
 
     def to_json(self, source: Source) -> dict[str, Any]:
-        parts = {"rest": self.rest, "products": self.products, "quantise": self.quantise,
+        parts = {"rest": self.rest, "products": self.products, "quantize": self.quantize,
                  "policy": self.policy, "total": self.total}  # fmt: skip
         return {name: part.figures(source) for name, part in parts.items()}
 
@@ -197,7 +197,7 @@ class CostTable:
         return EpochCost(
             (self.rest if found.rest is None else found.rest) * self.steps,
             total(each.cost for each in products) * self.steps,
-            NOTHING if ideal else total(each.cost for each in found.quantise) * self.steps,
+            NOTHING if ideal else total(each.cost for each in found.quantize) * self.steps,
             self.policy if adaptive and few_bits else NOTHING,
         )
 
@@ -230,7 +230,7 @@ class CostTable:
                         found.append(each)
             return tuple(found)
 
-        added = LevelCosts(name, chosen("products"), chosen("native"), chosen("quantise"))
+        added = LevelCosts(name, chosen("products"), chosen("native"), chosen("quantize"))
         return replace(self, levels={**self.levels, name: added})
 
     def run(self, schedule: Schedule, variant: Variant = Variant.CURRENT) -> RunCost:

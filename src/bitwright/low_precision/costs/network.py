@@ -82,7 +82,7 @@ class LayerWork:
         moves = (self.stride, self.padding, self.dilation)
         return (self.kind, self.input, self.weight, *moves, self.groups)
 
-    def quantised(self) -> dict[str, tuple[int, ...]]:
+    def quantized(self) -> dict[str, tuple[int, ...]]:
         """Sizes of the tensors that a step in few bits quantizes: the weight, the input, the
         gradient of the output where a product takes it, and that of the weight, as MuPPET does.
         """

@@ -28,7 +28,7 @@ from bitwright.low_precision.arithmetic.apply import apply_arithmetic, layer_for
 from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product
 from bitwright.low_precision.arithmetic.layers import Context, LayerFormats, ProductFormats
 from bitwright.low_precision.arithmetic.norms import use_native_norms
-from bitwright.low_precision.arithmetic.operand_quantizer import quantise
+from bitwright.low_precision.arithmetic.operand_quantizer import quantize
 from bitwright.low_precision.arithmetic.operands import Operand
 from bitwright.low_precision.config import LowPrecision
 from bitwright.low_precision.costs.counting import count_network
@@ -280,7 +280,7 @@ class _Level:
         return LevelCosts(
             self.name,
             tuple(each for layer in layers for each in self._products(layer)),
-            quantise=tuple(each for layer in layers for each in self._quantise(layer)),
+            quantize=tuple(each for layer in layers for each in self._quantize(layer)),
         )
 
     def _products(self, layer: LayerWork) -> Iterator[PartCost]:
@@ -297,7 +297,7 @@ class _Level:
                 self.made[product, tuple(result.shape)] = result.stride()
             yield PartCost(layer.layer, name, self.clock(call, key), unit)
 
-    def _quantise(self, layer: LayerWork) -> Iterator[PartCost]:
+    def _quantize(self, layer: LayerWork) -> Iterator[PartCost]:
         formats, tensors = self.formats[layer.layer], _Tensors(layer, self.device)
         wanted = [
             ("weights", tensors.weight, formats.forward.right, False),
@@ -315,10 +315,10 @@ class _Level:
             made = tensor()
 
             def call(x: Tensor = made, spec=spec, back: bool = back) -> object:  # type: ignore[no-untyped-def]
-                operand = quantise(x, spec, 1)
+                operand = quantize(x, spec, 1)
                 return operand.reals() if back else operand
 
-            cost = self.clock(call, ("quantise", tuple(made.shape), spec, back))
+            cost = self.clock(call, ("quantize", tuple(made.shape), spec, back))
             yield PartCost(layer.layer, part, cost)
 
 
@@ -388,4 +388,4 @@ class _Tensors:
 
     @staticmethod
     def _pair(left: Tensor, right: Tensor, formats: ProductFormats) -> tuple[Operand, Operand]:
-        return quantise(left, formats.left, 1), quantise(right, formats.right, 2)
+        return quantize(left, formats.left, 1), quantize(right, formats.right, 2)

@@ -42,7 +42,7 @@ def forecast_costs(
         network.rest_bytes + _OPTIMIZER_PASSES * _FLOAT_BYTES * network.parameters,
         network.rest_operations + 1,
     )
-    weights = sum(sum(layer.quantised()["weights"]) for layer in network.layers)
+    weights = sum(sum(layer.quantized()["weights"]) for layer in network.layers)
     policy = machine.moving(window * 2 * _FLOAT_BYTES * weights, window * len(network.layers))
     return CostTable(
         f"{network.name} on {device.name}",
@@ -74,7 +74,7 @@ class _Machine:
             level.name,
             tuple(self._product(each, choice, small, _FLOAT_BYTES) for each in products),
             tuple(self._product(each, choice, small, small) for each in products) if few else None,
-            tuple(self._quantise(network, small)) if few else (),
+            tuple(self._quantize(network, small)) if few else (),
         )
 
     def _product(
@@ -85,11 +85,11 @@ class _Machine:
         cost = self._cost(seconds, moved, product.macs * choice.joules, 1)
         return PartCost(product.layer, product.product, cost, choice.text)
 
-    def _quantise(self, network: Network, small: float) -> Iterator[PartCost]:
+    def _quantize(self, network: Network, small: float) -> Iterator[PartCost]:
         """Reading float32 for the scale and for rounding, writing the level."""
         moved = _READS * _FLOAT_BYTES + small
         for layer in network.layers:
-            for part, counts in layer.quantised().items():
+            for part, counts in layer.quantized().items():
                 cost = self.moving(sum(counts) * moved, _READS * len(counts))
                 yield PartCost(layer.layer, part, cost)
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantize and dequantize float32: y = float(unit * level(x / unit)), or if `plain` only
-// float(level(x / unit)), all of it in double, as `quant/fake_quantize.py` does with torch
+// float(level(x / unit)), all of it in double, as `formats/pytorch/fake_quantize.py` does with torch
 // operations. No fused multiply-add: it would round once where the definition rounds twice. Every
 // loop body is branch-free, so that compilers vectorize.
 #include "quantize.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
+#include "thread_pool.h"
+
+DEFINE_ROUNDED(by_rule, double, )
 
 INLINE uint64_t bits_of(double value)
 {
@@ -39,30 +40,7 @@ INLINE double clip(double x, double low, double high)
 
 INLINE double rounded(double x, int mode, double u)
 {
-    double low = floor(x), high = ceil(x), whole = trunc(x);
-    double away = copysign(1.0, x);
-    switch (mode) {
-    case HALF_AWAY:
-        return whole + (fabs(x - whole) >= 0.5 ? away : 0);
-    case HALF_ZERO:
-        return whole + (fabs(x - whole) > 0.5 ? away : 0);
-    case HALF_UP:
-        return low + (x - low >= 0.5 ? 1 : 0);
-    case HALF_DOWN:
-        return high - (high - x >= 0.5 ? 1 : 0);
-    case FLOOR:
-        return low;
-    case CEIL:
-        return high;
-    case UP:
-        return copysign(ceil(fabs(x)), x);
-    case DOWN:
-        return whole;
-    case STOCHASTIC:
-        return low + (u < x - low ? 1 : 0);
-    default:
-        return rint(x);
-    }
+    return mode == STOCHASTIC ? floor(x) + (u < x - floor(x) ? 1 : 0) : by_rule(x, mode);
 }
 
 INLINE double even_level(const Spec *s, double r, int mode, double u)
@@ -254,37 +232,74 @@ static double block_scale(const Spec *spec, const float *x, int64_t n)
     return from_bits((uint64_t)((exponent > 127 ? 127 : exponent) + 1023) << 52);
 }
 
-// Elements begin .. end of a tensor whose element i has the unit units[i / inner % n_units]; with
-// blocks, which begin anew every `inner` elements, the units are their own. Returns flags.
-int bw_quantize(const Spec *spec, const float *x, float *y, int64_t begin, int64_t end,
-                const double *units, int64_t n_units, int64_t inner, uint64_t seed)
+// Element i of the tensor has the unit units[i / inner % n_units]; with blocks, which begin anew
+// every `inner` elements, the units are their own.
+typedef struct {
+    const Spec *spec;
+    const float *x;
+    float *y;
+    int64_t count, length; // elements, and those of a task
+    const double *units;
+    int64_t n_units, inner;
+    uint64_t seed;
+    int64_t next; // task
+    int flags;
+} Job;
+
+// Elements begin .. end; returns flags.
+static int stretch(const Job *job, int64_t begin, int64_t end)
 {
     enum { STRETCH = 1 << 14 }; // looked through for NaN, then read again from the cache
-    Noise noise = {.seed = seed, .group = -1};
+    const Spec *spec = job->spec;
+    Noise noise = {.seed = job->seed, .group = -1};
     Table table = {0};
     int flags = 0;
     while (begin < end) {
-        int64_t row = begin / inner, stop = (row + 1) * inner;
+        int64_t row = begin / job->inner, stop = (row + 1) * job->inner;
         int64_t longest = begin + (spec->block ? spec->block : STRETCH);
         stop = stop < longest ? stop : longest;
         stop = stop < end ? stop : end;
         double unit;
         if (spec->block) {
-            double scale = block_scale(spec, x + begin, stop - begin);
+            double scale = block_scale(spec, job->x + begin, stop - begin);
             flags |= scale == 0 ? SAW_NAN | SAW_INFINITY : 0;
             unit = (scale == 0 ? 1 : scale) * spec->lsb;
         } else {
-            flags |= not_a_number(x + begin, stop - begin);
-            unit = units[row % n_units];
+            flags |= not_a_number(job->x + begin, stop - begin);
+            unit = job->units[row % job->n_units];
         }
-        run(spec, x, y, begin, stop, unit, &noise, &table);
+        run(spec, job->x, job->y, begin, stop, unit, &noise, &table);
         begin = stop;
     }
     free(table.limits);
     return flags;
 }
 
-int64_t bw_quantize_size(void)
+static void work(void *given)
+{
+    Job *job = given;
+    int flags = 0;
+    for (;;) {
+        int64_t begin = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED) * job->length;
+        if (begin >= job->count)
+            break;
+        int64_t end = begin + job->length;
+        flags |= stretch(job, begin, end < job->count ? end : job->count);
+    }
+    __atomic_fetch_or(&job->flags, flags, __ATOMIC_RELAXED);
+}
+
+// A tensor of `count` elements, `length` of them a task; see `Job`. Returns flags.
+int64_t bw_quantize(const Spec *spec, const float *x, float *y, int64_t count, int64_t length,
+                    const double *units, int64_t n_units, int64_t inner, uint64_t seed,
+                    int64_t threads)
+{
+    Job job = {spec, x, y, count, length, units, n_units, inner, seed, 0, 0};
+    bw_run_threads(work, &job, threads);
+    return job.flags;
+}
+
+int64_t bw_spec_size(void)
 {
     return (int64_t)sizeof(Spec);
 }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `formats/pytorch/kernels.py` hands over; its ctypes structure has the same fields.
+// What `formats/pytorch/quantize_library.py` declares with the same fields.
 #ifndef BW_QUANTIZE_H
 #define BW_QUANTIZE_H
 #include <stdint.h>
 
 #include "noise.h"
+#include "rounding.h"
 
 enum kind { EVEN, SIGN, MINIFLOAT, POWERS, TABLE };
-// In the order of `formats.rounding.Rounding`.
-enum mode { HALF_EVEN, HALF_AWAY, HALF_ZERO, HALF_UP, HALF_DOWN, FLOOR, CEIL, UP, DOWN, STOCHASTIC };
 enum flag { SAW_NAN = 1, SAW_INFINITY = 2 };
 
 typedef struct {

@@ -9,7 +9,9 @@
 
 int bw_features(void);
 int bw_lanes(int op);
-int64_t bw_sizes(int which);
+int64_t bw_op_size(void);
+int64_t bw_plan_size(void);
+int64_t bw_pad_rows(void);
 int bw_run(const bw_plan *plan, const bw_feed *feeds, int64_t *const *results, int64_t images,
            uint8_t *arena, int threads);
 
@@ -44,10 +46,10 @@ int bw_lanes(int op) {
   }
 }
 
-/* Sizes of the structures, so that the caller can check that it agrees on them. */
-int64_t bw_sizes(int which) {
-  return which == 0 ? (int64_t)sizeof(bw_op) : which == 1 ? (int64_t)sizeof(bw_plan) : BW_PAD_ROWS;
-}
+/* So that the caller can check that it agrees on the structures. */
+int64_t bw_op_size(void) { return (int64_t)sizeof(bw_op); }
+int64_t bw_plan_size(void) { return (int64_t)sizeof(bw_plan); }
+int64_t bw_pad_rows(void) { return BW_PAD_ROWS; }
 
 static int64_t items_of(const bw_op *op, const bw_tile *tile) {
   switch (op->op) {

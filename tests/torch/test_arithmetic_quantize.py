@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quantiser of training: scales, rounding, random numbers, whatever memory and threads."""
+"""The quantizer of training: scales, rounding, random numbers, whatever memory and threads."""
 
 from __future__ import annotations
 
@@ -17,29 +17,17 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.native import FLAG_SETS, find_compiler
+from bitwright.base.native import FLAG_SETS, Loaded, find_compiler
 from bitwright.formats import Overflow, Rounding
 from bitwright.formats.pytorch.noise import counter_noise
-from bitwright.low_precision.arithmetic import (
-    operand_quantizer as quantise,
-)
-from bitwright.low_precision.arithmetic import (
-    quantizer_kernels as native_quantise,
-)
-from bitwright.low_precision.arithmetic import (
-    reference,
-)
-from bitwright.low_precision.arithmetic.operand_quantizer import signed_bits
+from bitwright.formats.pytorch.quantize_library import QUANTIZE
+from bitwright.low_precision.arithmetic import operand_quantizer, reference
+from bitwright.low_precision.arithmetic.operand_quantizer import quantize, signed_bits
 from bitwright.low_precision.arithmetic.operands import NotFinite, Operand
-from bitwright.low_precision.arithmetic.quantizer_kernels import (
-    FLAGS,
-    load_quantiser,
-    native_quantiser,
-)
 from bitwright.quantize.policy import Layer, Policy, QuantSpec, Role, ScaleRule
 from bitwright.quantize.scale_rules import dynamic_exponent, weight_scale
 
-#: Probability with which a right quantiser fails one of the tests of chance below.
+#: Probability with which a right quantizer fails one of the tests of chance below.
 ALPHA = 1e-9
 LAST = torch.channels_last
 
@@ -52,7 +40,7 @@ def spec(name: str = "int8", rounding: str = "stochastic", **fields: Any) -> Qua
 
 
 def levels(x: Tensor, how: QuantSpec, seed: int = 0) -> Tensor:
-    found = quantise.quantise(x, how, seed).levels
+    found = quantize(x, how, seed).levels
     assert found is not None
     return found
 
@@ -60,8 +48,8 @@ def levels(x: Tensor, how: QuantSpec, seed: int = 0) -> Tensor:
 @pytest.fixture(params=["C", "torch"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "torch":
-        monkeypatch.setattr(quantise, "runs_natively", lambda x: False)
-    elif native_quantiser() is None:
+        monkeypatch.setattr(operand_quantizer, "runs_natively", lambda x: False)
+    elif QUANTIZE.library is None:
         pytest.skip("no C compiler")
     return str(request.param)
 
@@ -76,7 +64,7 @@ def threads() -> Iterator[None]:
 def test_there_is_a_c_program_where_there_is_a_compiler() -> None:
     if find_compiler() is None:
         pytest.skip("no C compiler")
-    assert native_quantiser() is not None
+    assert QUANTIZE.library is not None
 
 
 @pytest.mark.parametrize(
@@ -86,7 +74,7 @@ def test_there_is_a_c_program_where_there_is_a_compiler() -> None:
 def test_scales_of_the_document(path: str, bits: int, expected: tuple[int, int, int]) -> None:
     for (low, high), exponent in zip([(-1, 1), (-0.99, 0.99), (0, 6)], expected, strict=True):
         x = torch.tensor([low, 0.1, high])
-        assert quantise.quantise(x, spec(f"int{bits}"), 0).exponent == exponent
+        assert quantize(x, spec(f"int{bits}"), 0).exponent == exponent
 
 
 @pytest.mark.parametrize(("value", "upper", "chance"), [(1.2, 2, 0.2), (0.6, 1, 0.6)])
@@ -96,7 +84,7 @@ def test_worked_examples_of_stochastic_rounding(
     count = 200_000
     x = torch.full((count + 1,), value)
     x[-1] = 100.0  # with 8 bits its scale is 2^0
-    operand = quantise.quantise(x, spec(), 7)
+    operand = quantize(x, spec(), 7)
     assert operand.exponent == 0
     assert operand.levels is not None
     found = operand.levels[:-1]
@@ -120,7 +108,7 @@ def test_the_mean_of_stochastic_rounding_is_the_number(name: str) -> None:
     row = row if name.startswith("u") else row * torch.tensor([1.0, -1.0]).repeat(numbers // 2)
     x = row[:, None].repeat(1, copies)
     x[:, ::32] = 1.0  # so that neither a tensor nor a block clips anything
-    operand = quantise.quantise(x, how, 3)
+    operand = quantize(x, how, 3)
     real = operand.reals().double().unflatten(1, (-1, 32))[..., 1:].flatten(1)
     for number, found in zip(row.double().tolist(), real, strict=True):
         low, high = float(found.min()), float(found.max())
@@ -160,18 +148,21 @@ def test_equals_the_definition(
     x = (x * 8).round() / 2 if grid else x  # ties
     x = x * size
     how = spec(name, rounding)
-    expected, exponent = reference.quantised(x.numpy(), how, seed)
+    expected, exponent = reference.quantized(x.numpy(), how, seed)
     layouts = [x, x.contiguous(memory_format=LAST)] if x.dim() == 4 else [x]
     layouts.append(torch.stack([x, x], -1)[..., 0])
     for layout in layouts:
         for native in (True, False):
             if not native:
-                fast, quantise.runs_natively = quantise.runs_natively, lambda x: False
+                fast, operand_quantizer.runs_natively = (
+                    operand_quantizer.runs_natively,
+                    lambda x: False,
+                )
             try:
-                found = quantise.quantise(layout, how, seed)
+                found = quantize(layout, how, seed)
             finally:
                 if not native:
-                    quantise.runs_natively = fast
+                    operand_quantizer.runs_natively = fast
             assert found.exponent == exponent
             assert found.levels is not None
             np.testing.assert_array_equal(found.levels.numpy(), expected)
@@ -192,11 +183,11 @@ def test_results_do_not_depend_on_threads(threads: None) -> None:
 @pytest.mark.parametrize("name", ["int8", "int12", "e4m3", "mxfp8"])
 def test_a_seed_is_a_result(name: str) -> None:
     x = torch.randn(3, 32, 9, 9)
-    first, again, other = (quantise.quantise(x, spec(name), seed).reals() for seed in (1, 1, 2))
+    first, again, other = (quantize(x, spec(name), seed).reals() for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     # In whatever memory: elements are counted in channels-last order.
-    moved = quantise.quantise(x.contiguous(memory_format=LAST), spec(name), 1).reals()
+    moved = quantize(x.contiguous(memory_format=LAST), spec(name), 1).reals()
     assert torch.equal(first, moved)
     assert first.is_contiguous(memory_format=LAST)
 
@@ -226,19 +217,19 @@ def test_elements_that_share_a_word_are_rounded_as_if_they_did_not() -> None:
 
 
 def test_tensors_without_two_signs(path: str) -> None:
-    zeros = quantise.quantise(torch.zeros(5), spec(), 0)
+    zeros = quantize(torch.zeros(5), spec(), 0)
     assert zeros.exponent == 0
     assert torch.equal(zeros.reals(), torch.zeros(5))
-    positive = quantise.quantise(torch.tensor([0.0, 6.0]), spec(), 0)
+    positive = quantize(torch.tensor([0.0, 6.0]), spec(), 0)
     assert positive.exponent == 4
-    negative = quantise.quantise(torch.tensor([-6.0, -1.0]), spec(), 0)
+    negative = quantize(torch.tensor([-6.0, -1.0]), spec(), 0)
     assert negative.exponent == 4
     # 128 steps below zero, 127 above.
-    assert quantise.quantise(torch.tensor([-128.0, 0.0]), spec(), 0).exponent == 0
-    assert quantise.quantise(torch.tensor([0.0, 128.0]), spec(), 0).exponent == -1
+    assert quantize(torch.tensor([-128.0, 0.0]), spec(), 0).exponent == 0
+    assert quantize(torch.tensor([0.0, 128.0]), spec(), 0).exponent == -1
     assert levels(torch.empty(0, 3), spec()).shape == (0, 3)
     assert levels(torch.empty(0, 3, 2, 2), spec()).shape == (0, 3, 2, 2)
-    one = quantise.quantise(torch.tensor(0.75), spec("int2", "half_even"), 0)
+    one = quantize(torch.tensor(0.75), spec("int2", "half_even"), 0)
     assert (one.levels, one.exponent) == (torch.tensor(1), 1) or one.reals() == 1.0
 
 
@@ -246,7 +237,7 @@ def test_what_rounds_beyond_an_end_saturates(path: str) -> None:
     """The scale leaves half a level beyond the ends, which rounds to one too far."""
     x = torch.full((4000,), 127.5)
     x[:2000] = -128.5
-    found = quantise.quantise(x, spec(), 1)
+    found = quantize(x, spec(), 1)
     assert found.exponent == 0
     assert found.levels is not None
     assert set(found.levels.tolist()) == {-128, 127}
@@ -255,15 +246,15 @@ def test_what_rounds_beyond_an_end_saturates(path: str) -> None:
 
 def test_extreme_sizes_keep_the_exponent_in_its_range(path: str) -> None:
     smallest = torch.tensor([torch.finfo(torch.float32).tiny * 2.0**-23, 0.0])
-    assert quantise.quantise(smallest, spec(), 0).exponent == 120
-    largest = quantise.quantise(torch.tensor([torch.finfo(torch.float32).max]), spec(), 0)
+    assert quantize(smallest, spec(), 0).exponent == 120
+    largest = quantize(torch.tensor([torch.finfo(torch.float32).max]), spec(), 0)
     assert largest.exponent == -120
     assert largest.levels is not None
     assert int(largest.levels) == 127
 
 
 def test_unsigned_formats_cut_off_what_is_negative(path: str) -> None:
-    found = quantise.quantise(torch.tensor([-50.0, 0.0, 1.0, 3.0]), spec("uint4", "half_even"), 0)
+    found = quantize(torch.tensor([-50.0, 0.0, 1.0, 3.0]), spec("uint4", "half_even"), 0)
     assert found.exponent == 2
     assert found.levels is not None
     assert found.levels.tolist() == [0, 0, 4, 12]
@@ -283,12 +274,12 @@ def test_what_is_not_finite_is_named(path: str, name: str, value: float) -> None
         x = torch.ones(70_000)
         x[place] = value
         with pytest.raises(NotFinite, match="the gradient of conv3 holds NaN or an infinity"):
-            quantise.quantise(x, spec(name), 0, name="the gradient of conv3")
+            quantize(x, spec(name), 0, name="the gradient of conv3")
 
 
 def test_float32_is_left_alone() -> None:
     x = torch.randn(3, 4)
-    operand = quantise.quantise(x, None, 0)
+    operand = quantize(x, None, 0)
     assert operand.reals() is x
     assert (operand.levels, operand.bits, operand.top) == (None, 0, 0)
 
@@ -296,10 +287,10 @@ def test_float32_is_left_alone() -> None:
 def test_floats_are_those_of_torch() -> None:
     x = torch.randn(4, 8, 5, 5) * 10
     x[0, 0, 0, 0] = 1e6
-    half = quantise.quantise(x, spec("e5m10", "half_even"), 0).reals()
+    half = quantize(x, spec("e5m10", "half_even"), 0).reals()
     assert half[0, 0, 0, 0] == 65504.0  # clamped, where a cast gives infinity
     assert torch.equal(half.flatten()[1:], x.half().float().flatten()[1:])
-    brain = quantise.quantise(x, spec("e8m7", "half_even"), 0).reals()
+    brain = quantize(x, spec("e8m7", "half_even"), 0).reals()
     assert torch.equal(brain, x.bfloat16().float())
 
 
@@ -309,40 +300,38 @@ def test_small_floats_follow_the_largest_magnitude() -> None:
     assert how.scale_text == "max, power of two"
     unit = float(weight_scale(x, how))
     scaled = (x / unit).to(torch.float8_e4m3fn).float() * unit
-    assert torch.equal(quantise.quantise(x, how, 0).reals(), scaled)
+    assert torch.equal(quantize(x, how, 0).reals(), scaled)
 
 
 def test_blocks_lie_along_the_axis_that_is_summed_over() -> None:
     x = torch.randn(64, 4)
     x[:32, 1] *= 1000
     how = spec("mxint8", "half_even")
-    down = quantise.quantise(x, how, 0, axis=0).reals()
-    assert torch.equal(down, quantise.quantise(x.T.contiguous(), how, 0, axis=1).reals().T)
+    down = quantize(x, how, 0, axis=0).reals()
+    assert torch.equal(down, quantize(x.T.contiguous(), how, 0, axis=1).reals().T)
     images = x.view(64, 4, 1, 1)
-    assert torch.equal(quantise.quantise(images, how, 0, axis=0).reals()[..., 0, 0], down)
+    assert torch.equal(quantize(images, how, 0, axis=0).reals()[..., 0, 0], down)
     # The column beside the large one keeps its own scale.
     assert float((down[:32, 0] - x[:32, 0]).abs().max()) < 0.05
 
 
 def test_constant_scales_of_powers_of_two_have_levels() -> None:
     how = spec("int8", "half_even", scale="const", value=0.25)
-    found = quantise.quantise(torch.tensor([1.0, -3.1, 500.0]), how, 0)
+    found = quantize(torch.tensor([1.0, -3.1, 500.0]), how, 0)
     assert found.exponent == 2
     assert found.levels is not None
     assert found.levels.tolist() == [4, -12, 127]
-    fixed = quantise.quantise(torch.tensor([1.5, -9.0]), spec("fixed<8,3>", "half_even"), 0)
+    fixed = quantize(torch.tensor([1.5, -9.0]), spec("fixed<8,3>", "half_even"), 0)
     assert (fixed.exponent, fixed.reals().tolist()) == (5, [1.5, -4.0])
     odd = spec("int8", "half_even", scale="const", value=0.3)
     assert signed_bits(odd) == 0
-    assert quantise.quantise(torch.tensor([0.9, 1.0]), odd, 0).reals().tolist() == pytest.approx(
-        [0.9, 0.9]
-    )
+    assert quantize(torch.tensor([0.9, 1.0]), odd, 0).reals().tolist() == pytest.approx([0.9, 0.9])
 
 
 @pytest.mark.parametrize("path_name", ["C", "torch"])
 def test_other_overflow_rules(path_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if path_name == "torch":
-        monkeypatch.setattr(quantise, "runs_natively", lambda x: False)
+        monkeypatch.setattr(operand_quantizer, "runs_natively", lambda x: False)
     x = torch.tensor([-200.0, 130.0, 5.0])
     fixed = spec("int8", "half_even", scale="const", value=1.0)
     for rule, expected in {
@@ -356,7 +345,7 @@ def test_other_overflow_rules(path_name: str, monkeypatch: pytest.MonkeyPatch) -
 def test_rules_with_a_memory_are_refused() -> None:
     learned = replace(spec(), scale=ScaleRule.LEARNED)
     with pytest.raises(RecipeError, match="'learned' is no rule for the input of conv1"):
-        quantise.quantise(torch.ones(3), learned, 0, name="the input of conv1")
+        quantize(torch.ones(3), learned, 0, name="the input of conv1")
 
 
 @given(
@@ -379,8 +368,8 @@ def test_other_compilers_give_the_same_bits(
         pytest.skip("no C compiler")
     x, how = torch.randn(3, 20, 30, 31), spec()
     expected = levels(x, how, 9)
-    library = native_quantise._PROGRAM.build(compiler, (*flags, *FLAGS), load_quantiser, tmp_path)
-    monkeypatch.setattr(native_quantise, "native_quantiser", lambda: library)
+    library = Loaded(QUANTIZE.build(compiler, flags, tmp_path))
+    monkeypatch.setitem(vars(QUANTIZE), "loaded", library)
     assert torch.equal(levels(x, how, 9), expected)
     assert torch.equal(
         levels(x, replace(how, rounding=Rounding.HALF_EVEN)), levels(x, spec("int8", "half_even"))

@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // float32 to integers with one power of two: level = clip(round(x * 2^exponent), low, high), as
-// `train/arithmetic/quantise.py` defines it. Loop bodies are branch-free, so that compilers
-// vectorize them.
-#include <math.h>
+// `low_precision/arithmetic/operand_quantizer.py` defines it. Loop bodies are branch-free, so that
+// compilers vectorize them.
 #include <stdlib.h>
 #include <string.h>
 
 #include "noise.h"
+#include "rounding.h"
 #include "thread_pool.h"
 
-#define INLINE static inline __attribute__((always_inline))
+DEFINE_ROUNDED(rounded, float, f)
 
-// In the order of `formats.rounding.Rounding`.
-enum mode { HALF_EVEN, HALF_AWAY, HALF_ZERO, HALF_UP, HALF_DOWN, FLOOR, CEIL, UP, DOWN, STOCHASTIC };
-enum { LANES = 32, STRETCH = 1 << 15, SEATS = 64 };
+enum { LANES = 32, STRETCH = 1 << 15, MOST_THREADS = 64 };
 // Of a group of words, each element of the first half of a pair takes one as it is, each of the
 // second half one rotated by half its length; of both the upper 24 bits.
 enum { PAIR = 2 * GROUP, BITS = 24 };
 
-// What `quantise.py` hands over; its ctypes structure has the same fields.
+// What `formats/pytorch/quantize_library.py` declares with the same fields.
 typedef struct {
     const float *x;
     void *levels;
@@ -32,17 +30,17 @@ typedef struct {
     int64_t threads;
     uint64_t seed;
     int64_t bad;              // set: NaN or an infinity in x
-} Quantise;
+} Levels;
 
 typedef struct {
-    Quantise *given;
-    int64_t next, length, tasks, seats;
-    float low[SEATS], high[SEATS];
-    int bad[SEATS];
+    Levels *given;
+    int64_t next, length, tasks, threads;
+    float low[MOST_THREADS], high[MOST_THREADS];
+    int bad[MOST_THREADS];
     int failed;
 } Job;
 
-INLINE int64_t taken(Job *job)
+INLINE int64_t next_task(Job *job)
 {
     return __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
 }
@@ -53,7 +51,7 @@ static void extremes(void *given)
     Job *job = given;
     const int64_t count = job->given->count;
     float low[LANES] = {0}, high[LANES] = {0}, odd[LANES] = {0};
-    for (int64_t task = taken(job); task < job->tasks; task = taken(job)) {
+    for (int64_t task = next_task(job); task < job->tasks; task = next_task(job)) {
         int64_t i = task * job->length, end = i + job->length < count ? i + job->length : count;
         const float *x = job->given->x;
         for (; i + LANES <= end; i += LANES)
@@ -69,16 +67,16 @@ static void extremes(void *given)
             odd[0] += x[i] * 0.0f;
         }
     }
-    int64_t seat = __atomic_fetch_add(&job->seats, 1, __ATOMIC_RELAXED);
+    int64_t thread = __atomic_fetch_add(&job->threads, 1, __ATOMIC_RELAXED);
     for (int j = 0; j < LANES; j++) {
-        job->low[seat] = low[j] < job->low[seat] ? low[j] : job->low[seat];
-        job->high[seat] = high[j] > job->high[seat] ? high[j] : job->high[seat];
-        job->bad[seat] |= odd[j] != 0;
+        job->low[thread] = low[j] < job->low[thread] ? low[j] : job->low[thread];
+        job->high[thread] = high[j] > job->high[thread] ? high[j] : job->high[thread];
+        job->bad[thread] |= odd[j] != 0;
     }
 }
 
 // `scales.dynamic_exponent`.
-static int64_t exponent_of(const Quantise *given, double low, double high)
+static int64_t exponent_of(const Levels *given, double low, double high)
 {
     double smallest = INFINITY;
     if (high > 0)
@@ -90,31 +88,6 @@ static int64_t exponent_of(const Quantise *given, double low, double high)
     int exponent;
     frexp(smallest, &exponent);
     return exponent - 1 < -120 ? -120 : exponent - 1 > 120 ? 120 : exponent - 1;
-}
-
-INLINE float rounded(float x, int mode)
-{
-    float low = floorf(x), high = ceilf(x), whole = truncf(x), away = copysignf(1.0f, x);
-    switch (mode) {
-    case HALF_AWAY:
-        return whole + (fabsf(x - whole) >= 0.5f ? away : 0.0f);
-    case HALF_ZERO:
-        return whole + (fabsf(x - whole) > 0.5f ? away : 0.0f);
-    case HALF_UP:
-        return low + (x - low >= 0.5f ? 1.0f : 0.0f);
-    case HALF_DOWN:
-        return high - (high - x >= 0.5f ? 1.0f : 0.0f);
-    case FLOOR:
-        return low;
-    case CEIL:
-        return high;
-    case UP:
-        return copysignf(ceilf(fabsf(x)), x);
-    case DOWN:
-        return whole;
-    default:
-        return rintf(x);
-    }
 }
 
 // The ends are integers: clipping before rounding is the same as after.
@@ -154,7 +127,7 @@ INLINE int32_t wide_sum(float x, int32_t u)
     case MODE:                                                                     \
         LOOP(TYPE, (int32_t)rounded(value, MODE))
 #define KERNEL(NAME, TYPE, SUM)                                                    \
-    static void NAME(const Quantise *given, const float *restrict x, int64_t begin, int64_t n, \
+    static void NAME(const Levels *given, const float *restrict x, int64_t begin, int64_t n, \
                      const uint32_t *restrict draw)                                \
     {                                                                              \
         const float unit = ldexpf(1.0f, (int)given->exponent);                     \
@@ -181,7 +154,7 @@ KERNEL(to_2_bytes, int16_t, wide_sum)
 KERNEL(to_4_bytes, int32_t, wide_sum)
 
 // Elements begin .. end of the result's order, which lie at x.
-static void run(const Quantise *given, const float *x, int64_t begin, int64_t end, Noise *noise)
+static void run(const Levels *given, const float *x, int64_t begin, int64_t end, Noise *noise)
 {
     while (begin < end) {
         int64_t group = begin / GROUP, stop = given->mode == STOCHASTIC ? (group + 1) * GROUP : end;
@@ -201,7 +174,7 @@ static void run(const Quantise *given, const float *x, int64_t begin, int64_t en
 }
 
 // Pixels first .. first + n of all images together, their channels side by side.
-static void gather(const Quantise *given, int64_t first, int64_t n, float *restrict rows)
+static void gather(const Levels *given, int64_t first, int64_t n, float *restrict rows)
 {
     const int64_t channels = given->channels, pixels = given->pixels;
     while (n > 0) {
@@ -220,10 +193,10 @@ static void gather(const Quantise *given, int64_t first, int64_t n, float *restr
     }
 }
 
-static void levels(void *given)
+static void quantize(void *given)
 {
     Job *job = given;
-    const Quantise *q = job->given;
+    const Levels *q = job->given;
     Noise noise = {.seed = q->seed, .group = -1};
     float *rows = 0;
     if (q->channels > 1) {
@@ -233,7 +206,7 @@ static void levels(void *given)
             return;
         }
     }
-    for (int64_t task = taken(job); task < job->tasks; task = taken(job)) {
+    for (int64_t task = next_task(job); task < job->tasks; task = next_task(job)) {
         int64_t begin = task * job->length, end = begin + job->length;
         end = end < q->count ? end : q->count;
         if (rows)
@@ -250,20 +223,20 @@ static void start(Job *job, void (*work)(void *), int64_t length)
     job->length = length;
     job->tasks = (count + length - 1) / length;
     threads = threads < job->tasks ? threads : job->tasks;
-    bw_run_threads(work, job, threads < SEATS ? threads : SEATS);
+    bw_run_threads(work, job, threads < MOST_THREADS ? threads : MOST_THREADS);
 }
 
 // Fills `levels`, and in the structure what is set. Returns 0, or 1 for lack of memory.
-int64_t bw_quantise(Quantise *given)
+int64_t bw_quantize_levels(Levels *given)
 {
     Job job = {.given = given};
     start(&job, extremes, STRETCH);
     double low = 0, high = 0;
     given->bad = 0;
-    for (int64_t seat = 0; seat < job.seats; seat++) {
-        low = job.low[seat] < low ? job.low[seat] : low;
-        high = job.high[seat] > high ? job.high[seat] : high;
-        given->bad |= job.bad[seat];
+    for (int64_t thread = 0; thread < job.threads; thread++) {
+        low = job.low[thread] < low ? job.low[thread] : low;
+        high = job.high[thread] > high ? job.high[thread] : high;
+        given->bad |= job.bad[thread];
     }
     if (given->bad)
         return 0;
@@ -273,74 +246,11 @@ int64_t bw_quantise(Quantise *given)
     int64_t step = PAIR * given->channels, length = step;
     while (length < STRETCH / 2)
         length += step;
-    start(&job, levels, length);
+    start(&job, quantize, length);
     return job.failed;
 }
 
-typedef struct {
-    const void *levels;
-    int64_t bytes, pixels, channels, length, tasks, next;
-    int64_t *sums; // of each channel
-    int failed;
-} Squares;
-
-static void squares(void *given)
+int64_t bw_levels_size(void)
 {
-    Squares *job = given;
-    const int64_t channels = job->channels;
-    int64_t *sums = calloc((size_t)channels, sizeof *sums);
-    uint32_t *part = calloc((size_t)channels, sizeof *part); // 2^17 squares of 8 bits fit
-    if (!sums || !part)
-        __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
-    else
-        for (;;) {
-            int64_t task = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
-            if (task >= job->tasks)
-                break;
-            int64_t begin = task * job->length, end = begin + job->length;
-            end = end < job->pixels ? end : job->pixels;
-            if (job->bytes == 1) {
-                const int8_t *x = (const int8_t *)job->levels + begin * channels;
-                for (int64_t i = begin; i < end; i++, x += channels)
-                    for (int64_t c = 0; c < channels; c++)
-                        part[c] += (uint32_t)(x[c] * x[c]);
-                for (int64_t c = 0; c < channels; c++) {
-                    sums[c] += part[c];
-                    part[c] = 0;
-                }
-            } else {
-                const int16_t *x = (const int16_t *)job->levels + begin * channels;
-                for (int64_t i = begin; i < end; i++, x += channels)
-                    for (int64_t c = 0; c < channels; c++)
-                        sums[c] += (int64_t)(x[c] * x[c]);
-            }
-        }
-    for (int64_t c = 0; sums && c < channels; c++)
-        __atomic_fetch_add(&job->sums[c], sums[c], __ATOMIC_RELAXED);
-    free(sums);
-    free(part);
-}
-
-// The largest sum of squares of a channel, of pixels whose channels lie side by side, each of 1 or
-// 2 bytes; -1 for lack of memory.
-int64_t bw_most_squares(const void *levels, int64_t bytes, int64_t pixels, int64_t channels,
-                        int64_t threads)
-{
-    enum { MOST = 1 << 16 };
-    int64_t length = STRETCH / (channels ? channels : 1) + 1, most = 0;
-    length = length < MOST ? length : MOST;
-    Squares job = {levels, bytes, pixels, channels, length, (pixels + length - 1) / length, 0, 0, 0};
-    job.sums = calloc((size_t)(channels ? channels : 1), sizeof *job.sums);
-    if (!job.sums)
-        return -1;
-    bw_run_threads(squares, &job, threads < SEATS ? threads : SEATS);
-    for (int64_t c = 0; c < channels; c++)
-        most = job.sums[c] > most ? job.sums[c] : most;
-    free(job.sums);
-    return job.failed ? -1 : most;
-}
-
-int64_t bw_quantise_size(void)
-{
-    return (int64_t)sizeof(Quantise);
+    return (int64_t)sizeof(Levels);
 }

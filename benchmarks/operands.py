@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantising a tensor of training costs, in nanoseconds an element and thread.
+"""What quantizing a tensor of training costs, in nanoseconds an element and thread.
 
-    python benchmarks/quantise.py
-    python benchmarks/quantise.py --threads 1 --rounds 50
+    python benchmarks/operands.py
+    python benchmarks/operands.py --threads 1 --rounds 50
 
 Tensors are the activations of ResNet-20 on 128 images, in both memories, and a weight. The time is
 the fastest of the rounds: what other programs do meanwhile can only add to it.
@@ -15,8 +15,8 @@ import time
 
 import torch
 
-from bitwright.low_precision.arithmetic.operand_quantizer import quantise
-from bitwright.low_precision.arithmetic.quantizer_kernels import native_quantiser
+from bitwright.formats.pytorch.quantize_library import QUANTIZE
+from bitwright.low_precision.arithmetic.operand_quantizer import quantize
 from bitwright.quantize.policy import Layer, Policy, Product, Role
 
 SHAPES = ((128, 16, 32, 32), (128, 32, 16, 16), (128, 64, 8, 8), (128, 3, 32, 32), (64, 64, 3, 3))
@@ -30,7 +30,7 @@ def fastest(x: torch.Tensor, name: str, rounding: str, rounds: int) -> float:
     times = []
     for seed in range(rounds):
         begin = time.perf_counter()
-        quantise(x, spec, seed)
+        quantize(x, spec, seed)
         times.append(time.perf_counter() - begin)
     return min(times)
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    native = "in C" if native_quantiser() is not None else "in torch operations, no C compiler"
+    native = "in C" if QUANTIZE.library is not None else "in torch operations, no C compiler"
     print(f"{given.threads} threads, integers {native}")
     for shape in SHAPES:
         for memory in (torch.channels_last, torch.contiguous_format):
