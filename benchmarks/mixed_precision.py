@@ -34,11 +34,11 @@ from bitwright.explore.search.metrics import metric_for
 from bitwright.explore.search.mixed import Options, search_mixed
 from bitwright.explore.search.mixed_result import MixedResult
 from bitwright.explore.searches import front_svg
+from bitwright.explore.sizes import SizeReport
 from bitwright.explore.subject import Subject, find_subject
 from bitwright.papers.ristretto.run import RistrettoResult, ristretto_size, search_ristretto
 from bitwright.quantize.ptq.calibration import calibrate
 from bitwright.quantize.ptq.folding import fold_batch_norms
-from bitwright.quantize.sizes import SizeReport
 from bitwright.report.scatter import Point
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitwright.base.errors import FormatError
+from bitwright.explore.sizes import SizeReport, Stored, network_rate
+from bitwright.papers.faces.clustered_sizes import clustered_bits, clustered_rate
 from bitwright.quantize.range_formulas import (
     activation_il,
     exponent_bits,
@@ -15,20 +17,23 @@ from bitwright.quantize.range_formulas import (
     fraction_length,
     parameter_il,
 )
-from bitwright.quantize.sizes import (
-    SizeReport,
-    Stored,
-    closed_form_ratio,
-    clustered_bits,
-    clustered_rate,
-    network_rate,
-    rate_of,
-)
 
 # Folded parameters of two face-embedding DenseNets, and what their dense layer has of them.
 SMALL, LARGE, DENSE = 376_832, 1_460_096, 32_896
 # Values of all layer inputs and of all layer outputs.
 SMALL_FEATURES, LARGE_FEATURES = (1_017_856, 832_128), (2_157_056, 1_568_128)
+
+
+def rate_of(groups: list[tuple[int, int]]) -> float:
+    """Parameter rate of groups of (parameters, bits a parameter)."""
+    entries = tuple(Stored("w", "weight", "", count, bits) for count, bits in groups)
+    return SizeReport(entries, sum(count for count, _ in groups), (0, 0), (0, 0)).parameter_rate
+
+
+def memory_ratio(parameters: int, stored: int, features: int) -> float:
+    """Of parameters stored in so many bits in all, and features of 8 bits."""
+    entries = (Stored("w", "weight", "", 0, 0, table=stored), Stored("x", "input", "", features, 8))
+    return SizeReport(entries, parameters, (0, 0), (0, 0)).memory_ratio
 
 
 @pytest.mark.parametrize(
@@ -89,8 +94,8 @@ def test_true_ratio_of_the_hybrid_beside_its_network_rate(
     parameters: int, features: tuple[int, int], sets: int, both: float, outputs: float
 ) -> None:
     stored = clustered_bits(parameters, 16, sets, 8)
-    assert abs(closed_form_ratio(parameters, stored, sum(features), 8) - both) < 0.01
-    assert abs(closed_form_ratio(parameters, stored, features[1], 8) - outputs) < 0.01
+    assert abs(memory_ratio(parameters, stored, sum(features)) - both) < 0.01
+    assert abs(memory_ratio(parameters, stored, features[1]) - outputs) < 0.01
 
 
 @pytest.mark.parametrize(
@@ -101,8 +106,8 @@ def test_true_ratio_of_folded_dynamic_fixed_point(
     parameters: int, features: tuple[int, int], both: float, outputs: float
 ) -> None:
     stored = 32 * (parameters - DENSE) + 4 * DENSE
-    assert abs(closed_form_ratio(parameters, stored, sum(features), 8) - both) < 0.01
-    assert abs(closed_form_ratio(parameters, stored, features[1], 8) - outputs) < 0.01
+    assert abs(memory_ratio(parameters, stored, sum(features)) - both) < 0.01
+    assert abs(memory_ratio(parameters, stored, features[1]) - outputs) < 0.01
 
 
 def test_a_report_adds_up() -> None:

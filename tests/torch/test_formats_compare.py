@@ -14,13 +14,13 @@ from bitwright.data import load_dataset
 from bitwright.explore import compare
 from bitwright.explore import subject as subjects
 from bitwright.explore.compare import CompareRequest, run_compare
+from bitwright.explore.model_sizes import model_size
 from bitwright.explore.subject import Subject
 from bitwright.explore.variants import METHODS, Variant
 from bitwright.models import build_model
 from bitwright.quantize import Policy, apply
 from bitwright.quantize.ptq import post_training_quantize
 from bitwright.quantize.ptq.methods import parse_methods
-from bitwright.quantize.sizes import model_size
 from bitwright.report.table import Measured
 from bitwright.train import TrainConfig, evaluate, fit
 

@@ -17,13 +17,13 @@ from torch import nn
 from bitwright.base.errors import FormatError, ModelError, RecipeError
 from bitwright.cli import entry as cli
 from bitwright.data import Dataset, DataSplits
+from bitwright.explore.memory import memory_table
+from bitwright.explore.sizes import parameter_mb
 from bitwright.models import ModelInfo, build_model, list_models
 from bitwright.models.densenet import Concat, DenseLayer
-from bitwright.pipeline.api import memory_table
 from bitwright.quantize import Policy, apply
 from bitwright.quantize.ptq import fold_batch_norms, folding_of
 from bitwright.quantize.ptq.folding import largest_difference
-from bitwright.quantize.sizes import parameter_mb
 from bitwright.quantize.trace import trace
 from bitwright.train import Phases, study
 

@@ -13,10 +13,10 @@ import torch
 from torch import fx, nn
 
 from bitwright.base.errors import DataError, ModelError
+from bitwright.explore.model_sizes import model_size
 from bitwright.formats.packing import packed_size
 from bitwright.interop.packed import load_packed, save_packed
 from bitwright.quantize import Policy, apply
-from bitwright.quantize.sizes import model_size
 
 #: Every family, with the scale rules that the state alone does not determine.
 WEIGHTS: dict[str, Any] = {

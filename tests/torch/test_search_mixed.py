@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.data import Dataset, load_dataset
+from bitwright.explore.model_sizes import bit_operations, facts_of, model_size, size_of
 from bitwright.explore.search.candidates import parse_candidates
 from bitwright.explore.search.goals import Cost
 from bitwright.explore.search.metrics import EmbeddingAgreement, Top1
@@ -22,11 +23,9 @@ from bitwright.explore.search.sensitivity import Damage, SensitivityTable, sensi
 from bitwright.interop.packed import save_packed
 from bitwright.models import build_model
 from bitwright.quantize import Policy, apply
-from bitwright.quantize.model_sizes import bit_operations, facts_of, size_of
 from bitwright.quantize.policy import Role
 from bitwright.quantize.ptq.calibration import calibrate
 from bitwright.quantize.ptq.folding import fold_batch_norms
-from bitwright.quantize.sizes import model_size
 from bitwright.train.evaluation import run_batches
 
 FEW = parse_candidates("int2,int4,int8,e2m1,cb4", "uint2,uint4,uint8")

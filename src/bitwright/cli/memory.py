@@ -30,7 +30,7 @@ def memory(
     json: Json = False,
 ) -> None:
     """Trainable parameters of models, and their memory (MB of 2^20 bytes) at each width."""
-    from bitwright.pipeline.api import memory_table
+    from bitwright.explore.memory import memory_table
 
     rows = memory_table(
         models, classes=classes, input_shape=parse_shape(input_shape), bits=parse_bits(bits)

@@ -273,9 +273,9 @@ def make_row(
     Raises:
         FormatError, ModelError, RecipeError: the network cannot be had in these formats.
     """
+    from bitwright.explore.model_sizes import model_size
     from bitwright.quantize import Policy
     from bitwright.quantize.ptq.post_training import post_training_quantize
-    from bitwright.quantize.sizes import model_size
 
     fields = {**variant.policy, **subject.quant}
     policy = Policy.from_dict(fields, where=variant.name)
@@ -335,7 +335,7 @@ def _costs(variant: Variant) -> dict[str, Value]:
 
 def _float_row(subject: Subject, reference: Outcome) -> dict[str, Value]:
     from bitwright.build.energy_formats import mac_energy
-    from bitwright.quantize.sizes import model_size
+    from bitwright.explore.model_sizes import model_size
 
     size = model_size(subject.model, sample_shape=subject.sample_shape)
     energy = mac_energy("e8m23", "e8m23")

@@ -8,7 +8,7 @@ The file: 4 bytes ``BWQ2``, the length of the header (4 bytes, little-endian), t
 the parts one after the other, and the CRC-32 of all that (4 bytes). Codes are as wide as the
 format, a codebook's table has ``size`` entries, a block's exponent a byte, a scale 4 bytes (a power
 of two 1, none if it is 1), other numbers of the model 4 bytes. `PackedReport` says what takes how
-much, and `PackedReport.parameter_bits` is to the bit what `sizes.model_size` counts.
+much, and `PackedReport.parameter_bits` is to the bit what `explore.model_sizes` counts.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from typing import Any
 from bitwright.base.errors import RecipeError
 from bitwright.pipeline.diff.results import DiffReport
 from bitwright.pipeline.inspection.results import Inspection
-from bitwright.pipeline.memory import MemoryRow
 from bitwright.pipeline.recipe import Recipe, load_recipe
 from bitwright.pipeline.run import Outcome, Progress, Run, no_progress, open_run
 from bitwright.pipeline.steps.order import STEP_NAMES, make_steps
@@ -224,28 +223,6 @@ def inspect_model(
     )
 
 
-def memory_table(
-    models: Sequence[str],
-    *,
-    classes: int | None = None,
-    input_shape: tuple[int, int, int] | None = None,
-    bits: Sequence[int] = (32, 8, 4),
-) -> tuple[MemoryRow, ...]:
-    """Trainable parameters of models and their memory, in units of 2^20 bytes, at several widths.
-
-    Args:
-        models: names of the zoo, ``package.module:factory``, or recipes.
-        classes: of classifiers; by default 10. A recipe says its own.
-        input_shape: (H, W, C); by default what a model of the zoo is usually given.
-
-    Raises:
-        BitwrightError: there is no such model, or it cannot be built.
-    """
-    from bitwright.pipeline.memory import memory_table as table
-
-    return table(models, classes=classes, input_shape=input_shape, bits=bits)
-
-
 def _check_step(name: str) -> None:
     if name not in STEP_NAMES:
         raise RecipeError(f"unknown step {name!r}", hint=f"steps: {', '.join(STEP_NAMES)}")
@@ -261,6 +238,5 @@ __all__ = [
     "explain_recipe",
     "inspect_model",
     "load_recipe",
-    "memory_table",
     "versions",
 ]

@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from bitwright.base.errors import RecipeError
+from bitwright.explore.model_sizes import bit_operations, size_of
 from bitwright.explore.search.allocate import Choice, Problem, Product, allocate, sweep, undominated
 from bitwright.explore.search.candidates import Candidates
 from bitwright.explore.search.goals import Cost, Goal, parse_budget
@@ -34,10 +35,9 @@ from bitwright.explore.search.sensitivity import (
     sensitivity_table,
 )
 from bitwright.explore.search.units import Option, Space, Unit
-from bitwright.quantize.model_sizes import bit_operations, size_of
+from bitwright.explore.sizes import FLOAT_BITS
 from bitwright.quantize.ptq.calibration import calibrate
 from bitwright.quantize.ptq.samples import Samples
-from bitwright.quantize.sizes import FLOAT_BITS
 
 _HAIR = 1e-9
 _BISECTIONS = 7

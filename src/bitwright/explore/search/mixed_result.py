@@ -11,8 +11,8 @@ import yaml
 
 from bitwright.explore.search.goals import Cost, Goal
 from bitwright.explore.search.sensitivity import SensitivityTable, rows_to_csv
+from bitwright.explore.sizes import SizeReport
 from bitwright.quantize.policy import Policy
-from bitwright.quantize.sizes import SizeReport
 
 
 @dataclass(frozen=True)

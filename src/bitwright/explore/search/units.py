@@ -13,11 +13,11 @@ from typing import Any
 from torch import nn
 
 from bitwright.base.errors import BitwrightError, RecipeError
+from bitwright.explore.model_sizes import Facts, facts_of, stored
 from bitwright.explore.search.candidates import Candidates
 from bitwright.formats import (
     Format,
 )
-from bitwright.quantize.model_sizes import Facts, facts_of, stored
 from bitwright.quantize.policy import Granularity, Policy, Role, ScaleRule
 from bitwright.quantize.policy_defaults import default_scale
 

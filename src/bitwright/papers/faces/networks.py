@@ -13,10 +13,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from bitwright.explore.model_sizes import model_size
 from bitwright.explore.search import Top1
+from bitwright.explore.sizes import FLOAT_BITS, network_rate
 from bitwright.formats import parse_format
 from bitwright.formats.clustering import kmeans
 from bitwright.interop.model_files import load_model, save_model
+from bitwright.papers.faces.clustered_sizes import clustered_rate
 from bitwright.papers.faces.identities import (
     append_identities,
     choose_faces,
@@ -37,7 +40,6 @@ from bitwright.quantize.policy import Policy
 from bitwright.quantize.ptq import fold_batch_norms, fold_groups, post_training_quantize
 from bitwright.quantize.ptq.choice import choose_policy
 from bitwright.quantize.ptq.ranges import measure_ranges
-from bitwright.quantize.sizes import FLOAT_BITS, clustered_rate, model_size, network_rate
 
 MODES = {
     "minifloat": TrimmingMode.MINIFLOAT,
@@ -54,7 +56,7 @@ class Made:
 
     Attributes:
         formats: in words.
-        parameter_rate, network_rate, memory_ratio: see `quant.sizes`; None where a figure would
+        parameter_rate, network_rate, memory_ratio: see `explore.sizes`; None where a figure would
             say nothing.
     """
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from bitwright.base.errors import ModelError
 from bitwright.explore.search.metrics import Metric
+from bitwright.explore.sizes import SizeReport, Stored
 from bitwright.interop.caffe.quantization_param import Precision, QuantizationParam
 from bitwright.papers.ristretto.behaviour import Behaviour, Parity
 from bitwright.papers.ristretto.layers import LayerRule, layers_of, with_rules
@@ -34,7 +35,6 @@ from bitwright.quantize.range_formulas import (
     fraction_length,
     parameter_il,
 )
-from bitwright.quantize.sizes import SizeReport, Stored
 
 DEFAULT_MARGIN = 2.0
 #: What the public tool has for every layer, whatever its weights are.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large a quantized network is: rates as papers print them, and all its bits honestly counted.
+"""How large a quantized network is: rates as they are published, and all its bits counted.
 
 Three figures, for any mixture of formats:
 
@@ -10,100 +10,22 @@ That is how compression of "the whole network" has been printed; it is not a rat
 features, and with everything that a format needs besides its codes: tables, scales, shared
 exponents, zero points and biases.
 
-The upper half of this module is closed form and needs no model; `model_size` looks at one.
+`explore.model_sizes` makes the report of a model. No torch here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bitwright.base.errors import FormatError
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from bitwright.quantize.policy import Policy
-
 FLOAT_BITS = 32
-
-
-def clustered_bits(
-    parameters: int, clusters: int, sets: int = 1, centroid_bits: int = FLOAT_BITS
-) -> int:
-    """Stored bits of clustered parameters: ``I P + S K Q`` with ``I = ceil(log2 K)``.
-
-    Args:
-        parameters: P, all clustered parameters.
-        clusters: K, entries of a table.
-        sets: S, tables.
-        centroid_bits: Q, bits of a table entry.
-
-    Raises:
-        FormatError: one of them is no positive number, or there are more clusters than parameters.
-    """
-    for name, value in (
-        ("parameters", parameters),
-        ("clusters", clusters),
-        ("sets", sets),
-        ("centroid bits", centroid_bits),
-    ):
-        if value < 1:
-            raise FormatError(f"{value} {name}", hint="expected 1 or more")
-    if clusters * sets > parameters:
-        raise FormatError(
-            f"{sets} tables of {clusters} entries for {parameters} parameters",
-            hint="fewer clusters than values: lower K",
-        )
-    return index_bits(clusters) * parameters + sets * clusters * centroid_bits
-
-
-def index_bits(clusters: int) -> int:
-    """Bits of an index into a table of this many entries: ``ceil(log2 K)``."""
-    return (clusters - 1).bit_length()
-
-
-def clustered_rate(
-    parameters: int, clusters: int, sets: int = 1, centroid_bits: int = FLOAT_BITS
-) -> float:
-    """Parameter rate of clustered parameters: ``32 P / (I P + S K Q)``; see `clustered_bits`."""
-    stored = clustered_bits(parameters, clusters, sets, centroid_bits)
-    return FLOAT_BITS * parameters / stored
-
-
-def rate_of(groups: Iterable[tuple[int, float]]) -> float:
-    """Rate of groups of (values, bits a value): 32 bits each before, the given bits after.
-
-    Raises:
-        FormatError: nothing is stored.
-    """
-    pairs = list(groups)
-    after = sum((Fraction(count) * Fraction(bits) for count, bits in pairs), Fraction(0))
-    if after <= 0:
-        raise FormatError("a rate needs something stored", hint="give (values, bits) pairs")
-    return float(FLOAT_BITS * sum(count for count, _ in pairs) / after)
 
 
 def network_rate(parameters: float, inputs: float, outputs: float) -> float:
     """The mean of the three factors, each 32 over its bits; see the module's docstring."""
     return (parameters + inputs + outputs) / 3
-
-
-def closed_form_ratio(
-    parameters: int, parameter_bits: int, features: int, feature_bits: float
-) -> float:
-    """Memory ratio from totals: float parameters and features over stored ones.
-
-    Args:
-        parameters: how many there are.
-        parameter_bits: bits in which *all* of them are stored, tables included.
-        features: layer inputs and outputs (or outputs alone) of one image.
-        feature_bits: bits of one feature.
-    """
-    after = Fraction(parameter_bits) + Fraction(features) * Fraction(feature_bits)
-    return float(FLOAT_BITS * (parameters + features) / after)
 
 
 def parameter_mb(parameters: int, bits: int) -> float:
@@ -232,38 +154,3 @@ class SizeReport:
 
 def _factor(count: int, bits: int) -> float:
     return FLOAT_BITS * count / bits if bits else 1.0
-
-
-def model_size(
-    model: nn.Module, policy: Policy | None = None, *, sample_shape: tuple[int, ...] | None = None
-) -> SizeReport:
-    """The size of a model.
-
-    Args:
-        model: a float model with a policy, or what `apply` made of it for a policy (converted or
-            frozen).
-        policy: what becomes of each operand; None: as it was converted, or all float.
-        sample_shape: (C, H, W) of one image; without it, that of the example given to `apply`, or
-            else features are not counted.
-
-    Raises:
-        ModelError: the model cannot be traced, or its shape does not pass.
-        RecipeError: the policy does not fit the model.
-    """
-    from bitwright.quantize.model_sizes import measure
-
-    return measure(model, policy, sample_shape)
-
-
-def size_table(reports: Mapping[str, SizeReport]) -> list[tuple[str, ...]]:
-    """Rows (name, parameter kB, parameter rate, network rate, memory ratio) for a table."""
-    return [
-        (
-            name,
-            f"{report.parameter_bits / 8000:.1f}",
-            f"{report.parameter_rate:.2f}",
-            f"{report.network_rate:.2f}",
-            f"{report.memory_ratio:.2f}",
-        )
-        for name, report in reports.items()
-    ]

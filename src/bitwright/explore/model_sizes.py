@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each operand of a model is in numbers: values, products, bits. `sizes.model_size` uses it,
+"""What each operand of a model is in numbers: values, products, bits. `model_size` sums up,
 and the search for formats does.
 """
 
@@ -13,6 +13,7 @@ import torch
 from torch import fx, nn
 
 from bitwright.base.errors import ModelError
+from bitwright.explore.sizes import FLOAT_BITS, SizeReport, Stored
 from bitwright.formats import Format
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.convert import FLOATS, codebook_groups, input_shape, is_converted
@@ -30,7 +31,6 @@ from bitwright.quantize.layers import QuantConv2d, QuantLinear
 from bitwright.quantize.plan import make_plan
 from bitwright.quantize.policy import Granularity, Policy, QuantSpec, Role, ScaleRule, Scope
 from bitwright.quantize.shapes import example_shapes, model_shapes
-from bitwright.quantize.sizes import FLOAT_BITS, SizeReport, Stored
 
 BIAS_BITS = 32
 SCALE_BITS = 32
@@ -257,10 +257,22 @@ def stored(fact: Facts) -> Stored:
     )
 
 
-def measure(
-    model: nn.Module, policy: Policy | None, sample_shape: tuple[int, ...] | None
+def model_size(
+    model: nn.Module, policy: Policy | None = None, *, sample_shape: tuple[int, ...] | None = None
 ) -> SizeReport:
-    """See `sizes.model_size`."""
+    """The size of a model.
+
+    Args:
+        model: a float model with a policy, or what `apply` made of it for a policy (converted or
+            frozen).
+        policy: what becomes of each operand; None: as it was converted, or all float.
+        sample_shape: (C, H, W) of one image; without it, that of the example given to `apply`, or
+            else features are not counted.
+
+    Raises:
+        ModelError: the model cannot be traced, or its shape does not pass.
+        RecipeError: the policy does not fit the model.
+    """
     if isinstance(model, fx.GraphModule) and "bitwright_frozen" in model.meta:
         return size_of(_graph_facts(model, sample_shape), model)
     if isinstance(model, fx.GraphModule) and is_converted(model):
