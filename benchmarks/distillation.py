@@ -27,7 +27,7 @@ from bitwright.base.files import atomic_write
 from bitwright.explore.study_jobs import ARMS
 from bitwright.pipeline.api import versions
 from bitwright.pipeline.steps.baseline import cpu_name
-from bitwright.pipeline.steps.workspace import step_folder
+from bitwright.pipeline.steps.names import step_folder
 from bitwright.report.statistics import mean_of
 from bitwright.report.table import Column, Kind, Measured, Table, Value
 

@@ -32,15 +32,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bitwright.base.files import atomic_write
+from bitwright.base.progress import no_progress
 from bitwright.explore.study_jobs import ARMS, BASELINE, PTQ, QKD, SS, SS_EQUAL, SS_TS, as_long
 from bitwright.pipeline.api import Pipeline, versions
 from bitwright.pipeline.recipe import load_recipe
-from bitwright.pipeline.run import no_progress
 from bitwright.pipeline.steps.baseline import cpu_name
+from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.quantize import calibrated, frozen_from
 from bitwright.pipeline.steps.teach import taught
 from bitwright.pipeline.steps.train import trained_model
-from bitwright.pipeline.steps.workspace import Workspace, step_folder
+from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.report.statistics import mean_of
 from bitwright.train import evaluate, study
 from bitwright.train.config import PHASES, Phases

@@ -34,11 +34,10 @@ from bitwright.models import ModelSpec, Pretrained, build_model, list_pretrained
 from bitwright.models.pretrained import STORE, load_into, matching
 from bitwright.models.tensors import save_tensors
 from bitwright.pipeline.recipe import Recipe, load_recipe
-from bitwright.pipeline.steps.fingerprint import data_version, images_version
+from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.results import Epoch, TeachResult, TrainResult, load_result
 from bitwright.pipeline.steps.train import WEIGHTS
 from bitwright.pipeline.steps.versions import versions
-from bitwright.pipeline.steps.workspace import step_folder
 from bitwright.train import evaluate
 from bitwright.train.config import TrainConfig
 
@@ -95,14 +94,14 @@ def add(options: argparse.Namespace) -> Pretrained:
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "accuracy": 0.0,
         "test_images": len(splits.test),
-        "test_digest": images_version(splits.test),
+        "test_digest": splits.test.choice(),
         "command": options.command,
         "seed": recipe.seed,
         "validation": recipe.data.validation,
         "training": training.model_dump(mode="json", exclude_defaults=True),
         "history": [row.model_dump() for row in history],
         "kept_epoch": kept,
-        "data_digest": data_version(splits),
+        "data_digest": splits.digest(),
         "data_note": options.note,
         "versions": json.loads((run / "run.json").read_text())["versions"]
         if is_run

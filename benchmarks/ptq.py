@@ -33,11 +33,11 @@ from ptq_onnxruntime import measure as measure_onnxruntime
 from torch import nn
 
 from bitwright.base.files import atomic_write, sha256_file
+from bitwright.base.source import script_key
 from bitwright.data import DataSplits, digest_of
 from bitwright.lower.from_torch import lower
 from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
 from bitwright.pipeline.steps.baseline import cpu_name
-from bitwright.pipeline.steps.fingerprint import code_version
 from bitwright.quantize import Policy, apply
 from bitwright.quantize.ptq import AdaRound, post_training_quantize
 from bitwright.train import evaluate
@@ -46,8 +46,6 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 IMAGES = 512
 CASES = {"mnist": "mnist-cnn-w4a4", "cifar": "cifar-cnn-ptq-w4a4"}
-#: Of our package, what our rows depend on.
-_CODE = ("formats", "quantize", "models", "train/evaluation.py")
 _PEER_SECONDS = 3 * 3600
 
 
@@ -179,7 +177,12 @@ def measured(case: str, options: argparse.Namespace, earlier: dict[str, Any]) ->
     basis = _basis(recipe, splits, folder)
     result["ours"] = _kept(
         folder / "ours.json",
-        (*basis, code_version(*_CODE), repr([(r, r.policy) for r in ROWS]), torch.__version__),
+        (
+            *basis,
+            script_key(Path(__file__)),
+            repr([(r, r.policy) for r in ROWS]),
+            torch.__version__,
+        ),
         lambda: our_rows(model, splits),
     )
     images = splits.train.take(range(IMAGES)).reals()

@@ -16,7 +16,8 @@ from bitwright.base.figures import Source
 from bitwright.cli import entry
 from bitwright.pipeline.api import STEP_NAMES, Pipeline, estimate_recipe, explain_recipe
 from bitwright.pipeline.run_files import read_record
-from bitwright.pipeline.steps.results import LowerResult, MapResult, SimulateResult, load_result
+from bitwright.pipeline.steps.results import LowerResult, load_result
+from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
 from bitwright.report import Report
 
 

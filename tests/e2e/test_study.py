@@ -19,8 +19,9 @@ from bitwright.explore.study_jobs import ARMS, RIGHT, recipe_of, train_arms, tra
 from bitwright.jobs import Job, JobResult
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.recipe import Recipe
+from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.quantize import frozen_model
-from bitwright.pipeline.steps.workspace import Workspace, step_folder
+from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.report.table import Measured
 from bitwright.train import evaluate
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.pipeline import run as engine
-from bitwright.pipeline.run import Run, Step, StepContext, open_run
+from bitwright.pipeline.context import StepContext
+from bitwright.pipeline.run import Run, Step, open_run
 
 FACTS: dict[str, Any] = {"start": 3, "factor": 5, "title": "sum"}
 NAMES = ("first", "second", "third")

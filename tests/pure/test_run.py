@@ -16,7 +16,8 @@ import pytest
 
 from bitwright.base.errors import RunError
 from bitwright.pipeline import run_files
-from bitwright.pipeline.run import Step, StepContext, open_run
+from bitwright.pipeline.context import StepContext
+from bitwright.pipeline.run import Step, open_run
 
 FAKE = Path(__file__).with_name("fake_pipeline.py")
 _spec = importlib.util.spec_from_file_location("fake_pipeline", FAKE)

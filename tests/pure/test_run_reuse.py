@@ -19,7 +19,8 @@ import pytest
 import bitwright
 from bitwright.base.errors import RunError
 from bitwright.base.files import exclusive
-from bitwright.pipeline.run import Outcome, StepContext, open_run
+from bitwright.pipeline.context import StepContext
+from bitwright.pipeline.run import Outcome, open_run
 
 FAKE = Path(__file__).with_name("fake_pipeline.py")
 _spec = importlib.util.spec_from_file_location("fake_pipeline_reuse", FAKE)

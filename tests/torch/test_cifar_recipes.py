@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from bitwright.base.progress import no_progress
 from bitwright.data import Dataset, DataSplits
 from bitwright.models.pretrained import find_pretrained
 from bitwright.pipeline.recipe import Recipe, load_recipe, recipe_from_dict
-from bitwright.pipeline.run import no_progress
 from bitwright.pipeline.steps.quantize import calibrated, frozen_from
 from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.train import evaluate, fit, study

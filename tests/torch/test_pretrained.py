@@ -22,9 +22,10 @@ from bitwright.models import ModelSpec, build_model, list_pretrained, load_pretr
 from bitwright.models.pretrained import Pretrained, find_pretrained, matching, named, weights_file
 from bitwright.pipeline.api import Pipeline, load_recipe
 from bitwright.pipeline.recipe import list_recipes
-from bitwright.pipeline.steps.fingerprint import images_version
+from bitwright.pipeline.steps.facts import facts_of
+from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.results import TrainResult, load_result
-from bitwright.pipeline.steps.workspace import Workspace, step_folder
+from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.train import evaluate
 from bitwright.train.config import TrainConfig
 
@@ -89,8 +90,8 @@ def test_the_stated_accuracy_is_measured() -> None:
     entry = named("digits-cnn")
     splits = load_dataset("digits", seed=entry.seed)
     assert evaluate(load_pretrained("digits-cnn"), splits.test).accuracy == entry.accuracy
-    assert images_version(splits.test) == entry.test_digest
-    assert images_version(load_dataset("digits", seed=1).test) != entry.test_digest
+    assert splits.test.choice() == entry.test_digest
+    assert load_dataset("digits", seed=1).test.choice() != entry.test_digest
 
 
 def test_two_names_of_one_network_share_their_weights() -> None:
@@ -245,7 +246,7 @@ def test_where_it_runs_and_what_follows_do_not_matter(change: str) -> None:
 def test_weights_that_have_seen_the_test_images_are_refused(cut: str) -> None:
     recipe = load_recipe("digits", [f"model={DIGITS}", cut])
     with pytest.raises(RecipeError, match="trained on images that are test images"):
-        Workspace(recipe).facts()
+        facts_of(Workspace(recipe))
 
 
 def test_a_model_from_a_file_has_none(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Literal
 
 from bitwright.base.errors import ModelError, RecipeError
@@ -137,6 +139,17 @@ def load_plugin(name: str, field: str) -> Callable[..., Any]:
         )
     plugin: Callable[..., Any] = found
     return plugin
+
+
+@contextmanager
+def importable(folders: Iterable[Path]) -> Iterator[None]:
+    """Let the user's modules be found in these folders, first of all."""
+    before = list(sys.path)
+    sys.path[:0] = [str(folder) for folder in folders if str(folder) not in sys.path]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def place_of(error: BaseException, fallback: str, caller: str = __file__) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bitwright.pipeline.run import Progress
+    from bitwright.base.progress import Progress
 
 
 class Output:
@@ -83,7 +83,7 @@ class Output:
     @contextmanager
     def progress(self) -> Iterator[Progress]:
         """A progress callback: bars on a terminal, nothing elsewhere."""
-        from bitwright.pipeline.run import no_progress
+        from bitwright.base.progress import no_progress
 
         if self.json_wanted or not sys.stderr.isatty():
             yield no_progress

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from bitwright.base.progress import Progress, no_progress
 from bitwright.data.dataset import UNLABELLED, Dataset, DataSplits, Sample, digest_of
-from bitwright.data.files import Progress, no_progress
 from bitwright.data.load import load_dataset
 from bitwright.data.spec import DatasetInfo, DatasetSpec, list_datasets
 

@@ -119,6 +119,10 @@ class Dataset:
         """Hash of every image, label and class name, in this order."""
         return digest_of(self)
 
+    def choice(self) -> str:
+        """Hash of which images of their source these are, whatever copy they were read from."""
+        return hashlib.sha256(self.indices.astype("<i8").tobytes()).hexdigest()[:32]
+
     def reals(self) -> NDArray[np.float32]:
         """(N, C, H, W) float32: what a torch model gets; one float32 multiplication a pixel.
 
@@ -156,6 +160,10 @@ class DataSplits:
     validation: Dataset
     test: Dataset
     source: str
+
+    def digest(self) -> str:
+        """Hash of every image, label and class name."""
+        return digest_of(self.train, self.validation, self.test)
 
     def labelled(self) -> DataSplits:
         """Without the training images that have no label."""

@@ -13,16 +13,10 @@ from pathlib import Path
 
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, cache_dir
-
-Progress = Callable[[str, int, int], None]
-"""Called as ``progress(what, done, total)`` during slow work; total 0 means unknown."""
+from bitwright.base.progress import Progress, no_progress
 
 _CHUNK = 1 << 16
 _TIMEOUT_S = 30
-
-
-def no_progress(what: str, done: int, total: int) -> None:
-    """The progress callback that shows nothing."""
 
 
 def store(target: Path, content: bytes) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
+from bitwright.base.progress import Progress, no_progress
 from bitwright.data.dataset import UNLABELLED, Dataset, DataSplits, Images
 from bitwright.data.decoding import Decoding, decode_image
-from bitwright.data.files import Progress, cache_path, no_progress, store
+from bitwright.data.files import cache_path, store
 from bitwright.data.listing import Layout, Listing, find_layout, list_images, opened
 from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two
 

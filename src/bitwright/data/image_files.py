@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
+from bitwright.base.progress import Progress, no_progress
 from bitwright.data.decoding import Framing, RandomCrop, frame_image, read_header
-from bitwright.data.files import Progress, cache_path, no_progress, store
+from bitwright.data.files import cache_path, store
 from bitwright.data.listing import Listing, opened, peeked
 
 _AT_ONCE = 4096

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from bitwright.base.errors import DataError, RecipeError
+from bitwright.base.progress import Progress, no_progress
 from bitwright.data import cifar, digits, folders, image_database, mnist, streams
 from bitwright.data.dataset import DataSplits
-from bitwright.data.files import Progress, no_progress
 from bitwright.data.spec import DATASETS, IMAGENET, DatasetSpec
 from bitwright.data.splits import keep_some
 

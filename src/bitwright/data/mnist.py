@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from bitwright.base.errors import DataError
+from bitwright.base.progress import Progress
 from bitwright.data.dataset import DataSplits
-from bitwright.data.files import Progress, cache_path, download, gunzip
+from bitwright.data.files import cache_path, download, gunzip
 from bitwright.data.idx import read_idx
 from bitwright.data.splits import Labelled, Labels, split_two
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from bitwright.base.errors import DataError
+from bitwright.base.progress import Progress, no_progress
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Framing, read_header
-from bitwright.data.files import Progress, no_progress
 from bitwright.data.folders import SCALE, Cut, split_layout
 from bitwright.data.image_files import ImageFiles, Source, damaged_files, named
 from bitwright.data.listing import Listing, find_layout, list_images, peeked, without

@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Any
 from bitwright import __version__
 from bitwright.base.errors import DataError, FormatError, ModelError, RecipeError
 from bitwright.base.files import atomic_write
+from bitwright.base.progress import Progress, no_progress
+from bitwright.base.source import code_key
+from bitwright.explore.compare_rows import chosen, make_row
 from bitwright.explore.variants import (
     DEFAULT_METHOD,
     Variant,
@@ -27,7 +30,6 @@ from bitwright.explore.variants import (
     names_of,
     parse_variants,
 )
-from bitwright.pipeline.run import Progress, no_progress
 from bitwright.report.scatter import Point, Scatter
 from bitwright.report.table import Column, Kind, Measured, Table, Value, value_from_json
 from bitwright.report.table_page import Section, write_report
@@ -38,7 +40,12 @@ if TYPE_CHECKING:
 
 NAME = "compare"
 _ROWS = "rows"
-_CODE = ("formats", "quantize", "models", "train", "explore")
+#: What makes and measures a row; of a benchmark, its own digest tells.
+_MAKES = (
+    "bitwright.explore.compare_rows",
+    "bitwright.explore.measuring",
+    "bitwright.train.evaluation",
+)
 _FLOAT = "float32"
 _FLOAT_BITS = 32
 #: Below this many points under the float network a format is drawn at the lower edge of the plot.
@@ -207,9 +214,7 @@ class _Keys:
     """Hashes of everything that a row depends on."""
 
     def __init__(self, request: CompareRequest, subject: Subject, count: int) -> None:
-        from bitwright.pipeline.steps.fingerprint import code_version
-
-        digest = hashlib.sha256(code_version(*_CODE).encode())
+        digest = hashlib.sha256(code_key(*_MAKES).encode())
         for name, tensor in sorted(subject.model.state_dict().items()):
             digest.update(name.encode() + str(tuple(tensor.shape)).encode())
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -241,7 +246,7 @@ def _kept_or_made(
     try:
         row = make_row(subject, variant, reference, images=request.images, limit=request.limit)
     except (FormatError, ModelError, RecipeError) as error:
-        return {**_plain(variant), "arithmetic": f"not possible: {error.message}"}
+        return {**chosen(variant), "arithmetic": f"not possible: {error.message}"}
     stored = {k: v.to_json() if isinstance(v, Measured) else v for k, v in row.items()}
     atomic_write(place, json.dumps({"variant": variant.name, "row": stored}, indent=1) + "\n")
     return {**row, **_costs(variant)}
@@ -254,71 +259,6 @@ def _read_row(place: Path) -> dict[str, Value] | None:
         return {key: value_from_json(value) for key, value in stored.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def make_row(
-    subject: Subject,
-    variant: Variant,
-    reference: Outcome,
-    *,
-    images: int,
-    limit: int | None = None,
-) -> dict[str, Value]:
-    """Quantize and measure one variant; all columns but the costs of a multiply-accumulate.
-
-    Args:
-        images: for calibration.
-        limit: see `Subject.measure`.
-
-    Raises:
-        FormatError, ModelError, RecipeError: the network cannot be had in these formats.
-    """
-    from bitwright.explore.model_sizes import model_size
-    from bitwright.quantize import Policy
-    from bitwright.quantize.ptq.post_training import post_training_quantize
-
-    fields = {**variant.policy, **subject.quant}
-    policy = Policy.from_dict(fields, where=variant.name)
-    data = subject.train.take(range(min(images, len(subject.train))))
-    converted, _ = post_training_quantize(subject.model, policy, data, variant.methods)
-    exact, why = _frozen(converted, policy, subject)
-    outcome = subject.measure(converted if exact is None else exact, limit)
-    size = model_size(converted, sample_shape=subject.sample_shape)
-    bits = f"{variant.weight_format.bits}/{variant.activation_format.bits}"
-    return {
-        **_plain(variant),
-        "bits": bits,
-        "accuracy": outcome.accuracy,
-        "loss": outcome.loss_against(reference),
-        "size": -(-size.parameter_bits // 8),
-        "rate": size.parameter_rate,
-        "memory": size.memory_ratio,
-        "method": variant.method,
-        "arithmetic": "exact integers" if exact is not None else f"simulated: {why}",
-    }
-
-
-def _frozen(converted: Any, policy: Any, subject: Subject) -> tuple[Any, str]:
-    """The integer network, or None and the reason why there is none."""
-    from bitwright.quantize import apply
-
-    try:
-        return apply(converted, policy, "freeze", sample_shape=subject.sample_shape), ""
-    except (ModelError, RecipeError, FormatError) as error:
-        return None, _brief(error.message)
-
-
-def _brief(message: str) -> str:
-    """The first of several reasons, and how many more there are."""
-    head, *points = message.split("\n  - ")
-    if not points:
-        return head
-    more = f" (and {len(points) - 1} more)" if len(points) > 1 else ""
-    return points[0].strip() + more
-
-
-def _plain(variant: Variant) -> dict[str, Value]:
-    return {"format": variant.weight, "activation": variant.activation, "method": variant.method}
 
 
 def _costs(variant: Variant) -> dict[str, Value]:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import RecipeError
+from bitwright.base.plugins import importable
+from bitwright.base.progress import Progress, no_progress
 from bitwright.low_precision.config import LowPrecision
 from bitwright.low_precision.costs.cases import possible_schedules
 from bitwright.low_precision.costs.devices import list_devices, load_device
@@ -29,12 +31,11 @@ from bitwright.low_precision.ladder import FLOAT32
 from bitwright.low_precision.log import LOG, read_log
 from bitwright.low_precision.policy import Plan
 from bitwright.models.catalog import list_models
+from bitwright.pipeline.context import LOGS
 from bitwright.pipeline.inspection.inspect import build_for
 from bitwright.pipeline.recipe import Recipe
-from bitwright.pipeline.run import Progress, no_progress
-from bitwright.pipeline.run_files import LOGS
-from bitwright.pipeline.steps.fingerprint import importable
-from bitwright.pipeline.steps.workspace import Workspace, step_folder
+from bitwright.pipeline.steps.names import step_folder
+from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.report.table import Column, Kind, Table, Value
 from bitwright.report.table_page import Section, write_report
 from bitwright.train.records import METRICS, read_metrics

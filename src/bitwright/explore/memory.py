@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import RecipeError
+from bitwright.base.plugins import importable
 from bitwright.explore.sizes import parameter_mb
 from bitwright.models.catalog import list_models
 from bitwright.pipeline.inspection.inspect import build_for
 from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
-from bitwright.pipeline.steps.fingerprint import importable
 
 WIDTHS = (32, 8, 4)
 

@@ -19,8 +19,8 @@ from bitwright.explore.subject import Subject, find_subject
 from bitwright.report.scatter import Point, Scatter
 
 if TYPE_CHECKING:
+    from bitwright.base.progress import Progress
     from bitwright.explore.search import MixedResult
-    from bitwright.pipeline.run import Progress
 
 _KILOBYTE = 8000
 #: How the lines of the house's style sheet begin that a drawing needs.

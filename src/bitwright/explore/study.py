@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import RecipeError, RunError
+from bitwright.base.progress import Progress, no_progress
+from bitwright.base.source import code_key
 from bitwright.explore.changes import with_bits, with_seed
 from bitwright.explore.measuring import Outcome
 from bitwright.explore.study_jobs import ARMS, BASELINE, PTQ, RIGHT, SS_EQUAL
 from bitwright.jobs import Job, JobResult, run_jobs
 from bitwright.pipeline.recipe import Recipe
-from bitwright.pipeline.run import Progress, no_progress
 from bitwright.pipeline.steps.baseline import cpu_name
-from bitwright.pipeline.steps.fingerprint import code_version
 from bitwright.pipeline.steps.versions import versions
 from bitwright.report.scatter import Point, Scatter
 from bitwright.report.statistics import mean_difference, mean_of, share_of
@@ -36,16 +36,6 @@ from bitwright.train.config import PHASES
 _Found = Mapping[tuple[int | None, int], JobResult]
 """Finished jobs by width and seed."""
 _JOBS = "bitwright.explore.study_jobs"
-_CODE = (
-    "formats",
-    "data",
-    "models",
-    "quantize",
-    "low_precision",
-    "train",
-    "pipeline/steps",
-    "explore/study_jobs.py",
-)
 _VERSIONS = ("python", "torch", "numpy", "lightning-fabric")
 _COLUMNS = (
     Column("bits", "formats", about="of weights / activations"),
@@ -111,7 +101,7 @@ def run_study(request: StudyRequest, progress: Progress = no_progress) -> StudyR
     """
     _check(request)
     run = partial(run_jobs, workers=request.workers, ray=request.ray, threads=request.threads)
-    code = code_version(*_CODE)
+    code = code_key(_JOBS)
     base = [_float_job(request, seed) for seed in range(request.seeds)]
     progress("float networks", 0, len(base))
     floats = run(base, on_progress=_named(progress, "float networks"))

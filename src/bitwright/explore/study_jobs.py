@@ -19,7 +19,8 @@ import numpy as np
 from bitwright.base.files import atomic_write
 from bitwright.pipeline.recipe import Recipe, recipe_from_dict
 from bitwright.pipeline.run_files import digest_of, read_record
-from bitwright.pipeline.steps.workspace import Workspace, step_folder
+from bitwright.pipeline.steps.names import step_folder
+from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.train.config import Phases, TrainConfig
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class _Bench:
 
     @classmethod
     def open(cls, arguments: Mapping[str, Any], folder: Path) -> _Bench:
-        from bitwright.pipeline.run import no_progress
+        from bitwright.base.progress import no_progress
         from bitwright.pipeline.steps.quantize import calibrated
         from bitwright.pipeline.steps.teach import taught
         from bitwright.pipeline.steps.train import trained_model

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import DataError, RecipeError, RunError
-from bitwright.base.plugins import is_plugin, load_attribute, load_plugin, plugged
+from bitwright.base.plugins import importable, is_plugin, load_attribute, load_plugin, plugged
 from bitwright.data import Dataset, load_dataset
 from bitwright.data.spec import DATASETS, DatasetSpec
 from bitwright.explore.measuring import Benchmark, Outcome
 from bitwright.models.catalog import PRETRAINED, ModelSpec, list_models
 from bitwright.pipeline.run_files import check_run_folder
-from bitwright.pipeline.steps.fingerprint import importable
-from bitwright.pipeline.steps.workspace import Workspace, step_folder
+from bitwright.pipeline.steps.names import step_folder
+from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.report.statistics import share_of
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from typing import Any
 from bitwright import __version__
 from bitwright.base.errors import BitwrightError, RecipeError, RunError
 from bitwright.base.files import atomic_write, exclusive
+from bitwright.base.progress import Progress, no_progress
 from bitwright.data import DataSplits
 from bitwright.explore.sweep_axes import Axis, SweepPoint, shown
 from bitwright.explore.sweep_table import Outcome, sections_of
@@ -33,13 +34,15 @@ from bitwright.jobs import Job, JobResult, OnResult, check_options, run_jobs
 from bitwright.jobs.job import RESULT
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.recipe import recipe_from_dict
-from bitwright.pipeline.run import Progress, Run, no_progress
+from bitwright.pipeline.run import Run
 from bitwright.pipeline.run_files import digest_of, read_record
-from bitwright.pipeline.steps.order import STEP_NAMES, make_steps
+from bitwright.pipeline.steps.facts import facts_of
+from bitwright.pipeline.steps.names import STEP_NAMES, step_folder
+from bitwright.pipeline.steps.order import make_steps
 from bitwright.pipeline.steps.preflight import check_model
-from bitwright.pipeline.steps.results import Results
+from bitwright.pipeline.steps.results_run import Results
 from bitwright.pipeline.steps.versions import versions
-from bitwright.pipeline.steps.workspace import Workspace, step_folder
+from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.report.table import Table
 from bitwright.report.table_page import write_report
 
@@ -274,7 +277,7 @@ def _keys(request: SweepRequest, progress: Progress) -> list[dict[str, str]]:
         try:
             data = (sources[number], work.data)
             folder = request.out / _POINTS / point.folder
-            run = Run(folder, make_steps(work), work.facts())
+            run = Run(folder, make_steps(work), facts_of(work))
             keys = {name: run.key(name) for name in _steps(work, request.until)}
             if kind not in checked and not _is_done(folder, request.until, keys):
                 check_model(work)

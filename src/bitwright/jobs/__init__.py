@@ -2,7 +2,7 @@
 """Many independent jobs, on processes of this machine or on a Ray cluster; none is lost."""
 
 from bitwright.jobs.job import JOB_FILES, Job, JobFailure, JobResult
-from bitwright.jobs.runner import OnResult, Progress, check_options, run_jobs
+from bitwright.jobs.runner import OnResult, check_options, run_jobs
 
 __all__ = [
     "JOB_FILES",

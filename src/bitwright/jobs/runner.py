@@ -9,11 +9,10 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 
 from bitwright.base.errors import BitwrightError, RecipeError
+from bitwright.base.progress import Progress
 from bitwright.jobs.job import Job, JobFailure, JobResult, result_of
 from bitwright.jobs.process import Limits, Stopped, cores, run_job
 
-Progress = Callable[[str, int, int], None]
-"""Called as ``progress(what, done, total)``."""
 OnResult = Callable[[JobResult], None]
 """Called with each result as it comes, in the calling thread."""
 

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import RecipeError
+from bitwright.base.progress import Progress, no_progress
 from bitwright.pipeline.diff.results import DiffReport
 from bitwright.pipeline.inspection.results import Inspection
 from bitwright.pipeline.recipe import Recipe, load_recipe
-from bitwright.pipeline.run import Outcome, Progress, Run, no_progress, open_run
-from bitwright.pipeline.steps.order import STEP_NAMES, make_steps
-from bitwright.pipeline.steps.summary import Summary, summarise
+from bitwright.pipeline.run import Outcome, Run, open_run
+from bitwright.pipeline.steps.facts import facts_of
+from bitwright.pipeline.steps.names import STEP_NAMES
+from bitwright.pipeline.steps.order import make_steps
+from bitwright.pipeline.steps.summary import Summary, summarise, write_precision_page
 from bitwright.pipeline.steps.versions import versions
 from bitwright.pipeline.steps.workspace import Workspace
 
@@ -85,6 +88,7 @@ class Pipeline:
 
                 preflight(work, run, chosen)
             self.outcomes = run.execute(chosen)
+            write_precision_page(run, self.recipe.name)
             return summarise(run)
 
     def _opened(self, work: Workspace) -> AbstractContextManager[Run]:
@@ -98,7 +102,7 @@ class Pipeline:
         return open_run(
             self.run_dir,
             steps,
-            work.facts(),
+            facts_of(work),
             files=files,
             notes=notes,
             progress=self.progress,

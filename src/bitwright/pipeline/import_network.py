@@ -25,9 +25,9 @@ from bitwright.base.errors import (
     RunError,
 )
 from bitwright.base.files import atomic_write
+from bitwright.base.progress import Progress, no_progress
 from bitwright.ir import Graph, IntArray, TensorType, random_feeds, save_graph
 from bitwright.models.catalog import MODEL_FILES, WEIGHT_FILES, ModelSpec
-from bitwright.pipeline.run import Progress, no_progress
 
 if TYPE_CHECKING:
     from bitwright.interop.model_files import LoadedModel

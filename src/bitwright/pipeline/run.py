@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.files import atomic_write
+from bitwright.base.progress import Progress, no_progress
+from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.run_files import (
     SCHEMA,
     StepRecord,
@@ -39,13 +41,6 @@ from bitwright.pipeline.run_files import (
     write_headers,
 )
 from bitwright.pipeline.run_reuse import Wanted, take_over, turn
-
-Progress = Callable[[str, int, int], None]
-"""Called as ``progress(what, done, total)`` during slow work; total 0 means unknown."""
-
-
-def no_progress(what: str, done: int, total: int) -> None:
-    """The progress callback that shows nothing."""
 
 
 @dataclass(frozen=True)
@@ -69,21 +64,6 @@ class Step:
     uses: tuple[str, ...] = ()
     keeps_partial: bool = False
     number: int | None = None
-
-
-@dataclass(frozen=True)
-class StepContext:
-    """What a step's function gets.
-
-    Attributes:
-        folder: where it writes; may hold what an interrupted call left if it ``keeps_partial``.
-        inputs: folders of the finished steps it reads.
-        progress: to be called during slow work.
-    """
-
-    folder: Path
-    inputs: Mapping[str, Path]
-    progress: Progress
 
 
 @dataclass(frozen=True)

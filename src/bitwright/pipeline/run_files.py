@@ -18,9 +18,9 @@ from bitwright import __version__
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.files import atomic_write, exclusive, sha256_file
 from bitwright.jobs.job import JOB_FILES
+from bitwright.pipeline.context import LOGS
 
 SCHEMA = 1
-LOGS = "logs"
 _ALMOST_FULL = 1 << 20
 
 

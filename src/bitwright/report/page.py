@@ -10,9 +10,10 @@ from typing import Any
 from markupsafe import Markup
 
 from bitwright.report.precision import precision_chart
-from bitwright.report.record import BlockRow, PrecisionRow, Report
+from bitwright.report.record import BlockRow, Report
 from bitwright.report.summary import number, show
 from bitwright.report.svg import bars, heatmap, line_chart
+from bitwright.train.precision_rows import PrecisionRow
 
 _PRECISION_PAGE = """<!doctype html>
 <html lang="en">

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from bitwright.low_precision.log import LOG, read_log
-from bitwright.low_precision.policy import Entry
-from bitwright.report.record import PrecisionRow
 from bitwright.report.svg import COLOURS, drawing, text_at, ticks
-from bitwright.train.records import METRICS, EpochMetrics, read_metrics
+from bitwright.train.precision_rows import PrecisionRow
 
 _WIDTH, _LEFT, _RIGHT = 920.0, 66.0, 14.0
 _TOP, _GAP, _BOTTOM = 8.0, 30.0, 36.0
@@ -33,52 +29,6 @@ class _Panel:
     title: str
     series: Series
     dots: tuple[str, ...] = ()
-
-
-def precision_rows(
-    log: Sequence[Entry], history: Sequence[EpochMetrics]
-) -> tuple[PrecisionRow, ...]:
-    """Decisions and figures of the same epochs; an epoch that lacks one of the two is left out.
-
-    A policy that does not say what it switches to has switched where the next level differs.
-    """
-    figures = {entry.epoch: entry for entry in history}
-    following = {entry.epoch - 1: entry.level for entry in log}
-    return tuple(
-        PrecisionRow(
-            epoch=entry.epoch,
-            level=entry.level,
-            switched_to=entry.switched_to or _other(following.get(entry.epoch), entry.level),
-            reason=entry.reason,
-            diversity=entry.diversity,
-            p=entry.p,
-            threshold=entry.threshold,
-            violations=entry.violations,
-            lr=figures[entry.epoch].lr,
-            train_loss=figures[entry.epoch].train_loss,
-            validation_loss=figures[entry.epoch].validation_loss,
-            train_accuracy=figures[entry.epoch].train_accuracy,
-            validation_accuracy=figures[entry.epoch].validation_accuracy,
-            validation_top5=figures[entry.epoch].validation_top5,
-        )
-        for entry in log
-        if entry.epoch in figures
-    )
-
-
-def _other(level: str | None, before: str) -> str | None:
-    return None if level == before else level
-
-
-def read_precision(folder: Path) -> tuple[PrecisionRow, ...]:
-    """What a run in low precision left in its folder; nothing if it was not in low precision.
-
-    Raises:
-        DataError: a file is damaged.
-    """
-    if not (folder / LOG).is_file():
-        return ()
-    return precision_rows(read_log(folder / LOG), read_metrics(folder / METRICS))
 
 
 def precision_chart(rows: Sequence[PrecisionRow]) -> Markup:

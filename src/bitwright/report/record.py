@@ -6,6 +6,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from bitwright.base.figures import Figure, Resources
+from bitwright.train.precision_rows import PrecisionRow
 
 
 class _Record(BaseModel):
@@ -48,32 +49,6 @@ class Curve(_Record):
     y_label: str
     epochs: tuple[int, ...]
     series: dict[str, tuple[float, ...]]
-
-
-class PrecisionRow(_Record):
-    """One epoch of training in low precision.
-
-    Attributes:
-        level: the precision it ran in; ``switched_to`` that of the next epoch, if another.
-        reason: the policy's decision in words.
-        diversity, p, threshold, violations: what it went by, of policies that have them.
-        validation_top5: share of images whose class is among the five highest scores.
-    """
-
-    epoch: int
-    level: str
-    reason: str
-    switched_to: str | None = None
-    diversity: float | None = None
-    p: float | None = None
-    threshold: float | None = None
-    violations: int | None = None
-    lr: float
-    train_loss: float
-    validation_loss: float
-    train_accuracy: float
-    validation_accuracy: float
-    validation_top5: float | None = None
 
 
 class OperandRow(_Record):

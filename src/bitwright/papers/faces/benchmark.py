@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from bitwright.base.source import code_key
 from bitwright.data import Dataset
 from bitwright.explore.measuring import Outcome
 from bitwright.explore.subject import Subject
 from bitwright.papers.faces.images import FacePreprocessing
 from bitwright.papers.faces.pairs import FaceProtocol
 from bitwright.papers.faces.protocols import orl_known, orl_protocol
-from bitwright.pipeline.steps.fingerprint import code_version
 from bitwright.report.statistics import mean_of
 
 METRIC = "verification"
@@ -37,8 +37,8 @@ class FaceBenchmark:
         return Outcome(mean_of(folds), found.right, folds, "verification accuracy")
 
     def digest(self) -> str:
-        """Of the faces, of the pairs of both views, and of this package."""
-        found = hashlib.sha256(code_version("papers/faces").encode())
+        """Of the faces, of the pairs of both views, and of the code that measures."""
+        found = hashlib.sha256(code_key("bitwright.papers.faces.verification").encode())
         found.update(self.protocol.faces.data.digest().encode())
         for view in (self.protocol.view1, self.protocol.view2):
             for rows in (view.first, view.second, view.matched, view.fold):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from bitwright.base.errors import DataError, RecipeError, ToolError
 from bitwright.base.files import atomic_write
+from bitwright.base.progress import Progress
 from bitwright.explore.subject import find_subject
 from bitwright.papers.ristretto.behaviour import Parity
 from bitwright.papers.ristretto.search import TrimmingMode, check_margin
-from bitwright.pipeline.run import Progress
 
 if TYPE_CHECKING:
     from bitwright.papers.ristretto.run import RistrettoResult

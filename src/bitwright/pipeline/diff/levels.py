@@ -14,13 +14,14 @@ import numpy as np
 from bitwright.base.errors import DataError, RunError
 from bitwright.ir import random_feeds
 from bitwright.pipeline.diff.results import DiffReport, Stage, StageResult
-from bitwright.pipeline.steps.workspace import Workspace, step_folder
+from bitwright.pipeline.steps.names import step_folder
+from bitwright.pipeline.steps.workspace import Workspace
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bitwright.base.progress import Progress
     from bitwright.pipeline.recipe import Recipe
-    from bitwright.pipeline.run import Progress
 
 _STEP_OF = {
     Stage.QUANTIZED: "quantize",

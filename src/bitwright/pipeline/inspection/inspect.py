@@ -112,9 +112,9 @@ def _inspect_built(
     seed: int,
 ) -> Inspection:
     from bitwright.base.errors import ModelError
+    from bitwright.base.plugins import importable
     from bitwright.pipeline.inspection.results import Problem
     from bitwright.pipeline.inspection.torch_model import inspect_torch
-    from bitwright.pipeline.steps.fingerprint import importable
 
     height, width, channels = shape
     with importable((folder, Path.cwd())):

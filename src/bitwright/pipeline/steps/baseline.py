@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.figures import Figure, Source
+from bitwright.base.progress import Progress
 from bitwright.ir import Graph, IntArray
-from bitwright.pipeline.run import Progress
 from bitwright.report import Baseline
 
 if TYPE_CHECKING:

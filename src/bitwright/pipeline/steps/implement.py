@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bitwright.pipeline.run import StepContext
+from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.workspace import Workspace
 
 

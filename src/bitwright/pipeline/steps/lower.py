@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from bitwright.base.errors import DataError, GraphError, MismatchError
 from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
+from bitwright.base.progress import Progress
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval, load_graph, save_graph
-from bitwright.pipeline.run import Progress, StepContext
+from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.quantize import frozen_model
 from bitwright.pipeline.steps.results import AccumulatorRow, LayerFacts, LowerResult
 from bitwright.pipeline.steps.workspace import Workspace

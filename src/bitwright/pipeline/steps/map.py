@@ -11,6 +11,7 @@ import numpy as np
 from bitwright.base.errors import MismatchError, TargetError
 from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
+from bitwright.base.progress import Progress
 from bitwright.build.target import Target, fits, list_targets, load_target, smallest_fitting
 from bitwright.hw.blocks import blocks_of
 from bitwright.hw.cost import graph_resources
@@ -24,10 +25,10 @@ from bitwright.hw.search import FillGoal, Goal, RateGoal, search_folding
 from bitwright.hw.template import template
 from bitwright.hw.weight_image import memory_plan
 from bitwright.ir import Graph, load_graph, random_feeds, save_graph
+from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.recipe import HardwareSection
-from bitwright.pipeline.run import Progress, StepContext
 from bitwright.pipeline.steps.lower import read_graph, read_levels
-from bitwright.pipeline.steps.results import BlockRow, FifoRow, MapResult
+from bitwright.pipeline.steps.results_hardware import BlockRow, FifoRow, MapResult
 from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.rtl.emit import emit
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from bitwright.pipeline.run import Step, StepContext
-from bitwright.pipeline.steps.workspace import STEP_NAMES, Workspace
+from bitwright.pipeline.context import StepContext
+from bitwright.pipeline.run import Step
+from bitwright.pipeline.steps.names import STEP_NAMES
+from bitwright.pipeline.steps.workspace import Workspace
 
 _NEEDS: dict[str, tuple[str, ...]] = {
     "teach": (),
@@ -70,6 +72,3 @@ def _function(name: str, work: Workspace) -> Callable[[StepContext], None]:
         function(work, context)
 
     return run
-
-
-__all__ = ["STEP_NAMES", "make_steps"]

@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 
 from bitwright.ir import Graph
+from bitwright.pipeline.context import LOGS
 from bitwright.pipeline.run import Run
-from bitwright.pipeline.run_files import LOGS
-from bitwright.pipeline.steps.results import MapResult
+from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.pipeline.steps.workspace import Workspace
 
 _CALIBRATION_IMAGES = 32

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitwright.base.figures import Figure, Source
-from bitwright.pipeline.run import Progress, StepContext
-from bitwright.pipeline.run_files import LOGS
+from bitwright.base.progress import Progress
+from bitwright.pipeline.context import LOGS, StepContext
 from bitwright.pipeline.steps.results import OperandRow, PhaseRow, QuantizeResult
 from bitwright.pipeline.steps.train import epochs_of, teacher_of, train_progress, trained_model
 from bitwright.pipeline.steps.workspace import Workspace

@@ -4,17 +4,12 @@
 from __future__ import annotations
 
 from bitwright.base.figures import Figure
-from bitwright.pipeline.run import StepContext
+from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.run_files import read_record
-from bitwright.pipeline.steps.results import (
-    LowerResult,
-    MapResult,
-    PhaseRow,
-    QuantizeResult,
-    Results,
-    TrainResult,
-)
-from bitwright.pipeline.steps.workspace import STEP_NAMES
+from bitwright.pipeline.steps.names import STEP_NAMES
+from bitwright.pipeline.steps.results import LowerResult, PhaseRow, QuantizeResult, TrainResult
+from bitwright.pipeline.steps.results_hardware import MapResult
+from bitwright.pipeline.steps.results_run import Results
 from bitwright.report import AccuracyStage, Stage
 
 

@@ -6,19 +6,15 @@ Shares are in [0, 1]; figures that could come from several places are `Figure`s 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bitwright.base.errors import RunError
-from bitwright.base.figures import Figure, Resources
+from bitwright.base.figures import Figure
 from bitwright.base.files import atomic_write
-from bitwright.build.implement import RESULT as IMPLEMENT_FILE
-from bitwright.build.implement import ImplementResult, read_result
-from bitwright.report.record import PrecisionRow
+from bitwright.train.precision_rows import PrecisionRow
 
 FILE = "result.json"
 
@@ -216,118 +212,3 @@ class LowerResult(Result):
     layers: tuple[LayerFacts, ...]
     certificate: tuple[AccumulatorRow, ...]
     qonnx_refused: str = ""
-
-
-class BlockRow(Result):
-    """One block of the hardware graph, by the models.
-
-    Attributes:
-        instance: its name in the RTL.
-        layer: the user's layer that it came from.
-        cycles: between two images, if this block alone limited the pipeline.
-    """
-
-    name: str
-    instance: str
-    kind: str
-    layer: str
-    pe: int | None
-    simd: int | None
-    cycles: int
-    latency: int
-    resources: Resources
-
-
-class FifoRow(Result):
-    """One FIFO: computed depth in beats, width in bits."""
-
-    instance: str
-    depth: int
-    width: int
-
-
-class MapResult(Result):
-    """The hardware graph; every figure is a model's.
-
-    Attributes:
-        interval, latency: predicted cycles an image in the steady state; of a lone image.
-        bottleneck: the block that sets the interval.
-        weight_memory: bytes and bandwidth of external weights, of each unit and together
-            (`hw.weight_image.MemoryPlan.bandwidth`); None if there are none.
-    """
-
-    target: str
-    clock_mhz: float
-    interval: int
-    latency: int
-    bottleneck: str
-    resources: Resources
-    capacity: Resources
-    blocks: tuple[BlockRow, ...]
-    fifos: tuple[FifoRow, ...]
-    weight_memory: dict[str, Any] | None = None
-
-
-class SimulateResult(Result):
-    """The proof, cycle by cycle.
-
-    Attributes:
-        images: held-out images whose every score and label equalled the integer graph's.
-        stall_images: how many of them again, with each of ``stall_patterns`` on both sides.
-        compared_values: number of values compared, over all runs.
-        differences: how many differed: 0, or the step fails.
-        interval: steady-state cycles an image, frames back to back.
-        latency: cycles of a lone image.
-        high_water: FIFO instance -> most beats it ever held.
-        cycles: simulated altogether.
-    """
-
-    images: int
-    stall_images: int
-    stall_patterns: tuple[str, ...]
-    compared_values: int
-    differences: int
-    accuracy: Figure
-    interval: int
-    predicted_interval: int
-    latency: int
-    predicted_latency: int
-    high_water: dict[str, int]
-    cycles: int
-
-
-@dataclass(frozen=True)
-class Results:
-    """The results of the finished steps of a run; None where a step has not been done."""
-
-    teach: TeachResult | None = None
-    train: TrainResult | None = None
-    quantize: QuantizeResult | None = None
-    lower: LowerResult | None = None
-    map: MapResult | None = None
-    simulate: SimulateResult | None = None
-    implement: ImplementResult | None = None
-
-    @classmethod
-    def load(cls, folders: Mapping[str, Path]) -> Results:
-        """Read the results that lie in these folders (step -> folder).
-
-        Raises:
-            RunError: one cannot be read.
-        """
-        kinds: dict[str, type[Result]] = {
-            "teach": TeachResult,
-            "train": TrainResult,
-            "quantize": QuantizeResult,
-            "lower": LowerResult,
-            "map": MapResult,
-            "simulate": SimulateResult,
-        }
-        found: dict[str, Any] = {
-            name: load_result(kind, folders[name])
-            for name, kind in kinds.items()
-            if name in folders
-        }
-        if "implement" in folders:
-            found["implement"] = read_result(folders["implement"] / IMPLEMENT_FILE)
-        return cls(**found)

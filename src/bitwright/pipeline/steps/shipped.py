@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from bitwright.base.errors import RecipeError
 from bitwright.data.spec import Keep
 from bitwright.models.pretrained import Pretrained, find_pretrained, matching
-from bitwright.pipeline.steps.fingerprint import images_version
 from bitwright.train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def shipped(recipe: Recipe, splits: DataSplits) -> Pretrained | None:
     found = matching(recipe.model, splits.image_shape, splits.num_classes, splits.name)
     for entry in found:
         same_cut = (entry.seed, entry.validation) == (recipe.seed, recipe.data.validation)
-        same_images = entry.test_digest == images_version(splits.test)
+        same_images = entry.test_digest == splits.test.choice()
         if same_cut and same_images and _same(entry.training, config):
             return entry
     return None
@@ -53,7 +52,7 @@ def check_unseen(spec: ModelSpec, splits: DataSplits) -> Pretrained | None:
     if not spec.is_pretrained:
         return None
     entry = find_pretrained(spec, splits.image_shape, splits.num_classes, splits.name)
-    if entry.test_digest != images_version(splits.test):
+    if entry.test_digest != splits.test.choice():
         raise RecipeError(
             f"the pretrained weights {entry.name!r} were trained on images that are test images "
             "here",

@@ -12,11 +12,13 @@ import numpy as np
 from bitwright.base.errors import MismatchError
 from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
+from bitwright.base.progress import Progress
 from bitwright.ir import IntArray
-from bitwright.pipeline.run import Progress, StepContext
+from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.lower import read_levels
 from bitwright.pipeline.steps.map import RTL
-from bitwright.pipeline.steps.results import MapResult, SimulateResult, load_result
+from bitwright.pipeline.steps.results import load_result
+from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
 from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.sim import SimResult, Simulator, StallPattern, burst_stalls, compare, random_stalls
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.figures import Figure, Source
+from bitwright.base.files import atomic_write
 from bitwright.pipeline.run import Run
-from bitwright.pipeline.steps.results import Results
-from bitwright.report import Baseline, Energy, Report, SummaryRow
+from bitwright.pipeline.steps.results_run import Results
+from bitwright.report import Baseline, Energy, Report, SummaryRow, render_precision
 
-PAGE, RECORD = "report.html", "report.json"
+PAGE, RECORD, PRECISION_PAGE = "report.html", "report.json", "precision.html"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,14 @@ class Summary:
             "seconds": dict(self.seconds),
             "report": None if self.report is None else str(self.report),
         }
+
+
+def write_precision_page(run: Run, name: str) -> None:
+    """Beside the steps, a page of a training in low precision, as soon as it is over."""
+    found = Results.load({"train": run.folder_of("train")}) if run.is_fresh("train") else None
+    if found is not None and found.train is not None and found.train.precision:
+        page = render_precision(found.train.precision, f"{name}: training in low precision")
+        atomic_write(run.folder / PRECISION_PAGE, page)
 
 
 def summarise(run: Run) -> Summary:

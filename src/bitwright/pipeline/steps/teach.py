@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitwright.base.figures import Figure, Source
-from bitwright.pipeline.run import StepContext
-from bitwright.pipeline.run_files import LOGS
+from bitwright.pipeline.context import LOGS, StepContext
 from bitwright.pipeline.steps.results import Epoch, TeacherRow, TeachResult
 from bitwright.pipeline.steps.train import epochs_of, train_progress
 from bitwright.pipeline.steps.workspace import Workspace

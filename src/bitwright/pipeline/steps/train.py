@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitwright.base.figures import Figure, Source
-from bitwright.base.files import atomic_write
+from bitwright.base.progress import Progress
 from bitwright.models.pretrained import Pretrained, load_into
-from bitwright.pipeline.run import Progress, StepContext
-from bitwright.pipeline.run_files import LOGS
-from bitwright.pipeline.steps.fingerprint import data_version
+from bitwright.pipeline.context import LOGS, StepContext
 from bitwright.pipeline.steps.results import DataFacts, Epoch, Shipped, TrainResult
 from bitwright.pipeline.steps.workspace import Workspace
-from bitwright.report import render_precision
-from bitwright.report.precision import read_precision
+from bitwright.train.precision_rows import read_precision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from bitwright.train.teacher_outputs import TeacherOutputs
 
 WEIGHTS = "weights.pt"
-PRECISION_PAGE = "precision.html"
 
 
 def train(work: Workspace, context: StepContext) -> None:
@@ -52,10 +48,6 @@ def train(work: Workspace, context: StepContext) -> None:
         history, kept = epochs_of(fitted.history), fitted.kept_epoch
     save_weights(context.folder / WEIGHTS, model)
     measured = evaluate(model, work.data.test)
-    precision = read_precision(context.folder / LOGS)
-    if precision:
-        title = f"{work.recipe.name}: training in low precision"
-        atomic_write(context.folder / PRECISION_PAGE, render_precision(precision, title))
     TrainResult(
         data=_data_facts(work),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -63,7 +55,7 @@ def train(work: Workspace, context: StepContext) -> None:
         history=history,
         kept_epoch=kept,
         shipped=_shipped(entry),
-        precision=precision,
+        precision=read_precision(context.folder / LOGS),
     ).save(context.folder)
 
 
@@ -113,7 +105,7 @@ def _data_facts(work: Workspace) -> DataFacts:
     return DataFacts(
         name=splits.name,
         source=splits.source,
-        digest=data_version(splits),
+        digest=splits.digest(),
         classes=splits.classes,
         image_shape=splits.image_shape,
         train=len(splits.train),

@@ -3,22 +3,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.base.files import sha256_file
+from bitwright.base.plugins import importable
+from bitwright.base.progress import Progress, no_progress
 from bitwright.data import DataSplits, load_dataset
-from bitwright.pipeline.recipe import Recipe, TeacherSection
-from bitwright.pipeline.run import Progress, no_progress
-from bitwright.pipeline.steps.fingerprint import (
-    code_version,
-    data_version,
-    importable,
-    model_version,
-)
+from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.shipped import check_unseen, shipped
 from bitwright.quantize.policy import Policy
 
@@ -26,46 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from bitwright.models import ModelSpec, Pretrained
+    from bitwright.pipeline.recipe import Recipe
     from bitwright.train.teacher_outputs import TeacherOutputs
-
-_COMMON = ("formats", "base/figures.py", "base/files.py", "pipeline/run_files.py")
-_CODE = {
-    "teach": (
-        "data",
-        "models",
-        "low_precision",
-        "train",
-        "pipeline/steps/teach.py",
-        "pipeline/steps/train.py",
-    ),
-    "train": (
-        "data",
-        "models",
-        "low_precision",
-        "train",
-        "pipeline/steps/train.py",
-        "pipeline/steps/shipped.py",
-    ),
-    "quantize": (
-        "quantize",
-        "low_precision",
-        "train",
-        "pipeline/steps/quantize.py",
-        "pipeline/steps/train.py",
-    ),
-    "lower": ("ir", "lower", "quantize", "pipeline/steps/lower.py"),
-    "map": ("hw", "rtl", "ir", "build/targets", "build/target.py", "pipeline/steps/map.py"),
-    "simulate": ("sim", "ir", "hw", "base/tools", "pipeline/steps/simulate.py"),
-    "implement": ("build", "base/tools", "pipeline/steps/implement.py"),
-    "report": ("report", "ir", "build/energy.py", "build/energy.toml", "pipeline/steps"),
-}
-STEP_NAMES = tuple(_CODE)
-"""All steps; the first one is there only where a recipe names a teacher, so it has number 0."""
-
-
-def step_folder(name: str) -> str:
-    """Name of a step's folder inside a run directory."""
-    return f"{STEP_NAMES.index(name):02d}-{name}"
 
 
 @dataclass
@@ -147,50 +102,3 @@ class Workspace:
             return model_from_spec(
                 spec, self.data.num_classes, self.data.image_shape, seed=seed, data=self.data.name
             )
-
-    def _version(self, spec: ModelSpec) -> str:
-        """Hash of what a model is read from: the user's code, files, pretrained weights."""
-        taken = check_unseen(spec, self.data)
-        return taken.sha256 if taken else model_version(spec, self.module_folders)
-
-    def _teacher_version(self, section: TeacherSection) -> str:
-        if section.model is not None:
-            return self._version(section.model)
-        assert section.logits is not None
-        return sha256_file(section.logits)
-
-    def facts(self) -> dict[str, Any]:
-        """Everything that steps depend on, by the names that `Step.facts` uses."""
-        fields = self.recipe.resolved()
-        hardware = fields["hardware"]
-        folding = self.recipe.hardware.folding_config_file
-        splits = self.data
-        mapping = {key: value for key, value in hardware.items() if key != "folding_config_file"}
-        return {
-            "name": self.recipe.name,
-            "seed": self.recipe.seed,
-            "data": [_which_images(fields["data"]), data_version(splits)],
-            "model": [fields["model"] | {"weights": None}, self._version(self.recipe.model)],
-            "teacher": [
-                fields["teacher"],
-                [self._teacher_version(entry) for entry in self.recipe.teacher],
-            ],
-            "train.float": fields["train"]["float"],
-            "pretrained": None if self.shipped is None else self.shipped.sha256,
-            "train.quantized": fields["train"]["quantized"],
-            "quant": fields["quant"],
-            "hardware": [mapping, folding.read_text() if folding is not None else None],
-            "simulate": fields["simulate"],
-            "implement": fields["implement"],
-            "report": fields["report"],
-            "description": fields["description"],
-            "python": list(sys.version_info[:2]),
-            **{f"code:{name}": code_version(*_COMMON, *parts) for name, parts in _CODE.items()},
-        }
-
-
-def _which_images(data: dict[str, Any]) -> dict[str, Any]:
-    """A recipe's section ``data`` without what says where and how fast images are read."""
-    if data["stream"] is not None:
-        data = data | {"stream": data["stream"] | {"threads": None, "ahead": None}}
-    return data | {"path": None, "unlabelled": None}

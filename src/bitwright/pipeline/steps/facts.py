@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that the steps of a recipe depend on: its sections, the data, files, code."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bitwright.base.files import sha256_file
+from bitwright.base.plugins import is_plugin, load_attribute, plugged
+from bitwright.base.source import PACKAGE, Sources, code_key
+from bitwright.models import ModelSpec
+from bitwright.pipeline.recipe import TeacherSection
+from bitwright.pipeline.steps.names import STEP_NAMES
+from bitwright.pipeline.steps.shipped import check_unseen
+from bitwright.pipeline.steps.workspace import Workspace
+
+
+def facts_of(work: Workspace) -> dict[str, Any]:
+    """Everything that steps depend on, by the names that `Step.facts` uses."""
+    fields = work.recipe.resolved()
+    hardware = fields["hardware"]
+    folding = work.recipe.hardware.folding_config_file
+    mapping = {key: value for key, value in hardware.items() if key != "folding_config_file"}
+    own = {
+        name: _own_code(fields[name], work.module_folders) for name in ("quant", "teacher", "train")
+    }
+    return {
+        "name": work.recipe.name,
+        "seed": work.recipe.seed,
+        "data": [_which_images(fields["data"]), work.data.digest()],
+        "model": [fields["model"] | {"weights": None}, _version(work, work.recipe.model)],
+        "teacher": [
+            fields["teacher"],
+            [_teacher_version(work, entry) for entry in work.recipe.teacher],
+            own["teacher"],
+        ],
+        "train.float": [fields["train"]["float"], own["train"]],
+        "pretrained": None if work.shipped is None else work.shipped.sha256,
+        "train.quantized": [fields["train"]["quantized"], own["train"]],
+        "quant": [fields["quant"], own["quant"]],
+        "hardware": [mapping, folding.read_text() if folding is not None else None],
+        "simulate": fields["simulate"],
+        "implement": fields["implement"],
+        "report": fields["report"],
+        "description": fields["description"],
+        **{f"code:{name}": code_key(f"bitwright.pipeline.steps.{name}") for name in STEP_NAMES},
+    }
+
+
+def model_version(spec: ModelSpec, folders: Iterable[Path]) -> str:
+    """Hash of the source of a user's own model and of the modules beside it that it imports, and
+    of the files that a model or its weights are read from.
+
+    Args:
+        spec: for a model of the zoo this is empty, as the step's own code covers it; a plug-in's
+            has the module that builds it.
+        folders: where the user's modules lie: the recipe's folder first.
+    """
+    read = "".join(sha256_file(path) for path in spec.files if path.is_file())
+    if spec.is_own:
+        read = _module_key(spec.name.partition(":")[0], folders) + read
+    elif place := plugged("models").get(spec.name):
+        read = _module_key(load_attribute(place).factory.partition(":")[0], ()) + read
+    return read if len(read) <= 64 else hashlib.sha256(read.encode()).hexdigest()
+
+
+def _version(work: Workspace, spec: ModelSpec) -> str:
+    """Hash of what a model is read from: the user's code, files, pretrained weights."""
+    taken = check_unseen(spec, work.data)
+    return taken.sha256 if taken else model_version(spec, work.module_folders)
+
+
+def _teacher_version(work: Workspace, section: TeacherSection) -> str:
+    if section.model is not None:
+        return _version(work, section.model)
+    assert section.logits is not None
+    return sha256_file(section.logits)
+
+
+def _module_key(name: str, folders: Iterable[Path]) -> str:
+    """Hash of a module of the user's own and of all that it imports from beside it and from us; of
+    an installed package, of what it imports from itself.
+    """
+    mine = Sources((*(folder.resolve() for folder in folders), PACKAGE.parent))
+    top = name.partition(".")[0]
+    if mine.find(top) is not None:
+        return mine.key(name)
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None:
+        return ""
+    path = Path(spec.origin)
+    root = path.parents[1] if path.name == "__init__.py" else path.parent
+    return Sources((root,), top).key(name)
+
+
+def _own_code(section: Any, folders: Sequence[Path]) -> dict[str, str]:
+    """The user's own functions that a section names, such as a policy, and hashes of their code."""
+    keys = {
+        text: _module_key(text.partition(":")[0], folders)
+        for text in set(_texts(section))
+        if is_plugin(text)
+    }
+    return {text: key for text, key in sorted(keys.items()) if key}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif isinstance(value, Sequence):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def _which_images(data: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's section ``data`` without what says where and how fast images are read."""
+    if data["stream"] is not None:
+        data = data | {"stream": data["stream"] | {"threads": None, "ahead": None}}
+    return data | {"path": None, "unlabelled": None}

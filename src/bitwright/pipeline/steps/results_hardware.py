@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the steps `map` and `simulate` have found; see `bitwright.pipeline.steps.results`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bitwright.base.figures import Figure, Resources
+from bitwright.pipeline.steps.results import Result
+
+
+class BlockRow(Result):
+    """One block of the hardware graph, by the models.
+
+    Attributes:
+        instance: its name in the RTL.
+        layer: the user's layer that it came from.
+        cycles: between two images, if this block alone limited the pipeline.
+    """
+
+    name: str
+    instance: str
+    kind: str
+    layer: str
+    pe: int | None
+    simd: int | None
+    cycles: int
+    latency: int
+    resources: Resources
+
+
+class FifoRow(Result):
+    """One FIFO: computed depth in beats, width in bits."""
+
+    instance: str
+    depth: int
+    width: int
+
+
+class MapResult(Result):
+    """The hardware graph; every figure is a model's.
+
+    Attributes:
+        interval, latency: predicted cycles an image in the steady state; of a lone image.
+        bottleneck: the block that sets the interval.
+        weight_memory: bytes and bandwidth of external weights, of each unit and together
+            (`hw.weight_image.MemoryPlan.bandwidth`); None if there are none.
+    """
+
+    target: str
+    clock_mhz: float
+    interval: int
+    latency: int
+    bottleneck: str
+    resources: Resources
+    capacity: Resources
+    blocks: tuple[BlockRow, ...]
+    fifos: tuple[FifoRow, ...]
+    weight_memory: dict[str, Any] | None = None
+
+
+class SimulateResult(Result):
+    """The proof, cycle by cycle.
+
+    Attributes:
+        images: held-out images whose every score and label equalled the integer graph's.
+        stall_images: how many of them again, with each of ``stall_patterns`` on both sides.
+        compared_values: number of values compared, over all runs.
+        differences: how many differed: 0, or the step fails.
+        interval: steady-state cycles an image, frames back to back.
+        latency: cycles of a lone image.
+        high_water: FIFO instance -> most beats it ever held.
+        cycles: simulated altogether.
+    """
+
+    images: int
+    stall_images: int
+    stall_patterns: tuple[str, ...]
+    compared_values: int
+    differences: int
+    accuracy: Figure
+    interval: int
+    predicted_interval: int
+    latency: int
+    predicted_latency: int
+    high_water: dict[str, int]
+    cycles: int

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all finished steps of a run have found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bitwright.build.implement import RESULT as IMPLEMENT_FILE
+from bitwright.build.implement import ImplementResult, read_result
+from bitwright.pipeline.steps.results import (
+    LowerResult,
+    QuantizeResult,
+    Result,
+    TeachResult,
+    TrainResult,
+    load_result,
+)
+from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of the finished steps of a run; None where a step has not been done."""
+
+    teach: TeachResult | None = None
+    train: TrainResult | None = None
+    quantize: QuantizeResult | None = None
+    lower: LowerResult | None = None
+    map: MapResult | None = None
+    simulate: SimulateResult | None = None
+    implement: ImplementResult | None = None
+
+    @classmethod
+    def load(cls, folders: Mapping[str, Path]) -> Results:
+        """Read the results that lie in these folders (step -> folder).
+
+        Raises:
+            RunError: one cannot be read.
+        """
+        kinds: dict[str, type[Result]] = {
+            "teach": TeachResult,
+            "train": TrainResult,
+            "quantize": QuantizeResult,
+            "lower": LowerResult,
+            "map": MapResult,
+            "simulate": SimulateResult,
+        }
+        found: dict[str, Any] = {
+            name: load_result(kind, folders[name])
+            for name, kind in kinds.items()
+            if name in folders
+        }
+        if "implement" in folders:
+            found["implement"] = read_result(folders["implement"] / IMPLEMENT_FILE)
+        return cls(**found)

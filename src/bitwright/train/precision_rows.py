@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training in low precision, epoch by epoch: what was decided, and how well it went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from bitwright.low_precision.log import LOG, read_log
+from bitwright.low_precision.policy import Entry
+from bitwright.train.records import METRICS, EpochMetrics, read_metrics
+
+
+class PrecisionRow(BaseModel):
+    """One epoch of training in low precision.
+
+    Attributes:
+        level: the precision it ran in; ``switched_to`` that of the next epoch, if another.
+        reason: the policy's decision in words.
+        diversity, p, threshold, violations: what it went by, of policies that have them.
+        validation_top5: share of images whose class is among the five highest scores.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epoch: int
+    level: str
+    reason: str
+    switched_to: str | None = None
+    diversity: float | None = None
+    p: float | None = None
+    threshold: float | None = None
+    violations: int | None = None
+    lr: float
+    train_loss: float
+    validation_loss: float
+    train_accuracy: float
+    validation_accuracy: float
+    validation_top5: float | None = None
+
+
+def precision_rows(
+    log: Sequence[Entry], history: Sequence[EpochMetrics]
+) -> tuple[PrecisionRow, ...]:
+    """Decisions and figures of the same epochs; an epoch that lacks one of the two is left out.
+
+    A policy that does not say what it switches to has switched where the next level differs.
+    """
+    figures = {entry.epoch: entry for entry in history}
+    following = {entry.epoch - 1: entry.level for entry in log}
+    return tuple(
+        PrecisionRow(
+            epoch=entry.epoch,
+            level=entry.level,
+            switched_to=entry.switched_to or _other(following.get(entry.epoch), entry.level),
+            reason=entry.reason,
+            diversity=entry.diversity,
+            p=entry.p,
+            threshold=entry.threshold,
+            violations=entry.violations,
+            lr=figures[entry.epoch].lr,
+            train_loss=figures[entry.epoch].train_loss,
+            validation_loss=figures[entry.epoch].validation_loss,
+            train_accuracy=figures[entry.epoch].train_accuracy,
+            validation_accuracy=figures[entry.epoch].validation_accuracy,
+            validation_top5=figures[entry.epoch].validation_top5,
+        )
+        for entry in log
+        if entry.epoch in figures
+    )
+
+
+def _other(level: str | None, before: str) -> str | None:
+    return None if level == before else level
+
+
+def read_precision(folder: Path) -> tuple[PrecisionRow, ...]:
+    """What a run in low precision left in its folder; nothing if it was not in low precision.
+
+    Raises:
+        DataError: a file is damaged.
+    """
+    if not (folder / LOG).is_file():
+        return ()
+    return precision_rows(read_log(folder / LOG), read_metrics(folder / METRICS))
