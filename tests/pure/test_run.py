@@ -42,7 +42,7 @@ def run_all(tmp_path: Path, **changes: Any) -> tuple[str, list[str]]:
 
 
 def start(folder: Path, fault: str = "") -> subprocess.CompletedProcess[str]:
-    source = Path(run_files.__file__).parents[1]
+    source = Path(run_files.__file__).parents[2]
     return subprocess.run(
         [sys.executable, str(FAKE), str(folder), fault],
         capture_output=True,

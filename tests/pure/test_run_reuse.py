@@ -125,7 +125,7 @@ def test_of_two_at_the_same_time_one_waits(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from bitwright.files import exclusive
+from bitwright.base.files import exclusive
 with exclusive(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -30,7 +30,7 @@ from bitwright.base.files import atomic_write, cache_dir
 PACKAGE = Path(__file__).resolve().parents[1]
 _log = logging.getLogger(__name__)
 #: Count up when `Source` or `_read_source` change.
-_KEPT = f"sources-4-{sys.version_info[0]}.{sys.version_info[1]}.json"
+_KEPT = f"sources-5-{sys.version_info[0]}.{sys.version_info[1]}.json"
 _KEPT_AT_MOST = 4000
 _DATA = frozenset({".sv", ".c", ".h", ".cpp", ".toml", ".vlt", ".json", ".html", ".css", ".js"})
 _WORD = re.compile(r"[\w.-]+(/[\w.-]+)*")
@@ -53,7 +53,8 @@ class Source:
         imports: wherever they stand; those of the module's ``__getattr__`` are in ``on_demand``.
         lazy: name -> submodule, of the table ``_LAZY``.
         bound: names that the module itself binds.
-        is_facade: it does nothing but import and name: only what is imported matters.
+        is_facade: it does nothing but import and name: of a package that does, only what is taken
+            from it matters.
         folders: packages of which a module is looked up by a name found out at run time.
         words: constants that may name data files.
         reads: it looks for files beside itself.
@@ -143,7 +144,7 @@ class Sources:
         assert path is not None
         source = self.source(path)
         files = self._data_of(path, source)
-        if not source.is_facade:
+        if not (source.is_facade and path.name == "__init__.py"):
             files[name] = path
         modules = set(_parents(name))
         for folder in source.folders:
@@ -360,16 +361,25 @@ def _imports(tree: ast.Module, dotted: set[str]) -> tuple[tuple[_Import, ...], t
     """
     found: list[_Import] = []
     on_demand: list[_Import] = []
+    attributes: dict[str, set[str]] = {}
+    for owner, _, name in (text.rpartition(".") for text in dotted):
+        attributes.setdefault(owner, set()).add(name)
+
+    def taken_from(bound: str) -> tuple[str, ...]:
+        return tuple(sorted(attributes.get(bound, ())))
+
     for node, is_asked in _statements(tree):
         target = on_demand if is_asked else found
         if isinstance(node, ast.Import):
             for alias in node.names:
-                prefix = f"{alias.asname or alias.name}."
-                used = {d[len(prefix) :].split(".")[0] for d in dotted if d.startswith(prefix)}
-                target.append((0, alias.name, tuple(sorted(used))))
+                target.append((0, alias.name, taken_from(alias.asname or alias.name)))
         elif isinstance(node, ast.ImportFrom):
-            names = tuple(alias.name for alias in node.names)
-            target.append((node.level, node.module or "", names))
+            module = node.module or ""
+            target.append((node.level, module, tuple(alias.name for alias in node.names)))
+            for alias in node.names:  # it may be a module
+                if used := taken_from(alias.asname or alias.name):
+                    stem = f"{module}.{alias.name}" if module else alias.name
+                    target.append((node.level, stem, used))
     return tuple(found), tuple(on_demand)
 
 
