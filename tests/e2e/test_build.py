@@ -8,12 +8,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.e2e.tiny import tiny_recipe
 
 from bitwright.base.errors import RunError
 from bitwright.base.figures import Source
 from bitwright.cli import entry
+from bitwright.ir import INTEGER, load_graph, random_feeds
 from bitwright.pipeline.api import STEP_NAMES, Pipeline, estimate_recipe, explain_recipe
 from bitwright.pipeline.run_files import read_record
 from bitwright.pipeline.steps.results import LowerResult, load_result
@@ -68,6 +70,24 @@ def test_the_page_is_whole_and_every_figure_has_a_source(built: Path) -> None:
         "05-simulate/rtlsim_performance.json",
     ):
         json.loads((built / name).read_text())
+
+
+def test_the_model_of_a_run_is_packed(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "net.bwq"
+    argv = ["export", str(built), "--format", "packed", "--out", str(path), "--json"]
+    assert entry.run(argv) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["bytes"] == {"net.bwq": path.stat().st_size}
+    assert entry.run(["import", str(path), "--out", str(tmp_path / "net")]) == 0
+    one = load_graph(built / "03-lower" / "graph.bwg", {"integer": INTEGER})
+    two = load_graph(tmp_path / "net" / "graph.bwg", {"integer": INTEGER})
+    feeds = random_feeds(one, 8, np.random.default_rng(0))
+    renamed = dict(zip(two.inputs, feeds.values(), strict=True))
+    found = two.run(renamed)
+    for edge, value in one.run(feeds).items():
+        assert np.array_equal(found[edge], value)
 
 
 def test_a_second_call_does_nothing(built: Path) -> None:

@@ -23,6 +23,7 @@ class Format(StrEnum):
     CAFFE = "caffe"
     KERAS = "keras"
     SAFETENSORS = "safetensors"
+    PACKED = "packed"
 
 
 class Layout(StrEnum):
@@ -35,8 +36,8 @@ class Layout(StrEnum):
 File = Annotated[
     Path,
     typer.Argument(
-        help="A QONNX, QCDQ or QDQ file; or a float model: .prototxt (Caffe), .h5 or .keras, "
-        ".safetensors."
+        help="A QONNX, QCDQ or QDQ file; a packed model (.bwq); or a float model: .prototxt "
+        "(Caffe), .h5 or .keras, .safetensors."
     ),
 ]
 Out = Annotated[
@@ -94,10 +95,19 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
     ignore_extra: IgnoreExtra = False,
     json: Json = False,
 ) -> None:
-    """Import a quantized ONNX file as an integer graph, or a float model of Caffe or Keras."""
-    from bitwright.pipeline.import_network import import_graph, import_model, is_model_file
+    """Import a quantized ONNX or packed file as an integer graph, or a model of Caffe or Keras."""
+    from bitwright.models.catalog import PACKED
+    from bitwright.pipeline.import_network import (
+        import_graph,
+        import_model,
+        import_packed,
+        is_model_file,
+    )
 
     output = Output(json)
+    if file.suffix.lower() == PACKED:
+        _show_graph(output, file, out, import_packed(file, out))
+        return
     if is_model_file(file):
         report = import_model(
             file,
@@ -172,8 +182,8 @@ def export(
         Format,
         typer.Option(
             "--format",
-            help="The integer graph as QONNX, QDQ ONNX or artefact; or the float model as Caffe, "
-            "Keras or safetensors.",
+            help="The integer graph as QONNX, QDQ ONNX or artefact; the float model as Caffe, "
+            "Keras or safetensors; or the quantized model packed.",
         ),
     ] = Format.QONNX,
     json: Json = False,
@@ -187,6 +197,12 @@ def export(
         output.value(written)
         return
     sizes = ", ".join(f"{name} {size} bytes" for name, size in written["bytes"].items())
+    if "weight_bytes" in written:
+        output.say(
+            f"wrote {written['path']} ({sizes}); {written['weight_bytes']} bytes of weights; read "
+            "back, its integers are the same"
+        )
+        return
     checked = (
         f"{written['parameters']} parameters; read back, its outputs differ by "
         f"{written['largest_difference']:g}"

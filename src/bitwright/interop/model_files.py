@@ -101,7 +101,7 @@ def model_from_spec(
         if weights is not None:
             load_weights(model, weights, input_shape)
         return model
-    model = _load_spec(wanted, num_classes, input_shape).model
+    model = read_spec(wanted, num_classes, input_shape).model
     check_model(model, num_classes, input_shape, wanted.name)
     return model.train()
 
@@ -114,10 +114,11 @@ def formats_from_spec(spec: ModelSpec, input_shape: Shape) -> dict[str, Any]:
     Raises:
         DataError, RecipeError, ModelError: as `model_from_spec`.
     """
-    return dict(_load_spec(spec, None, input_shape).quant) if spec.is_file else {}
+    return dict(read_spec(spec, None, input_shape).quant) if spec.is_file else {}
 
 
-def _load_spec(spec: ModelSpec, classes: int | None, input_shape: Shape) -> LoadedModel:
+def read_spec(spec: ModelSpec, classes: int | None, input_shape: Shape) -> LoadedModel:
+    """`load_model` with the file, the weights and the options of a specification."""
     unknown = sorted(set(spec.options) - {"output", "ignore_extra"})
     if unknown:
         raise RecipeError(

@@ -4,18 +4,19 @@
 What is left out is what freezing forgets anyway, where between two levels a float weight lay. A
 model that was packed and loaded again freezes to the same integers.
 
-The file: 4 bytes ``BWQ2``, the length of the header (4 bytes, little-endian), the header (JSON),
-the parts one after the other, and the CRC-32 of all that (4 bytes). Codes are as wide as the
-format, a codebook's table has ``size`` entries, a block's exponent a byte, a scale 4 bytes (a power
-of two 1, none if it is 1), other numbers of the model 4 bytes. `PackedReport` says what takes how
-much, and `PackedReport.parameter_bits` is to the bit what `explore.model_sizes` counts.
+The file: 4 bytes ``BWQ2``, the length of the header (4 bytes, little-endian), the header (JSON: the
+list of entries, or an object with ``entries`` and ``about``, what the model is), the parts one
+after the other, and the CRC-32 of all that (4 bytes). Codes are as wide as the format, a codebook's
+table has ``size`` entries, a block's exponent a byte, a scale 4 bytes (a power of two 1, none if it
+is 1), other numbers of the model 4 bytes. `PackedReport` says what takes how much, and
+`PackedReport.parameter_bits` is to the bit what `explore.model_sizes` counts.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,8 +133,13 @@ class _Writer:
         return self.tables[key], self.add("tables", body, bits)
 
 
-def save_packed(path: Path, model: fx.GraphModule) -> PackedReport:
+def save_packed(
+    path: Path, model: fx.GraphModule, about: Mapping[str, Any] | None = None
+) -> PackedReport:
     """Write a model that `apply` converted.
+
+    Args:
+        about: plain values that say what the model is, see `packed_model`.
 
     Raises:
         ModelError: a weight is not finite.
@@ -146,7 +152,8 @@ def save_packed(path: Path, model: fx.GraphModule) -> PackedReport:
     for key, value in model.state_dict().items():
         if not _is_packed(key, quantizers):
             _write_numbers(out, key, value)
-    header = json.dumps(out.entries, separators=(",", ":")).encode()
+    head: Any = out.entries if about is None else {"about": about, "entries": out.entries}
+    header = json.dumps(head, separators=(",", ":")).encode()
     body = b"".join([_MAGIC, len(header).to_bytes(4, "little"), header, *out.parts])
     try:
         atomic_write(path, body + zlib.crc32(body).to_bytes(4, "little"))
@@ -171,7 +178,7 @@ def load_packed(path: Path, model: fx.GraphModule) -> None:
         DataError: the file is missing, corrupt or of another version.
         ModelError: it belongs to another model or policy. The model is then unchanged.
     """
-    entries, body = _opened(path)
+    _, entries, body = _opened(path)
     quantizers = dict(_quantizers(model))
     expected = model.state_dict()
     reader = _Reader(body, str(path))
@@ -189,6 +196,15 @@ def load_packed(path: Path, model: fx.GraphModule) -> None:
         raise DataError("its parts have not the length stated", where=str(path), hint=_HINT)
     _check_complete(state, expected, path)
     model.load_state_dict(state)
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What a file says its model is; empty if it does not.
+
+    Raises:
+        DataError: the file is missing, corrupt or of another version.
+    """
+    return _opened(path)[0]
 
 
 def _quantizers(model: fx.GraphModule) -> Iterator[tuple[str, tuple[WeightQuantizer, Tensor]]]:
@@ -272,8 +288,8 @@ def _write_numbers(out: _Writer, key: str, value: Tensor) -> None:
     out.entries.append(entry)
 
 
-def _opened(path: Path) -> tuple[list[dict[str, Any]], bytes]:
-    """Entries and parts of a whole file."""
+def _opened(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], bytes]:
+    """What a whole file says of its model, its entries and its parts."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -285,12 +301,16 @@ def _opened(path: Path) -> tuple[list[dict[str, Any]], bytes]:
         raise DataError("is not whole: its checksum differs", where=str(path), hint=_HINT)
     length = int.from_bytes(content[4:8], "little")
     try:
-        entries = json.loads(body[8 : 8 + length])
+        found = json.loads(body[8 : 8 + length])
     except ValueError as error:
         raise DataError(f"has no readable header: {error}", where=str(path), hint=_HINT) from error
+    head = found if isinstance(found, dict) else {"entries": found}
+    about, entries = head.get("about", {}), head.get("entries")
+    if not isinstance(about, dict):
+        raise DataError("has no readable header", where=str(path), hint=_HINT)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise DataError("has no list of entries", where=str(path), hint=_HINT)
-    return entries, body[8 + length :]
+    return about, entries, body[8 + length :]
 
 
 class _Reader:

@@ -16,6 +16,8 @@ from bitwright.base.plugins import load_attribute, plugged
 MODEL_FILES = (".prototxt", ".h5", ".hdf5", ".keras", ".safetensors")
 #: Endings of files with weights alone; which model they belong to has to be said.
 WEIGHT_FILES = (".caffemodel", ".pt", ".pth")
+#: A quantized model, its weights as codes.
+PACKED = ".bwq"
 #: What models are written as, with the endings of each.
 MODEL_FORMATS = {
     "caffe": (".prototxt",),

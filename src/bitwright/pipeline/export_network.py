@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import BitwrightError, DataError, MismatchError, RecipeError, RunError
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
-from bitwright.models.catalog import MODEL_FORMATS
-from bitwright.pipeline.import_network import GRAPH, MODEL
+from bitwright.models.catalog import MODEL_FORMATS, PACKED, ModelSpec
+from bitwright.pipeline.import_network import GRAPH, MODEL, integer_graph
 
 if TYPE_CHECKING:
     from torch import nn
 
     from bitwright.interop.model_files import LoadedModel
+    from bitwright.interop.network import Network
+    from bitwright.interop.packed_model import PackedModel
 
+PACKED_FORMAT = "packed"
 GRAPH_FORMATS = ("qonnx", "qdq", "artifact")
 _GOLDEN = 2
 _EXPORT_IMAGES = 20
@@ -28,7 +31,9 @@ _TOLERANCE = 1e-5
 
 
 def export_network(source: Path, kind: str, out: Path) -> dict[str, Any]:
-    """Write a network in one of `GRAPH_FORMATS` or `MODEL_FORMATS`: `export_graph`, `export_model`.
+    """Write a network in one of `GRAPH_FORMATS`, `MODEL_FORMATS`, or packed.
+
+    See `export_graph`, `export_model`, `export_packed`.
 
     Raises:
         RecipeError: an unknown kind.
@@ -37,7 +42,9 @@ def export_network(source: Path, kind: str, out: Path) -> dict[str, Any]:
         return export_graph(source, kind, out)
     if kind in MODEL_FORMATS:
         return export_model(source, kind, out)
-    known = ", ".join((*GRAPH_FORMATS, *MODEL_FORMATS))
+    if kind == PACKED_FORMAT:
+        return export_packed(source, out)
+    known = ", ".join((*GRAPH_FORMATS, *MODEL_FORMATS, PACKED_FORMAT))
     raise RecipeError(f"no format {kind!r}", where="--format", hint=known)
 
 
@@ -102,13 +109,7 @@ def export_model(source: Path, kind: str, out: Path) -> dict[str, Any]:
     from bitwright.interop.model_files import save_model, save_network
 
     loaded = read_model(source)
-    endings = MODEL_FORMATS[kind]
-    if not out.name.lower().endswith(endings):
-        raise RecipeError(
-            f"{out.name} does not end in {' or '.join(endings)}",
-            where="--out",
-            hint=f"such as {out.stem or 'model'}{endings[0]}",
-        )
+    _check_ending(out, MODEL_FORMATS[kind])
     if loaded.network is not None:
         paths = save_network(loaded.network, kind, out)
     else:
@@ -124,6 +125,86 @@ def export_model(source: Path, kind: str, out: Path) -> dict[str, Any]:
         "bytes": {path.name: path.stat().st_size for path in paths},
         "parameters": sum(p.numel() for p in loaded.model.parameters()),
     }
+
+
+def _check_ending(out: Path, endings: tuple[str, ...]) -> None:
+    if not out.name.lower().endswith(endings):
+        raise RecipeError(
+            f"{out.name} does not end in {' or '.join(endings)}",
+            where="--out",
+            hint=f"such as {out.stem or 'model'}{endings[0]}",
+        )
+
+
+def export_packed(source: Path, out: Path) -> dict[str, Any]:
+    """Write the quantized model of a run, or of a file that says its formats, weights as codes.
+
+    It is read back and its integer graph compared before the call returns.
+
+    Raises:
+        MismatchError: what was written computes something else: a bug; nothing is left.
+        ModelError: the model has no integers.
+        RunError: the source holds no quantized model (yet).
+    """
+    from bitwright.interop.packed_model import load_packed_model, save_packed_model
+
+    _check_ending(out, (PACKED,))
+    packed = read_quantized(source)
+    graph = integer_graph(packed)
+    report = save_packed_model(out, packed)
+    try:
+        if integer_graph(load_packed_model(out)) != graph:
+            raise MismatchError("holds another network than was written", where=str(out))
+    except BitwrightError:
+        out.unlink(missing_ok=True)
+        raise
+    return {
+        "format": PACKED_FORMAT,
+        "path": str(out),
+        "digest": graph.digest,
+        "bytes": {out.name: report.total},
+        "weight_bytes": report.codes + report.tables + report.scales + report.exponents,
+        "number_bytes": report.numbers,
+    }
+
+
+def read_quantized(source: Path) -> PackedModel:
+    """The quantized model of a run, of a packed file, or of a file that says its formats.
+
+    Raises:
+        RunError: there is none.
+    """
+    from bitwright.interop.packed_model import load_packed_model, quantized_of
+
+    if source.suffix.lower() == PACKED:
+        return load_packed_model(source)
+    if sorted(source.glob("*-quantize")):
+        return _quantized_of_run(source)
+    loaded = read_model(source)
+    if not loaded.quant:
+        raise RunError(
+            "holds no quantized model",
+            where=str(source),
+            hint="name a run directory behind its step `quantize`, or a prototxt of Ristretto",
+        )
+    return quantized_of(loaded)
+
+
+def _quantized_of_run(run: Path) -> PackedModel:
+    from bitwright.interop.model_files import read_spec
+    from bitwright.interop.packed_model import PackedModel
+    from bitwright.pipeline.recipe import load_recipe
+    from bitwright.pipeline.steps.quantize import quantized_model
+    from bitwright.pipeline.steps.workspace import Workspace
+
+    work = Workspace(load_recipe(run / "recipe.yaml"))
+    spec, shape = work.recipe.model, work.data.image_shape
+    model = quantized_model(work, sorted(run.glob("*-quantize"))[0])
+    source: ModelSpec | Network = spec.model_copy(update={"weights": None})
+    if spec.is_file:
+        loaded = read_spec(spec, work.data.num_classes, shape)
+        source = loaded.network or loaded.spec or source
+    return PackedModel(model, source, work.quant, shape, work.data.num_classes)
 
 
 def _check_written(loaded: LoadedModel, out: Path, paths: tuple[Path, ...]) -> float:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bitwright.interop.model_files import LoadedModel
     from bitwright.interop.network import Network
     from bitwright.interop.onnx.reader import Imported
+    from bitwright.interop.packed_model import PackedModel
 
 GRAPH = "graph.bwg"
 MODEL = "model.safetensors"
@@ -135,6 +136,7 @@ def import_model(  # each is one thing that a file may leave open
     _check_place(out)
     _check_files_open(path, weights, model, input_shape)
     from bitwright.interop.model_files import load_model, save_model, save_network
+    from bitwright.interop.packed_model import quantized_of
 
     if model is None or input_shape is None:
         loaded = load_model(
@@ -154,21 +156,59 @@ def import_model(  # each is one thing that a file may leave open
     report = _model_report(path, loaded)
     (out / GRAPH).unlink(missing_ok=True)  # of an earlier import
     if loaded.quant:
-        report |= {"quant": dict(loaded.quant), **_integers(loaded, out)}
+        report |= {"quant": dict(loaded.quant), **_integers(quantized_of(loaded), out)}
     _write_report(out, report)
     return report
 
 
-def _integers(loaded: LoadedModel, out: Path) -> dict[str, Any]:
-    """Write the integer graph of a model whose file says its formats, or say why there is none."""
+def import_packed(path: Path, out: Path) -> dict[str, Any]:
+    """Import a packed model into a folder: its integer graph and a report.
+
+    Raises:
+        DataError, ModelError: the file is damaged, or its model has no integers.
+        RunError: the folder holds something else.
+    """
+    from bitwright.interop.packed_model import load_packed_model
+
+    _check_place(out)
+    packed = load_packed_model(path)
+    graph = integer_graph(packed)
+    out.mkdir(parents=True, exist_ok=True)
+    save_graph(graph, out / GRAPH)
+    report = {
+        "file": path.name,
+        "kind": "quantized model",
+        "input_shape": list(packed.input_shape),
+        "quant": dict(packed.quant),
+        "graph": graph.name,
+        "digest": graph.digest,
+        "layers": _graph_layers(graph),
+        "notes": [],
+    }
+    _write_report(out, report)
+    return report
+
+
+def integer_graph(packed: PackedModel) -> Graph:
+    """The optimised integer graph of a quantized model.
+
+    Raises:
+        GraphError, ModelError: an operand has no integers.
+    """
     from bitwright.lower import optimise
     from bitwright.lower.from_torch import lower
     from bitwright.quantize import Policy, apply
 
-    height, width, channels = loaded.input_shape
+    height, width, channels = packed.input_shape
+    frozen = apply(packed.model, Policy.from_dict(packed.quant), "freeze")
+    graph: Graph = optimise(lower(frozen, (channels, height, width)), check=_CHECK_FRAMES)
+    return graph
+
+
+def _integers(packed: PackedModel, out: Path) -> dict[str, Any]:
+    """Write the integer graph of a model whose file says its formats, or say why there is none."""
     try:
-        frozen = apply(loaded.model, Policy.from_dict(loaded.quant), "freeze")
-        graph = optimise(lower(frozen, (channels, height, width)), check=_CHECK_FRAMES)
+        graph = integer_graph(packed)
     except (GraphError, ModelError) as error:
         return {"integers": str(error)}
     save_graph(graph, out / GRAPH)
@@ -273,15 +313,19 @@ def _graph_report(path: Path, imported: Imported, graph: Graph) -> dict[str, Any
             {"file": o.name, "edge": o.edge, "levels": _brief(graph.types[o.edge])}
             for o in imported.outputs
         ],
-        "layers": [
-            {"name": n.name, "op": n.op, "from": n.source, "output": _brief(graph.types[n.output])}
-            for n in graph
-        ],
+        "layers": _graph_layers(graph),
         "nodes": [asdict(row) for row in imported.rows],
         "activation_steps": imported.steps,
         "steps_elsewhere_in_float32": imported.ties,
         "notes": list(imported.notes),
     }
+
+
+def _graph_layers(graph: Graph) -> list[dict[str, str]]:
+    return [
+        {"name": n.name, "op": n.op, "from": n.source, "output": _brief(graph.types[n.output])}
+        for n in graph
+    ]
 
 
 def _brief(kind: TensorType) -> str:

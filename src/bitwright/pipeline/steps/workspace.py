@@ -41,14 +41,19 @@ class Workspace:
         return load_dataset(self.recipe.data, None, self.recipe.seed, progress=self.progress)
 
     @cached_property
-    def policy(self) -> Policy:
-        """What becomes of each operand: as the model's file says, if it does, then the recipe."""
+    def quant(self) -> dict[str, Any]:
+        """The section ``quant``: what the model's file says, if it does, then the recipe."""
         from bitwright.interop.model_files import formats_from_spec
 
         given: dict[str, Any] = {}
         if self.recipe.model.is_file:
             given = formats_from_spec(self.recipe.model, self.data.image_shape)
-        return Policy.from_dict({**given, **self.recipe.quant})
+        return {**given, **self.recipe.quant}
+
+    @cached_property
+    def policy(self) -> Policy:
+        """What becomes of each operand."""
+        return Policy.from_dict(self.quant)
 
     @property
     def module_folders(self) -> tuple[Path, ...]:
