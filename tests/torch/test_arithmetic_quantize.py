@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
-from torch import Tensor
+from torch import Tensor, nn
 
 from bitwright.base.errors import RecipeError
 from bitwright.base.native import FLAG_SETS, Loaded, find_compiler
@@ -22,6 +22,11 @@ from bitwright.formats import Overflow, Rounding
 from bitwright.formats.pytorch.noise import counter_noise
 from bitwright.formats.pytorch.quantize_library import QUANTIZE
 from bitwright.low_precision.arithmetic import operand_quantizer, reference
+from bitwright.low_precision.arithmetic.apply import apply_arithmetic, layer_formats
+from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
+from bitwright.low_precision.arithmetic.geometry import Engine, Geometry
+from bitwright.low_precision.arithmetic.int_mm import IntMatrixEngine
+from bitwright.low_precision.arithmetic.layers import Context
 from bitwright.low_precision.arithmetic.operand_quantizer import quantize, signed_bits
 from bitwright.low_precision.arithmetic.operands import NotFinite, Operand
 from bitwright.quantize.policy import Layer, Policy, QuantSpec, Role, ScaleRule
@@ -381,3 +386,55 @@ def test_reals_of_operands_are_exact_at_every_exponent() -> None:
     for exponent in (-112, 0, 5, 120):
         found = Operand(whole, exponent, 16).reals()
         assert found.double().tolist() == [level * 2.0**-exponent for level in whole.tolist()]
+
+
+@pytest.fixture
+def deferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: nothing looks at values while it quantizes."""
+    monkeypatch.setattr(operand_quantizer, "runs_natively", lambda x: False)
+    monkeypatch.setattr(operand_quantizer, "is_deferred", lambda x: True)
+
+
+@pytest.mark.parametrize("scale", ["dynamic", "max"])
+@pytest.mark.parametrize("size", [0.0, 1e-44, 1e-30, 1.0, 3e38])
+@pytest.mark.parametrize("name", ["int8", "uint4", "int16"])
+def test_on_a_gpu_exponents_stay_there(
+    name: str, size: float, scale: str, deferred: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = spec(name, scale=scale, power_of_two=True) if scale == "max" else spec(name)
+    x = torch.rand(3, 5, 6, 7).sub_(0.3) * size
+    found = quantize(x, how, 3)
+    assert isinstance(found.exponent, Tensor)
+    assert found.finite is not None and bool(found.finite)
+    monkeypatch.undo()
+    expected = quantize(x, how, 3)
+    assert found.levels is not None and expected.levels is not None
+    assert torch.equal(found.levels, expected.levels)
+    assert int(found.exponent) == expected.exponent
+    assert torch.equal(found.reals(), expected.reals())
+
+
+@pytest.mark.parametrize("engine", [EmulatedEngine(), IntMatrixEngine()], ids=lambda e: e.name)
+@pytest.mark.parametrize("exponent", [-240, -120, -7, 0, 90, 126, 150, 240])
+def test_products_take_exponents_on_a_gpu(engine: Engine, exponent: int) -> None:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randint(-128, 128, (4, 9, 5, 5), generator=draw, dtype=torch.int8)
+    w = torch.randint(-128, 128, (6, 9, 3, 3), generator=draw, dtype=torch.int8)
+    halves = exponent // 2, exponent - exponent // 2
+    plain = [Operand(t, half, 8) for t, half in zip((x, w), halves, strict=True)]
+    there = [Operand(t, torch.tensor(half), 8) for t, half in zip((x, w), halves, strict=True)]
+    expected = engine.forward(*plain, Geometry())
+    assert torch.equal(engine.forward(*there, Geometry()), expected)
+
+
+def test_on_a_gpu_numbers_that_are_not_finite_are_found_once_a_step(deferred: None) -> None:
+    context = Context(EmulatedEngine())
+    target = apply_arithmetic(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 1)), context)
+    policy = Policy.for_training({"input": "int8", "weight": "int8"})
+    target.use(layer_formats(policy, target.layers))
+    target.model(torch.ones(2, 3, 8, 8))
+    assert context.not_finite() is None
+    target.model(torch.full((2, 3, 8, 8), float("nan")))
+    error = context.not_finite()
+    assert error is not None and "the input of 0 holds NaN" in error.message
+    assert context.not_finite() is None

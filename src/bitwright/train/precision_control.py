@@ -197,6 +197,8 @@ class PrecisionControl:
         Raises:
             ModelError: they may not, and the run is to stop.
         """
+        later = self.context.not_finite()  # in any case: the next step begins anew
+        error = error or later
         reason = error.message if error is not None else self._fault()
         if reason is None:
             return True
@@ -249,7 +251,13 @@ class PrecisionControl:
             self._gradients = {path: g.clone() for path, g in gradients.items()}
 
     def after_epoch(self, epoch: int, train_loss: float, validation_loss: float) -> Entry:
-        """The policy's decision behind an epoch."""
+        """The policy's decision behind an epoch.
+
+        Raises:
+            ModelError: an operand of the validation was not finite.
+        """
+        if (error := self.context.not_finite()) is not None:
+            raise error
         seen = EpochSeen(epoch, self._gradients, train_loss, validation_loss, self.skipped)
         entry = self.policy.after_epoch(seen)
         if self._clock is not None:

@@ -198,7 +198,8 @@ def _product(
         places = _exact_places(left, right, shared, largest)
         if places:
             a, b = (room.floats(side) for room, side in zip(rooms, operands, strict=True))
-            if places >= shared.size and shared.right_is_weight and abs(exponent) <= _PLAIN:
+            plain = isinstance(exponent, int) and abs(exponent) <= _PLAIN
+            if places >= shared.size and shared.right_is_weight and plain:
                 # The scale costs less on the weight; a power of two changes no rounding.
                 return run(a, b * 2.0**-exponent)
             return scaled(_in_parts(a, b, shared, places, run), exponent)
@@ -239,7 +240,8 @@ def _norms(left: Tensor, right: Tensor, terms: int) -> float:
     """
     if terms >= EXACT // 4:
         return math.inf
-    return math.sqrt(float(left) * float(right)) / (1 - 2 * terms / EXACT)
+    product = float(left.double() * right.double())  # a GPU is waited for once
+    return math.sqrt(product) / (1 - 2 * terms / EXACT)
 
 
 def _parts(a: Tensor, b: Tensor, shared: _Shared, places: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -43,6 +43,8 @@ class IntegerEngine:
         """Ungrouped products of integers in a CPU's memory, where the C program can be built."""
         if left.tensor.device.type != "cpu" or not exact_terms(product, left, right, geometry):
             return False
+        if isinstance(left.exponent, Tensor) or isinstance(right.exponent, Tensor):
+            return False
         return PRODUCT.library is not None
 
     def forward(self, x: Operand, w: Operand, geometry: Geometry) -> Tensor:

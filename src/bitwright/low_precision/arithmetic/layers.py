@@ -9,7 +9,7 @@ between the layers is quantized once a pass, and batch norm, activations and sum
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from bitwright.formats import Rounding
 from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product
-from bitwright.low_precision.arithmetic.operand_quantizer import quantize
-from bitwright.low_precision.arithmetic.operands import Operand
+from bitwright.low_precision.arithmetic.operand_quantizer import not_finite, quantize
+from bitwright.low_precision.arithmetic.operands import NotFinite, Operand
 from bitwright.low_precision.arithmetic.seeds import Stream, tensor_seed
 from bitwright.quantize.policy import QuantSpec
 
@@ -75,6 +75,22 @@ class Context:
     seed: int = 0
     step: int = 0
     worker: int = 0
+    _finite: list[tuple[str, Tensor]] = field(default_factory=list)
+
+    def check_later(self, name: str, finite: Tensor) -> None:
+        """Remember whether an operand on a GPU was finite, for `not_finite`."""
+        self._finite.append((name, finite))
+
+    def not_finite(self) -> NotFinite | None:
+        """The error for the first operand since the last call that was not finite; waits once for
+        the device, if it has to.
+        """
+        found, self._finite = self._finite, []
+        if not found:
+            return None
+        flags = torch.stack([finite for _, finite in found]).tolist()
+        wrong = [name for (name, _), finite in zip(found, flags, strict=True) if not finite]
+        return not_finite(wrong[0]) if wrong else None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Context:
         return self  # a copied network trains in the same run
@@ -173,7 +189,10 @@ class _Call:
             # What is measured must not depend on chance.
             spec = replace(spec, rounding=Rounding.HALF_EVEN)
         name = f"the {stream.name.lower()} of {layer.path}"
-        return quantize(x, spec, seed, name=name, axis=axis)
+        operand = quantize(x, spec, seed, name=name, axis=axis)
+        if operand.finite is not None:
+            context.check_later(name, operand.finite)
+        return operand
 
     def result(self, out: Tensor, product: Product, stream: Stream) -> Tensor:
         spec = self.formats.of(product).result

@@ -30,6 +30,7 @@ from torch import Tensor
 from bitwright.base.errors import FormatError, RecipeError
 from bitwright.formats import Overflow, Rounding
 from bitwright.formats.pytorch.fake_quantize import fake_quantize
+from bitwright.formats.pytorch.grid import power_of_two
 from bitwright.formats.pytorch.noise import check_seed, counter_noise
 from bitwright.formats.pytorch.rounding import round_to_int
 from bitwright.low_precision.arithmetic.operands import (
@@ -41,7 +42,7 @@ from bitwright.low_precision.arithmetic.operands import (
 from bitwright.low_precision.arithmetic.quantizer_kernels import quantize_levels, runs_natively
 from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
 from bitwright.quantize.policy_defaults import STATELESS
-from bitwright.quantize.scale_rules import dynamic_exponent, weight_scale
+from bitwright.quantize.scale_rules import weight_scale
 
 #: One in units of the fraction that random bits round.
 _ONE = 2.0**24
@@ -63,7 +64,7 @@ def quantize(
             sense where that is the axis it sums over.
 
     Raises:
-        NotFinite: NaN or an infinity, which no scale covers.
+        NotFinite: NaN or an infinity, which no scale covers; on a GPU `Operand.finite` says so.
         RecipeError: the scale rule needs statistics of other tensors than this one.
     """
     if spec is None:
@@ -108,20 +109,31 @@ def _integers(x: Tensor, spec: QuantSpec, seed: int, name: str) -> Operand:
     check_seed(seed)
     bits = signed_bits(spec)
     shape = tuple(x.shape[axis] for axis in (0, 2, 3, 1)) if x.dim() == 4 else tuple(x.shape)
-    exponent = None if spec.scale is ScaleRule.DYNAMIC else _exponent(x, spec, name)
+    exponent: int | Tensor | None
+    finite = None
     if runs_natively(x) and spec.overflow is not Overflow.WRAP:
+        exponent = None if spec.scale is ScaleRule.DYNAMIC else int(_exponent(x, spec))
         levels = torch.empty(shape, dtype=container(bits))
-        found = quantize_levels(x, levels, _ends(spec), exponent, spec.rounding, seed)
+        exponent = quantize_levels(x, levels, _ends(spec), exponent, spec.rounding, seed)
+        if exponent is None:
+            raise not_finite(name)
     else:
-        found = _found_exponent(x, spec) if exponent is None else exponent
-        if found is not None and _all_finite(x):
-            rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
-            levels = _levels(rows, spec, found, seed).to(container(bits)).contiguous()
-        else:
-            found = None
-    if found is None:
-        raise _not_finite(name)
-    return Operand(levels.permute(0, 3, 1, 2) if x.dim() == 4 else levels, found, bits)
+        finite, exponent = torch.isfinite(x).all(), _exponent(x, spec)
+        if not is_deferred(x):
+            if not bool(finite):
+                raise not_finite(name)
+            finite, exponent = None, int(exponent)
+        rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
+        levels = _levels(rows, spec, exponent, seed).to(container(bits)).contiguous()
+    placed = levels.permute(0, 3, 1, 2) if x.dim() == 4 else levels
+    return Operand(placed, exponent, bits, finite=finite)
+
+
+def is_deferred(x: Tensor) -> bool:
+    """Whether to look at values is to wait for the device: then `Operand.finite` is looked at once
+    a step, for all operands.
+    """
+    return x.device.type != "cpu"
 
 
 def _ends(spec: QuantSpec) -> tuple[int, int]:
@@ -130,10 +142,11 @@ def _ends(spec: QuantSpec) -> tuple[int, int]:
     return (max(spec.lowest, -high) if spec.overflow is Overflow.SAT_SYM else spec.lowest), high
 
 
-def _levels(x: Tensor, spec: QuantSpec, exponent: int, seed: int) -> Tensor:
+def _levels(x: Tensor, spec: QuantSpec, exponent: int | Tensor, seed: int) -> Tensor:
     """The definition in torch operations, float32: finite reals to levels."""
     low, high = _ends(spec)
-    ratio = x.to(torch.float32) * 2.0**exponent
+    unit = power_of_two(exponent).float() if isinstance(exponent, Tensor) else 2.0**exponent
+    ratio = x.to(torch.float32) * unit
     if spec.overflow is not Overflow.WRAP:
         ratio = ratio.clamp(low, high)
     if spec.rounding is Rounding.STOCHASTIC:
@@ -155,31 +168,36 @@ def _random_bits(seed: int, count: int, device: torch.device) -> Tensor:
     return torch.stack([first, second], dim=1).view(-1)[:count].to(torch.float64)
 
 
-def _exponent(x: Tensor, spec: QuantSpec, name: str) -> int:
-    """The power of two of an operand by a rule other than ``dynamic``."""
+def _exponent(x: Tensor, spec: QuantSpec) -> Tensor:
+    """The power of two of an operand, () int64 on its device; any number where x is not finite."""
     if x.numel() == 0:
-        return 0
-    unit = float(weight_scale(x, spec)) * spec.format.lsb
-    if not math.isfinite(unit):
-        raise _not_finite(name)
-    return min(max(1 - math.frexp(unit)[1], MIN_EXPONENT), MAX_EXPONENT)
+        return torch.zeros((), dtype=torch.int64, device=x.device)
+    if spec.scale is ScaleRule.DYNAMIC:
+        return _dynamic_exponent(x, spec)
+    unit = weight_scale(x, spec).to(torch.float64).reshape(()) * spec.format.lsb
+    return (1 - torch.frexp(unit).exponent.to(torch.int64)).clamp(MIN_EXPONENT, MAX_EXPONENT)
 
 
-def _found_exponent(x: Tensor, spec: QuantSpec) -> int | None:
-    """That of ``dynamic``; None if it has none for NaN or an infinity."""
-    if x.numel() == 0:
-        return 0
-    low, high = torch.stack(torch.aminmax(x)).tolist()
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return None
-    return dynamic_exponent(low, high, spec.lowest, spec.format.max_level)
+def _dynamic_exponent(x: Tensor, spec: QuantSpec) -> Tensor:
+    """`scale_rules.dynamic_exponent` of a tensor, without a look at its values from outside."""
+    low, high = (end.to(torch.float64) for end in torch.aminmax(x))
+    never = torch.full_like(high, math.inf)
+    smallest = torch.where(high > 0, (spec.format.max_level + 0.5) / high, never)
+    if spec.lowest < 0:
+        below = torch.where(low < 0, (spec.lowest - 0.5) / low, never)
+        smallest = torch.minimum(smallest, below)
+    exponent = (torch.frexp(smallest).exponent.to(torch.int64) - 1).clamp(
+        MIN_EXPONENT, MAX_EXPONENT
+    )
+    # float32 divides to no infinity in double: then all of x is zero, or of the side cut off.
+    return torch.where(torch.isinf(smallest), torch.zeros_like(exponent), exponent)
 
 
 def _faked(
     x: Tensor, spec: QuantSpec, scale: Tensor | float | None, seed: int, name: str, axis: int
 ) -> Tensor:
     if not _all_finite(x):
-        raise _not_finite(name)
+        raise not_finite(name)
     values = x.clamp(min=0) if spec.positive else x
     try:
         return fake_quantize(
@@ -205,7 +223,8 @@ def _moved(axis: int, dimensions: int) -> int:
     return (0, 3, 1, 2)[axis] if dimensions == 4 else axis
 
 
-def _not_finite(name: str) -> NotFinite:
+def not_finite(name: str) -> NotFinite:
+    """The error for an operand that is not finite."""
     return NotFinite(
         f"{name} holds NaN or an infinity",
         hint="training has diverged: lower the learning rate, or clip the gradients",

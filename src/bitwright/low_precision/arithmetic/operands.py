@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bitwright.base.errors import ModelError
+from bitwright.formats.pytorch.grid import power_of_two
 
 #: The exponents of operands; that of a product is the sum of two.
 MIN_EXPONENT, MAX_EXPONENT = -120, 120
@@ -25,15 +26,18 @@ class Operand:
     Attributes:
         levels: int8 (up to 8 bits), int16 or (17 bits: uint16) int32 integers, images in
             channels-last memory; None for formats that are no integers with one power of two.
-        exponent: ``real = levels * 2**-exponent``.
+        exponent: ``real = levels * 2**-exponent``; on a GPU an int64 tensor (), which nobody has to
+            wait for.
         bits: word length of the integers as signed ones, so 9 for ``uint8``; 0 without levels.
         real: float32, where there are no levels.
+        finite: () bool on a GPU: whether what was quantized is finite; without it that is checked.
     """
 
     levels: Tensor | None
-    exponent: int = 0
+    exponent: int | Tensor = 0
     bits: int = 0
     real: Tensor | None = None
+    finite: Tensor | None = None
 
     @property
     def tensor(self) -> Tensor:
@@ -58,13 +62,20 @@ class Operand:
         return scaled(self.levels.float(), self.exponent)
 
 
-def scaled(sums: Tensor, exponent: int) -> Tensor:
-    """``sums * 2**-exponent`` as float32, rounded once; overwrites ``sums`` if that is float32.
+def scaled(sums: Tensor, exponent: int | Tensor) -> Tensor:
+    """``sums * 2**-exponent`` as float32, rounded once; overwrites ``sums``, if that is float32
+    with the result.
 
     Args:
         sums: integers in float32 or float64.
         exponent: up to 240 in magnitude.
     """
+    if isinstance(exponent, Tensor):
+        # In two steps, as below: the first is exact, since integers are not below 1.
+        first = exponent.clamp(-120, 100)
+        for part in (first, exponent - first):
+            sums.mul_(power_of_two(-part).to(sums.dtype))
+        return sums.float()
     if sums.dtype == torch.float64:
         return sums.mul_(2.0**-exponent).float()
     if exponent > 120:
