@@ -118,7 +118,7 @@ def phases_of(arm: str, whole: Phases) -> Phases | None:
 
 
 def run_arm(work: Workspace, nets: Networks, arm: str, folder: Path) -> dict[str, Any]:
-    """Train one arm, measure it once on the test images, and keep which it told rightly."""
+    """Train one arm, measure it once on the test images, and keep which it classified correctly."""
     record = folder / "result.json"
     if record.exists():
         return dict(json.loads(record.read_text()))

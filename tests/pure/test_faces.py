@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.face_protocols import synthetic_protocol
 
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.papers.faces.images import (
@@ -24,12 +25,11 @@ from bitwright.papers.faces.images import (
     orl_landmarks,
     read_landmarks,
 )
-from bitwright.papers.faces.pairs import Pair, format_pairs, make_pairs, parse_pairs, resolve_pairs
+from bitwright.papers.faces.pairs import Pair, make_pairs, parse_pairs, resolve_pairs
 from bitwright.papers.faces.protocols import (
     OrlSplit,
     lfw_protocol,
     orl_protocol,
-    synthetic_protocol,
 )
 
 KEYS = [(f"p{person}", number) for person in range(12) for number in range(1, 6)]
@@ -158,6 +158,17 @@ def test_a_name_twice():
 
 
 # Pairs -----------------------------------------------------------------------------------------
+
+
+def format_pairs(folds: tuple[tuple[Pair, ...], ...]) -> str:
+    """The text of a pairs file with as many matched as other pairs a fold."""
+    count = len(folds[0]) // 2
+    lines = [f"{len(folds)}\t{count}" if len(folds) > 1 else str(count)]
+    for fold in folds:
+        for (name, number), (other, its) in ((p.first, p.second) for p in fold):
+            second = [] if name == other else [other]
+            lines.append("\t".join(map(str, [name, number, *second, its])))
+    return "\n".join(lines) + "\n"
 
 
 @given(st.integers(1, 6), st.integers(0, 9))

@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.face_protocols import synthetic_protocol
 
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.papers.faces.face_densenet import face_densenet
 from bitwright.papers.faces.matrix import MatrixRequest, _frequent, parse_halves, run_matrix
 from bitwright.papers.faces.networks import Subject, cluster_parameters, converted
-from bitwright.papers.faces.protocols import synthetic_protocol
 from bitwright.papers.faces.recipe import METHODS, load_matrix, rows_of
 from bitwright.papers.faces.sweep import ENTRIES, SweepPoint, best_of, parse_entries, run_sweep
 from bitwright.papers.faces.tables import Result
-from bitwright.pipeline.recipe import find_recipe, list_matrices, load_recipe
+from bitwright.pipeline.recipe import find_recipe, list_experiments, load_recipe
 from bitwright.train.checkpoint import save_weights
 
 SMALL = """
@@ -199,7 +199,7 @@ def test_plain_clusters_share_their_table(request_: MatrixRequest):
 def test_the_recipe_inside_the_package():
     recipe = load_matrix(find_recipe("face-matrix"))
     assert len(rows_of(recipe)) == 32
-    assert "face-matrix" in dict(list_matrices())
+    assert "face-matrix" in dict(list_experiments())
     with pytest.raises(RecipeError, match="formats matrix"):
         load_recipe("face-matrix")
 

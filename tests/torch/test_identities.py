@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.face_protocols import synthetic_protocol
 from torch import nn
 
 from bitwright.base.errors import DataError, ModelError, RecipeError
@@ -19,7 +20,6 @@ from bitwright.papers.faces.identities import (
     top1,
     train_identities,
 )
-from bitwright.papers.faces.protocols import synthetic_protocol
 from bitwright.papers.faces.verification import verification_accuracy
 
 

@@ -25,7 +25,7 @@ from bitwright.base.errors import ModelError, RecipeError
 BUILT_IN = ("bitwright.papers.faces", "bitwright.papers.ristretto")
 ENTRY_POINTS = "bitwright.plugins"
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-Kind = Literal["metrics", "benchmarks", "models", "commands"]
+Kind = Literal["metrics", "benchmarks", "models", "commands", "recipes"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Plugin:
             `explore.measuring.Benchmark`, for data whose figure is not the accuracy of a
             classifier; their names stand beside those of data sets.
         models: `models.catalog.ModelInfo` values, by the name of the model.
+        recipes: kinds of recipes that are not of a design (their field ``kind``), each with the
+            command that runs it, in words.
         commands: functions that get the command line (a `typer.Typer`) and add verbs to it; they
             must import nothing heavy.
     """
@@ -46,6 +48,7 @@ class Plugin:
     benchmarks: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
+    recipes: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache

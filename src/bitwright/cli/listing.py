@@ -56,9 +56,9 @@ def show_doctor(output: Output) -> int:
 
 
 def _recipes() -> _Listing:
-    from bitwright.pipeline.recipe import list_matrices, list_recipes
+    from bitwright.pipeline.recipe import list_experiments, list_recipes
 
-    return _Listing(("name", "description"), [*list_recipes(), *list_matrices()])
+    return _Listing(("name", "description"), [*list_recipes(), *list_experiments()])
 
 
 def _formats() -> _Listing:

@@ -66,7 +66,7 @@ def train_arms(arguments: Mapping[str, Any], folder: Path) -> dict[str, dict[str
     Returns:
         For each arm its accuracy on training, validation and test images (shares) and the epochs
         that it was trained in few bits. ``right.npz`` beside it says which test images each arm
-        told rightly.
+        classified correctly.
     """
     # What the float networks depend on is in the version: their content.
     recipe = arguments["recipe"]

@@ -45,10 +45,6 @@ class Axis:
     key: str
     values: tuple[Any, ...]
 
-    @property
-    def is_shorthand(self) -> bool:
-        return self.key in SHORTHANDS
-
 
 @dataclass(frozen=True)
 class SweepPoint:

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from bitwright.base.errors import RecipeError
+from bitwright.base.plugins import plugged
 from bitwright.data.spec import DatasetSpec
 from bitwright.low_precision.inference import AS_TRAINED, formats_as_trained
 from bitwright.models.catalog import ModelSpec
@@ -317,12 +318,12 @@ def list_recipes() -> tuple[tuple[str, str], ...]:
     """Name and description of every recipe inside the package that makes a design."""
     rows = []
     for path in sorted(RECIPES.glob("*.yaml")):
-        if path.stem not in dict(list_matrices()):
+        if path.stem not in dict(list_experiments()):
             rows.append((path.stem, load_recipe(path).description))
     return tuple(rows)
 
 
-def list_matrices() -> tuple[tuple[str, str], ...]:
+def list_experiments() -> tuple[tuple[str, str], ...]:
     """Name and description of every recipe inside the package of another kind: experiments."""
     rows = []
     for path in sorted(RECIPES.glob("*.yaml")):
@@ -330,6 +331,13 @@ def list_matrices() -> tuple[tuple[str, str], ...]:
         if "kind" in fields:
             rows.append((path.stem, str(fields.get("description", ""))))
     return tuple(rows)
+
+
+def _run_with(kind: str) -> str:
+    known = plugged("recipes")
+    if kind in known:
+        return f"run it with `{known[kind]}`"
+    return f"kinds of other recipes: {', '.join(known)}; a recipe of a design has no field kind"
 
 
 def find_recipe(name: str | Path) -> Path:
@@ -414,7 +422,7 @@ def load_document(
         raise RecipeError(
             f"is a recipe of kind {document.value['kind']!r}, not of a design",
             where=document.where(("kind",)),
-            hint="run it with `bitwright formats matrix`",
+            hint=_run_with(str(document.value["kind"])),
         )
     for assignment in overrides:
         document = document.override(assignment)

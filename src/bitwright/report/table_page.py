@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A laboratory report on disk: the same tables as Markdown, CSV, JSON and one HTML page."""
+"""A report of experiments on disk: the same tables as Markdown, CSV, JSON and one HTML page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Section:
     plots: tuple[Scatter, ...] = ()
 
 
-def render_lab_page(
+def render_tables(
     title: str, lead: str, sections: Sequence[Section], facts: Mapping[str, str]
 ) -> str:
     """The self-contained HTML page; every value is escaped."""
@@ -73,7 +73,7 @@ def write_report(
     contents = {
         "md": (f"{name}.md", "\n".join(markdown) + "\n"),
         "json": (f"{name}.json", json.dumps(record, indent=1, ensure_ascii=False) + "\n"),
-        "html": (f"{name}.html", render_lab_page(title, lead, sections, facts)),
+        "html": (f"{name}.html", render_tables(title, lead, sections, facts)),
     }
     if len(sections) == 1:
         contents["csv"] = (f"{name}.csv", sections[0].table.to_csv())

@@ -14,5 +14,6 @@ PLUGIN = Plugin(
         "face_densenet10": f"{_HERE}.catalog:DENSENET_10",
         "face_densenet20": f"{_HERE}.catalog:DENSENET_20",
     },
+    recipes={"face-matrix": "bitwright formats matrix"},
     commands={"formats matrix": f"{_HERE}.cli:add_commands"},
 )

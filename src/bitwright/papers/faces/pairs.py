@@ -147,27 +147,6 @@ def read_pairs(path: str | Path) -> tuple[tuple[Pair, ...], ...]:
     return parse_pairs(text, str(path))
 
 
-def format_pairs(folds: Sequence[Sequence[Pair]]) -> str:
-    """The text of a pairs file; ``parse_pairs`` gives the pairs back.
-
-    Raises:
-        DataError: folds differ in size, or have not as many matched as mismatched pairs.
-    """
-    count = len(folds[0]) // 2 if folds else 0
-    lines = [f"{len(folds)}\t{count}" if len(folds) > 1 else str(count)]
-    for number, fold in enumerate(folds):
-        matched = [pair for pair in fold if pair.matched]
-        others = [pair for pair in fold if not pair.matched]
-        if not count or len(matched) != count or len(others) != count:
-            raise DataError(
-                f"has {len(matched)} matched and {len(others)} other pairs, expected {count} each",
-                where=f"fold {number + 1}",
-            )
-        lines += [f"{p.first[0]}\t{p.first[1]}\t{p.second[1]}" for p in matched]
-        lines += [f"{p.first[0]}\t{p.first[1]}\t{p.second[0]}\t{p.second[1]}" for p in others]
-    return "\n".join(lines) + "\n"
-
-
 def make_pairs(
     keys: Iterable[FaceKey], folds: int, count: int | None = None, *, seed: int = 0
 ) -> tuple[tuple[Pair, ...], ...]:

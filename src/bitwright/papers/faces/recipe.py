@@ -109,11 +109,6 @@ class FaceMatrixRecipe(_Section):
         return FacePreprocessing(**fields)
 
 
-def is_matrix(text: str) -> bool:
-    """Whether a recipe file is one of a matrix, by its own word."""
-    return any(line.split("#")[0].split() == ["kind:", KIND] for line in text.splitlines())
-
-
 def load_matrix(path: Path) -> FaceMatrixRecipe:
     """Read a recipe.
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.papers.faces.pairs import FaceProtocol, PairRows
-from bitwright.report.statistics import mcnemar, mean_of
+from bitwright.report.statistics import mean_of
 from bitwright.train.evaluation import Model, run_batches
 
 _BATCH = 50
@@ -90,11 +90,6 @@ class Verification:
     def row(self) -> str:
         """``98.05 +/- 0.20``: percent and its standard error."""
         return f"{100 * self.accuracy:.2f} +/- {100 * self.stderr:.2f}"
-
-    def degradation(self, reference: Verification) -> str:
-        """Points lost against a reference; ``not present`` where there is no loss."""
-        lost = 100 * (reference.accuracy - self.accuracy)
-        return f"{lost:.2f}" if lost > 0 else "0.00" if lost == 0 else "not present"
 
 
 def verification_accuracy(
@@ -184,33 +179,3 @@ def choose_threshold(
     runs = np.split(best, np.flatnonzero(np.diff(best) > 1) + 1)
     widest = max(runs, key=len)
     return float(tried[widest[(len(widest) - 1) // 2]]), float(right.max())
-
-
-@dataclass(frozen=True)
-class PairedTest:
-    """Whether two networks differ on the same pairs.
-
-    Attributes:
-        worse, better: pairs that only the reference, or only the variant, classified correctly.
-        p_value: of McNemar's exact test, two-sided: the chance of a difference at least this large
-            if both were equally good.
-    """
-
-    worse: int
-    better: int
-    p_value: float
-
-
-def compare_paired(variant: Verification, reference: Verification) -> PairedTest:
-    """McNemar's exact test (McNemar 1947; binomial) on the pairs of view 2.
-
-    Raises:
-        DataError: the two were not measured on as many pairs.
-    """
-    if variant.right.shape != reference.right.shape:
-        raise DataError(
-            f"{len(variant.right)} pairs against {len(reference.right)}", where="paired test"
-        )
-    worse = int((reference.right & ~variant.right).sum())
-    better = int((variant.right & ~reference.right).sum())
-    return PairedTest(worse, better, mcnemar(worse, better))

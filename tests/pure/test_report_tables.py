@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The laboratory's tables: the same values in Markdown, CSV, JSON and on the page."""
+"""Tables: the same values in Markdown, CSV, JSON and on the page."""
 
 from __future__ import annotations
 
