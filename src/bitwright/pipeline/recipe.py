@@ -24,11 +24,10 @@ from pydantic import (
 )
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.plugins import plugged
 from bitwright.data.spec import DatasetSpec
 from bitwright.low_precision.inference import AS_TRAINED, formats_as_trained
 from bitwright.models.catalog import ModelSpec
-from bitwright.pipeline.recipe_errors import explain_mistakes
+from bitwright.pipeline.recipe_errors import explain_mistakes, run_with
 from bitwright.pipeline.recipe_paths import with_absolute_paths
 from bitwright.pipeline.recipe_yaml import Document, parse_document
 from bitwright.quantize.policy import Policy
@@ -333,13 +332,6 @@ def list_experiments() -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-def _run_with(kind: str) -> str:
-    known = plugged("recipes")
-    if kind in known:
-        return f"run it with `{known[kind]}`"
-    return f"kinds of other recipes: {', '.join(known)}; a recipe of a design has no field kind"
-
-
 def find_recipe(name: str | Path) -> Path:
     """The file of a recipe, given by path or by the name of one inside the package.
 
@@ -422,7 +414,7 @@ def load_document(
         raise RecipeError(
             f"is a recipe of kind {document.value['kind']!r}, not of a design",
             where=document.where(("kind",)),
-            hint=_run_with(str(document.value["kind"])),
+            hint=run_with(str(document.value["kind"])),
         )
     for assignment in overrides:
         document = document.override(assignment)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 
 from bitwright.base.errors import RecipeError
+from bitwright.base.plugins import plugged
 from bitwright.pipeline.recipe_yaml import Document
 from bitwright.train.config import PHASES
 
@@ -185,3 +186,11 @@ def _describe(schema: Mapping[str, Any]) -> str:
     if "pattern" in schema:
         bounds.append("of letters, digits, '.', '_' and '-'")
     return " ".join(filter(None, (_KINDS.get(str(schema.get("type")), ""), " and ".join(bounds))))
+
+
+def run_with(kind: str) -> str:
+    """What to do with a recipe that is not of a design."""
+    known = plugged("recipes")
+    if kind in known:
+        return f"run it with `{known[kind]}`"
+    return f"kinds of other recipes: {', '.join(known)}; a recipe of a design has no field kind"
