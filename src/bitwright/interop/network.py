@@ -237,6 +237,40 @@ class Network:
         return sum(a.size for layer in self.layers for a in layer.arrays.values())
 
 
+class NetworkBuilder:
+    """Layers so far, with the shapes of their outputs: what every reader fills."""
+
+    def __init__(self) -> None:
+        self.layers: dict[str, Layer] = {}
+        self.shapes: dict[str, Size] = {}
+
+    def add(
+        self,
+        name: str,
+        op: Op,
+        inputs: tuple[str, ...] = (),
+        arrays: Mapping[str, FloatArray] | None = None,
+        notes: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Append a layer; a name that is there already gets a number.
+
+        Raises:
+            ModelError: its shapes do not fit.
+        """
+        unique, number = name, 1
+        while unique in self.shapes:
+            number += 1
+            unique = f"{name}_{number}"
+        layer = Layer(unique, op, inputs, arrays or {}, notes or {})
+        self.shapes[unique] = shape_of(layer, [self.shapes[i] for i in inputs])
+        self.layers[unique] = layer
+        return unique
+
+    def network(self, name: str, output: str, convention: InputConvention | None = None) -> Network:
+        """The whole network."""
+        return Network(name, tuple(self.layers.values()), output, convention or InputConvention())
+
+
 def _check_arrays(layer: Layer) -> None:
     names, needed = ARRAYS.get(type(layer.op), ((), 0))
     missing = [name for name in names[:needed] if name not in layer.arrays]

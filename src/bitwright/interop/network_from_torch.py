@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,15 +26,14 @@ from bitwright.interop.network import (
     GlobalPool,
     Input,
     InputConvention,
-    Layer,
     Network,
+    NetworkBuilder,
     Norm,
     Op,
     Pad,
     Pair,
     Pool,
     Size,
-    shape_of,
 )
 
 Arrays = dict[str, FloatArray]
@@ -84,8 +83,7 @@ class _Walk:
         height, width, channels = input_shape
         self.name, self.convention = name, convention
         self.modules = dict(model.named_modules())
-        self.layers: list[Layer] = []
-        self.shapes: dict[str, Size] = {}
+        self.made = NetworkBuilder()
         self.value: dict[fx.Node, str] = {}
         self.called: set[str] = set()
         self.input_shape: Size = (channels, height, width)
@@ -106,31 +104,15 @@ class _Walk:
         raise ModelError("the graph has no output", where=self.name)
 
     def _input(self, node: fx.Node) -> None:
-        if self.layers:
+        if self.made.layers:
             raise ModelError("has more than one input", where=self.name)
-        self.value[node] = self._add(_INPUT, Input(self.input_shape), ())
+        self.value[node] = self.made.add(_INPUT, Input(self.input_shape))
 
     def _finish(self, node: fx.Node) -> Network:
         result = node.args[0]
         if not isinstance(result, fx.Node):
             raise ModelError("gives more than one tensor", where=self.name)
-        return Network(self.name, tuple(self.layers), self.value[result], self.convention)
-
-    def _add(
-        self,
-        name: str,
-        op: Op,
-        inputs: tuple[str, ...],
-        arrays: Mapping[str, FloatArray] | None = None,
-    ) -> str:
-        unique, number = name, 1
-        while unique in self.shapes:
-            number += 1
-            unique = f"{name}_{number}"
-        layer = Layer(unique, op, inputs, arrays or {})
-        self.shapes[unique] = shape_of(layer, [self.shapes[i] for i in inputs])
-        self.layers.append(layer)
-        return unique
+        return self.made.network(self.name, self.value[result], self.convention)
 
     def _module(self, node: fx.Node, path: str) -> None:
         module = self.modules[path]
@@ -146,11 +128,11 @@ class _Walk:
             raise _unknown(
                 node, f"{type(module).__name__} has no counterpart in other frameworks", path
             )
-        op, arrays = convert(module, self.shapes[given], path)
+        op, arrays = convert(module, self.made.shapes[given], path)
         if arrays and path in self.called:
             raise _unknown(node, "is used twice, and its weights cannot be shared", path)
         self.called.add(path)
-        self.value[node] = given if op is None else self._add(path, op, (given,), arrays)
+        self.value[node] = given if op is None else self.made.add(path, op, (given,), arrays)
 
     def _function(self, node: fx.Node) -> None:
         target = node.target if isinstance(node.target, str) else getattr(node, "target", None)
@@ -158,13 +140,12 @@ class _Walk:
             if target in names:
                 done = convert(node)
                 inputs = tuple(self.value[n] for n in done.inputs)
-                self.value[node] = inputs[0] if done.op is None else self._op(node, done.op, inputs)
+                self.value[node] = (
+                    inputs[0] if done.op is None else self.made.add(node.name, done.op, inputs)
+                )
                 return
         shown = target if isinstance(target, str) else getattr(target, "__name__", target)
         raise _unknown(node, f"{shown} has no counterpart in other frameworks")
-
-    def _op(self, node: fx.Node, op: Op, inputs: tuple[str, ...]) -> str:
-        return self._add(node.name, op, inputs)
 
 
 def _unknown(node: fx.Node, message: str, where: str = "") -> ModelError:

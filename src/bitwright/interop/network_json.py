@@ -5,38 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 from bitwright.base.errors import DataError
-from bitwright.interop.network import (
-    ARRAYS,
-    Activation,
-    Add,
-    Clip,
-    Concat,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    FloatArray,
-    GlobalPool,
-    Input,
-    InputConvention,
-    Layer,
-    Network,
-    Norm,
-    Pad,
-    Pool,
-    Scale,
-)
+from bitwright.interop.network import ARRAYS, FloatArray, InputConvention, Layer, Network, Op
 
-_OPS: Mapping[str, Any] = {
-    op.__name__: op
-    for op in (
-        Input, Conv, Dense, Norm, Scale, Activation, Clip, Pool, GlobalPool, Pad, Concat, Add,
-        Flatten, Dropout,
-    )
-}  # fmt: skip
+_OPS: Mapping[str, Any] = {op.__name__: op for op in get_args(Op)}
 VERSION = 1
 
 

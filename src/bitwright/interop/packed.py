@@ -334,17 +334,19 @@ class _Reader:
 def _numbers(entry: dict[str, Any], parts: list[bytes], like: Tensor | None, where: str) -> Tensor:
     if like is None:
         raise ModelError("belongs to another model or policy", where=where)
-    if entry.get("shape") != list(like.shape):
-        raise ModelError(
-            f"has the shape {tuple(entry.get('shape', ()))}, expected {tuple(like.shape)}",
-            where=where,
-        )
+    _require_shape(entry, like, where)
     if "count" in entry:
         return torch.tensor(int(entry["count"]), dtype=like.dtype)
     if len(parts) != 1 or len(parts[0]) != 4 * like.numel():
         raise DataError("holds too few or too many numbers", where=where, hint=_HINT)
     values = np.frombuffer(parts[0], dtype="<f4").reshape(like.shape)
     return torch.from_numpy(values.astype(np.float64)).to(like.dtype)
+
+
+def _require_shape(entry: dict[str, Any], like: Tensor, where: str) -> None:
+    if entry.get("shape") != list(like.shape):
+        found = tuple(entry.get("shape", ()))
+        raise ModelError(f"has the shape {found}, expected {tuple(like.shape)}", where=where)
 
 
 def _weight_state(
@@ -357,11 +359,7 @@ def _weight_state(
         raise ModelError(
             f"holds {entry.get('format')} weights, the policy has {spec.format.name}", where=where
         )
-    if entry.get("shape") != list(like.shape):
-        raise ModelError(
-            f"has the shape {tuple(entry.get('shape', ()))}, expected {tuple(like.shape)}",
-            where=where,
-        )
+    _require_shape(entry, like, where)
     unfitted = spec.format.needs_table
     if len(parts) != 2 + unfitted:
         raise DataError(f"has {len(parts)} parts", where=where, hint=_HINT)

@@ -67,13 +67,7 @@ def read_prototxt(path: Path) -> tuple[Any, dict[str, str]]:
             hint="the architecture is the .prototxt; the .caffemodel goes with --weights",
         ) from error
     net = parse_prototxt(text, str(path))
-    if not net.layer:
-        what = "layers of the old form (V1)" if net.layers else "no layers"
-        raise DataError(
-            f"has {what}",
-            where=str(path),
-            hint="Caffe's upgrade_net_proto_text brings old files to the present form",
-        )
+    _require_layers(net, path, "upgrade_net_proto_text", None)
     return net, {m["key"]: m["value"] for m in _BARE.finditer(text)}
 
 
@@ -97,14 +91,16 @@ def read_caffemodel(path: Path) -> Any:
         net.ParseFromString(content)
     except (DecodeError, UnicodeDecodeError) as error:
         raise DataError(f"is no Caffe model: {error}", where=str(path), hint=hint) from error
-    if not net.layer:
-        what = "layers of the old form (V1)" if net.layers else "no layers"
-        raise DataError(
-            f"has {what}",
-            where=str(path),
-            hint="Caffe's upgrade_net_proto_binary upgrades old files" if net.layers else hint,
-        )
+    _require_layers(net, path, "upgrade_net_proto_binary", hint)
     return net
+
+
+def _require_layers(net: Any, path: Path, tool: str, hint: str | None) -> None:
+    if net.layers and not net.layer:
+        upgrade = f"Caffe's {tool} brings old files to the present form"
+        raise DataError("has layers of the old form (V1)", where=str(path), hint=upgrade)
+    if not net.layer:
+        raise DataError("has no layers", where=str(path), hint=hint)
 
 
 def prototxt_of(net: Any, facts: dict[str, str]) -> str:

@@ -17,9 +17,9 @@ from bitwright.interop.network import (
     InputConvention,
     Layer,
     Network,
+    NetworkBuilder,
     Size,
     require_finite,
-    shape_of,
 )
 from bitwright.interop.network_passes import merge_pads, merge_scales, prune
 
@@ -88,9 +88,9 @@ def network_of_net(
             reader.layer(message)
     reader.check_silence()
     first = next((m for m in layers if m.type in _DATA), None)
-    convention = _convention(first, reader.layers[0], facts)
-    last = reader.layers[-1].name
-    whole = Network(net.name or "network", tuple(reader.layers), last, convention)
+    made = [*reader.made.layers.values()]
+    convention = _convention(first, made[0], facts)
+    whole = reader.made.network(net.name or "network", made[-1].name, convention)
     return merge_pads(merge_scales(prune(whole, output)))
 
 
@@ -185,8 +185,7 @@ class _Reader:
     ) -> None:
         self.numbers, self.source = numbers, source
         self.input_shape = input_shape
-        self.layers: list[Layer] = []
-        self.shapes: dict[str, Size] = {}
+        self.made = NetworkBuilder()
         self.maker: dict[str, str] = {}
         self.silenced: set[str] = set()
         self.left: dict[str, str] = {}  # blobs of a Slice that nobody may read but Silence
@@ -214,8 +213,7 @@ class _Reader:
                 where=f"layer {name}",
                 hint="give the shape: --input-shape H,W,C",
             )
-        self._append(Layer(name, Input(tuple(int(side) for side in shape))))
-        self.maker[name] = name
+        self.maker[name] = self.made.add(name, Input(tuple(int(side) for side in shape)))
 
     def layer(self, message: Any) -> None:
         """Read one layer."""
@@ -240,10 +238,8 @@ class _Reader:
                 where=where,
                 hint=f"supported: {', '.join(sorted(READERS))}",
             )
-        given = Given(
-            message, [self.shapes[name] for name in bottoms], self.numbers.get(message.name, []),
-            self.source,
-        )  # fmt: skip
+        shapes = [self.made.shapes[name] for name in bottoms]
+        given = Given(message, shapes, self.numbers.get(message.name, []), self.source)
         current = tuple(bottoms)
         pending = convert(given)
         for number, part in enumerate(pending):
@@ -274,14 +270,9 @@ class _Reader:
     ) -> str:
         for array, values in pending.arrays.items():
             require_finite(name, array, values, self.source)
-        if name in self.shapes:  # a layer with the name of the input blob
+        if name in self.made.shapes:  # a layer with the name of the input blob
             name = f"{name}_layer"
-        self._append(Layer(name, pending.op, inputs, pending.arrays, notes))
-        return name
-
-    def _append(self, layer: Layer) -> None:
-        self.shapes[layer.name] = shape_of(layer, [self.shapes[n] for n in layer.inputs])
-        self.layers.append(layer)
+        return self.made.add(name, pending.op, inputs, pending.arrays, notes)
 
 
 def _notes(message: Any) -> dict[str, Any]:

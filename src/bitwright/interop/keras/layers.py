@@ -26,13 +26,13 @@ from bitwright.interop.network import (
     Input,
     Layer,
     Network,
+    NetworkBuilder,
     Norm,
     Op,
     Pad,
     Pair,
     Pool,
     Size,
-    shape_of,
     windows,
 )
 from bitwright.interop.network_passes import never_negative
@@ -129,14 +129,15 @@ def build(nodes: list[Node], file: KerasFile, output: str | None) -> Network:
     ends = builder.made.get(output or nodes[-1].name)
     if ends is None:
         raise ModelError(f"no layer {output!r}, named as the output")
-    return Network("network", tuple(builder.layers.values()), ends)
+    return builder.network("network", ends)
 
 
-class _Builder:
+class _Builder(NetworkBuilder):
+    """Also knows behind which layers an image lies flattened (``orders``)."""
+
     def __init__(self, file: KerasFile) -> None:
+        super().__init__()
         self.file = file
-        self.layers: dict[str, Layer] = {}
-        self.shapes: dict[str, Size] = {}
         self.orders: dict[str, Size] = {}
         self.made: dict[str, str] = {}
 
@@ -168,13 +169,12 @@ class _Builder:
         self,
         name: str,
         op: Op,
-        inputs: tuple[str, ...],
+        inputs: tuple[str, ...] = (),
         arrays: Mapping[str, FloatArray] | None = None,
+        notes: Mapping[str, Any] | None = None,
     ) -> str:
         """Append one layer."""
-        layer = Layer(name, op, inputs, arrays or {})
-        self.shapes[name] = shape_of(layer, [self.shapes[i] for i in inputs])
-        self.layers[name] = layer
+        name = super().add(name, op, inputs, arrays, notes)
         image = next((self.orders[i] for i in inputs if i in self.orders), None)
         if isinstance(op, Flatten) and self.shapes[inputs[0]][1:] not in ((), (1, 1)):
             image = self.shapes[inputs[0]]

@@ -154,11 +154,8 @@ def load(
     model = read_model(source)
     stem = name or (identifier(source.stem).lower() if isinstance(source, Path) else "network")
     info = input_of(model)
-    layouts = [input_layout] if input_layout else ["NCHW", "NHWC"]
-    if len(info.shape) != 4:
-        layouts = layouts[:1]
     first: BitwrightError | None = None
-    for layout in layouts:
+    for layout in layouts_of(info, input_layout):
         try:
             return _import(model, info, stem, layout, input_type, input_scale, optimised)
         except BitwrightError as error:
@@ -168,6 +165,13 @@ def load(
             first = first or ModelError(message, where=f"graph {model.name}", hint=_CHECK)
     assert first is not None
     raise first
+
+
+def layouts_of(info: TensorInfo, said: str | None) -> list[str]:
+    """The layouts that an input may have; an image's is found by trying, if it is not said."""
+    if said:
+        return [said]
+    return ["NCHW", "NHWC"] if len(info.shape) == 4 else ["NCHW"]
 
 
 def input_of(model: OnnxModel) -> TensorInfo:

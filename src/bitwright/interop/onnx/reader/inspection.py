@@ -12,6 +12,7 @@ from bitwright.interop.onnx.reader.importer import (
     ADVICE,
     HANDLERS,
     input_of,
+    layouts_of,
     needed_tensors,
     start,
     walk,
@@ -52,10 +53,9 @@ def verdicts(
     """
     model = read_model(path)
     info = input_of(model)
-    layouts = [input_layout] if input_layout else ["NCHW", "NHWC"]
-    if len(info.shape) != 4:
-        layouts = layouts[:1]
-    tries = [_walk_all(model, info, layout, input_type) for layout in layouts]
+    tries = [
+        _walk_all(model, info, layout, input_type) for layout in layouts_of(info, input_layout)
+    ]
     return min(tries, key=lambda found: sum(bool(v.problem or v.behind) for v in found))
 
 

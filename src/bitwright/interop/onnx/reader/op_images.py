@@ -21,10 +21,15 @@ from bitwright.ir import IntArray, window_shape
 _RANK = 4
 
 
-def _kernel(node: OnnxNode) -> tuple[int, ...]:
+def _pool_window(
+    node: OnnxNode, frame: tuple[int, ...]
+) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int, int, int]]:
+    """Kernel, stride and padding of a pool on an image (H, W, ...)."""
     if "kernel_shape" not in node.attrs:
         raise node.error("has no kernel_shape")
-    return node.ints("kernel_shape", ())
+    if node.ints("dilations", (1, 1)) != (1, 1):
+        raise node.error("is dilated", "use dilation 1")
+    return window(node, (frame[0], frame[1]), node.ints("kernel_shape", ()))
 
 
 def _ceiled(
@@ -60,10 +65,7 @@ def _max_pool(low: Importer, node: OnnxNode) -> Value:
     if len([o for o in node.outputs if o]) > 1:
         raise node.error("returns indices too", "only the maximum has hardware")
     value, place = low.image(low.data(node, 0), node, last)
-    height, width, _ = low.frame(value)
-    kernel, stride, pads = window(node, (height, width), _kernel(node))
-    if node.ints("dilations", (1, 1)) != (1, 1):
-        raise node.error("is dilated", "use dilation 1")
+    kernel, stride, pads = _pool_window(node, low.frame(value))
     return _pooled(low, node, value, place, last, kernel, stride, pads)
 
 
@@ -108,9 +110,7 @@ def _global(low: Importer, node: OnnxNode) -> Value:
 def _average_pool(low: Importer, node: OnnxNode) -> Value:
     value, place = low.image(low.data(node, 0), node)
     height, width, _ = low.frame(value)
-    kernel, stride, pads = window(node, (height, width), _kernel(node))
-    if node.ints("dilations", (1, 1)) != (1, 1):
-        raise node.error("is dilated", "use dilation 1")
+    kernel, stride, pads = _pool_window(node, (height, width))
     pads = _ceiled(node, (height, width), Pool(kernel, stride, pads, 0), may_pad=False)
     if any(pads) and not node.integer("count_include_pad", 0):
         raise node.error(
