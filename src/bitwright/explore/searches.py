@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +16,13 @@ from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.files import atomic_write
 from bitwright.explore.subject import Subject, find_subject
 from bitwright.report.scatter import Point, Scatter
+from bitwright.report.svg import standalone
 
 if TYPE_CHECKING:
     from bitwright.base.progress import Progress
     from bitwright.explore.search import MixedResult
 
 _KILOBYTE = 8000
-#: How the lines of the house's style sheet begin that a drawing needs.
-_DRAWN = ("svg ", ".grid ")
 _X_LABEL = {
     "size": "parameters, kB",
     "memory": "parameters and features of one image, kB",
@@ -209,15 +207,4 @@ def front_plot(name: str, result: MixedResult, more: tuple[Point, ...] = ()) -> 
         (*points, *more),
         floor=floor,
         baseline=(f"float {100 * result.baseline:.2f}", 100 * result.baseline),
-    )
-
-
-def standalone(svg: str) -> str:
-    """An SVG element of the house with the house's colours inside: a file of its own."""
-    style = files("bitwright.report").joinpath("style.css").read_text(encoding="utf-8")
-    kept = [line for line in style.splitlines() if ":root" in line or line.startswith(_DRAWN)]
-    head = '<svg xmlns="http://www.w3.org/2000/svg" '
-    rules = "\n".join(kept)
-    return (
-        str(svg).replace("<svg ", head, 1).replace("<title>", f"<style>{rules}</style><title>", 1)
     )

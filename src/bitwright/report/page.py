@@ -15,27 +15,12 @@ from bitwright.report.summary import number, show
 from bitwright.report.svg import bars, heatmap, line_chart
 from bitwright.train.precision_rows import PrecisionRow
 
-_PRECISION_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{{ title }} · Bitwright</title>
-<style>
-{{ style }}</style>
-</head>
-<body><main>
-<h1>{{ title }}</h1>
-{% include "precision.html" %}
-</main></body></html>
-"""
-
 
 def render_page(report: Report) -> str:
     """The page as HTML text; every value is escaped."""
-    page: str = render_template(
-        _part("template.html"),
+    return render_template(
+        "template.html",
+        title=report.name,
         report=report,
         accuracy_plot=bars(
             "Accuracy at every stage",
@@ -58,20 +43,19 @@ def render_page(report: Report) -> str:
         usage=_usage(report),
         columns=_columns(report),
     )
-    return page
 
 
 def render_precision(rows: Sequence[PrecisionRow], title: str) -> str:
     """The part of the page about training in low precision as a page of its own."""
-    page: str = render_template(
-        _PRECISION_PAGE, title=title, rows=rows, precision_plot=precision_chart(rows)
-    )
-    return page
+    chart = precision_chart(rows)
+    return render_template("precision_page.html", title=title, rows=rows, precision_plot=chart)
 
 
-def render_template(source: str, **values: Any) -> str:
-    """A page of the house: the template's ``style`` is the style sheet, values are escaped, and
-    parts that it includes lie in this folder.
+def render_template(name: str, **values: Any) -> str:
+    """A page from a template in this folder, which extends ``base.html``; values are escaped.
+
+    Args:
+        values: what the template names; ``title`` always.
     """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
@@ -84,7 +68,7 @@ def render_template(source: str, **values: Any) -> str:
     )
     environment.filters["show"] = show
     environment.filters["number"] = number
-    page: str = environment.from_string(source).render(style=Markup(_part("style.css")), **values)
+    page: str = environment.get_template(name).render(style=Markup(_part("style.css")), **values)
     return page
 
 

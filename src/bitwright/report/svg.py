@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.resources import files
 from math import ceil, floor, log10
 
 from markupsafe import Markup, escape
 
+#: How the lines of the style sheet begin that a drawing needs.
+_DRAWN = ("svg ", ".grid ")
 COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)")
 
 
@@ -35,6 +38,17 @@ def drawing(width: float, height: float, title: str, parts: Sequence[str]) -> Ma
     return Markup(
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(title)}" '
         f'style="max-width:{width:.0f}px"><title>{escape(title)}</title>{body}</svg>'
+    )
+
+
+def standalone(svg: str) -> str:
+    """A drawing as a file of its own, with the colours of the style sheet inside."""
+    style = files("bitwright.report").joinpath("style.css").read_text(encoding="utf-8")
+    kept = [line for line in style.splitlines() if ":root" in line or line.startswith(_DRAWN)]
+    head = '<svg xmlns="http://www.w3.org/2000/svg" '
+    rules = "\n".join(kept)
+    return (
+        str(svg).replace("<svg ", head, 1).replace("<title>", f"<style>{rules}</style><title>", 1)
     )
 
 

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from bitwright import __version__
@@ -29,9 +28,8 @@ def render_tables(
     title: str, lead: str, sections: Sequence[Section], facts: Mapping[str, str]
 ) -> str:
     """The self-contained HTML page; every value is escaped."""
-    source = files("bitwright.report").joinpath("table_page.html").read_text(encoding="utf-8")
     return render_template(
-        source,
+        "table_page.html",
         title=title,
         lead=lead,
         sections=[(s.table, [plot.to_svg() for plot in s.plots]) for s in sections],
