@@ -14,8 +14,10 @@ from tests.torch.test_interop_ristretto import FOUR, read
 from bitwright.base.errors import DataError
 from bitwright.cli import entry as cli
 from bitwright.interop.caffe.write import save_caffe
+from bitwright.interop.model_files import LoadedModel
+from bitwright.interop.network import InputConvention
 from bitwright.interop.packed import save_packed
-from bitwright.interop.packed_model import PackedModel, load_packed_model, save_packed_model
+from bitwright.interop.packed_model import load_packed_model, save_packed_model
 from bitwright.ir import INTEGER, load_graph
 from bitwright.models import ModelSpec, build_model
 from bitwright.pipeline.import_network import integer_graph
@@ -26,20 +28,21 @@ QUANT = {"weight": "int3", "activation": "uint4", "input": "uint4"}
 SPEC = ModelSpec(name="digits_cnn", options={"widths": [4, 6]})
 
 
-def calibrated() -> PackedModel:
+def calibrated() -> LoadedModel:
     model = build_model(SPEC, 10, SHAPE, seed=3).eval()
     images = torch.rand(32, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     observed = apply(model, Policy.from_dict(QUANT), "calibrate", images).eval()
     with torch.no_grad():
         observed(images)
-    return PackedModel(apply(observed, Policy.from_dict(QUANT), "train"), SPEC, QUANT, SHAPE, 10)
+    model = apply(observed, Policy.from_dict(QUANT), "train")
+    return LoadedModel(model, SHAPE, InputConvention(), None, SPEC, QUANT, 10)
 
 
 def test_a_file_says_which_model_it_is_and_gives_the_same_integers(tmp_path: Path) -> None:
     packed, path = calibrated(), tmp_path / "net.bwq"
     report = save_packed_model(path, packed)
     again = load_packed_model(path)
-    assert (again.source, again.quant, again.classes) == (SPEC, QUANT, 10)
+    assert (again.spec, again.quant, again.classes) == (SPEC, QUANT, 10)
     graph = integer_graph(again)
     assert graph == integer_graph(packed) and report.total == path.stat().st_size
     out = tmp_path / "net"

@@ -62,6 +62,7 @@ class LoadedModel:
         spec: the model's name and options, where the file says them.
         quant: the formats that the file gives its layers, as a recipe's ``quant`` section; empty if
             it says nothing. Then the model has a `Clip` wherever a quantizer needs a place.
+        classes: of a classifier by name, where it is known.
     """
 
     model: nn.Module
@@ -70,6 +71,7 @@ class LoadedModel:
     network: Network | None = None
     spec: ModelSpec | None = None
     quant: Mapping[str, Any] = field(default_factory=dict)
+    classes: int | None = None
 
 
 def model_from_spec(

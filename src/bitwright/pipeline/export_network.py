@@ -7,20 +7,21 @@ Caffe, Keras or safetensors.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import BitwrightError, DataError, MismatchError, RecipeError, RunError
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
-from bitwright.models.catalog import MODEL_FORMATS, PACKED, ModelSpec
+from bitwright.models.catalog import MODEL_FORMATS, PACKED
 from bitwright.pipeline.import_network import GRAPH, MODEL, integer_graph
 
 if TYPE_CHECKING:
     from torch import nn
 
     from bitwright.interop.model_files import LoadedModel
-    from bitwright.interop.network import Network
-    from bitwright.interop.packed_model import PackedModel
+    from bitwright.interop.network import InputConvention
+    from bitwright.pipeline.steps.workspace import Workspace
 
 PACKED_FORMAT = "packed"
 GRAPH_FORMATS = ("qonnx", "qdq", "artifact")
@@ -168,13 +169,13 @@ def export_packed(source: Path, out: Path) -> dict[str, Any]:
     }
 
 
-def read_quantized(source: Path) -> PackedModel:
+def read_quantized(source: Path) -> LoadedModel:
     """The quantized model of a run, of a packed file, or of a file that says its formats.
 
     Raises:
         RunError: there is none.
     """
-    from bitwright.interop.packed_model import load_packed_model, quantized_of
+    from bitwright.interop.packed_model import converted, load_packed_model
 
     if source.suffix.lower() == PACKED:
         return load_packed_model(source)
@@ -187,12 +188,11 @@ def read_quantized(source: Path) -> PackedModel:
             where=str(source),
             hint="name a run directory behind its step `quantize`, or a prototxt of Ristretto",
         )
-    return quantized_of(loaded)
+    return converted(loaded)
 
 
-def _quantized_of_run(run: Path) -> PackedModel:
-    from bitwright.interop.model_files import read_spec
-    from bitwright.interop.packed_model import PackedModel
+def _quantized_of_run(run: Path) -> LoadedModel:
+    from bitwright.interop.model_files import LoadedModel, read_spec
     from bitwright.pipeline.recipe import load_recipe
     from bitwright.pipeline.steps.quantize import quantized_model
     from bitwright.pipeline.steps.workspace import Workspace
@@ -200,11 +200,14 @@ def _quantized_of_run(run: Path) -> PackedModel:
     work = Workspace(load_recipe(run / "recipe.yaml"))
     spec, shape = work.recipe.model, work.data.image_shape
     model = quantized_model(work, sorted(run.glob("*-quantize"))[0])
-    source: ModelSpec | Network = spec.model_copy(update={"weights": None})
+    loaded = LoadedModel(
+        model, shape, _convention(work), None, spec.model_copy(update={"weights": None}),
+        work.quant, work.data.num_classes,
+    )  # fmt: skip
     if spec.is_file:
-        loaded = read_spec(spec, work.data.num_classes, shape)
-        source = loaded.network or loaded.spec or source
-    return PackedModel(model, source, work.quant, shape, work.data.num_classes)
+        layers = read_spec(spec, work.data.num_classes, shape)
+        loaded = replace(loaded, network=layers.network, spec=layers.spec or loaded.spec)
+    return loaded
 
 
 def _check_written(loaded: LoadedModel, out: Path, paths: tuple[Path, ...]) -> float:
@@ -297,7 +300,6 @@ def read_model(source: Path) -> LoadedModel:
 
 def _of_run(run: Path) -> LoadedModel:
     from bitwright.interop.model_files import LoadedModel
-    from bitwright.interop.network import InputConvention
     from bitwright.pipeline.recipe import load_recipe
     from bitwright.pipeline.steps.train import trained_model
     from bitwright.pipeline.steps.workspace import Workspace
@@ -313,9 +315,14 @@ def _of_run(run: Path) -> LoadedModel:
     recipe = load_recipe(recipe_file)
     work = Workspace(recipe)
     model = trained_model(work, trained[0])
+    return LoadedModel(model, work.data.image_shape, _convention(work), spec=None)
+
+
+def _convention(work: Workspace) -> InputConvention:
+    from bitwright.interop.network import InputConvention
+
     order = {1: "grey", 3: "RGB"}.get(work.data.image_shape[2], "")
-    convention = InputConvention(order, work.data.scale)
-    return LoadedModel(model, work.data.image_shape, convention, spec=None)
+    return InputConvention(order, work.data.scale)
 
 
 def _check_exists(source: Path) -> None:

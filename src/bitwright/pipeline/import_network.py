@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from bitwright.interop.model_files import LoadedModel
     from bitwright.interop.network import Network
     from bitwright.interop.onnx.reader import Imported
-    from bitwright.interop.packed_model import PackedModel
 
 GRAPH = "graph.bwg"
 MODEL = "model.safetensors"
@@ -136,7 +135,7 @@ def import_model(  # each is one thing that a file may leave open
     _check_place(out)
     _check_files_open(path, weights, model, input_shape)
     from bitwright.interop.model_files import load_model, save_model, save_network
-    from bitwright.interop.packed_model import quantized_of
+    from bitwright.interop.packed_model import converted
 
     if model is None or input_shape is None:
         loaded = load_model(
@@ -156,7 +155,7 @@ def import_model(  # each is one thing that a file may leave open
     report = _model_report(path, loaded)
     (out / GRAPH).unlink(missing_ok=True)  # of an earlier import
     if loaded.quant:
-        report |= {"quant": dict(loaded.quant), **_integers(quantized_of(loaded), out)}
+        report |= {"quant": dict(loaded.quant), **_integers(converted(loaded), out)}
     _write_report(out, report)
     return report
 
@@ -171,15 +170,15 @@ def import_packed(path: Path, out: Path) -> dict[str, Any]:
     from bitwright.interop.packed_model import load_packed_model
 
     _check_place(out)
-    packed = load_packed_model(path)
-    graph = integer_graph(packed)
+    quantized = load_packed_model(path)
+    graph = integer_graph(quantized)
     out.mkdir(parents=True, exist_ok=True)
     save_graph(graph, out / GRAPH)
     report = {
         "file": path.name,
         "kind": "quantized model",
-        "input_shape": list(packed.input_shape),
-        "quant": dict(packed.quant),
+        "input_shape": list(quantized.input_shape),
+        "quant": dict(quantized.quant),
         "graph": graph.name,
         "digest": graph.digest,
         "layers": _graph_layers(graph),
@@ -189,7 +188,7 @@ def import_packed(path: Path, out: Path) -> dict[str, Any]:
     return report
 
 
-def integer_graph(packed: PackedModel) -> Graph:
+def integer_graph(quantized: LoadedModel) -> Graph:
     """The optimised integer graph of a quantized model.
 
     Raises:
@@ -199,16 +198,16 @@ def integer_graph(packed: PackedModel) -> Graph:
     from bitwright.lower.from_torch import lower
     from bitwright.quantize import Policy, apply
 
-    height, width, channels = packed.input_shape
-    frozen = apply(packed.model, Policy.from_dict(packed.quant), "freeze")
+    height, width, channels = quantized.input_shape
+    frozen = apply(quantized.model, Policy.from_dict(quantized.quant), "freeze")
     graph: Graph = optimise(lower(frozen, (channels, height, width)), check=_CHECK_FRAMES)
     return graph
 
 
-def _integers(packed: PackedModel, out: Path) -> dict[str, Any]:
+def _integers(quantized: LoadedModel, out: Path) -> dict[str, Any]:
     """Write the integer graph of a model whose file says its formats, or say why there is none."""
     try:
-        graph = integer_graph(packed)
+        graph = integer_graph(quantized)
     except (GraphError, ModelError) as error:
         return {"integers": str(error)}
     save_graph(graph, out / GRAPH)
