@@ -15,7 +15,6 @@ versions of the peers): a run that was stopped goes on, and what has changed is 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.metadata
 import json
 import subprocess
@@ -32,8 +31,9 @@ from ptq_float import WEIGHTS, float_model, splits_of
 from ptq_onnxruntime import measure as measure_onnxruntime
 from torch import nn
 
-from bitwright.base.files import atomic_write, sha256_file
+from bitwright.base.files import sha256_file
 from bitwright.base.source import script_key
+from bitwright.base.store import Store, content_key
 from bitwright.data import DataSplits, digest_of
 from bitwright.lower.from_torch import lower
 from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
@@ -126,17 +126,11 @@ def brevitas_rows(
     return json.loads(out.read_text(encoding="utf-8"))
 
 
-def _kept(path: Path, depends_on: Iterable[str], measure: Callable[[], Any]) -> Any:
+def _kept(folder: Path, tool: str, depends_on: Iterable[str], measure: Callable[[], Any]) -> Any:
     """What an interrupted run has measured already with the same code and data, or else anew."""
-    key = hashlib.sha256("\n".join(depends_on).encode()).hexdigest()
-    if path.exists():
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(kept, dict) and kept.get("key") == key:
-            return kept["measured"]
-        print(f"{path}: measured with other code or data: again", flush=True)
-    measured = measure()
-    atomic_write(path, json.dumps({"key": key, "measured": measured}, indent=1) + "\n")
-    return measured
+    store, key = Store(folder), content_key(*depends_on)
+    found = store.find(tool, key)
+    return store.keep(tool, key, measure()).value if found is None else found.value
 
 
 def _basis(recipe: Recipe, splits: DataSplits, folder: Path) -> tuple[str, ...]:
@@ -176,7 +170,8 @@ def measured(case: str, options: argparse.Namespace, earlier: dict[str, Any]) ->
     print(case, "float", result["float"], flush=True)
     basis = _basis(recipe, splits, folder)
     result["ours"] = _kept(
-        folder / "ours.json",
+        folder,
+        "ours",
         (
             *basis,
             script_key(Path(__file__)),
@@ -187,13 +182,15 @@ def measured(case: str, options: argparse.Namespace, earlier: dict[str, Any]) ->
     )
     images = splits.train.take(range(IMAGES)).reals()
     result["onnxruntime"] = _kept(
-        folder / "onnxruntime.json",
+        folder,
+        "onnxruntime",
         (*basis, _script("ptq_onnxruntime.py"), importlib.metadata.version("onnxruntime")),
         lambda: measure_onnxruntime(model, images, splits.test, folder),
     )
     if options.peers is not None:
         result["brevitas"] = _kept(
-            folder / "brevitas.json",
+            folder,
+            "brevitas",
             (*basis, _script("ptq_brevitas.py"), _version_of(options.peers, "brevitas")),
             lambda: brevitas_rows(options.peers, model, splits, folder),
         )

@@ -16,7 +16,6 @@ import pytest
 from bitwright.base.errors import ToolError
 from bitwright.base.tools import finder as tools
 from bitwright.base.tools.process import check_finished, require_result, run_process
-from bitwright.build import cache
 
 PARENT = """
 import os, subprocess, sys, time
@@ -142,38 +141,3 @@ def fresh_search() -> Iterator[None]:
     tools.forget()
     yield
     tools.forget()
-
-
-def test_cache_gives_back_what_it_got(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one")
-    key = cache.content_key(["round trip", str(tmp_path)])
-    assert cache.fetch("test", key, tmp_path / "out") is None
-    assert cache.keep("test", key, [tmp_path / "a.txt"], {"seconds": 2.5})
-    assert cache.fetch("test", key, tmp_path / "out") == {"seconds": 2.5}
-    assert (tmp_path / "out" / "a.txt").read_text() == "one"
-
-
-def test_cache_drops_a_damaged_entry(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one")
-    key = cache.content_key(["damaged", str(tmp_path)])
-    cache.keep("test", key, [tmp_path / "a.txt"], {})
-    root = Path(os.environ["BITWRIGHT_CACHE"])
-    (entry,) = [p for p in root.rglob("a.txt") if key in str(p)]
-    entry.write_text("two")
-    assert cache.fetch("test", key, tmp_path / "out") is None
-    assert not entry.exists()
-
-
-def test_cache_that_cannot_be_written_does_not_stop_the_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    blocker = tmp_path / "file"
-    blocker.write_text("")
-    monkeypatch.setenv("BITWRIGHT_CACHE", str(blocker))
-    assert not cache.keep("test", "0" * 64, [blocker], {})
-    assert cache.fetch("test", "0" * 64, tmp_path / "out") is None
-
-
-def test_content_key_separates_its_parts() -> None:
-    assert cache.content_key(["ab", "c"]) != cache.content_key(["a", "bc"])
-    assert cache.content_key(["ab"]) != cache.content_key(["ab", ""])

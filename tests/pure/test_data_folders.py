@@ -162,7 +162,7 @@ def test_decoded_images_are_cached_and_a_broken_cache_is_mended(
     monkeypatch.setattr(folders, "_CACHE_FROM", 1)
     make(tmp_path / "set", {"a": 4, "b": 4})
     first = load(tmp_path / "set")
-    (kept,) = (cache / "images").iterdir()
+    (kept,) = (cache / "images").glob("*/*.npy")
     decoded: list[str] = []
     real_decode = folders.decode_image
     monkeypatch.setattr(folders, "decode_image", lambda *a: decoded.append("x") or real_decode(*a))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def test_the_library_is_built_once_and_leaves_nothing_else(cc, tmp_path):
     stamp = first.path.stat().st_mtime_ns
     again = compiler.build_library(cc, FLAGS, tmp_path)
     assert again.path == first.path and again.path.stat().st_mtime_ns == stamp
-    assert [p.name for p in tmp_path.iterdir()] == [first.path.name]
+    left = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert sorted(left) == sorted([first.path, first.path.with_name("entry.json")])
     assert first.features == Feature.THREADS and first.lanes[Op.LUT] == 32
 
 
@@ -62,11 +64,11 @@ def test_other_flags_are_another_library(cc, tmp_path):
 
 
 def test_a_damaged_cache_entry_is_built_again(cc, tmp_path):
-    name = compiler.build_library(cc, FLAGS, tmp_path).path.name
-    (tmp_path / "other").mkdir()
-    damaged = tmp_path / "other" / name
+    path = compiler.build_library(cc, FLAGS, tmp_path / "here").path
+    other = shutil.copytree(tmp_path / "here", tmp_path / "other")  # never opened before
+    damaged = other / path.relative_to(tmp_path / "here")
     damaged.write_bytes(b"not a library")
-    assert compiler.build_library(cc, FLAGS, damaged.parent).path == damaged
+    assert compiler.build_library(cc, FLAGS, other).path == damaged
     assert damaged.stat().st_size > 1000
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run directories side by side: what one has finished the others take over, and nothing else."""
+"""Run directories side by side: what one has finished the others take, and nothing else."""
 
 from __future__ import annotations
 
@@ -53,7 +53,15 @@ def test_a_twin_takes_everything_over(tmp_path: Path) -> None:
     for step in ("01-first/more/data.bin", "02-second/value.txt", "03-third/step.json"):
         assert (tmp_path / "b" / step).read_bytes() == (tmp_path / "a" / step).read_bytes()
     assert all(o.taken_from is None for o in run(tmp_path / "b"))  # now its own
-    assert not list((tmp_path / ".turns").iterdir())
+    assert not list((tmp_path / ".shared" / "steps" / ".locks").iterdir())
+
+
+def test_a_run_that_shared_nothing_serves_as_well(tmp_path: Path) -> None:
+    with fake.opened(tmp_path / "a") as alone:
+        alone.execute(fake.NAMES)
+    log_of(tmp_path)
+    assert all(o.taken_from == tmp_path / "a" for o in run(tmp_path / "b"))
+    assert log_of(tmp_path) == []
 
 
 def test_only_what_is_the_same_is_taken_over(tmp_path: Path) -> None:

@@ -96,9 +96,9 @@ def test_all_rows_and_both_halves(request_: MatrixRequest):
     by_method = {row["method"]: row for row in rows}
     assert by_method["k-means a layer, minifloat"]["ours_rate"] > 3
     assert by_method["minifloat"]["ours_rate"] > 3
-    before = {p: p.read_bytes() for p in (request_.out / "rows").iterdir()}
+    before = {p: p.read_bytes() for p in (request_.out / "rows").rglob("*.json")}
     again = run_matrix(request_)
-    assert {p: p.read_bytes() for p in (request_.out / "rows").iterdir()} == before
+    assert {p: p.read_bytes() for p in (request_.out / "rows").rglob("*.json")} == before
     assert again["csv-the-matrix"].read_text(encoding="utf-8").count("\n") == 17
 
 
@@ -125,9 +125,9 @@ def test_a_sweep_of_table_sizes(request_: MatrixRequest, tmp_path: Path):
     assert rates["one table", 64] > rates["a table a layer", 64]
     last = next(r for r in rows if (r["scope"], r.get("entries")) == ("a table a layer", 64))
     assert 0.5 <= last["view1"] <= 1 and last["network"] < 32
-    before = {p: p.read_bytes() for p in (tmp_path / "points").iterdir()}
+    before = {p: p.read_bytes() for p in (tmp_path / "points").rglob("*.json")}
     run_sweep(request, (8, 64, 4096))
-    assert {p: p.read_bytes() for p in (tmp_path / "points").iterdir()} == before
+    assert {p: p.read_bytes() for p in (tmp_path / "points").rglob("*.json")} == before
     with pytest.raises(RecipeError, match="no network holds any of other"):
         run_sweep(replace(request, only=("other",)), (8,))
 

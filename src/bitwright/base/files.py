@@ -48,11 +48,17 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def cache_dir(kind: str) -> Path:
-    """The user's cache folder for one kind of thing (``BITWRIGHT_CACHE`` overrides the root)."""
+def cache_root() -> Path:
+    """The user's cache folder; ``BITWRIGHT_CACHE`` names another."""
     root = os.environ.get("BITWRIGHT_CACHE")
-    base = Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    folder = (base if root else base / "bitwright") / kind
+    if root:
+        return Path(root)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "bitwright"
+
+
+def cache_dir(kind: str) -> Path:
+    """The part of the user's cache folder for one kind of thing, made if need be."""
+    folder = cache_root() / kind
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

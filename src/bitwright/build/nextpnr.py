@@ -10,9 +10,9 @@ from pathlib import Path
 
 from bitwright.base.errors import TargetError, ToolError
 from bitwright.base.figures import Resources
+from bitwright.base.store import Store, content_key
 from bitwright.base.tools import Tool, require, run_tool
 from bitwright.base.tools.process import Completed, Tick, require_result, run_process
-from bitwright.build import cache
 from bitwright.build.target import Target, require_fit
 from bitwright.build.timing import (
     CriticalPath,
@@ -23,6 +23,7 @@ from bitwright.build.timing import (
 )
 
 REPORT, CONFIG, LOG, BITSTREAM = "report.json", "design.config", "nextpnr.log", "design.bit"
+_KIND = "nextpnr"
 
 _DEVICES = {"LFE5U-25F": "--25k", "LFE5U-45F": "--45k", "LFE5U-85F": "--85k"}
 _PREFIXES = {
@@ -113,10 +114,11 @@ def place_and_route(
     out_dir.mkdir(parents=True, exist_ok=True)
     flags = _flags(device, target, options)
     pins = options.constraints.read_bytes() if options.constraints else b""
-    key = cache.content_key([tool.identity, *flags, pins, netlist.read_bytes()])
-    figures = cache.fetch("nextpnr", key, out_dir)
-    if figures is not None:
-        return _result(out_dir, options, tool, figures, cached=True)
+    key = content_key(tool.identity, flags, pins, netlist.read_bytes())
+    store = Store()
+    if (entry := store.find(_KIND, key)) is not None:
+        entry.bring(out_dir)
+        return _result(out_dir, options, tool, entry.value, cached=True)
     for stale in (REPORT, CONFIG):
         (out_dir / stale).unlink(missing_ok=True)
     arguments = _arguments(netlist, out_dir, flags, options)
@@ -132,7 +134,7 @@ def place_and_route(
     _check(completed, out_dir, target, tool, options)
     ran = completed.figures()
     kept = [REPORT, LOG] if options.out_of_context else [REPORT, LOG, CONFIG]
-    cache.keep("nextpnr", key, [out_dir / name for name in kept], ran)
+    store.offer(_KIND, key, ran, {name: out_dir / name for name in kept})
     return _result(out_dir, options, tool, ran, cached=False)
 
 

@@ -17,15 +17,16 @@ from typing import Any
 
 from bitwright.base.errors import ToolError
 from bitwright.base.figures import Resources
+from bitwright.base.store import Store, content_key
 from bitwright.base.tools import Tool, require, run_tool
 from bitwright.base.tools.process import Tick, require_result
-from bitwright.build import cache
 from bitwright.build.design import Design, design_content, load_design
 from bitwright.build.resources import count_resources
 from bitwright.build.target import Target
 
 NETLIST, STATISTICS, LOG, SCRIPT = "netlist.json", "stat.json", "yosys.log", "synth.ys"
 TOP_GLUE = "(top)"
+_KIND = "yosys"
 """Key of :attr:`SynthesisResult.by_instance` for cells that belong to no instance."""
 
 
@@ -101,14 +102,15 @@ def synthesise(
     out_dir.mkdir(parents=True, exist_ok=True)
     commands = synthesis_commands(design, target.family, options or SynthesisOptions())
     reads = read_commands(design)
-    key = cache.content_key([tool.identity, *reads, *commands, *design_content(design_dir, design)])
-    figures = cache.fetch("yosys", key, out_dir)
-    if figures is None:
-        ran = _run(tool, design, commands, design_dir, out_dir, timeout, tick)
-        names = (NETLIST, STATISTICS, LOG, SCRIPT)
-        cache.keep("yosys", key, [out_dir / name for name in names], ran)
-        return _result(out_dir, target.family, tool, ran, cached=False)
-    return _result(out_dir, target.family, tool, figures, cached=True)
+    key = content_key(tool.identity, reads, commands, *design_content(design_dir, design))
+    store = Store()
+    if (entry := store.find(_KIND, key)) is not None:
+        entry.bring(out_dir)
+        return _result(out_dir, target.family, tool, entry.value, cached=True)
+    ran = _run(tool, design, commands, design_dir, out_dir, timeout, tick)
+    names = (NETLIST, STATISTICS, LOG, SCRIPT)
+    store.offer(_KIND, key, ran, {name: out_dir / name for name in names})
+    return _result(out_dir, target.family, tool, ran, cached=False)
 
 
 def synthesis_commands(design: Design, family: str, options: SynthesisOptions) -> list[str]:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,14 +12,15 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.base.progress import Progress, no_progress
+from bitwright.base.source import code_key
+from bitwright.base.store import Store, content_key
 from bitwright.data.dataset import UNLABELLED, Dataset, DataSplits, Images
 from bitwright.data.decoding import Decoding, decode_image
-from bitwright.data.files import cache_path, store
 from bitwright.data.listing import Layout, Listing, find_layout, list_images, opened
 from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two
 
 SCALE = 1 / 255
-_CACHE_VERSION = 1
+_KIND, _IMAGES = "images", "images.npy"
 _CACHE_FROM = 500  # images; fewer are decoded faster than anyone notices
 _PROGRESS_EVERY = 256
 _log = logging.getLogger(__name__)
@@ -158,35 +157,20 @@ def _images(listing: Listing, decoding: Decoding, progress: Progress) -> NDArray
     """All images of a listing, from the cache when they are there."""
     if len(listing.names) < _CACHE_FROM:
         return _decode_all(listing, decoding, progress)
-    identity = f"{_CACHE_VERSION} {listing.fingerprint} {decoding}"
-    key = hashlib.sha256(identity.encode()).hexdigest()[:32]
-    images = _read_cache(key, len(listing.names))
-    if images is None:
-        images = _decode_all(listing, decoding, progress)
-        _write_cache(key, images)
-    return images
+    key = content_key(code_key("bitwright.data.decoding"), listing.fingerprint, str(decoding))
+    fresh: list[NDArray[np.uint8]] = []
 
+    def decoded(work: Path) -> None:
+        fresh.append(_decode_all(listing, decoding, progress))
+        np.save(work / _IMAGES, fresh[0], allow_pickle=False)
 
-def _write_cache(key: str, images: NDArray[np.uint8]) -> None:
-    buffer = io.BytesIO()
-    np.save(buffer, images, allow_pickle=False)
     try:
-        store(cache_path("images", f"{key}.npy"), buffer.getvalue())
-    except DataError as error:
+        entry = Store().made(_KIND, key, decoded)
+        images: NDArray[np.uint8] = np.load(entry.folder / _IMAGES, allow_pickle=False)
+    except OSError as error:
         _log.warning("decoded images are not kept for the next time: %s", error)
-
-
-def _read_cache(key: str, count: int) -> NDArray[np.uint8] | None:
-    try:
-        path = cache_path("images", f"{key}.npy")
-        if not path.is_file():
-            return None
-        images: NDArray[np.uint8] = np.load(path, allow_pickle=False)
-    except (DataError, OSError, ValueError, EOFError) as error:
-        _log.warning("cached images are unusable and will be decoded anew: %s", error)
-        return None
-    whole = images.dtype == np.uint8 and images.ndim == 4 and len(images) == count
-    return images if whole else None
+        return fresh[0] if fresh else _decode_all(listing, decoding, progress)
+    return images
 
 
 def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> NDArray[np.uint8]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import math
 import os
@@ -20,13 +19,14 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.base.progress import Progress, no_progress
+from bitwright.base.source import code_key
+from bitwright.base.store import Store, content_key
 from bitwright.data.decoding import Framing, RandomCrop, frame_image, read_header
-from bitwright.data.files import cache_path, store
 from bitwright.data.listing import Listing, opened, peeked
 
 _AT_ONCE = 4096
 _CACHE_FROM = 2000  # files; the headers of fewer are read faster than anyone notices
-_CACHE_VERSION = 1
+_KIND = "image-headers"
 _SHOWN = 5
 _log = logging.getLogger(__name__)
 
@@ -153,12 +153,11 @@ def damaged_files(
     What has been found is kept for the next time, by names, sizes and times.
     """
     count = len(listing.names)
-    path = None
+    key = ""
     if count >= _CACHE_FROM:
-        key = hashlib.sha256(f"{_CACHE_VERSION} {listing.fingerprint}".encode()).hexdigest()[:32]
-        path = cache_path("images", f"{key}.json")
-        if (kept := _read_kept(path)) is not None:
-            return kept
+        key = content_key(code_key("bitwright.data.decoding"), listing.fingerprint)
+        if (kept := Store().find(_KIND, key)) is not None:
+            return dict(kept.value)
     found: dict[str, str] = {}
     with peeked(listing) as peek, ThreadPoolExecutor(threads) as pool:
 
@@ -175,8 +174,8 @@ def damaged_files(
             reasons = zip(names, pool.map(reason, names), strict=True)
             found.update({name: wrong for name, wrong in reasons if wrong is not None})
             progress("looking at images", start + len(names), count)
-    if path is not None:
-        _keep(path, found)
+    if key:
+        Store().offer(_KIND, key, found)
     return found
 
 
@@ -193,18 +192,3 @@ def _memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return 1 << 62
-
-
-def _read_kept(path: Any) -> dict[str, str] | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {str(name): str(reason) for name, reason in found.items()}
-    except (OSError, ValueError, AttributeError):
-        return None
-
-
-def _keep(path: Any, found: dict[str, str]) -> None:
-    try:
-        store(path, json.dumps(found).encode())
-    except DataError as error:
-        _log.warning("what is known of the images is not kept for the next time: %s", error)

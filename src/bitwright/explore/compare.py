@@ -9,8 +9,6 @@ that it depends on, so that a comparison that was stopped goes on where it was.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright import __version__
 from bitwright.base.errors import DataError, FormatError, ModelError, RecipeError
-from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
+from bitwright.base.store import Store, content_key
 from bitwright.explore.compare_rows import chosen, make_row
 from bitwright.explore.variants import (
     DEFAULT_METHOD,
@@ -214,22 +212,18 @@ class _Keys:
     """Hashes of everything that a row depends on."""
 
     def __init__(self, request: CompareRequest, subject: Subject, count: int) -> None:
-        digest = hashlib.sha256(code_key(*_MAKES).encode())
-        for name, tensor in sorted(subject.model.state_dict().items()):
-            digest.update(name.encode() + str(tuple(tensor.shape)).encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        digest.update(str(subject.model).encode())
-        for data in (subject.train.take(range(count)), subject.test):
-            if data is not None:
-                digest.update(data.digest().encode())
-        if subject.benchmark is not None:
-            digest.update(subject.benchmark.digest().encode())
-        digest.update(repr((count, request.limit, request.seed, dict(subject.quant))).encode())
-        self._common = digest.hexdigest()
+        weights = [
+            content_key(name, tensor.detach().cpu().contiguous().numpy().tobytes())
+            for name, tensor in sorted(subject.model.state_dict().items())
+        ]
+        shown = [subject.train.take(range(count)), subject.test, subject.benchmark]
+        images = [data.digest() for data in shown if data is not None]
+        asked = [count, request.limit, request.seed, dict(subject.quant)]
+        self._common = content_key(code_key(*_MAKES), str(subject.model), weights, images, asked)
 
     def of(self, variant: Variant) -> str:
         """The key of one row."""
-        return hashlib.sha256(f"{self._common} {variant!r}".encode()).hexdigest()[:32]
+        return content_key(self._common, repr(variant))
 
 
 def _kept_or_made(
@@ -239,26 +233,18 @@ def _kept_or_made(
     reference: Outcome,
     keys: _Keys,
 ) -> dict[str, Value]:
-    place = request.out / _ROWS / f"{keys.of(variant)}.json"
-    kept = _read_row(place)
+    store, key = Store(request.out), keys.of(variant)
+    kept = store.find(_ROWS, key)
     if kept is not None:
-        return {**kept, **_costs(variant)}  # looked up, not measured here: never kept
+        row = {name: value_from_json(value) for name, value in kept.value["row"].items()}
+        return {**row, **_costs(variant)}  # looked up, not measured here: never kept
     try:
         row = make_row(subject, variant, reference, images=request.images, limit=request.limit)
     except (FormatError, ModelError, RecipeError) as error:
         return {**chosen(variant), "arithmetic": f"not possible: {error.message}"}
     stored = {k: v.to_json() if isinstance(v, Measured) else v for k, v in row.items()}
-    atomic_write(place, json.dumps({"variant": variant.name, "row": stored}, indent=1) + "\n")
+    store.keep(_ROWS, key, {"variant": variant.name, "row": stored})
     return {**row, **_costs(variant)}
-
-
-def _read_row(place: Path) -> dict[str, Value] | None:
-    """A finished row; None if there is none, or if the file is not whole."""
-    try:
-        stored = json.loads(place.read_text())["row"]
-        return {key: value_from_json(value) for key, value in stored.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 def _costs(variant: Variant) -> dict[str, Value]:

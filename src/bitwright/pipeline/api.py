@@ -35,7 +35,7 @@ class Pipeline:
         run_dir: where results go; resumed if it exists.
         progress: called as ``progress(what, done, total)`` during slow work.
         reuse: a folder of run directories; a step that one of them has finished in just the same
-            way is taken over instead of done again.
+            way is taken from it instead of done again.
     """
 
     recipe: Recipe

@@ -17,7 +17,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from bitwright.pipeline.run_files import (
     recover,
     write_headers,
 )
-from bitwright.pipeline.run_reuse import Wanted, take_over, turn
+from bitwright.pipeline.run_reuse import SharedSteps, StepKey
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class Run:
         folder: the directory.
         steps: the pipeline, in order.
         facts: name -> plain JSON value; the parts that steps name in ``Step.facts``.
-        reuse: a folder of run directories whose finished steps are taken over where they are those
-            that this run needs.
+        reuse: a folder of run directories whose finished steps are taken where they are those that
+            this run needs.
     """
 
     folder: Path
@@ -155,24 +155,34 @@ class Run:
             return Outcome(step.name, self.folder_of(step.name), True, seconds)
         if self.reuse is None:
             return self._do(step)
-        return self._take_over_or_do(self.reuse, step)
+        return self._reuse_or_do(SharedSteps(self.reuse), step)
 
-    def _take_over_or_do(self, reuse: Path, step: Step) -> Outcome:
+    def _reuse_or_do(self, shared: SharedSteps, step: Step) -> Outcome:
+        """Take a step that another run has finished, or do it for all; of two runs that come to it
+        at the same time, one does it while the other waits.
+        """
         final = self.folder_of(step.name)
-        wanted = Wanted(self._label(step.name), self.key(step.name), self._input_contents(step))
+        key = StepKey(self._label(step.name), self.key(step.name), self._input_contents(step))
 
         def waiting(owner: str) -> None:
             self.progress(f"waiting for {owner}, which is doing {step.name} for both", 0, 0)
 
         with ExitStack() as stack:
             try:
-                stack.enter_context(turn(reuse, wanted, waiting))
-                origin = take_over(reuse, wanted, self.work_of(step.name), final)
+                stack.enter_context(shared.lock(key, waiting))
+                origin = shared.bring(key, self.work_of(step.name), final)
             except OSError as error:
                 known = disk_full(error, self.folder, step.name)
-                raise known or cannot_write(reuse, error) from error
-            if origin is None:
-                return self._do(step)
+                raise known or cannot_write(shared.neighbours, error) from error
+            if origin is not None:
+                return self._taken(step, origin)
+            outcome = self._do(step)
+            with suppress(OSError):  # then it is not shared
+                shared.keep(key, final)
+            return outcome
+
+    def _taken(self, step: Step, origin: Path) -> Outcome:
+        final = self.folder_of(step.name)
         self._checked.pop(step.name, None)
         record = read_record(final)
         return Outcome(step.name, final, True, record.seconds if record else 0.0, origin)

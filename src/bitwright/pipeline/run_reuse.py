@@ -2,34 +2,33 @@
 """Finished steps shared between run directories that lie side by side.
 
 Two runs whose step has the same key and has read the same inputs would make the same artefacts
-(see `bitwright.pipeline.run`), so the second takes them over: as hard links, or as copies where the
-file system has none. Of two that come to such a step at the same time, one does it while the other
-waits.
+(see `bitwright.pipeline.run`), so they share them through a store beside the run directories, as
+hard links where the file system has them. A step that a run directory holds already is entered into
+the store when it is first asked for.
 """
 
 from __future__ import annotations
 
-import math
-import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitwright.base.files import exclusive
-from bitwright.pipeline.run_files import StepRecord, digest_of, is_whole, publish, read_record
+from bitwright.base.store import Entry, Store, content_key
+from bitwright.pipeline.run_files import is_whole, publish, read_record
 
-_TURNS = ".turns"
-_STEP_FILE = "step.json"
+_STORE, _KIND = ".shared", "steps"
+#: Bytes; links take room only once.
+_LIMIT = 32 << 30
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A step to be done or taken over.
+class StepKey:
+    """What a result must be of to serve as that of a step.
 
     Attributes:
-        label: name of its folder in any run directory.
+        label: name of the step's folder in any run directory.
         key, inputs: as in `StepRecord`.
     """
 
@@ -37,63 +36,58 @@ class Wanted:
     key: str
     inputs: Mapping[str, str]
 
-    def is_met_by(self, record: StepRecord) -> bool:
-        return record.key == self.key and dict(record.inputs) == dict(self.inputs)
+    @property
+    def address(self) -> str:
+        """Its key in the store."""
+        return content_key(self.label, self.key, dict(self.inputs))
 
 
-@contextmanager
-def turn(neighbours: Path, wanted: Wanted, waiting: Callable[[str], None]) -> Iterator[None]:
-    """Be the only one of the runs below ``neighbours`` at work on such a step.
+class SharedSteps:
+    """The finished steps of all run directories in one folder."""
 
-    Args:
-        waiting: called several times a second with the process that is at work on it.
+    def __init__(self, neighbours: Path) -> None:
+        self.neighbours = neighbours
+        self.store = Store(neighbours / _STORE, limit=_LIMIT)
 
-    Raises:
-        OSError: the lock file cannot be made.
-    """
-    address = digest_of([wanted.label, wanted.key, sorted(wanted.inputs.items())])
-    folder = neighbours / _TURNS
-    folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(folder / address, wait_s=math.inf, waiting=waiting, remove=True):
-        yield
+    def lock(self, key: StepKey, waiting: Callable[[str], None]) -> AbstractContextManager[None]:
+        """Be the only run at work on such a step; arguments and errors as `Store.lock`."""
+        return self.store.lock(_KIND, key.address, waiting)
 
+    def bring(self, key: StepKey, work: Path, final: Path) -> Path | None:
+        """Put a kept step in its place; gives the run directory that did it, None without a hit.
 
-def take_over(neighbours: Path, wanted: Wanted, work: Path, final: Path) -> Path | None:
-    """Put a neighbour's finished step in place; gives its run directory, None if there is none.
+        Args:
+            work: a folder for the purpose; what is in it is lost if a step is found.
 
-    Args:
-        work: a folder for the purpose; what is in it is lost if a step is found.
-
-    Raises:
-        OSError: the files cannot be written.
-    """
-    for folder in sorted(neighbours.glob(f"*/{wanted.label}")):
-        record = read_record(folder)
-        if folder.absolute() == final.absolute() or record is None or not wanted.is_met_by(record):
-            continue
+        Raises:
+            OSError: the files cannot be written.
+        """
+        entry = self.store.find(_KIND, key.address) or self._from_neighbour(key)
+        if entry is None:
+            return None
         shutil.rmtree(work, ignore_errors=True)
-        if _linked(folder, work, record):
-            publish(work, final)
-            return folder.parent
-        shutil.rmtree(work, ignore_errors=True)
-    return None
+        try:
+            entry.bring(work, link=True)
+        except FileNotFoundError:  # it has just been dropped
+            return None
+        publish(work, final)
+        return Path(entry.value["run"])
 
+    def keep(self, key: StepKey, folder: Path) -> Entry:
+        """Enter the folder of a finished step; errors as `Store.keep`."""
+        paths = (path for path in folder.rglob("*") if path.is_file())
+        files = {path.relative_to(folder).as_posix(): path for path in paths}
+        value = {"run": str(folder.parent)}
+        return self.store.keep(_KIND, key.address, value, files, link=True)
 
-def _linked(folder: Path, work: Path, record: StepRecord) -> bool:
-    """Whether all artefacts came over whole; the neighbour may be replacing them right now."""
-    try:
-        for name in (*record.artefacts, _STEP_FILE):
-            (work / name).parent.mkdir(parents=True, exist_ok=True)
-            _link(folder / name, work / name)
-    except FileNotFoundError:
-        return False
-    return read_record(work) == record and is_whole(work, record)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:  # another disk, or a file system without links
-        shutil.copy2(source, target)
+    def _from_neighbour(self, key: StepKey) -> Entry | None:
+        for folder in sorted(self.neighbours.glob(f"*/{key.label}")):
+            record = read_record(folder)
+            if record is None or (record.key, dict(record.inputs)) != (key.key, dict(key.inputs)):
+                continue
+            try:
+                if is_whole(folder, record):
+                    return self.keep(key, folder)
+            except FileNotFoundError:  # its run is replacing it right now
+                continue
+        return None

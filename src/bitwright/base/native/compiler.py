@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build a C program once per machine with the system's C compiler, load it and declare it.
 
-A shared library is cached by the hash of sources, flags, compiler version and CPU, built in a
-temporary folder and renamed into place.
+A shared library is kept in the store by the hash of sources, flags, compiler version and CPU.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import platform
 import tempfile
 from collections.abc import Mapping
@@ -19,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import ToolError
-from bitwright.base.files import cache_dir
 from bitwright.base.native.thread_pool import POOL_HEADER, POOL_SOURCE, openmp_fork
+from bitwright.base.store import Store, content_key
 from bitwright.base.tools import locate, output_of
 
 #: Types of arguments and results, for `Program.functions`; None is no result.
@@ -40,6 +38,7 @@ FLAG_SETS = (
 )
 _BASE_FLAGS = ("-std=gnu11", "-shared", "-fPIC", "-fno-strict-aliasing")
 _TIMEOUT_S = 180
+_KIND = "programs"
 
 
 def find_compiler() -> str | None:
@@ -70,7 +69,7 @@ class Program:
     """A C program that lies in a package.
 
     Attributes:
-        name: of its cache folder and of errors.
+        name: of its library and of errors.
         package: the Python package in whose folder ``native`` its files lie.
         sources: files that are compiled. A name with a slash is one of another package, from
             ours down: ``formats/pytorch/native/noise.c``.
@@ -143,27 +142,23 @@ class Program:
         """
         bodies = self._bodies()
         flags = (*flags, *self.flags)
-        digest = hashlib.sha256()
-        command = " ".join((*flags, *self.libraries))
-        for part in (*bodies.values(), command.encode(), _cpu().encode()):
-            digest.update(hashlib.sha256(part).digest())
-        digest.update(self._run([compiler, "--version"]).encode())
+        version = self._run([compiler, "--version"])
+        settings = [flags, self.libraries, _cpu(), version]
+        key = content_key(self.name, settings, *bodies.values())
+        name = f"bw-{self.name}.so"
+
+        def compiled(work: Path) -> None:
+            self._compile(compiler, flags, bodies, work / name)
+
         try:
-            folder = cache_dir(self.name) if folder is None else folder
-            target = folder / f"bw-{self.name}-{digest.hexdigest()[:24]}.so"
-            if target.exists():
-                try:
-                    return self._open(target)
-                except ToolError:  # a damaged cache entry is built again
-                    target.unlink(missing_ok=True)
-            self._compile(compiler, flags, bodies, target)
+            entry = Store(folder).made(_KIND, key, compiled)
         except OSError as error:
             raise ToolError(
                 f"the cache folder is not usable: {error}",
                 where=self.name,
                 hint="set BITWRIGHT_CACHE to a writable folder",
             ) from error
-        return self._open(target)
+        return self._open(entry.folder / name)
 
     def _open(self, path: Path) -> ctypes.CDLL:
         """Load and declare a library; `ToolError` if it is not this program."""
@@ -207,15 +202,12 @@ class Program:
     def _compile(
         self, compiler: str, flags: tuple[str, ...], bodies: dict[str, bytes], target: Path
     ) -> None:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as name:
+        with tempfile.TemporaryDirectory(prefix="bitwright-c-") as name:
             folder = Path(name)
             for source, body in bodies.items():
                 (folder / source).write_bytes(body)
-            built = folder / target.name
             inputs = [str(folder / source.rpartition("/")[2]) for source in self._inputs]
-            command = [compiler, *_BASE_FLAGS, *flags, *inputs, *self.libraries, "-o", str(built)]
-            self._run(command)
-            built.replace(target)
+            self._run([compiler, *_BASE_FLAGS, *flags, *inputs, *self.libraries, "-o", str(target)])
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,6 @@ stopped goes on where it was.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import time
@@ -23,9 +22,12 @@ from numpy.typing import NDArray
 
 from bitwright import __version__
 from bitwright.base.errors import DataError, RecipeError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import sha256_file
+from bitwright.base.source import code_key
+from bitwright.base.store import Store, content_key
 from bitwright.interop.model_files import load_weights
 from bitwright.models import build_model
+from bitwright.papers.faces.benchmark import FaceBenchmark
 from bitwright.papers.faces.face_densenet import count_layers
 from bitwright.papers.faces.networks import Made, Subject, make_ours, make_plain
 from bitwright.papers.faces.pairs import FaceProtocol
@@ -62,6 +64,12 @@ if TYPE_CHECKING:
 
 NAME = "faces"
 _ROWS = "rows"
+#: What makes and measures a row.
+_MAKES = (
+    "bitwright.papers.faces.networks",
+    "bitwright.papers.faces.verification",
+    "bitwright.papers.faces.face_densenet",
+)
 _ENDINGS = (".safetensors", ".pt", ".pth")
 Tell = Callable[[str], None]
 
@@ -169,6 +177,11 @@ class Pictures:
             return orl_known(data, recipe.cut, OrlSplit())
         return _frequent(self.protocol, recipe)
 
+    @cached_property
+    def digest(self) -> str:
+        """Of every picture that is shown or measured, and of the pairs."""
+        return content_key(FaceBenchmark(self.protocol).digest(), self.known.data.digest())
+
 
 def _frequent(protocol: FaceProtocol, recipe: FaceMatrixRecipe) -> FaceSet:
     """People of view 1 with enough pictures that view 2 does not measure.
@@ -222,42 +235,45 @@ class Network:
         found: NDArray[np.float64] = embeddings(self.model, self.pictures.protocol)
         return found
 
-    def digest(self, row: Row, half: str) -> str:
-        """Of everything that a row depends on: weights, recipe, and our formats and methods."""
-        more: dict[str, Any] = {}
+    def key(self, row: Row, half: str) -> str:
+        """Of everything that a row depends on: weights, pictures, recipe, formats and methods."""
+        more: dict[str, Any] = {"row": row.key, "half": half}
         plans = ours(self.request.recipe)
         if half == OURS and row.form == FOLDED and row.method in plans:
             more["plan"] = asdict(plans[row.method])
-        return self.fingerprint(more)
+        return self.key_of(more)
 
-    def fingerprint(self, more: Mapping[str, Any]) -> str:
-        """Of version, weights, network and recipe, and of more facts."""
+    def key_of(self, more: Mapping[str, Any]) -> str:
+        """Of code, weights, pictures, network and recipe, and of more facts."""
         recipe = self.request.recipe.model_dump(mode="json")
         del recipe["networks"], recipe["description"]
-        recipe |= more
-        text = json.dumps([__version__, self.section.model, self.section.options, recipe])
-        return hashlib.sha256(self.file.read_bytes() + text.encode()).hexdigest()
+        network = [self.section.model, self.section.options, sha256_file(self.file)]
+        return content_key(code_key(*_MAKES), network, self.pictures.digest, recipe, more)
 
     def result(self, row: Row, half: str, tell: Tell) -> Result:
         """One half of a row: from the disk, or made and measured."""
+        store = Store(self.request.out)
         slug = re.sub(r"[^a-z0-9.]+", "-", f"{row.key}-{half}".lower())
-        path = self.request.out / _ROWS / f"{slug}.json"
-        digest = self.digest(row, half)
-        kept = _kept(path, digest)
-        if kept is None:
-            started = time.perf_counter()
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.request.recipe.seed)
-                made = (make_plain if half == PLAIN else make_ours)(self.subject, row)
-                vectors = embeddings(made.network, self.pictures.protocol)
-            found = verify_embeddings(vectors, self.pictures.protocol, self.sweep)
-            apart = float(np.abs(vectors - self.floats).max())
-            kept = _result(row, half, made, found, apart, time.perf_counter() - started)
-            content = {"digest": digest, "result": kept.to_json()}
-            atomic_write(path, json.dumps(content, indent=1) + "\n")
-        value = kept.accuracy
+        name = f"{slug}.{self.key(row, half)}"
+        found = store.find(_ROWS, name)
+        if found is None:
+            result = self._made(row, half)
+            store.keep(_ROWS, name, result.to_json())
+        else:
+            result = Result.from_json(found.value)
+        value = result.accuracy
         tell(f"{row.key} {half}: {100 * value.value:.2f} +/- {100 * (value.error or 0):.2f}")
-        return kept
+        return result
+
+    def _made(self, row: Row, half: str) -> Result:
+        started = time.perf_counter()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.request.recipe.seed)
+            made = (make_plain if half == PLAIN else make_ours)(self.subject, row)
+            vectors = embeddings(made.network, self.pictures.protocol)
+        found = verify_embeddings(vectors, self.pictures.protocol, self.sweep)
+        apart = float(np.abs(vectors - self.floats).max())
+        return _result(row, half, made, found, apart, time.perf_counter() - started)
 
     def facts(self) -> NetworkFacts:
         """Counts, and the classifier's accuracy."""
@@ -291,18 +307,6 @@ def _weights_file(request: MatrixRequest, section: NetworkSection) -> Path:
             hint=f"expected {section.model}.safetensors there",
         )
     return found
-
-
-def _kept(path: Path, digest: str) -> Result | None:
-    if not path.is_file():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["digest"] != digest:
-            return None
-        return Result.from_json(content["result"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # unreadable: it is made again
 
 
 def _result(

@@ -7,7 +7,6 @@ thresholds come from, is within a margin of the float network's. View 2 is repor
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from typing import Any
 
 from bitwright import __version__
 from bitwright.base.errors import RecipeError
-from bitwright.base.files import atomic_write
+from bitwright.base.store import Store
 from bitwright.papers.faces.matrix import MatrixRequest, Network, Pictures, Tell
 from bitwright.papers.faces.networks import Made, clustered, table_fits
 from bitwright.papers.faces.verification import Verification, embeddings, verify_embeddings
@@ -142,32 +141,28 @@ def best_of(points: Sequence[SweepPoint], margin: float) -> dict[tuple[str, str]
 
 
 def _point(network: Network, scope: str, entries: int, tell: Tell) -> SweepPoint:
-    name = network.section.name
-    digest = network.fingerprint({"swept": [scope, entries]})
-    path = network.request.out / _POINTS / f"{digest[:16]}.json"
-    kept = _kept(path, digest)
-    if kept is None:
-        started = time.perf_counter()
-        if scope == "float":
-            made = Made(network.subject.folded, "float32", 1.0, 1.0, 1.0)
-        else:
-            made = clustered(network.subject, scope, entries)
-        vectors = embeddings(made.network, network.pictures.protocol)
-        found = verify_embeddings(vectors, network.pictures.protocol, network.sweep)
-        kept = _measured(name, scope, entries, made, found, time.perf_counter() - started)
-        atomic_write(path, json.dumps({"digest": digest, "point": asdict(kept)}, indent=1) + "\n")
-    tell(f"{name}, {scope}, {entries}: {100 * kept.accuracy:.2f} %, x{kept.parameter_rate:.2f}")
-    return kept
+    store, key = Store(network.request.out), network.key_of({"swept": [scope, entries]})
+    found = store.find(_POINTS, key)
+    if found is None:
+        point = _made(network, scope, entries)
+        store.keep(_POINTS, key, asdict(point))
+    else:
+        point = SweepPoint(**found.value)
+    name, share = network.section.name, 100 * point.accuracy
+    tell(f"{name}, {scope}, {entries}: {share:.2f} %, x{point.parameter_rate:.2f}")
+    return point
 
 
-def _kept(path: Path, digest: str) -> SweepPoint | None:
-    if not path.is_file():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return SweepPoint(**content["point"]) if content["digest"] == digest else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # unreadable: it is made again
+def _made(network: Network, scope: str, entries: int) -> SweepPoint:
+    started = time.perf_counter()
+    if scope == "float":
+        made = Made(network.subject.folded, "float32", 1.0, 1.0, 1.0)
+    else:
+        made = clustered(network.subject, scope, entries)
+    vectors = embeddings(made.network, network.pictures.protocol)
+    found = verify_embeddings(vectors, network.pictures.protocol, network.sweep)
+    seconds = time.perf_counter() - started
+    return _measured(network.section.name, scope, entries, made, found, seconds)
 
 
 def _measured(

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store: results of slow work, kept under the hash of everything that they depend on.
+
+::
+
+    ROOT/KIND/KEY/entry.json   what the entry holds, with the hash of each file; written last
+    ROOT/KIND/KEY/...          its files
+    ROOT/KIND/.locks/KEY       held by the process that makes the entry
+
+An entry appears whole, by a rename, and is checked when it is read: one that was damaged is dropped
+and made again. What any run can use (results of tools, compiled programs, decoded images) lies in
+the user's cache folder; what belongs to an experiment, such as the rows of a table, in the folder
+of that experiment. Keys are made of `bitwright.base.source.code_key` and of the inputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bitwright.base.files import cache_root, exclusive, sha256_file
+
+_log = logging.getLogger(__name__)
+
+LIMIT = 4 << 30
+"""Bytes that the entries of one kind may take before those used longest ago are dropped."""
+#: Seconds after which a folder that is being filled belongs to no process any more.
+_LEFT_S = 24 * 3600
+_INDEX, _LOCKS, _NEW = "entry.json", ".locks", ".new-"
+
+
+def content_key(*parts: Any) -> str:
+    """SHA-256 over JSON values and bytes, one after the other; the same on every machine."""
+    digest = hashlib.sha256()
+    for part in parts:
+        body, kind = part, b"b"
+        if not isinstance(part, bytes):
+            text = json.dumps(part, sort_keys=True, separators=(",", ":"), default=str)
+            body, kind = text.encode(), b"j"
+        digest.update(kind + len(body).to_bytes(8, "little"))
+        digest.update(body)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is kept under a key.
+
+    Attributes:
+        folder: where its files lie; they must not be changed.
+        files: their names, relative to the folder.
+        value: JSON value that was kept with them.
+    """
+
+    folder: Path
+    files: tuple[str, ...]
+    value: Any
+
+    def bring(self, target: Path, *, link: bool = False) -> None:
+        """Put the files into another folder.
+
+        Args:
+            link: as hard links, where the file system has them: no copy that takes room.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        target.mkdir(parents=True, exist_ok=True)
+        for name in self.files:
+            _copy(self.folder / name, target / name, link)
+
+
+class Store:
+    """Entries below one folder.
+
+    Args:
+        root: default the user's cache folder (``BITWRIGHT_CACHE`` names another).
+        limit: bytes of one kind.
+    """
+
+    def __init__(self, root: Path | None = None, limit: int = LIMIT) -> None:
+        self._root, self.limit = root, limit
+
+    def folder(self, kind: str, key: str) -> Path:
+        """Where an entry lies, if there is one."""
+        return (cache_root() if self._root is None else self._root) / kind / key
+
+    def find(self, kind: str, key: str) -> Entry | None:
+        """A whole entry; None if there is none. A damaged one is dropped."""
+        folder = self.folder(kind, key)
+        try:
+            fields = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+            content = fields["content"]
+            files: dict[str, str] = dict(content["files"])
+            whole = fields["sha256"] == content_key(content)
+            whole = whole and all(sha256_file(folder / name) == h for name, h in files.items())
+            if whole:
+                with suppress(OSError):  # another user's
+                    os.utime(folder / _INDEX)  # the least recently used go first
+                return Entry(folder, tuple(files), content["value"])
+        except FileNotFoundError:
+            if not folder.is_dir():
+                return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass
+        self.drop(kind, key)
+        return None
+
+    def keep(
+        self,
+        kind: str,
+        key: str,
+        value: Any = None,
+        files: Mapping[str, Path] | None = None,
+        *,
+        link: bool = False,
+    ) -> Entry:
+        """Keep a JSON value and files under a key; a whole entry that is there already stays.
+
+        Args:
+            files: name in the entry -> where it lies now.
+            link: take the files as hard links, where the file system has them.
+
+        Raises:
+            OSError: the store cannot be written.
+        """
+        folder = self.folder(kind, key)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=_NEW))
+        try:
+            hashes = {}
+            for name, source in (files or {}).items():
+                _copy(source, new / name, link)
+                hashes[name] = sha256_file(new / name)
+            content = json.loads(json.dumps({"files": hashes, "value": value}))
+            fields = {"sha256": content_key(content), "content": content}
+            (new / _INDEX).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+            _sync(new)
+            new.chmod(0o755)
+            if not (folder / _INDEX).is_file():
+                self.drop(kind, key)
+                new.rename(folder)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+        self._prune(folder)
+        return Entry(folder, tuple(hashes), content["value"])
+
+    def offer(
+        self,
+        kind: str,
+        key: str,
+        value: Any = None,
+        files: Mapping[str, Path] | None = None,
+        *,
+        link: bool = False,
+    ) -> bool:
+        """As `keep`, but a store that cannot be written is no error: whether it is kept now."""
+        try:
+            self.keep(kind, key, value, files, link=link)
+        except OSError as error:
+            _log.debug("%s is not kept: %s", self.folder(kind, key), error)
+            return False
+        return True
+
+    def made(
+        self,
+        kind: str,
+        key: str,
+        make: Callable[[Path], Any],
+        waiting: Callable[[str], None] | None = None,
+    ) -> Entry:
+        """The entry of a key; if there is none it is made, by one process while others wait.
+
+        Args:
+            make: writes files into an empty folder and gives a JSON value.
+            waiting: as `lock`.
+
+        Raises:
+            OSError: the store cannot be written.
+        """
+        if (found := self.find(kind, key)) is not None:
+            return found
+        with self.lock(kind, key, waiting):
+            if (found := self.find(kind, key)) is not None:
+                return found
+            place = self.folder(kind, key).parent
+            with tempfile.TemporaryDirectory(dir=place, prefix=_NEW) as work:
+                value = make(Path(work))
+                paths = sorted(path for path in Path(work).rglob("*") if path.is_file())
+                files = {path.relative_to(work).as_posix(): path for path in paths}
+                return self.keep(kind, key, value, files, link=True)
+
+    @contextmanager
+    def lock(
+        self, kind: str, key: str, waiting: Callable[[str], None] | None = None
+    ) -> Iterator[None]:
+        """Be the only process at work on a key; the lock ends with the process that holds it.
+
+        Args:
+            waiting: called several times a second with the process that is at work.
+
+        Raises:
+            OSError: the lock file cannot be made.
+        """
+        locks = self.folder(kind, _LOCKS)
+        locks.mkdir(parents=True, exist_ok=True)
+        with exclusive(locks / key, wait_s=math.inf, waiting=waiting, remove=True):
+            yield
+
+    def drop(self, kind: str, key: str) -> None:
+        """Forget an entry; one that is being read keeps its open files."""
+        shutil.rmtree(self.folder(kind, key), ignore_errors=True)
+
+    def _prune(self, newest: Path) -> None:
+        """Drop the entries used longest ago until the rest is below the limit."""
+        entries = []
+        before = time.time() - _LEFT_S
+        for folder in newest.parent.iterdir():
+            with suppress(OSError):  # it goes just now
+                if folder.name.startswith(_NEW) and folder.stat().st_mtime < before:
+                    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+                used = (folder / _INDEX).stat().st_mtime
+                size = sum(path.stat().st_size for path in folder.rglob("*"))
+                entries.append((folder == newest, used, size, folder))
+        total = sum(size for _, _, size, _ in entries)
+        for is_newest, _, size, folder in sorted(entries):
+            if total <= self.limit or is_newest:
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+            total -= size
+
+
+def _copy(source: Path, target: Path, link: bool) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if link:
+        try:
+            os.link(source, target)
+            return
+        except FileNotFoundError:
+            raise
+        except OSError:  # another disk, or a file system without links
+            pass
+    shutil.copy2(source, target)
+
+
+def _sync(folder: Path) -> None:
+    """Flush files to disk, so that an index never outlives what it vouches for."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)

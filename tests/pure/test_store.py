@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store: what comes out is what went in, whole or not at all, and made once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from bitwright.base.store import Store, content_key
+
+
+@pytest.fixture(name="file")
+def _file(tmp_path: Path) -> Path:
+    path = tmp_path / "a.txt"
+    path.write_text("one")
+    return path
+
+
+def test_it_gives_back_what_it_got(tmp_path: Path, file: Path) -> None:
+    store = Store(tmp_path / "store")
+    assert store.find("kind", "key") is None
+    store.keep("kind", "key", {"seconds": 2.5}, {"deep/a.txt": file})
+    entry = store.find("kind", "key")
+    assert entry is not None and entry.value == {"seconds": 2.5}
+    entry.bring(tmp_path / "out")
+    assert (tmp_path / "out" / "deep" / "a.txt").read_text() == "one"
+    assert store.find("other", "key") is None and store.find("kind", "other") is None
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_links_share_room_and_copies_do_not(tmp_path: Path, file: Path, link: bool) -> None:
+    store = Store(tmp_path / "store")
+    entry = store.keep("kind", "key", None, {"a.txt": file}, link=link)
+    entry.bring(tmp_path / "out", link=link)
+    assert (tmp_path / "out" / "a.txt").samefile(file) == link
+
+
+@pytest.mark.parametrize("harm", ["file", "missing", "index", "value", "no index"])
+def test_a_damaged_entry_is_dropped(tmp_path: Path, file: Path, harm: str) -> None:
+    store = Store(tmp_path / "store")
+    folder = store.keep("kind", "key", "value", {"a.txt": file}).folder
+    index = folder / "entry.json"
+    match harm:
+        case "file":
+            (folder / "a.txt").write_text("two")
+        case "missing":
+            (folder / "a.txt").unlink()
+        case "index":
+            index.write_text(index.read_text()[:30])
+        case "value":
+            index.write_text(index.read_text().replace('"value": "value"', '"value": "lies"'))
+        case "no index":
+            index.unlink()
+    assert store.find("kind", "key") is None
+    assert not folder.exists()
+    store.keep("kind", "key", "value", {"a.txt": file})
+    assert store.find("kind", "key") is not None
+
+
+def test_one_makes_what_two_want(tmp_path: Path) -> None:
+    store, calls, waited = Store(tmp_path), [], threading.Event()
+
+    def make(work: Path) -> str:
+        calls.append(work)
+        assert waited.wait(20)
+        (work / "a.txt").write_text("one")
+        return "value"
+
+    def ask() -> None:
+        found.append(store.made("kind", "key", make, lambda owner: waited.set()))
+
+    found: list[object] = []
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(calls) == 1 and len(found) == 2 and found[0] == found[1]
+    assert sorted(path.name for path in (tmp_path / "kind").iterdir()) == [".locks", "key"]
+    assert not list((tmp_path / "kind" / ".locks").iterdir())
+
+
+def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
+    def make(work: Path) -> None:
+        (work / "a.txt").write_text("half")
+        raise ValueError("half way")
+
+    store = Store(tmp_path)
+    with pytest.raises(ValueError, match="half way"):
+        store.made("kind", "key", make)
+    assert [path.name for path in (tmp_path / "kind").iterdir()] == [".locks"]
+
+
+def test_those_used_longest_ago_make_room(tmp_path: Path, file: Path) -> None:
+    file.write_bytes(bytes(1000))
+    store = Store(tmp_path / "store", limit=4000)
+    for number in range(3):
+        folder = store.keep("kind", str(number), None, {"a": file}).folder
+        os.utime(folder / "entry.json", (time.time() - 100 + number,) * 2)
+    assert store.find("kind", "0") is not None  # used now
+    store.keep("kind", "3", None, {"a": file})
+    assert [store.find("kind", str(n)) is not None for n in range(4)] == [True, False, True, True]
+    left = store.folder("kind", ".new-x")
+    left.mkdir()
+    os.utime(left, (0, 0))
+    store.keep("kind", "4", None, {"a": file})
+    assert not left.exists()
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path, file: Path) -> None:
+    store = Store(file)
+    assert store.find("kind", "key") is None
+    assert not store.offer("kind", "key", "value")
+    with pytest.raises(OSError, match="Not a directory"):
+        store.keep("kind", "key", "value")
+
+
+def test_the_default_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path))
+    assert Store().keep("kind", "key", 1).folder == tmp_path / "kind" / "key"
+
+
+def test_a_key_tells_its_parts_apart() -> None:
+    parts = [("ab", "c"), ("a", "bc"), ("ab",), ("ab", ""), (b"ab",), (["a", "b"],), (1,), ("1",)]
+    assert len({content_key(*key) for key in parts}) == len(parts)
+    assert content_key({"a": 1, "b": 2}) == content_key({"b": 2, "a": 1})
