@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bitwright.base.errors import BitwrightError, ModelError
 from bitwright.cli import entry as cli
+from bitwright.data import DatasetSpec
 from bitwright.interop.caffe.files import parse_prototxt
 from bitwright.interop.caffe.quantized import quantized
 from bitwright.interop.caffe.read import network_of_net
@@ -27,6 +28,8 @@ from bitwright.models import ModelSpec
 from bitwright.papers.ristretto.behaviour import Behaviour, Parity
 from bitwright.papers.ristretto.caffe import quantization_of
 from bitwright.papers.ristretto.layers import LayerRule, with_rules
+from bitwright.pipeline.recipe import Recipe
+from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.quantize import Policy, apply
 
 SHAPE = (3, 10, 10)
@@ -157,8 +160,8 @@ def test_import_gives_integers_and_export_the_prototxt_again(
     assert quantization_of(again.read_text()) == quantization_of(text)
     assert load_model(out / "model.safetensors").quant == load_model(again).quant
     spec = ModelSpec(name=str(again))
-    assert formats_from_spec(spec, (10, 10, 3)) == report["quant"]
-    assert formats_from_spec(ModelSpec(name="digits_cnn"), (8, 8, 1)) == {}
+    assert formats_from_spec(spec, None, (10, 10, 3)) == report["quant"]
+    assert formats_from_spec(ModelSpec(name="digits_cnn"), 10, (8, 8, 1)) == {}
 
 
 @pytest.mark.parametrize(
@@ -193,3 +196,27 @@ layer {{ name: "sum" type: "Eltwise" bottom: "fc" bottom: "flat" top: "sum" }}
     numbers["side"] = [rng.random((5, 3, 10, 10), np.float32), rng.random(5, np.float32)]
     with pytest.raises(BitwrightError, match="different formats"):
         quantized(network_of_net(parse_prototxt(other), numbers, {}))
+
+
+def test_a_recipe_has_the_formats_of_its_models_file(tmp_path: Path) -> None:
+    param = fixed((5, 8, 4), (4, 3, 3))
+    text = f"""
+layer {{ name: "data" type: "Input" top: "data"
+        input_param {{ shape {{ dim: 1 dim: 1 dim: 8 dim: 8 }} }} }}
+layer {{ name: "fc" type: "FcRistretto" bottom: "data" top: "fc"
+        inner_product_param {{ num_output: 10 }} quantization_param {{ {param} }} }}
+"""
+    rng = np.random.default_rng(0)
+    numbers = {"fc": [rng.random((10, 64), np.float32), rng.random(10, np.float32)]}
+    path = tmp_path / "net.prototxt"
+    save_caffe(network_of_net(parse_prototxt(text), numbers, {}), path)
+    recipe = Recipe(
+        name="digits", data=DatasetSpec(name="digits"), model=ModelSpec(name=str(path)),
+        quant={"input": "uint4"},
+    )  # fmt: skip
+    work = Workspace(recipe)
+    formats = {(r["layers"], r["role"]): r["format"] for r in work.quant["rules"]}
+    weight = {("fc", "weight"): "int4", ("fc", "bias"): "int4"}
+    assert formats == {("fc_out", "activation"): "int8", **weight}
+    assert work.quant["input"] == "uint4" and work.fresh_model().sample_shape == (1, 8, 8)
+    assert work.policy == Policy.from_dict(work.quant)

@@ -108,7 +108,9 @@ def model_from_spec(
     return model.train()
 
 
-def formats_from_spec(spec: ModelSpec, input_shape: Shape) -> dict[str, Any]:
+def formats_from_spec(
+    spec: ModelSpec, num_classes: int | None, input_shape: Shape
+) -> dict[str, Any]:
     """The formats that a model's file gives its layers, as a recipe's ``quant`` section.
 
     Empty for a file that says nothing, and for a model that is no file.
@@ -116,7 +118,7 @@ def formats_from_spec(spec: ModelSpec, input_shape: Shape) -> dict[str, Any]:
     Raises:
         DataError, RecipeError, ModelError: as `model_from_spec`.
     """
-    return dict(read_spec(spec, None, input_shape).quant) if spec.is_file else {}
+    return dict(read_spec(spec, num_classes, input_shape).quant) if spec.is_file else {}
 
 
 def read_spec(spec: ModelSpec, classes: int | None, input_shape: Shape) -> LoadedModel:

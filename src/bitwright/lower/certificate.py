@@ -30,7 +30,7 @@ from bitwright.formats import Format, parse_format
 from bitwright.ir import INTEGER, ChannelRange, Graph, IntArray, Node, bits_for_interval
 from bitwright.lower.ranges import (
     DotRange,
-    add_ends,
+    add_min_max,
     analyse,
     as_conv,
     dot_range,
@@ -265,7 +265,7 @@ def _product_claim(graph: Graph, node: Node, inputs: ChannelRange) -> Accumulato
 
 
 def _add_claim(graph: Graph, node: Node, operands: tuple[ChannelRange, ...]) -> AccumulatorClaim:
-    low, high = add_ends(node, operands)
+    low, high = add_min_max(node, operands)
     lo_rows, hi_rows = low.sum(axis=0), high.sum(axis=0)
     row_lo, row_hi = int(lo_rows.argmin()), int(hi_rows.argmax())
     lo, hi = int(lo_rows[row_lo]), int(hi_rows[row_hi])

@@ -224,7 +224,7 @@ def as_conv(node: Node, channels: int) -> Node:
     return replace(node, op="conv", attrs=attrs, params={"weight": weight})
 
 
-def add_ends(node: Node, operands: Sequence[ChannelRange]) -> tuple[IntArray, IntArray]:
+def add_min_max(node: Node, operands: Sequence[ChannelRange]) -> tuple[IntArray, IntArray]:
     """Smallest and largest value of each product of a sum: two arrays (products, channels).
 
     The sum of a tensor with itself is one product.
@@ -237,7 +237,7 @@ def add_ends(node: Node, operands: Sequence[ChannelRange]) -> tuple[IntArray, In
 
 
 def _add_range(node: Node, operands: Sequence[ChannelRange]) -> ChannelRange:
-    low, high = add_ends(node, operands)
+    low, high = add_min_max(node, operands)
     return ChannelRange(low.sum(axis=0), high.sum(axis=0))
 
 

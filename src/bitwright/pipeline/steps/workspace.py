@@ -47,7 +47,9 @@ class Workspace:
 
         given: dict[str, Any] = {}
         if self.recipe.model.is_file:
-            given = formats_from_spec(self.recipe.model, self.data.image_shape)
+            given = formats_from_spec(
+                self.recipe.model, self.data.num_classes, self.data.image_shape
+            )
         return {**given, **self.recipe.quant}
 
     @cached_property

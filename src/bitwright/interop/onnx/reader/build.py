@@ -18,7 +18,7 @@ from bitwright.interop.onnx.reader.levels import (
     MAX_STEPS,
     MAX_TABLE,
     Quantizer,
-    Staircase,
+    ThresholdTable,
     find_thresholds,
     format_for,
 )
@@ -146,7 +146,7 @@ class Importer:
         """The type of a value's edge."""
         return self.builder.types[value.edge]
 
-    def ends(self, value: Value) -> tuple[int, int]:
+    def level_range(self, value: Value) -> tuple[int, int]:
         """The interval of a value's edge."""
         kind = self.kind(value)
         return kind.lo, kind.hi
@@ -311,7 +311,7 @@ class Importer:
 
     def _keeps(self, value: Value, quantizer: Quantizer) -> bool:
         """Whether the quantizer changes no level (a second one with the same scale)."""
-        lo, hi = self.ends(value)
+        lo, hi = self.level_range(value)
         if value.pools or hi - lo >= MAX_TABLE or (quantizer.lo, quantizer.hi) != (lo, hi):
             return False
         bipolar = self.kind(value).is_bipolar
@@ -321,7 +321,7 @@ class Importer:
         return bool((quantizer.levels(value.reals(levels)) == levels).all())
 
     def _emit_quantizer(self, value: Value, quantizer: Quantizer, node: OnnxNode) -> str:
-        lo, hi = self.ends(value)
+        lo, hi = self.level_range(value)
         rows = max(value.rows, quantizer.rows)
         direction = np.broadcast_to(value.direction(), (rows,)).copy()
         count = (quantizer.hi - quantizer.lo) // quantizer.step
@@ -348,9 +348,9 @@ class Importer:
         table = function(np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, rows))).T
         return self.table(value.edge, table, attrs, node)
 
-    def _count_ties(self, value: Value, quantizer: Quantizer, found: Staircase) -> None:
+    def _count_ties(self, value: Value, quantizer: Quantizer, found: ThresholdTable) -> None:
         """Steps on whose two sides float32, operator by operator, gives other levels."""
-        lo, hi = self.ends(value)
+        lo, hi = self.level_range(value)
         signs = np.where(found.flip, -1, 1)[:, None]
         apart = np.zeros(found.thresholds.shape, np.bool_)
         for side in (found.thresholds, found.thresholds - 1):
@@ -441,7 +441,7 @@ class Importer:
         found = self.requantized(value, node)
         if found is not None:
             return found
-        lo, hi = self.ends(value)
+        lo, hi = self.level_range(value)
         unit = np.abs(value.unit)
         if hi - lo < MAX_TABLE and (unit > 0).all():
             levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))

@@ -30,7 +30,7 @@ def rescaled(
     The result is rounded half to even to a multiple of ``unit``, the factors are exact to
     half a unit at the ends of the interval.
     """
-    lo, hi = low.ends(value)
+    lo, hi = low.level_range(value)
     reach = max(abs(lo), abs(hi), 1)
     ratio, start = gain / unit, offset / unit
     largest = max(float(np.abs(ratio).max()) * reach + float(np.abs(start).max()), 1.0)
@@ -58,7 +58,7 @@ def rescaled(
 
 def common_unit(low: Importer, value: Value, gain: Floats, offset: Floats) -> float:
     """A unit in which the value fills 15 bits and a sign."""
-    lo, hi = low.ends(value)
+    lo, hi = low.level_range(value)
     reach = max(float(np.abs(e * gain + offset).max()) for e in (lo, hi))
     return max(reach, float(np.finfo(np.float32).tiny)) / ((1 << (_COMMON_BITS - 1)) - 1)
 

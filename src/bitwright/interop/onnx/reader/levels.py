@@ -129,7 +129,7 @@ LevelFunction = Callable[[IntArray], IntArray]
 
 
 @dataclass(frozen=True, eq=False)
-class Staircase:
+class ThresholdTable:
     """``lo + step * count(y >= t)`` with ``y = -x`` where flipped."""
 
     thresholds: IntArray
@@ -138,7 +138,7 @@ class Staircase:
 
 def find_thresholds(
     function: LevelFunction, direction: Floats, ends: tuple[int, int], wanted: IntArray
-) -> Staircase:
+) -> ThresholdTable:
     """Thresholds of a monotone function by bisection.
 
     Args:
@@ -158,4 +158,4 @@ def find_thresholds(
         inside = above - below > 1
         above = np.where(inside & reached, middle, above)
         below = np.where(inside & ~reached, middle, below)
-    return Staircase(above.T.copy(), flip)
+    return ThresholdTable(above.T.copy(), flip)

@@ -142,7 +142,7 @@ def _is_whole(low: Importer, value: Value) -> bool:
         return False
     if form is not None:
         return not any((part % 1).any() for part in form)
-    lo, hi = low.ends(value)
+    lo, hi = low.level_range(value)
     if value.pools or hi - lo >= MAX_TABLE:
         return False
     levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))
@@ -192,7 +192,7 @@ def _gather(low: Importer, node: OnnxNode) -> Value:
     if not np.isfinite(table).all():
         raise node.error("holds numbers that are not finite")
     value = low.settled(low.data(node, 1), node)
-    lo, hi = low.ends(value)
+    lo, hi = low.level_range(value)
     if hi - lo >= MAX_TABLE:
         raise node.error(f"is indexed by {hi - lo + 1} levels", "quantize the index first")
     levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))

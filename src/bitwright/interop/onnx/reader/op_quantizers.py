@@ -168,7 +168,7 @@ def _trunc(low: Importer, node: OnnxNode) -> Value:
     constants = (scale, np.full(1, float(zero)), by, *(np.full(1, e) for e in ends))
     value = low.settled(value, node)
     probe = Quantizer("trunc", 0, 0, 1, unit, constants, mode)
-    reach = np.array(low.ends(value))[:, None]
+    reach = np.array(low.level_range(value))[:, None]
     found = probe.levels(value.reals(np.broadcast_to(reach, (2, max(value.rows, probe.rows)))))
     return low.quantize(value, replace(probe, lo=int(found.min()), hi=int(found.max())), node)
 

@@ -123,7 +123,7 @@ def _biased(
     levels = offset / gain
     bias = np.rint(levels)
     maker = low.made.get(head.edge)
-    lo, hi = low.ends(head)
+    lo, hi = low.level_range(head)
     exact = bool((np.abs(levels - bias) <= _WHOLE * np.maximum(np.abs(levels), 1)).all())
     if maker is None or maker.op not in ("dense", "conv") or "bias" in maker.params:
         return None

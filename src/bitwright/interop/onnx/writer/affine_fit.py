@@ -22,7 +22,7 @@ class Line(NamedTuple):
 
 
 def fit_line(thresholds: IntArray, lo: IntArray, hi: IntArray, base: int) -> Line | None:
-    """A line through a staircase ``base + count(y >= t)``, or None if there is none.
+    """A line through the steps ``base + count(y >= t)``, or None if there is none.
 
     Steps of a quantized affine function lie within half a level of a line. Step k must be at or
     above ``base + k + 1/2`` at its threshold and below it one earlier; for a given slope this
