@@ -173,3 +173,12 @@ def test_ristretto_refuses_with_one_message(
     assert code not in (0, 70)
     assert words in capsys.readouterr().err
     assert files(tmp_path) == ["cut.prototxt"]
+
+
+def test_ristretto_measures_each_operand_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--model", "digits_cnn", "--weights", "pretrained", "--data", "digits", "--bits", "4"]
+    mode = ["--trimming_mode", "dynamic_fixed_point"]
+    assert run(["ristretto", "sensitivity", *given, *mode, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["operand"] for row in rows] == ["in", "out", "params", "all"] * 3
+    assert all(row["bits"] == 4 and row["accuracy"] + row["lost"] > 0.9 for row in rows)

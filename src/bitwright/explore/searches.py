@@ -17,6 +17,7 @@ from bitwright.base.files import atomic_write
 from bitwright.explore.subject import Subject, find_subject
 from bitwright.report.scatter import Point, Scatter
 from bitwright.report.svg import standalone
+from bitwright.report.table import rows_to_csv
 
 if TYPE_CHECKING:
     from bitwright.base.progress import Progress
@@ -156,8 +157,6 @@ def check_folder(out: Path) -> None:
 
 def write_search(folder: Path, name: str, report: SearchReport) -> dict[str, Path]:
     """Write all files of a search; the policy last."""
-    from bitwright.explore.search.sensitivity import rows_to_csv
-
     result = report.result
     lines = [
         f"- {key}: {100 * value:.2f} % (float {100 * report.final_float.get(key, 0.0):.2f} %)"

@@ -23,6 +23,8 @@ def number(value: float | int | None) -> str:
         return "-"
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}".replace(",", "\u202f")
+    if 0 < abs(value) < 1e-3:
+        return f"{value:.2g}"
     digits = 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4
     return f"{value:,.{digits}f}".replace(",", "\u202f")
 

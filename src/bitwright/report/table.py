@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -210,6 +210,12 @@ class Table:
             "rows": rows,
             "notes": list(self.notes),
         }
+
+
+def rows_to_csv(rows: Sequence[Mapping[str, Value]]) -> str:
+    """Plain rows as comma-separated values; the columns are the keys of the first row."""
+    columns = tuple(Column(key, key) for key in (rows[0] if rows else ()))
+    return Table("", columns, tuple(rows)).to_csv()
 
 
 def value_from_json(value: Any) -> Value:

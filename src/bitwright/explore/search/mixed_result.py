@@ -10,9 +10,27 @@ from typing import Any
 import yaml
 
 from bitwright.explore.search.goals import Cost, Goal
-from bitwright.explore.search.sensitivity import SensitivityTable, rows_to_csv
+from bitwright.explore.search.sensitivity import SensitivityTable
 from bitwright.explore.sizes import SizeReport
 from bitwright.quantize.policy import Policy
+from bitwright.report.table import Column, Kind, Table, Value, rows_to_csv
+
+_LAYERS = (
+    Column("layer", "layer"),
+    Column("role", "role"),
+    Column("format", "format"),
+    Column("bits", "bits", Kind.NUMBER),
+    Column("values", "values", Kind.NUMBER),
+    Column("stored_bits", "kB", Kind.NUMBER),
+    Column("damage", "damage", Kind.NUMBER),
+)
+_NETWORKS = (
+    Column("size", "parameters", Kind.NUMBER, "kB"),
+    Column("memory", "with features", Kind.NUMBER, "kB"),
+    Column("bops", "bit operations", Kind.NUMBER, "M"),
+    Column("accuracy", "accuracy", Kind.SHARE),
+    Column("mark", ""),
+)
 
 
 @dataclass(frozen=True)
@@ -157,25 +175,28 @@ class MixedResult:
             f"{best.bops / 1e6:.4g} M bit operations. {len(self.points)} networks measured in "
             f"{self.seconds:.0f} s.",
             "",
-            "| layer | role | format | bits | values | kB | damage |",
-            "|---|---|---|---:|---:|---:|---:|",
+            self._layers().to_markdown(),
+            self._networks().to_markdown(),
         ]
-        lines += [
-            f"| {r['layer']} | {r['role']} | {r['format']} | {r['bits']} | {r['values']} "
-            f"| {r['stored_bits'] / 8000:.3g} | {r['damage']:.2g} |"
-            for r in self.rows()
-        ]
-        lines += [
-            "",
-            "| parameters kB | with features kB | M bit operations | accuracy % | |",
-            "|---:|---:|---:|---:|---|",
-        ]
-        for row in self.point_rows():
-            mark = "chosen" if row["chosen"] else "front" if row["front"] else ""
-            lines.append(
-                f"| {row['size_bits'] / 8000:.4g} | {row['memory_bits'] / 8000:.4g} "
-                f"| {row['bops'] / 1e6:.4g} | {100 * row['accuracy']:.2f} | {mark} |"
-            )
-        lines += ["", "## Sensitivities", "", self.table.to_markdown()]
+        lines += ["## Sensitivities", "", self.table.to_markdown()]
         lines += [f"- {note}" for note in self.table.space.notes]
         return "\n".join(lines) + "\n"
+
+    def _layers(self) -> Table:
+        rows: list[dict[str, Value]] = [
+            {**row, "stored_bits": row["stored_bits"] / 8000} for row in self.rows()
+        ]
+        return Table("", _LAYERS, tuple(rows))
+
+    def _networks(self) -> Table:
+        rows: list[dict[str, Value]] = [
+            {
+                "size": row["size_bits"] / 8000,
+                "memory": row["memory_bits"] / 8000,
+                "bops": row["bops"] / 1e6,
+                "accuracy": row["accuracy"],
+                "mark": "chosen" if row["chosen"] else "front" if row["front"] else "",
+            }
+            for row in self.point_rows()
+        ]
+        return Table("", _NETWORKS, tuple(rows))

@@ -10,9 +10,7 @@ of a small disturbance, which is why damages of several units add up.
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -32,6 +30,7 @@ from bitwright.quantize.ptq.estimators import estimate_scale, estimator_of
 from bitwright.quantize.ptq.samples import Samples, calibration_batches, check_fit
 from bitwright.quantize.ptq.statistics import Observed
 from bitwright.quantize.weight_quantizer import WeightQuantizer
+from bitwright.report.table import Column, Kind, Table, Value, rows_to_csv
 
 IMAGES = 128
 _CHUNK = 32
@@ -92,30 +91,25 @@ class SensitivityTable:
         return rows_to_csv(self.rows())
 
     def to_markdown(self) -> str:
-        """Units down, formats across; empty where a unit cannot have a format."""
-        names = list(
-            dict.fromkeys(o.format.name for unit in self.space.units for o in unit.options)
+        """Units down, formats across; a dash where a unit cannot have a format."""
+        names = dict.fromkeys(o.format.name for unit in self.space.units for o in unit.options)
+        columns = (
+            Column("layer", "layer"),
+            Column("role", "role"),
+            Column("values", "values", Kind.NUMBER),
+            *(Column(f"={name}", name, Kind.NUMBER) for name in names),
         )
-        lines = [
-            f"Damage ({self.measure.value}) of each format alone, {self.images} images.",
-            "",
-            f"| layer | role | values | {' | '.join(names)} |",
-            "|---|---|" + "---:|" * (len(names) + 1),
-        ]
+        rows: list[dict[str, Value]] = []
         for unit in self.space.units:
-            found = {option.format.name: f"{option.damage:.2g}" for option in unit.options}
-            cells = " | ".join(found.get(name, "") for name in names)
-            lines.append(f"| {unit.name} | {unit.role.value} | {unit.count} | {cells} |")
-        return "\n".join(lines) + "\n"
-
-
-def rows_to_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """A table as CSV, columns in the order of the first row."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+            row: dict[str, Value] = {
+                "layer": unit.name,
+                "role": unit.role.value,
+                "values": unit.count,
+            }
+            row |= {f"={option.format.name}": option.damage for option in unit.options}
+            rows.append(row)
+        head = f"Damage ({self.measure.value}) of each format alone, {self.images} images.\n\n"
+        return head + Table("", columns, tuple(rows)).to_markdown()
 
 
 def sensitivity_table(

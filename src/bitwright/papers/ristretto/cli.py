@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bitwright ristretto quantize`: its options and what it prints."""
+"""`bitwright ristretto`: its options and what it prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bitwright.cli.options import DataName, Json, MetricName, Shape, parse_shape
+from bitwright.cli.options import DataName, Json, MetricName, Shape, Weights, parse_shape
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
@@ -100,6 +100,43 @@ def quantize(  # noqa: PLR0913, PLR0917 - one argument an option
         output.value(result.to_json())
     else:
         _show_ristretto(output, result, model_quantized)
+
+
+@ristretto.command()
+def sensitivity(  # noqa: PLR0913, PLR0917 - one argument an option
+    model: Annotated[
+        str, typer.Option("--model", help="The float network: a .prototxt (or another model).")
+    ],
+    trimming_mode: Annotated[Trimming, typer.Option("--trimming_mode", help="The arithmetic.")],
+    bits: Annotated[int, typer.Option("--bits", min=1, max=32, help="Width of what is tried.")] = 8,
+    data: DataName = None,
+    weights: Weights = None,
+    parity: Annotated[
+        Parity, typer.Option("--parity", help="cpu, gpu: just as the public code computes.")
+    ] = Parity.MENDED,
+    metric: MetricName = None,
+    input_shape: Shape = None,
+    json: Json = False,
+) -> None:
+    """Quantize each layer alone, and in it input, output and parameters alone."""
+    from bitwright.papers.ristretto.request import RistrettoRequest, run_sensitivity
+
+    request = RistrettoRequest(
+        model,
+        weights,
+        None,
+        trimming_mode.value,
+        data,
+        metric=metric,
+        parity=parity.value,
+        input_shape=parse_shape(input_shape),
+    )
+    table = run_sensitivity(request, bits)
+    output = Output(json)
+    if json:
+        output.value(table.to_json())
+    else:
+        output.table(table.title, [column.heading for column in table.columns], table.cells())
 
 
 def _show_ristretto(output: Output, result: RistrettoResult, written: Path | None) -> None:

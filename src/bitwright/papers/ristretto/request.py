@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING
 from bitwright.base.errors import DataError, RecipeError, ToolError
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress
-from bitwright.explore.subject import find_subject
+from bitwright.data import Dataset
+from bitwright.explore.subject import Subject, find_subject
 from bitwright.papers.ristretto.behaviour import Parity
 from bitwright.papers.ristretto.search import TrimmingMode, check_margin
+from bitwright.report.table import Column, Kind, Table
 
 if TYPE_CHECKING:
+    from bitwright.explore.search.metrics import Metric
     from bitwright.papers.ristretto.run import RistrettoResult
+
+_RANGE_IMAGES = 640
 
 
 @dataclass(frozen=True)
@@ -59,17 +64,65 @@ def run_ristretto(request: RistrettoRequest, progress: Progress) -> RistrettoRes
         BitwrightError: what is wrong; then no file has been written.
     """
     check_margin(request.error_margin)
-    _one_of(request.trimming_mode, [mode.value for mode in TrimmingMode], "--trimming_mode")
-    _one_of(request.parity, [parity.value for parity in Parity], "--parity")
-    if request.iterations < 1:
-        raise RecipeError(
-            f"{request.iterations} batches an evaluation", where="--iterations", hint="at least 1"
-        )
     if request.model_quantized is not None and not request.model.endswith(".prototxt"):
         raise RecipeError(
             "a quantized prototxt is written from a prototxt",
             where="--model_quantized",
             hint="name a .prototxt with --model, or leave --model_quantized out",
+        )
+    subject, metric = _prepared(request)
+    from bitwright.papers.ristretto.run import search_ristretto
+
+    result = search_ristretto(
+        subject.model,
+        metric,
+        _samples(subject),
+        mode=request.trimming_mode,
+        margin=request.error_margin,
+        parity=request.parity,
+        weight_exponent_bits=request.exponent_bits,
+        device=_device(request.gpu),
+        tell=lambda trial: progress(f"{trial.group.value}, {trial.bits} bits", 0, 0),
+    )
+    if request.model_quantized is not None:
+        write_ristretto(Path(request.model), request.model_quantized, result)
+    return result
+
+
+def run_sensitivity(request: RistrettoRequest, bits: int) -> Table:
+    """Each layer alone, and in it input, output and parameters alone, at one width.
+
+    Raises:
+        BitwrightError: what is wrong.
+    """
+    subject, metric = _prepared(request)
+    from bitwright.papers.ristretto.run import ristretto_sensitivity
+
+    rows = ristretto_sensitivity(
+        subject.model,
+        metric,
+        _samples(subject),
+        bits=bits,
+        mode=request.trimming_mode,
+        parity=request.parity,
+    )
+    columns = (
+        Column("layer", "layer"),
+        Column("operand", "operand"),
+        Column("bits", "bits", Kind.NUMBER),
+        Column("accuracy", metric.name, Kind.SHARE),
+        Column("lost", "lost", Kind.SHARE),
+    )
+    return Table(f"{subject.name}: one operand at a time", columns, tuple(rows))
+
+
+def _prepared(request: RistrettoRequest) -> tuple[Subject, Metric]:
+    """The subject with as many validation images as are asked for, and what is measured."""
+    _one_of(request.trimming_mode, [mode.value for mode in TrimmingMode], "--trimming_mode")
+    _one_of(request.parity, [parity.value for parity in Parity], "--parity")
+    if request.iterations < 1:
+        raise RecipeError(
+            f"{request.iterations} batches an evaluation", where="--iterations", hint="at least 1"
         )
     subject = find_subject(
         request.model,
@@ -79,28 +132,17 @@ def run_ristretto(request: RistrettoRequest, progress: Progress) -> RistrettoRes
         seed=request.seed,
     )
     from bitwright.explore.search.metrics import metric_for
-    from bitwright.papers.ristretto.run import search_ristretto
 
-    device = _device(request.gpu)
     if subject.validation is not None:
         count = min(len(subject.validation), request.iterations * request.batch_size)
         part = subject.validation.take(range(count))
         subject = replace(subject, validation=part, batch_size=request.batch_size)
-    metric = metric_for(subject, request.metric)
-    result = search_ristretto(
-        subject.model,
-        metric,
-        subject.train.take(range(min(len(subject.train), 640))),
-        mode=request.trimming_mode,
-        margin=request.error_margin,
-        parity=request.parity,
-        weight_exponent_bits=request.exponent_bits,
-        device=device,
-        tell=lambda trial: progress(f"{trial.group.value}, {trial.bits} bits", 0, 0),
-    )
-    if request.model_quantized is not None:
-        write_ristretto(Path(request.model), request.model_quantized, result)
-    return result
+    return subject, metric_for(subject, request.metric)
+
+
+def _samples(subject: Subject) -> Dataset:
+    """Training images for the ranges."""
+    return subject.train.take(range(min(len(subject.train), _RANGE_IMAGES)))
 
 
 def write_ristretto(source: Path, target: Path, result: RistrettoResult) -> None:

@@ -35,6 +35,7 @@ from bitwright.quantize.range_formulas import (
     fraction_length,
     parameter_il,
 )
+from bitwright.report.table import Column, Table
 
 DEFAULT_MARGIN = 2.0
 #: What the public tool has for every layer, whatever its weights are.
@@ -89,10 +90,8 @@ class RistrettoResult:
     def to_markdown(self) -> str:
         """A report: log, and the formats of every layer."""
         fields = list(dict.fromkeys(k for p in self.params.values() for k in p.to_dict()))
-        rows = [
-            f"| {path} | " + " | ".join(str(p.to_dict().get(k, "")) for k in fields) + " |"
-            for path, p in self.params.items()
-        ]
+        columns = (Column("layer", "layer"), *(Column(name, name) for name in fields))
+        rows = tuple({"layer": path, **p.to_dict()} for path, p in self.params.items())
         return "\n".join(
             [
                 "# Ristretto search",
@@ -103,10 +102,7 @@ class RistrettoResult:
                 self.outcome.log(),
                 "```",
                 "",
-                "| layer | " + " | ".join(fields) + " |",
-                "|" + "---|" * (len(fields) + 1),
-                *rows,
-                "",
+                Table("", columns, rows).to_markdown(),
                 self.ranges.to_markdown(),
             ]
         )
