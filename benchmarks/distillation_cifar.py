@@ -38,7 +38,7 @@ from bitwright.pipeline.api import Pipeline, versions
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.names import step_folder
-from bitwright.pipeline.steps.quantize import calibrated, frozen_from
+from bitwright.pipeline.steps.quantize import calibrated, integer_model
 from bitwright.pipeline.steps.teach import taught
 from bitwright.pipeline.steps.train import trained_model
 from bitwright.pipeline.steps.workspace import Workspace
@@ -137,7 +137,7 @@ def run_arm(work: Workspace, nets: Networks, arm: str, folder: Path) -> dict[str
             teacher = copy.deepcopy(nets.teacher) if phases.needs_teacher else None
             for phase in study(fake, work.data, phases, run_dir=folder, teacher=teacher):
                 curves[phase.name] = [entry.seconds for entry in phase.result.history]
-        model = frozen_from(work, fake)
+        model = integer_model(work, fake)
     found = {
         "epochs": sum(len(curve) for curve in curves.values()),
         "minutes": {name: sum(curve) / 60 for name, curve in curves.items()},

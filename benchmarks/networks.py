@@ -21,6 +21,7 @@ import os
 import platform
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,6 @@ def quantized(
     from torch import nn
 
     from bitwright.lower import optimise
-    from bitwright.lower.from_torch import lower
     from bitwright.models import build_model
     from bitwright.quantize import Policy, apply
 
@@ -99,7 +99,7 @@ def quantized(
             model(part)
     policy = Policy.uniform("int4", "uint4", "uint8")
     frozen = apply(model.eval(), policy, "freeze", x[:16])
-    return optimise(lower(frozen, tuple(x.shape[1:]), name=str(spec["name"])))
+    return optimise(replace(frozen.graph, name=str(spec["name"])))
 
 
 def simulated(graph: Graph, folder: Path, frames: int) -> dict[str, Any]:

@@ -35,7 +35,6 @@ from bitwright.base.files import sha256_file
 from bitwright.base.source import script_key
 from bitwright.base.store import Store, content_key
 from bitwright.data import DataSplits, digest_of
-from bitwright.lower.from_torch import lower
 from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
 from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.quantize import Policy, apply
@@ -85,16 +84,14 @@ ROWS = (
 
 
 def our_rows(model: nn.Module, splits: DataSplits) -> list[dict[str, Any]]:
-    """Every row of ours, measured on the frozen integers; one of them on the integer graph, too."""
+    """Every row of ours, measured on the integer network."""
     calibration = splits.train.take(range(IMAGES))
-    channels, size = splits.image_shape[2], splits.image_shape[:2]
     found = []
     for row in ROWS:
         started = time.perf_counter()
         converted, report = post_training_quantize(model, row.policy, calibration, row.methods)
         seconds = time.perf_counter() - started
         frozen = apply(converted, row.policy, "freeze")
-        lower(frozen, (channels, *size))  # it is an integer graph, or this fails
         accuracy = evaluate(frozen, splits.test).accuracy
         entry = {"name": row.name, "bits": "4 / 4", "accuracy": accuracy, "seconds": seconds}
         entry["methods"] = list(report.methods)

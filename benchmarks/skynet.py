@@ -26,6 +26,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from bitwright.interop.packed import load_packed, save_packed
 from bitwright.models.skynet import SkyNet
 from bitwright.papers.skynet.reference import evaluate_skynet
 from bitwright.papers.skynet.weights import load_skynet_weights
-from bitwright.quantize import FrozenModel, Policy, apply
+from bitwright.quantize import IntegerModel, Policy, apply
 from bitwright.train.regression import Regression, regress
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "skynet.json"
@@ -185,9 +186,9 @@ def trained(args: argparse.Namespace, network: SkyNet) -> torch.fx.GraphModule:
     return model
 
 
-def frozen_network(args: argparse.Namespace, network: SkyNet) -> FrozenModel:
+def frozen_network(args: argparse.Namespace, network: SkyNet) -> IntegerModel:
     model = trained(args, network)
-    frozen: FrozenModel = apply(model, policy(args.bits, args.threshold_bits), "freeze")
+    frozen: IntegerModel = apply(model, policy(args.bits, args.threshold_bits), "freeze")
     return frozen
 
 
@@ -236,20 +237,19 @@ def run_distil(args: argparse.Namespace, network: SkyNet) -> dict[str, Any]:
 def run_freeze(args: argparse.Namespace, network: SkyNet) -> dict[str, Any]:
     from bitwright.ir import save_graph
     from bitwright.lower import optimise
-    from bitwright.lower.compare_torch import compare_torch_graph, frozen_levels
-    from bitwright.lower.from_torch import lower
+    from bitwright.lower.compare import compare_edges
 
     frozen = frozen_network(args, network)
     size = tuple(args.size)
-    graph = optimise(lower(frozen, (3, *size), name=f"skynet_w{args.bits}a{args.bits}"))
+    graph = optimise(replace(frozen.graph, name=f"skynet_w{args.bits}a{args.bits}"))
     images = torch.from_numpy(
         preprocess([image.image for image in contest_images(args.data)[: args.frames]], size)
     )
-    comparison = compare_torch_graph(frozen, graph, images, batch=1)
+    comparison = compare_edges(graph, frozen.edges(images))
     comparison.require()
     args.out.mkdir(parents=True, exist_ok=True)
     save_graph(graph, args.out / "graph.bwg")
-    levels = frozen_levels(frozen, images)
+    levels = frozen.edges(images)
     frames = {name: levels[name] for name in ("x", "scores") if name in levels}
     np.savez_compressed(args.out / "frames.npz", **frames)
     return {

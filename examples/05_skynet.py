@@ -15,8 +15,6 @@ from bitwright.data.detection import load_images, preprocess
 from bitwright.data.detection_boxes import decode, iou, to_pixels, write_contest_results
 from bitwright.ir.executor import Executor
 from bitwright.lower import optimise
-from bitwright.lower.compare_torch import frozen_levels
-from bitwright.lower.from_torch import lower
 from bitwright.papers.skynet.weights import load_skynet_weights
 from bitwright.quantize import Policy, apply
 
@@ -51,7 +49,7 @@ if __name__ == "__main__":
         )
 
     # The integer graph, from which hardware is made, gives the same integers.
-    graph = optimise(lower(frozen, (3, 160, 320), name="skynet"))
-    levels = frozen_levels(frozen, images[:2])
+    graph = optimise(frozen.graph)
+    levels = frozen.edges(images[:2])
     scores = Executor(graph).run({"x": levels["x"]})[graph.outputs[0]]
     print(f"{len(graph.nodes)} nodes; {scores.size} integers,", (scores == levels["scores"]).all())

@@ -13,7 +13,6 @@ import torch
 
 from bitwright import data, train
 from bitwright import quantize as quant
-from bitwright.lower import compare_torch, from_torch
 from bitwright.models import build_model
 
 digits = data.load_dataset("digits")
@@ -41,10 +40,10 @@ power = {"format": "int8", "scale": "max", "power_of_two": True}
 weight = {"format": "int8", "scale": "dynamic"}  # the very scale of training
 policy = quant.Policy.from_dict({"input": power, "activation": power, "weight": weight})
 calibrated = quant.apply(model, policy, "calibrate", images)
-frozen = quant.apply(calibrated, policy, "freeze")
-graph = from_torch.lower(frozen, (1, 8, 8))
+integers = quant.apply(calibrated, policy, "freeze")
+graph = integers.graph
 test = torch.from_numpy(digits.test.reals())
-scores = compare_torch.frozen_levels(frozen, test)["scores"]
+scores = integers.edges(test)["scores"]
 share = (scores.argmax(axis=1) == digits.test.labels).mean()
 print(f"8-bit integers, {len(graph.nodes)} operations: {100 * share:.1f} % of the test images")
 assert share > 0.9

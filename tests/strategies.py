@@ -134,11 +134,35 @@ UNEVEN_INPUTS = ("e4m3", "e3m4", "dfp8")
 UNEVEN_BIASES = (None, None, "dfp12", "e4m3")
 
 
-def _affine(draw: st.DrawFn, name: str, rules: tuple[str, ...] = ("minmax", "interval")) -> Any:
-    """A plain integer format as it is, or sometimes with a zero point."""
-    if not re.fullmatch(r"u?int\d+n?", name) or draw(st.integers(0, 2)) > 0:
-        return name
-    return {"format": name.rstrip("n"), "scale": draw(st.sampled_from(rules)), "zero_point": True}
+#: Scale rules beside the default ones, of plain integers.
+WEIGHT_RULES = (
+    *(
+        {"scale": rule}
+        for rule in ("percentile", "mse", "learned", "dynamic", "minmax", "interval")
+    ),
+    {"scale": "max", "power_of_two": True},
+    {"scale": "mse", "power_of_two": True},
+)
+ACTIVATION_RULES = (
+    *({"scale": rule} for rule in ("percentile", "mse", "entropy", "minmax", "learned")),
+    {"scale": "max", "power_of_two": True},
+)
+
+
+def _affine(
+    draw: st.DrawFn,
+    name: str,
+    rules: tuple[str, ...] = ("minmax", "interval"),
+    scales: tuple[dict[str, Any], ...] = (),
+) -> Any:
+    """A plain integer format as it is, or sometimes with a zero point or another scale rule."""
+    choice = draw(st.integers(0, 3)) if re.fullmatch(r"u?int\d+n?", name) else 3
+    if choice == 0:
+        rule = draw(st.sampled_from(rules))
+        return {"format": name.rstrip("n"), "scale": rule, "zero_point": True}
+    if choice == 1 and scales and not name.endswith("1"):
+        return {"format": name, **draw(st.sampled_from(scales))}
+    return name
 
 
 @st.composite
@@ -172,8 +196,8 @@ def torch_networks(draw: st.DrawFn, images: int = 8) -> TorchNetwork:
     signed = given in ("int8", "bipolar")
     policy = Policy.from_dict(
         {
-            "weight": _affine(draw, weight),
-            "activation": _affine(draw, activation),
+            "weight": _affine(draw, weight, scales=WEIGHT_RULES),
+            "activation": _affine(draw, activation, scales=ACTIVATION_RULES),
             "input": (entry := _affine(draw, given)),
             "bias": bias,
         }
@@ -195,7 +219,7 @@ def torch_graphs(draw: st.DrawFn, images: int = 6) -> TorchNetwork:
 
     weights = [w for w in WEIGHT_FORMATS if not w.startswith("uint")] + [*UNEVEN_WEIGHTS]
     activations = [a for a in (*ACTIVATION_FORMATS, "int7", "uint7") if a != "uint1"]
-    weight = _affine(draw, draw(st.sampled_from(weights)))
+    weight = _affine(draw, draw(st.sampled_from(weights)), scales=WEIGHT_RULES)
     activation = draw(st.sampled_from([*activations, *UNEVEN_ACTIVATIONS]))
     given = draw(st.sampled_from(("uint8", "int8", "uint4", "uint8", "bipolar", *UNEVEN_INPUTS)))
     shape = (draw(st.integers(1, 3)), draw(st.integers(2, 7)), draw(st.integers(2, 7)))
@@ -210,7 +234,7 @@ def torch_graphs(draw: st.DrawFn, images: int = 6) -> TorchNetwork:
         {
             "weight": weight,
             # A trained interval in front of a concatenation is refused: see its own test.
-            "activation": _affine(draw, activation, ("minmax",)),
+            "activation": _affine(draw, activation, ("minmax",), ACTIVATION_RULES),
             "input": (entry := _affine(draw, given)),
             "bias": draw(st.sampled_from(UNEVEN_BIASES)),
             "rules": rules,

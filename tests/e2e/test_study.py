@@ -20,7 +20,7 @@ from bitwright.jobs import Job, JobResult
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.recipe import Recipe
 from bitwright.pipeline.steps.names import step_folder
-from bitwright.pipeline.steps.quantize import frozen_model
+from bitwright.pipeline.steps.quantize import read_integers
 from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.report.table import Measured
 from bitwright.train import evaluate
@@ -73,7 +73,7 @@ def test_the_last_arm_is_what_a_build_of_the_recipe_gives(
     same = with_bits(recipe, 4)
     Pipeline(same, tmp_path / "run").build(until="quantize")
     work = Workspace(same)
-    frozen = frozen_model(work, tmp_path / "run" / step_folder("quantize"))
+    frozen = read_integers(tmp_path / "run" / step_folder("quantize"))
     test = work.data.test
     wanted = evaluate(frozen, test).predictions == test.labels
     with np.load(out / "seed-0" / "w4a4" / RIGHT) as kept:

@@ -16,6 +16,7 @@ from bitwright.ir import INTEGER
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "bitwright"
 #: Rooms that work without torch; of the number formats everything but their torch side.
+#: Rooms that work without torch; of the number formats everything but their torch side.
 TORCH_FREE = ("base", "formats", "ir", "hw", "rtl", "sim", "build", "jobs", "report")
 TORCH_SIDE = ("formats/pytorch",)
 #: From the ground up: a room imports from rooms in front of it, never from those behind.

@@ -13,7 +13,7 @@ from bitwright.base.progress import no_progress
 from bitwright.data import Dataset, DataSplits
 from bitwright.models.pretrained import find_pretrained
 from bitwright.pipeline.recipe import Recipe, load_recipe, recipe_from_dict
-from bitwright.pipeline.steps.quantize import calibrated, frozen_from
+from bitwright.pipeline.steps.quantize import calibrated, integer_model
 from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.train import evaluate, fit, study
 from bitwright.train.config import TrainConfig
@@ -98,7 +98,7 @@ def test_every_training_of_the_full_length_starts(
     done = study(model, splits, recipe.train.quantized, run_dir=tmp_path, teacher=teacher)
     assert [phase.name for phase in done] == list(PHASES)
     assert any(not torch.equal(before[k], v) for k, v in teacher.state_dict().items())
-    evaluate(frozen_from(work, model), splits.test)
+    evaluate(integer_model(work, model), splits.test)
 
 
 def test_the_small_student_comes_trained_by_its_own_recipe() -> None:

@@ -13,7 +13,6 @@ from bitwright.interop.onnx.export_qdq import export_qdq
 from bitwright.interop.onnx.export_qonnx import export_qonnx
 from bitwright.ir import Graph
 from bitwright.lower import optimise
-from bitwright.lower.from_torch import lower
 from bitwright.quantize import apply
 
 pytest.importorskip("qonnx")
@@ -22,7 +21,7 @@ pytest.importorskip("onnxruntime")
 
 def lowered(weight: str, activation: str, entering: str = "uint8") -> Graph:
     model, policy, images = networks(weight, activation, entering=entering)
-    return optimise(lower(apply(model, policy, "freeze", images), (3, 7, 5)))
+    return optimise(apply(model, policy, "freeze", images).graph)
 
 
 @pytest.mark.parametrize(

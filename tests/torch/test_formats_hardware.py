@@ -12,7 +12,6 @@ from bitwright.hw import blocks_of, map_graph
 from bitwright.hw.blocks import MatVec, Requant
 from bitwright.ir import Graph, random_feeds
 from bitwright.lower import optimise
-from bitwright.lower.from_torch import lower
 from bitwright.quantize import Policy, apply
 
 
@@ -24,7 +23,7 @@ def _graph(weight: str, activation: str, given: str) -> Graph:
     )  # fmt: skip
     policy = Policy.uniform(weight=weight, activation=activation, input=given)
     frozen = apply(net.eval(), policy, "freeze", torch.rand(16, 2, 10, 10))
-    return optimise(lower(frozen, (2, 10, 10)))
+    return optimise(frozen.graph)
 
 
 @pytest.mark.parametrize(

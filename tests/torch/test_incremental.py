@@ -14,8 +14,7 @@ from torch import fx, nn
 
 from bitwright.base.errors import ModelError, RecipeError
 from bitwright.data import DataSplits, load_dataset
-from bitwright.lower.compare_torch import compare_torch_graph
-from bitwright.lower.from_torch import lower
+from bitwright.lower.compare import compare_edges
 from bitwright.models import build_model
 from bitwright.pipeline.recipe import recipe_from_dict
 from bitwright.quantize import Policy, apply
@@ -88,7 +87,7 @@ def test_bits_fall_while_training_and_end_where_the_policy_is(
 def assert_integers_agree(model: fx.GraphModule, few: DataSplits) -> None:
     images = torch.from_numpy(few.test.take(range(40)).reals())
     frozen = apply(model, model.meta["bitwright"], "freeze", images)
-    compare_torch_graph(frozen, lower(frozen, (1, 8, 8)), images).require()
+    compare_edges(frozen.graph, frozen.edges(images)).require()
     with torch.no_grad():
         wanted, got = model(images), frozen(images)
     # Activations of 3 bits are thresholds: nothing is approximated but the order of float sums.

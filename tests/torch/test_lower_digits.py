@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,9 @@ from bitwright.interop.onnx.export_qonnx import export_qonnx
 from bitwright.ir import Graph
 from bitwright.ir.executor import Executor
 from bitwright.lower import certify, check, optimise
-from bitwright.lower.compare_torch import compare_torch_graph, frozen_levels
-from bitwright.lower.from_torch import lower
+from bitwright.lower.compare import compare_edges
 from bitwright.models import build_model
-from bitwright.quantize import FrozenModel, Policy, apply
+from bitwright.quantize import IntegerModel, Policy, apply
 
 
 def as_torch(images: np.ndarray, scale: float) -> torch.Tensor:
@@ -68,24 +68,24 @@ def test_held_out_digits(
 ) -> None:
     calibration, images, labels = digits
     policy = Policy.uniform(weight, activation, "uint4")
-    frozen: FrozenModel = apply(float_model, policy, "freeze", calibration)
-    graph = lower(frozen, (1, 8, 8), name="digits")
-    compare_torch_graph(frozen, graph, images, accumulators=True).require()
+    frozen: IntegerModel = apply(float_model, policy, "freeze", calibration)
+    graph = replace(frozen.graph, name="digits")
+    compare_edges(graph, frozen.edges(images), accumulators=True).require()
     optimised = optimise(graph, check=8)
 
     def fast(which: Graph, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return Executor(which, threads=1).run(feeds)
 
-    whole = compare_torch_graph(frozen, optimised, images, batch=len(images), execute=fast)
+    whole = compare_edges(optimised, frozen.edges(images), execute=fast)
     whole.require()
-    assert whole.edges == {"scores": 0} and whole.values == 10 * len(images)
+    assert whole.edges == {"scores": 0, "label": 0} and whole.values == 11 * len(images)
     assert "bias" not in optimised.nodes[0].params
     certificate = certify(optimised)
     check(certificate, optimised)
     assert all(claim.saved > 0 for claim in certificate.claims)
     if weight != "ternary":
-        feeds = {"x": frozen_levels(frozen, images)["x"]}
+        feeds = {"x": frozen.edges(images)["x"]}
         accuracy = (optimised.run(feeds)["label"][:, 0] == labels).mean()
         assert accuracy > 0.85
-    levels = frozen_levels(frozen, images[:40])["x"]
+    levels = frozen.edges(images[:40])["x"]
     export_qonnx(optimised, tmp_path / "digits.onnx", feeds={"x": levels}, batch=20, frames=20)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen torch model -> integer graph: every integer on every edge is the same."""
+"""Converted model -> integer graph: every integer on every edge is the same."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch import nn
 from bitwright.base.errors import MismatchError, ModelError
 from bitwright.interop.onnx.export_qonnx import export_qonnx
 from bitwright.lower import certify, check, optimise
+from bitwright.lower.compare import compare_edges
 from bitwright.lower.compare_torch import compare_torch_graph, frozen_levels
 from bitwright.lower.from_torch import lower
 from bitwright.quantize import Policy, apply
@@ -75,13 +76,12 @@ def frozen_or_reject(network: TorchNetwork) -> nn.Module:
 
 def assert_equal_everywhere(network: TorchNetwork) -> None:
     frozen = frozen_or_reject(network)
-    graph = lower(frozen, network.shape)
-    raw = compare_torch_graph(frozen, graph, network.images, accumulators=True)
+    graph = frozen.graph
+    raw = compare_edges(graph, frozen.edges(network.images), accumulators=True)
     raw.require()
-    restored = {node.output for node in graph if node.name.endswith("_order")} - {"scores"}
-    assert set(raw.edges) == set(graph.types) - restored - {"label"}
+    assert set(raw.edges) == set(graph.types)
     optimised = optimise(graph, check=4)
-    compare_torch_graph(frozen, optimised, network.images, batch=3).require()
+    compare_edges(optimised, frozen.edges(network.images)).require()
     check(certify(optimised), optimised)
 
 
@@ -107,29 +107,29 @@ def test_many_random_graphs_are_equal_on_every_edge(network: TorchNetwork) -> No
 @pytest.mark.parametrize("activation", ["uint4", "uint8", "int3", "bipolar"])
 def test_names_sources_and_outputs(activation: str) -> None:
     frozen, images = frozen_net(activation=activation if activation != "bipolar" else "uint1")
-    graph = lower(frozen, (2, 10, 6), name="digits")
+    graph = replace(frozen.graph, name="digits")
     assert graph.name == "digits" and graph.inputs == ("x",)
     assert graph.outputs == ("scores", "label")
     assert graph.types["x"].shape == (10, 6, 2)
     sources = {node.source for node in graph if node.op in ("conv", "dense")}
     assert sources == {"conv1", "conv2", "fc"}
     assert all(node.source for node in graph if node.op != "top_k")
-    comparison = compare_torch_graph(frozen, graph, images, accumulators=True, batch=7)
+    comparison = compare_edges(graph, frozen.edges(images), accumulators=True)
     comparison.require()
     assert comparison.images == 20 and comparison.values > 20 * 5
 
 
 def test_scores_scale_is_that_of_the_model() -> None:
     frozen, images = frozen_net()
-    graph = lower(frozen, (2, 10, 6))
-    levels = graph.run({"x": frozen_levels(frozen, images)["x"]})["scores"]
+    graph = frozen.graph
+    levels = graph.run({"x": frozen.edges(images)["x"]})["scores"]
     real = levels * graph.types["scores"].scale[0]
     assert np.allclose(real, frozen(images).numpy(), rtol=1e-6, atol=0)
 
 
 def test_the_first_difference_is_named() -> None:
     frozen, images = frozen_net()
-    graph = lower(frozen, (2, 10, 6))
+    graph = frozen.graph
     victim = graph.node("conv2")
     weight = victim.params["weight"].copy()
     weight[1] = np.where(weight[1] > 0, weight[1] - 1, weight[1] + 1)
@@ -138,10 +138,10 @@ def test_the_first_difference_is_named() -> None:
     )
     from bitwright.ir import rebuild
 
-    wrong = compare_torch_graph(frozen, rebuild(graph, nodes), images, accumulators=True)
+    wrong = compare_edges(rebuild(graph, nodes), frozen.edges(images), accumulators=True)
     assert not wrong.equal and wrong.first is not None
     assert (wrong.first.edge, wrong.first.source) == ("conv2", "conv2")
-    assert wrong.first.position[-1] == 1 and wrong.first.frozen != wrong.first.graph
+    assert wrong.first.position[-1] == 1 and wrong.first.expected != wrong.first.found
     assert wrong.edges["conv1"] == 0 and wrong.differing >= wrong.edges["conv2"] > 0
     with pytest.raises(MismatchError, match="conv2"):
         wrong.require()
@@ -149,39 +149,37 @@ def test_the_first_difference_is_named() -> None:
 
 def test_qonnx_runs_a_lowered_network(tmp_path: Path) -> None:
     frozen, images = frozen_net()
-    graph = optimise(lower(frozen, (2, 10, 6)))
-    feeds = {"x": frozen_levels(frozen, images)["x"]}
+    graph = optimise(frozen.graph)
+    feeds = {"x": frozen.edges(images)["x"]}
     assert export_qonnx(graph, tmp_path / "net.onnx", feeds=feeds).frames == 24
 
 
-def test_a_float_model_is_refused() -> None:
-    with pytest.raises(ModelError, match="Dequantize"):
-        lower(torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2))), (2,))
-
-
-def test_a_wrong_input_shape_names_the_layer() -> None:
+def test_another_input_shape_is_refused() -> None:
     frozen, _ = frozen_net()
-    with pytest.raises(ModelError, match="conv1") as error:
+    with pytest.raises(ModelError, match=r"made for inputs of shape \(2, 10, 6\)") as error:
         lower(frozen, (3, 10, 6))
     assert error.value.hint
+    with pytest.raises(ModelError, match=r"samples of shape \(2, 10, 6\)"):
+        frozen(torch.rand(1, 3, 10, 6))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(60, 2))
     with pytest.raises(ModelError, match=r"neither \(C, H, W\)"):
-        lower(frozen, (10, 6))
+        apply(model, Policy.uniform(), "freeze", torch.rand(4, 10, 6))
 
 
 def test_scores_may_be_an_image() -> None:
     images = torch.rand(4, 1, 3, 3)
     net = nn.Sequential(nn.Conv2d(1, 2, 2)).eval()
     frozen = apply(net, Policy.uniform(), "freeze", images)
-    graph = lower(frozen, (1, 3, 3))
+    graph = frozen.graph
     assert graph.outputs == ("scores",) and graph.types["scores"].shape == (2, 2, 2)
-    compare_torch_graph(frozen, graph, images, accumulators=True).require()
+    compare_edges(graph, frozen.edges(images), accumulators=True).require()
     per_channel = {"layers": "0", "role": "weight", "granularity": "per_channel"}
     policy = Policy.from_dict({"weight": "int4", "rules": [per_channel]})
     frozen = apply(net, policy, "freeze", images)
-    graph = lower(frozen, (1, 3, 3))
+    graph = frozen.graph
     assert len(graph.types["scores"].scale) == 2
-    compare_torch_graph(frozen, graph, images, accumulators=True).require()
-    real = graph.run({"x": frozen_levels(frozen, images)["x"]})["scores"]
+    compare_edges(graph, frozen.edges(images), accumulators=True).require()
+    real = graph.run({"x": frozen.edges(images)["x"]})["scores"]
     real = real * np.asarray(graph.types["scores"].scale)
     assert np.allclose(real.transpose(0, 3, 1, 2), frozen(images).numpy(), rtol=1e-6, atol=0)
 
@@ -190,8 +188,8 @@ def test_a_convolution_may_give_the_scores() -> None:
     images = torch.rand(4, 1, 3, 3)
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten()).eval()
     frozen = apply(net, Policy.uniform(), "freeze", images)
-    graph = lower(frozen, (1, 3, 3))
-    compare_torch_graph(frozen, graph, images, accumulators=True).require()
+    graph = frozen.graph
+    compare_edges(graph, frozen.edges(images), accumulators=True).require()
     scale = graph.types["scores"].scale[0]
     assert scale == pytest.approx(frozen.score_scale, rel=1e-12)
 
@@ -207,8 +205,8 @@ def test_layers_named_like_the_ends() -> None:
 
     images = torch.rand(6, 4)
     frozen = apply(Clash().eval(), Policy.uniform(), "freeze", images)
-    graph = lower(frozen, (4,))
-    compare_torch_graph(frozen, graph, images, accumulators=True).require()
+    graph = frozen.graph
+    compare_edges(graph, frozen.edges(images), accumulators=True).require()
     assert {n.source for n in graph if n.op == "dense"} == {"scores", "label"}
 
 
@@ -223,7 +221,7 @@ def test_edges_carry_the_real_scales() -> None:
     quantized = apply(model, policy, "calibrate", images)
     quantized(images)
     frozen = apply(quantized.eval(), policy, "freeze")
-    graph = lower(frozen, (1, 6, 6))
+    graph = frozen.graph
     x = np.rint(images.numpy().transpose(0, 2, 3, 1) / graph.types["x"].scale[0]).astype(np.int64)
     edges = graph.run({"x": np.clip(x, 0, 255)}, edges=True)
     with torch.no_grad():
@@ -231,3 +229,11 @@ def test_edges_carry_the_real_scales() -> None:
     name = next(n.output for n in graph if n.op == "conv")
     got = edges[name] * np.asarray(graph.types[name].scale)
     assert np.abs(got.transpose(0, 3, 1, 2) - real.numpy()).max() < 0.03 * real.abs().max().item()
+
+
+def test_the_former_names_still_work() -> None:
+    frozen, images = frozen_net()
+    graph = optimise(lower(frozen, (2, 10, 6), name="former"), check=2)
+    assert graph.name == "former"
+    assert np.array_equal(frozen_levels(frozen, images)["x"], frozen.edges(images)["x"])
+    compare_torch_graph(frozen, graph, images).require()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,9 @@ from bitwright.data.listing import list_images, opened
 from bitwright.ir import Graph
 from bitwright.ir.executor import Executor
 from bitwright.lower import certify, check, optimise
-from bitwright.lower.compare_torch import compare_torch_graph
-from bitwright.lower.from_torch import lower
+from bitwright.lower.compare import compare_edges
 from bitwright.models import build_model
-from bitwright.quantize import FrozenModel, Policy, apply
+from bitwright.quantize import IntegerModel, Policy, apply
 
 POLICY = Policy.uniform("int4", "uint4", "uint8")
 
@@ -55,10 +55,10 @@ def with_statistics(model: nn.Module, images: torch.Tensor) -> nn.Module:
 
 def exact_graph(
     model: nn.Module, policy: Policy, images: torch.Tensor
-) -> tuple[FrozenModel, Graph]:
-    frozen: FrozenModel = apply(model, policy, "freeze", images[:16])
-    graph = lower(frozen, tuple(images.shape[1:]), name="net")
-    compare_torch_graph(frozen, graph, images[-1:], accumulators=True).require()
+) -> tuple[IntegerModel, Graph]:
+    frozen: IntegerModel = apply(model, policy, "freeze", images[:16])
+    graph = replace(frozen.graph, name="net")
+    compare_edges(graph, frozen.edges(images[-1:]), accumulators=True).require()
     optimised = optimise(graph)
     check(certify(optimised), optimised)
     return frozen, optimised
@@ -96,7 +96,7 @@ def test_four_bits_on_cifar(cifar: torch.Tensor, name: str, options, ops: dict[s
     assert {op: counted[op] for op in ops} == ops
     levels = apply_input(frozen, cifar)
     found = Executor(graph, threads=1).run({"x": levels})
-    expected = frozen.levels(cifar).to(torch.int64).numpy()
+    expected = frozen.levels(cifar).numpy()
     assert np.array_equal(found["scores"], expected)
     assert len(np.unique(expected, axis=0)) > 1  # it tells images apart
 
@@ -111,11 +111,8 @@ def test_the_alexnet_of_imagenet_in_four_bits(cifar: torch.Tensor) -> None:
     assert (counted["conv"], counted["max_pool"], counted["dense"]) == (5, 3, 3)
 
 
-def apply_input(frozen: FrozenModel, images: torch.Tensor) -> np.ndarray:
-    levels = frozen.intermediates(images)[
-        next(n.name for n in frozen.graph.nodes if n.op == "call_module")
-    ]
-    return np.ascontiguousarray(levels.to(torch.int64).numpy().transpose(0, 2, 3, 1))
+def apply_input(frozen: IntegerModel, images: torch.Tensor) -> np.ndarray:
+    return frozen.edges(images)["x"]
 
 
 @pytest.mark.parametrize("threshold_bits", [6, 1])

@@ -11,11 +11,9 @@ from torch import nn
 
 from bitwright.base.errors import ModelError
 from bitwright.lower import optimise
-from bitwright.lower.compare_torch import compare_torch_graph
-from bitwright.lower.from_torch import lower
+from bitwright.lower.compare import compare_edges
 from bitwright.quantize import Policy, apply, explain
 from bitwright.quantize.elementwise import MODULES
-from bitwright.quantize.frozen_joins import LookupActivation, ThresholdActivation
 from bitwright.quantize.plan import make_plan
 
 SHAPE = (2, 5, 5)
@@ -33,9 +31,9 @@ def net(activation: nn.Module) -> nn.Sequential:
 def frozen_of(model: nn.Module, policy: Policy) -> tuple[nn.Module, torch.Tensor]:
     x = torch.rand(6, *SHAPE)
     frozen = apply(model, policy, "freeze", x)
-    graph = lower(frozen, SHAPE)
-    compare_torch_graph(frozen, graph, x, accumulators=True).require()
-    compare_torch_graph(frozen, optimise(graph, check=2), x).require()
+    graph = frozen.graph
+    compare_edges(graph, frozen.edges(x), accumulators=True).require()
+    compare_edges(optimise(graph, check=2), frozen.edges(x)).require()
     return frozen, x
 
 
@@ -46,23 +44,20 @@ def test_each_activation_is_its_function_rounded(kind: type[nn.Module], bits: in
     x = torch.rand(6, *SHAPE)
     quantized = apply(model, policy, "train", x)
     frozen = apply(quantized, policy, "freeze")
-    graph = lower(frozen, SHAPE)
-    compare_torch_graph(frozen, graph, x, accumulators=True).require()
+    graph = frozen.graph
+    compare_edges(graph, frozen.edges(x), accumulators=True).require()
     few = bits == 4 and MODULES[kind].monotone
-    (activation,) = [
-        m for m in frozen.modules() if isinstance(m, ThresholdActivation | LookupActivation)
-    ]
-    assert isinstance(activation, ThresholdActivation if few else LookupActivation)
-    # The frozen levels are the trained model's, but for rounding at a boundary.
+    (made,) = [node for node in graph if node.source.endswith("2_quantizer")]
+    assert made.op == ("threshold" if few else "lookup")
+    # The levels are those that training computes, but for rounding at a border between levels.
     quantizer = next(m for n, m in quantized.named_modules() if n.endswith("2_quantizer"))
     seen: list[torch.Tensor] = []
     quantizer.register_forward_hook(lambda m, i, o: seen.append(o / m.unit))
     with torch.no_grad():
-        quantized.eval()(x)
-    name = next(n.name for n in frozen.graph.nodes if str(n.target).endswith("2_quantizer"))
-    levels = frozen.intermediates(x)[name]
-    wrong = (levels - seen[-1].round()).abs()
-    assert wrong.max() <= 1 and (wrong > 0).float().mean() < 0.01
+        quantized.eval().simulate(x)
+    levels = frozen.edges(x)[made.output].transpose(0, 3, 1, 2)
+    wrong = np.abs(levels - seen[-1].round().numpy())
+    assert wrong.max() <= 1 and (wrong > 0).mean() < 0.01
 
 
 def test_prelu_may_have_a_slope_a_channel_but_none_below_zero() -> None:
@@ -77,7 +72,7 @@ def test_prelu_may_have_a_slope_a_channel_but_none_below_zero() -> None:
 @pytest.mark.parametrize("activation", [nn.LeakyReLU(-0.3), nn.ELU(-0.5)], ids=["leaky", "elu"])
 def test_an_activation_that_falls_becomes_a_table(activation: nn.Module) -> None:
     frozen, _ = frozen_of(net(activation), Policy.uniform())
-    assert any(isinstance(m, LookupActivation) for m in frozen.modules())
+    assert any(node.op == "lookup" for node in frozen.graph)
 
 
 def test_a_table_over_floats_that_reach_too_far_is_refused_before_training() -> None:
@@ -97,8 +92,8 @@ def test_the_input_of_a_table_follows_a_rule() -> None:
     rule = {"layers": "2.input", "role": "activation", "format": "int6"}
     policy = Policy.from_dict({"rules": [rule]})
     frozen, _ = frozen_of(model, policy)
-    (table,) = [m for m in frozen.modules() if isinstance(m, LookupActivation)]
-    assert len(table.table) == 64
+    (table,) = [node.params["table"] for node in frozen.graph if node.op == "lookup"]
+    assert table.shape == (1, 64)
 
 
 def test_functions_and_methods_are_activations_too() -> None:

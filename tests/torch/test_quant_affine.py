@@ -19,8 +19,7 @@ from torch.ao.quantization.observer import MovingAverageMinMaxObserver
 from bitwright.base.errors import FormatError, ModelError, RecipeError
 from bitwright.formats import IntegerFormat, Overflow, Rounding, parse_format
 from bitwright.interop.packed import load_packed, save_packed
-from bitwright.lower.compare_torch import compare_torch_graph
-from bitwright.lower.from_torch import lower
+from bitwright.lower.compare import compare_edges
 from bitwright.quantize import Policy, apply, explain
 from bitwright.quantize.activation_quantizer import ActivationQuantizer, Phase, WeightQuantizer
 from bitwright.quantize.policy import Change, Granularity, QuantSpec, Role, ScaleRule
@@ -307,7 +306,7 @@ def assert_integers_agree(model: fx.GraphModule, policy: Policy, exact: bool) ->
     """Fake-quantized, frozen and integer graph; padding, pooling and all."""
     x = images()
     frozen = apply(model, policy, "freeze", x)
-    compare_torch_graph(frozen, lower(frozen, (2, 6, 6)), x, accumulators=True).require()
+    compare_edges(frozen.graph, frozen.edges(x), accumulators=True).require()
     with torch.no_grad():
         wanted, got = model(x), frozen(x)
     # Up to 6 bits activations are thresholds: only the order of float sums differs. Wider ones are

@@ -15,8 +15,7 @@ from bitwright.formats import CodebookFormat, MinifloatFormat, PowerOfTwoFormat,
 from bitwright.formats.clustering import kmeans
 from bitwright.ir.executor import Executor
 from bitwright.lower import certify, check, optimise
-from bitwright.lower.compare_torch import compare_torch_graph, frozen_levels
-from bitwright.lower.from_torch import lower
+from bitwright.lower.compare import compare_edges
 from bitwright.quantize import Policy, apply, inspect_model
 from bitwright.quantize.policy import Granularity, Role, ScaleRule
 
@@ -80,11 +79,11 @@ def networks(weight: Any, activation: Any, bias: Any = None, entering: Any = "ui
 
 def require_equal(frozen: nn.Module, images: Tensor) -> None:
     """Graph, optimised graph, and both executors give the frozen model's integers."""
-    graph = lower(frozen, tuple(images.shape[1:]))
-    compare_torch_graph(frozen, graph, images, accumulators=True).require()
+    graph = frozen.graph
+    compare_edges(graph, frozen.edges(images), accumulators=True).require()
     better = optimise(graph, check=4)
     check(certify(better), better)
-    levels = frozen_levels(frozen, images)
+    levels = frozen.edges(images)
     for backend in ("native", "numpy"):
         found = Executor(better, threads=1, backend=backend).run({"x": levels["x"]})
         assert np.array_equal(found["scores"], levels["scores"]), backend
@@ -124,7 +123,7 @@ def test_dynamic_fixed_point_is_the_simulation_itself(weight: str) -> None:
     images = torch.rand(40, 3, 8, 8) * 2 - 1
     converted = apply(model, policy, "train", images).eval()
     frozen = apply(converted, policy, "freeze")
-    graph = optimise(lower(frozen, (3, 8, 8)), check=4)
+    graph = optimise(frozen.graph, check=4)
     shifts = [node for node in graph if node.op == "requant"]
     assert len(shifts) == 3
     for node in shifts:  # a multiplier 2^k is a shift to the left, where the bias is finer
@@ -132,7 +131,7 @@ def test_dynamic_fixed_point_is_the_simulation_itself(weight: str) -> None:
     simulated = converted.double()
     with torch.no_grad():
         wanted = simulated(images.double()).numpy()
-    levels = frozen_levels(frozen, images)
+    levels = frozen.edges(images)
     found = graph.run({"x": levels["x"]})["scores"] * frozen.score_scale
     assert np.array_equal(found, wanted)
     assert len(np.unique(wanted)) > 50

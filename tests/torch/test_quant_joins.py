@@ -12,8 +12,7 @@ from torch import nn
 
 from bitwright.base.errors import ModelError
 from bitwright.lower import certify, check, optimise
-from bitwright.lower.compare_torch import compare_torch_graph
-from bitwright.lower.from_torch import lower
+from bitwright.lower.compare import compare_edges
 from bitwright.quantize import Policy, apply, examine, explain, inspect_model
 from bitwright.quantize.joins import MAX_MULTIPLIER, integer_multipliers
 
@@ -44,13 +43,12 @@ def made(case: str, seed: int = 0) -> tuple[nn.Module, torch.Tensor]:
 
 
 def assert_equal_everywhere(frozen: nn.Module, x: torch.Tensor) -> None:
-    graph = lower(frozen, tuple(x.shape[1:]))
-    raw = compare_torch_graph(frozen, graph, x, accumulators=True)
+    graph = frozen.graph
+    raw = compare_edges(graph, frozen.edges(x), accumulators=True)
     raw.require()
-    restored = {node.output for node in graph if node.name.endswith("_order")} - {"scores"}
-    assert set(raw.edges) == set(graph.types) - restored - {"label"}
+    assert set(raw.edges) == set(graph.types)
     optimised = optimise(graph, check=2)
-    compare_torch_graph(frozen, optimised, x).require()
+    compare_edges(optimised, frozen.edges(x)).require()
     check(certify(optimised), optimised)
 
 
@@ -145,7 +143,7 @@ class Mean(nn.Module):
 def lowered(model: nn.Module, x: torch.Tensor, policy: Policy | None = None):
     frozen = apply(model.eval(), Policy.uniform() if policy is None else policy, "freeze", x)
     assert_equal_everywhere(frozen, x)
-    return lower(frozen, tuple(x.shape[1:]))
+    return frozen.graph
 
 
 @pytest.mark.parametrize(

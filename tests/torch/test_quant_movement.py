@@ -12,8 +12,7 @@ from tests.join_networks import ReorgLayer
 from torch import Tensor, nn
 
 from bitwright.base.errors import ModelError
-from bitwright.lower.compare_torch import compare_torch_graph
-from bitwright.lower.from_torch import lower
+from bitwright.lower.compare import compare_edges
 from bitwright.quantize import Policy, apply, examine, inspect_model
 
 POLICY = Policy.uniform()
@@ -75,8 +74,8 @@ def test_each_movement_is_the_same_in_integers(name: str, groups: int) -> None:
     exact = apply(model, Policy.uniform(None, None, None), "train", x)
     assert torch.allclose(exact(x), before, atol=1e-6)
     frozen = apply(model, POLICY, "freeze", x)
-    graph = lower(frozen, (2, 6, 4))
-    compare_torch_graph(frozen, graph, x, accumulators=True).require()
+    graph = frozen.graph
+    compare_edges(graph, frozen.edges(x), accumulators=True).require()
 
 
 @pytest.mark.parametrize("name", ["reorg", "permute", "unshuffle", "module", "identity"])
@@ -110,8 +109,8 @@ def test_every_way_to_flatten(name: str) -> None:
     model = Around(FLATTENS[name], nn.Linear(features, 3)).eval()
     x = torch.rand(5, 2, 6, 4)
     frozen = apply(model, POLICY, "freeze", x)
-    graph = lower(frozen, (2, 6, 4))
-    compare_torch_graph(frozen, graph, x, accumulators=True).require()
+    graph = frozen.graph
+    compare_edges(graph, frozen.edges(x), accumulators=True).require()
 
 
 def test_sizes_in_pools_and_interpolation() -> None:
@@ -130,7 +129,7 @@ def test_sizes_in_pools_and_interpolation() -> None:
     with pytest.raises(ModelError, match="size of the input"):
         inspect_model(Sized(), POLICY)
     frozen = apply(Sized().eval(), POLICY, "freeze", x)
-    compare_torch_graph(frozen, lower(frozen, (2, 6, 4)), x, accumulators=True).require()
+    compare_edges(frozen.graph, frozen.edges(x), accumulators=True).require()
 
 
 def test_other_movements_are_refused_with_the_line() -> None:

@@ -237,9 +237,9 @@ def test_one_size_whatever_form_a_model_has() -> None:
     assert planned.part("exponents") == 8 * 10 * 2  # rows of 64 inputs, blocks of 32
     plain = Policy.uniform("int3", "uint4", "uint4")
     x = torch.from_numpy(train.take(range(16)).reals())
-    frozen = model_size(apply(model, plain, "freeze", x), sample_shape=SHAPE)
-    assert frozen.part("weight") == model_size(model, plain, sample_shape=SHAPE).part("weight")
-    assert frozen.feature_count == planned.feature_count
+    converted = model_size(apply(model, plain, "train", x), sample_shape=SHAPE)
+    assert converted.part("weight") == model_size(model, plain, sample_shape=SHAPE).part("weight")
+    assert converted.feature_count == planned.feature_count
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ from benchmarks import skynet as bench
 
 from bitwright.ir.executor import Executor
 from bitwright.lower import optimise
-from bitwright.lower.compare_torch import frozen_levels
-from bitwright.lower.from_torch import lower
 from bitwright.models.skynet import SkyNet
 from bitwright.papers.skynet.weights import load_skynet_weights
 
@@ -59,8 +57,8 @@ def test_four_bits_after_distillation(data_dir: Path, network: SkyNet, threshold
         assert result["mean_iou"] >= 0.70
         assert result["mean_iou"] == pytest.approx(known["mean_iou"], abs=0.03)
     image = bench.tensor([bench.contest_images(data_dir)[0].image])
-    graph = optimise(lower(frozen, (3, *bench.SIZE)))
-    levels = frozen_levels(frozen, image)
+    graph = optimise(frozen.graph)
+    levels = frozen.edges(image)
     found = Executor(graph, threads=1).run({"x": levels["x"]})[graph.outputs[0]]
     assert np.array_equal(found, levels["scores"])
     bits = {int(np.abs(node.params["weight"]).max()) for node in graph if node.op == "conv"}

@@ -13,8 +13,6 @@ from tests.hw_networks import random_folding
 from torch import nn
 
 from bitwright.hw import map_graph
-from bitwright.lower.compare_torch import frozen_levels
-from bitwright.lower.from_torch import lower
 from bitwright.lower.passes import optimise
 from bitwright.quantize import Policy, apply
 from bitwright.rtl.emit import emit
@@ -47,11 +45,11 @@ def test_zero_points_in_hardware(tmp_path: Path) -> None:
     model = apply(net, policy, "train", images).train()
     model(images)
     frozen = apply(model.eval(), policy, "freeze", images)
-    graph = optimise(lower(frozen, (2, 6, 6)), check=4)
+    graph = optimise(frozen.graph, check=4)
     zeros = [kind.lo for kind in graph.types.values() if kind.format is not None]
     assert sum(lo < 0 for lo in zeros) >= 3, "input and both activations go below zero"
     assert {"threshold", "requant"} <= {node.op for node in graph}
-    levels = frozen_levels(frozen, images[:FRAMES])[graph.inputs[0]]
+    levels = frozen.edges(images[:FRAMES])[graph.inputs[0]]
     wanted = frozen.levels(images[:FRAMES]).numpy().astype(np.int64)
     emit(map_graph(graph, random_folding(graph, np.random.default_rng(1))), tmp_path / "rtl")
     simulator = Simulator.build(tmp_path / "rtl")

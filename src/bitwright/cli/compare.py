@@ -21,7 +21,7 @@ class Until(StrEnum):
     """The comparisons, in order."""
 
     QUANTIZED = "quantized"
-    FROZEN = "frozen"
+    INTEGERS = "integers"
     GRAPH = "graph"
     HARDWARE = "hardware"
     RTL = "rtl"
@@ -42,7 +42,7 @@ def diff(
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """Run one input through float, quantized, frozen, graph and RTL; name the first difference."""
+    """One input through float, quantized, integers, graph and RTL; names the first difference."""
     from bitwright.pipeline.api import diff_run
 
     output = Output(json)

@@ -16,18 +16,10 @@ from bitwright.base.errors import ModelError
 from bitwright.explore.sizes import FLOAT_BITS, SizeReport, Stored
 from bitwright.formats import Format
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
-from bitwright.quantize.convert import FLOATS, codebook_groups, input_shape, is_converted
+from bitwright.quantize.convert import FLOATS, codebook_groups
 from bitwright.quantize.decisions import Operand, Plan
-from bitwright.quantize.frozen import (
-    AffineActivation,
-    IntegerConv2d,
-    IntegerLinear,
-    QuantizeInput,
-    ShiftActivation,
-)
-from bitwright.quantize.frozen_float import FloatActivation
-from bitwright.quantize.frozen_joins import LookupActivation, ThresholdActivation
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
+from bitwright.quantize.model import QuantizedModel
 from bitwright.quantize.plan import make_plan
 from bitwright.quantize.policy import Granularity, Policy, QuantSpec, Role, ScaleRule, Scope
 from bitwright.quantize.shapes import example_shapes, model_shapes
@@ -39,14 +31,7 @@ EXPONENT_BITS = 8
 NORM_NUMBERS = 4
 
 _Shapes = dict[fx.Node, tuple[int, ...]]
-_PRODUCTS = (QuantConv2d, QuantLinear, IntegerConv2d, IntegerLinear, nn.Conv2d, nn.Linear)
-_ACTIVATIONS = (
-    AffineActivation,
-    ShiftActivation,
-    FloatActivation,
-    ThresholdActivation,
-    LookupActivation,
-)
+_PRODUCTS = (QuantConv2d, QuantLinear, nn.Conv2d, nn.Linear)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
@@ -67,7 +52,7 @@ class Facts:
         read_count, made_count: values that it reads and makes for one image (weights only).
         bias: values of its bias (weights only).
         bias_spec: how the bias is quantized; None: 32 bits a value.
-        spec: how it is quantized; None for float, or where a frozen model has forgotten it.
+        spec: how it is quantized; None for float.
     """
 
     path: str
@@ -263,8 +248,7 @@ def model_size(
     """The size of a model.
 
     Args:
-        model: a float model with a policy, or what `apply` made of it for a policy (converted or
-            frozen).
+        model: a float model with a policy, or what `apply` made of it for a policy .
         policy: what becomes of each operand; None: as it was converted, or all float.
         sample_shape: (C, H, W) of one image; without it, that of the example given to `apply`, or
             else features are not counted.
@@ -273,10 +257,8 @@ def model_size(
         ModelError: the model cannot be traced, or its shape does not pass.
         RecipeError: the policy does not fit the model.
     """
-    if isinstance(model, fx.GraphModule) and "bitwright_frozen" in model.meta:
-        return size_of(_graph_facts(model, sample_shape), model)
-    if isinstance(model, fx.GraphModule) and is_converted(model):
-        return size_of(_graph_facts(model, sample_shape or input_shape(model)), model)
+    if isinstance(model, QuantizedModel):
+        return size_of(_graph_facts(model, sample_shape or model.sample_shape), model)
     if sample_shape is None:
         raise ModelError(
             "the size of an image is not known",
@@ -321,19 +303,11 @@ def _stored_bias(fact: Facts) -> Stored:
 
 
 def _affine(model: nn.Module) -> Iterator[Stored]:
-    """Batch norms and the constants of requantization, 32 bits a number."""
+    """Batch norms, 32 bits a number."""
     for name, module in model.named_modules():
         if isinstance(module, _NORMS):
             numbers = NORM_NUMBERS * module.num_features
             yield Stored(name, "batch_norm", "float32", numbers, FLOAT_BITS)
-        elif isinstance(module, _ACTIVATIONS):
-            numbers = sum(buffer.numel() for _, buffer in _persistent(module))
-            yield Stored(name, "requantization", "int32", numbers, FLOAT_BITS)
-
-
-def _persistent(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    kept = module.state_dict()
-    return ((name, kept[name]) for name in kept)
 
 
 def _float_parameters(model: nn.Module) -> int:
@@ -349,11 +323,10 @@ def _float_parameters(model: nn.Module) -> int:
 
 
 def _graph_facts(model: fx.GraphModule, shape: tuple[int, ...] | None) -> list[Facts]:
-    """Operands of a converted or frozen model; without a shape, weights alone."""
+    """Operands of a converted model; without a shape, weights alone."""
     shapes = _own_shapes(model, shape)
     modules = dict(model.named_modules())
     called = {n: modules[str(n.target)] for n in model.graph.nodes if n.op == "call_module"}
-    features = (ActivationQuantizer, QuantizeInput, *_ACTIVATIONS)
     floats: dict[str, Operand] = model.meta.get(FLOATS, {})
     facts = {
         n: Facts(o.layer.path, o.layer.type, o.role, None, shapes.get(n, ()))
@@ -363,7 +336,7 @@ def _graph_facts(model: fx.GraphModule, shape: tuple[int, ...] | None) -> list[F
     facts |= {
         n: _graph_feature(n, m, shapes.get(n, ()))
         for n, m in called.items()
-        if isinstance(m, features)
+        if isinstance(m, ActivationQuantizer)
     }
     keys = {node: fact.key for node, fact in facts.items()}
     found = []
@@ -379,29 +352,15 @@ def _own_shapes(model: fx.GraphModule, shape: tuple[int, ...] | None) -> _Shapes
     return {} if shape is None else model_shapes(model, shape)
 
 
-def _role(module: nn.Module) -> Role:
-    if isinstance(module, ActivationQuantizer):
-        return module.role
-    return Role.INPUT if isinstance(module, QuantizeInput) else Role.ACTIVATION
-
-
-def _graph_feature(node: fx.Node, module: nn.Module, shape: tuple[int, ...]) -> Facts:
-    scales = 0
-    if isinstance(module, ActivationQuantizer) and module.owner is module:
-        scales = scale_bits(module.spec)
-    elif isinstance(module, QuantizeInput):
-        scales = SCALE_BITS
-    holder = module.spec if isinstance(module, ActivationQuantizer) else module
-    number_format: Format = holder.format  # type: ignore[assignment]
-    spec = module.spec if isinstance(module, ActivationQuantizer) else None
+def _graph_feature(node: fx.Node, quantizer: ActivationQuantizer, shape: tuple[int, ...]) -> Facts:
     return Facts(
         str(node.target),
-        type(module).__name__,
-        _role(module),
-        number_format,
+        type(quantizer).__name__,
+        quantizer.role,
+        quantizer.spec.format,
         shape,
-        scales,
-        spec=spec,
+        scale_bits(quantizer.spec) if quantizer.owner is quantizer else 0,
+        spec=quantizer.spec,
     )
 
 
@@ -417,8 +376,6 @@ def _graph_weight(
         table = str(node.target)
         if spec.scope is not Scope.LAYER:
             table = f"shared {id(module.weight_quantizer.__dict__.get('codebooks'))}"
-    elif isinstance(module, IntegerConv2d | IntegerLinear):
-        number_format, table = module.weight_format, str(node.target)
     made = math.prod(shapes.get(node, (0,)))
     (source,) = node.all_input_nodes
     bias = getattr(module, "bias", None)

@@ -132,12 +132,12 @@ class _Bench:
 
     def trained(self, arm: str) -> tuple[nn.Module, int]:
         """The network of an arm, as it is measured, and its epochs in few bits."""
-        from bitwright.pipeline.steps.quantize import frozen_from
+        from bitwright.pipeline.steps.quantize import integer_model
 
         if arm == BASELINE:
             return self.base, 0
         model, epochs = self._quantized(arm)
-        return frozen_from(self.work, model), epochs
+        return integer_model(self.work, model), epochs
 
     def _quantized(self, arm: str) -> tuple[fx.GraphModule, int]:
         if arm == PTQ:

@@ -32,7 +32,7 @@ _ORDER = (
 )
 _ABOUT = {
     "accuracy, calibrated": "quantized after training only, before training in few bits",
-    "accuracy, quantized": "the frozen integers, after training in few bits",
+    "accuracy, quantized": "the integers, after training in few bits",
 }
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen model -> integer graph, range analysis, overflow certificate, passes, QONNX export.
+"""Passes on integer graphs, range analysis, overflow certificate, comparison.
 
-`bitwright.lower.from_torch` (`lower`) and `bitwright.lower.compare_torch` read the frozen torch
-model; they are not re-exported, so that everything else here works without torch.
+The graph comes from `bitwright.quantize.integers`. `from_torch` and `compare_torch` are former
+names for what is `IntegerModel.graph` and `IntegerModel.edges` now.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def diff_run(
 
     Args:
         index: which test image; or ``file``, a ``.npy`` of one image.
-        until: the last comparison: quantized, frozen, graph, hardware or rtl.
+        until: the last comparison: quantized, integers, graph, hardware or rtl.
         bound: relative difference between float and quantized model from which it is named.
 
     Raises:

@@ -195,12 +195,12 @@ def integer_graph(quantized: LoadedModel) -> Graph:
         GraphError, ModelError: an operand has no integers.
     """
     from bitwright.lower import optimise
-    from bitwright.lower.from_torch import lower
     from bitwright.quantize import Policy, apply
 
     height, width, channels = quantized.input_shape
-    frozen = apply(quantized.model, Policy.from_dict(quantized.quant), "freeze")
-    graph: Graph = optimise(lower(frozen, (channels, height, width)), check=_CHECK_FRAMES)
+    policy, shape = Policy.from_dict(quantized.quant), (channels, height, width)
+    integers = apply(quantized.model, policy, "freeze", sample_shape=shape)
+    graph: Graph = optimise(integers.graph, check=_CHECK_FRAMES)
     return graph
 
 

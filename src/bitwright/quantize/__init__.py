@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from bitwright.quantize.activation_quantizer import Phase
     from bitwright.quantize.convert import apply, is_converted
     from bitwright.quantize.explanation import examine, explain, inspect_model
-    from bitwright.quantize.frozen import FrozenModel
+    from bitwright.quantize.integers import IntegerModel, integerize, register_layer
+    from bitwright.quantize.model import QuantizedModel
 
 _LAZY = {
     "apply": "convert",
@@ -24,23 +25,29 @@ _LAZY = {
     "examine": "explanation",
     "explain": "explanation",
     "inspect_model": "explanation",
-    "FrozenModel": "frozen",
+    "IntegerModel": "integers",
+    "QuantizedModel": "model",
+    "integerize": "integers",
+    "register_layer": "integers",
     "Phase": "weight_quantizer",
 }
 
 __all__ = [
-    "FrozenModel",
     "Granularity",
+    "IntegerModel",
     "Phase",
     "Policy",
     "QuantSpec",
+    "QuantizedModel",
     "Role",
     "ScaleRule",
     "apply",
     "examine",
     "explain",
     "inspect_model",
+    "integerize",
     "is_converted",
+    "register_layer",
 ]
 
 

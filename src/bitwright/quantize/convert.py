@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`apply`: the user's own module -> a model that calibrates, trains, or is frozen to integers."""
+"""`apply`: the user's own module -> a model that calibrates, trains, or is integers alone."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bitwright.quantize.activation_quantizer import (
     set_phase,
 )
 from bitwright.quantize.decisions import Operand, Plan
+from bitwright.quantize.integers import IntegerModel, integerize
 from bitwright.quantize.joins import Concatenate, QuantAdd
 from bitwright.quantize.layers import CodebookGroup, QuantConv2d, QuantLinear
+from bitwright.quantize.model import POLICY, SHAPE, QuantizedModel
 from bitwright.quantize.op_match import PASSING, Kind
 from bitwright.quantize.plan import make_plan
 from bitwright.quantize.policy import Policy, QuantSpec, Scope
 
-_META = "bitwright"
-_SHAPE = "bitwright_shape"
 #: Operands that stay float, by the name of the node that gives them.
 FLOATS = "bitwright_floats"
 Quantizers = dict[fx.Node, ActivationQuantizer]
@@ -37,13 +37,13 @@ def apply(
     example_input: Tensor | None = None,
     *,
     sample_shape: tuple[int, ...] | None = None,
-) -> fx.GraphModule:
+) -> QuantizedModel | IntegerModel:
     """Bring a model into a phase. The model given is left as it is.
 
     ``calibrate``: activations are observed and pass through in float. ``train``: weights and
     activations are quantized with straight-through gradients; scales that no calibration has set
-    are set by the first batch. ``freeze``: exact integer arithmetic, in evaluation mode.
-    ``prepare`` and ``convert`` are accepted for ``train`` and ``freeze``.
+    are set by the first batch; in evaluation mode the model is the integer network. ``freeze``: the
+    integer network alone. ``prepare`` and ``convert`` are accepted for ``train`` and ``freeze``.
 
     Args:
         model: a plain module, or what an earlier call for the same policy returned (its weights
@@ -52,13 +52,13 @@ def apply(
         phase: see above.
         example_input: a batch; run through the model once to check shapes and, where nothing has
             been calibrated, to set the scales (behind batch statistics if the model is in
-            training mode, else behind the running ones). Its shape is remembered: freezing
-            concatenations and averages needs it (one forward pass tells it, too).
+            training mode, else behind the running ones). Its shape is remembered: the integer
+            network is made for it (one forward pass tells it, too).
         sample_shape: shape of one input sample, (C, H, W) or (C,), where no example is given.
 
     Returns:
-        A new `torch.fx.GraphModule` with the layer paths of the user's model. Make the optimizer
-        after this call: its parameters are new.
+        A new `QuantizedModel` with the layer paths of the user's model. Make the optimizer after
+        this call: its parameters are new. For ``freeze`` an `IntegerModel`.
 
     Raises:
         ModelError: the model cannot be traced, converted, or (``freeze``) expressed in integers.
@@ -73,27 +73,16 @@ def apply(
             like = torch.zeros((1, *sample_shape))
         converted = _convert(model, policy, like)
     if sample_shape is not None:
-        converted.meta[_SHAPE] = tuple(sample_shape)
+        converted.meta[SHAPE] = tuple(sample_shape)
     if example_input is not None:
-        converted.meta[_SHAPE] = tuple(example_input.shape[1:])
+        converted.meta[SHAPE] = tuple(example_input.shape[1:])
         batch_statistics = model.training and wanted is not Phase.FREEZE
         _run_example(converted, example_input, batch_statistics)
     if wanted is not Phase.FREEZE:
         set_phase(converted, wanted)
         return converted
-    from bitwright.quantize.freeze import freeze
-
     set_phase(converted, Phase.TRAIN)
-    return freeze(converted.eval(), policy, input_shape(converted))
-
-
-def input_shape(model: fx.GraphModule) -> tuple[int, ...] | None:
-    """Shape of one sample, from the example or else from the last forward pass; None if unknown."""
-    given = model.meta.get(_SHAPE)
-    if given is not None:
-        return tuple(given)
-    seen = [m.sample_shape for m in model.modules() if isinstance(m, ActivationQuantizer)]
-    return next((shape for shape in seen if shape is not None), None)
+    return integerize(converted.eval(), policy, converted.sample_shape)
 
 
 def parse_phase(phase: Phase | str) -> Phase:
@@ -111,11 +100,11 @@ def parse_phase(phase: Phase | str) -> Phase:
 
 def is_converted(model: nn.Module) -> bool:
     """Whether a model came from `apply` in phase calibrate or train."""
-    return isinstance(model, fx.GraphModule) and _META in model.meta
+    return isinstance(model, QuantizedModel)
 
 
-def _copy_of(model: fx.GraphModule, policy: Policy) -> fx.GraphModule:
-    if model.meta[_META].rules != policy.rules:
+def _copy_of(model: QuantizedModel, policy: Policy) -> QuantizedModel:
+    if model.policy.rules != policy.rules:
         raise RecipeError(
             "the model was converted with another policy",
             hint="apply the new policy to the float model, and load the trained state dict into it",
@@ -123,8 +112,8 @@ def _copy_of(model: fx.GraphModule, policy: Policy) -> fx.GraphModule:
     return copy.deepcopy(model)
 
 
-def _convert(model: nn.Module, policy: Policy, example: Tensor | None) -> fx.GraphModule:
-    if isinstance(model, fx.GraphModule) and "bitwright_frozen" in model.meta:
+def _convert(model: nn.Module, policy: Policy, example: Tensor | None) -> QuantizedModel:
+    if isinstance(model, IntegerModel):
         raise ModelError("the model is frozen already; apply works on float or training models")
     copied = copy.deepcopy(model)
     # The plan is made on the copy, so that its nodes name the modules that are replaced.
@@ -135,11 +124,11 @@ def _convert(model: nn.Module, policy: Policy, example: Tensor | None) -> fx.Gra
     _replace_layers(copied, plan, quantizers)
     _share_codebooks(copied, plan, codebook_groups(model))
     _replace_functions(copied, plan, quantizers)
-    result = fx.GraphModule(copied, plan.graph, class_name=f"Quantized{type(model).__name__}")
+    result = QuantizedModel(copied, plan.graph, class_name=f"Quantized{type(model).__name__}")
     result.graph.eliminate_dead_code()
     result.graph.lint()
     result.recompile()
-    result.meta[_META] = policy
+    result.meta[POLICY] = policy
     result.meta[FLOATS] = {
         node.name: operand for node, operand in plan.activations.items() if operand.spec is None
     }
@@ -332,7 +321,7 @@ def _replace_call(
     node.args, node.kwargs = tensors, {}
 
 
-def _run_example(model: fx.GraphModule, example_input: Tensor, batch_statistics: bool) -> None:
+def _run_example(model: QuantizedModel, example_input: Tensor, batch_statistics: bool) -> None:
     """One pass that checks shapes; it sets the scales of quantizers that have none.
 
     A model about to train sees its activations behind batch statistics, so that is what the scales
@@ -350,7 +339,7 @@ def _run_example(model: fx.GraphModule, example_input: Tensor, batch_statistics:
         norm.train(batch_statistics)
     try:
         with torch.no_grad():
-            model(example_input)
+            model.simulate(example_input)
     except (RuntimeError, ValueError) as error:
         raise ModelError(
             f"the example input of shape {tuple(example_input.shape)} does not pass: {error}",

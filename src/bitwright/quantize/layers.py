@@ -65,8 +65,8 @@ def _bias(layer: QuantConv2d | QuantLinear) -> Tensor | None:
     return bias + (rounded - bias).detach()
 
 
-def frozen_bias(layer: QuantConv2d | QuantLinear) -> Tensor | None:
-    """The bias in its own format, if it has one, in float64: as freezing takes it."""
+def exact_bias(layer: QuantConv2d | QuantLinear) -> Tensor | None:
+    """The bias in its own format, if it has one, in float64: as integers take it."""
     if layer.bias is None:
         return None
     bias = layer.bias.detach().to(torch.float64)

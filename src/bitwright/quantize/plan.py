@@ -14,9 +14,9 @@ from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError, RecipeError
 from bitwright.formats import Rounding
+from bitwright.ir.op_activations import MAX_TABLE
 from bitwright.quantize.canonicalize import Shapes, Simplified, simplify
 from bitwright.quantize.decisions import Operand, Plan, Problem
-from bitwright.quantize.freeze_functions import MAX_TABLE
 from bitwright.quantize.op_match import AFFINE, LAYERS, PASSING, Kind, Site, classify, refuse
 from bitwright.quantize.plan_activations import (
     decide_activations,

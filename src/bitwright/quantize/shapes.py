@@ -18,6 +18,9 @@ class _Recorder(fx.Interpreter):
         super().__init__(module, graph=graph)
         self.shapes: dict[fx.Node, tuple[int, ...]] = {}
 
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.fetch_attr(target).forward(*args, **kwargs)  # nobody's hooks are called
+
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         if isinstance(value, Tensor):

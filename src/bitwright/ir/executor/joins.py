@@ -11,10 +11,12 @@ from bitwright.ir.executor.activations import activation_after, fuse, takes_int1
 from bitwright.ir.executor.builder import Builder, View
 from bitwright.ir.executor.layout import COp, Kind, Op, storage
 from bitwright.ir.executor.products import INT32_TOP
-from bitwright.ir.graph import Node
+from bitwright.ir.graph import IntArray, Node
 from bitwright.ir.types import TensorType
 
 _INT16_TOP = (1 << 15) - 1
+#: Thresholds from which a table beats comparing with all; as in epilogue.c.
+_FEW = 32
 
 
 def _move(builder: Builder, source: View, target: View, **fields: int) -> None:
@@ -84,11 +86,34 @@ def _within(kind: TensorType, top: int) -> bool:
     return -top <= kind.lo and kind.hi < top
 
 
+def of_bytes(builder: Builder, node: Node, fused: set[str]) -> None:
+    """Thresholds or a requantization that no step can take up, of a tensor of bytes: compared in
+    vectors where the thresholds are few, else a table with an entry for every level of a channel.
+    """
+    source, result = (builder.graph.types[e] for e in (node.inputs[0], node.output))
+    few = node.op == "threshold" and node.params["thresholds"].shape[1] < _FEW
+    if few and storage(result)[0] is Kind.U8:
+        view = builder.views[node.inputs[0]]
+        op = COp(op=Op.ADD, narrow=True)
+        op.times[0] = 1  # and nothing of the second operand
+        fuse(builder, op, node, np.arange(source.channels))
+        builder.emit(op, view, _target(builder, node.output), view)
+        return
+    levels = np.arange(source.lo, source.hi + 1, dtype=np.int64)
+    every = np.repeat(levels[:, None], source.channels, axis=1)
+    (found,) = builder.graph.dialect.spec(node).reference(node, (source,), (every,))
+    _tabulated(builder, node, found.T)
+
+
 def _lookup(builder: Builder, node: Node, fused: set[str]) -> None:
+    _tabulated(builder, node, node.params["table"])
+
+
+def _tabulated(builder: Builder, node: Node, table: IntArray) -> None:
+    """A table of levels (C or 1, entries), the first for the input's smallest level."""
     source = builder.graph.types[node.inputs[0]]
     result = builder.graph.types[node.output]
     kind, zero = storage(result)
-    table = node.params["table"]
     codes = table - zero
     # One table for all channels is read with a step of no entries from channel to channel.
     op = COp(op=Op.LOOKUP, lo=source.lo, fill=table.shape[1] if table.shape[0] > 1 else 0)

@@ -19,7 +19,7 @@ from bitwright.ir.executor.activations import (
 )
 from bitwright.ir.executor.builder import Builder, NativePlan, View, aligned, finish
 from bitwright.ir.executor.compiler import Library
-from bitwright.ir.executor.joins import JOINS
+from bitwright.ir.executor.joins import JOINS, of_bytes
 from bitwright.ir.executor.layout import PAD_ROWS, COp, Kind, Op, storage
 from bitwright.ir.executor.packing import Packed, choose_kernel, pad_rows
 from bitwright.ir.executor.products import (
@@ -93,6 +93,9 @@ def _emit_node(builder: Builder, node: Node, fused: set[str]) -> None:
         return
     if node.op in JOINS:
         JOINS[node.op](builder, node, fused)
+        return
+    if node.op in ("threshold", *REQUANTS) and source.kind is Kind.U8:
+        of_bytes(builder, node, fused)
         return
     target = builder.view(types[node.output])
     builder.views[node.output] = target

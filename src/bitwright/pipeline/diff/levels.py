@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One input through every level of a run: float, quantized, frozen, graph, hardware graph, RTL.
+"""One input through every level of a run: float, quantized, integers, graph, hardware graph, RTL.
 
 The levels are taken as they lie in the run directory, changed or not, and nothing is written.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _STEP_OF = {
     Stage.QUANTIZED: "quantize",
-    Stage.FROZEN: "quantize",
+    Stage.INTEGERS: "quantize",
     Stage.GRAPH: "lower",
     Stage.HARDWARE: "map",
     Stage.RTL: "map",
@@ -95,7 +95,7 @@ class _Levels:
         """One comparison; the earlier ones have been done."""
         return {
             Stage.QUANTIZED: self._quantized,
-            Stage.FROZEN: self._frozen,
+            Stage.INTEGERS: self._integers,
             Stage.GRAPH: self._graph,
             Stage.HARDWARE: self._hardware,
             Stage.RTL: self._rtl,
@@ -113,19 +113,19 @@ class _Levels:
         self._kept |= {"model": model, "values": found}
         return against_float(expected, found, model, self.bound)
 
-    def _frozen(self) -> StageResult:
-        from bitwright.pipeline.diff.models import against_quantized
-        from bitwright.pipeline.steps.quantize import frozen_from
+    def _integers(self) -> StageResult:
+        from bitwright.pipeline.diff.models import against_training
+        from bitwright.pipeline.steps.quantize import integer_model
 
-        frozen = self._kept["frozen"] = frozen_from(self.work, self._kept["model"])
-        return against_quantized(self._kept["values"], frozen, self.image)
+        integers = self._kept["integers"] = integer_model(self.work, self._kept["model"])
+        return against_training(self._kept["values"], integers, self._kept["model"], self.image)
 
     def _graph(self) -> StageResult:
-        from bitwright.pipeline.diff.models import against_frozen
+        from bitwright.pipeline.diff.models import against_model
         from bitwright.pipeline.steps.lower import read_graph
 
         graph = self._kept["graph"] = read_graph(self.folder("lower"))
-        result, self._kept["edges"] = against_frozen(self._kept["frozen"], graph, self.image)
+        result, self._kept["edges"] = against_model(self._kept["integers"], graph, self.image)
         return result
 
     def _hardware(self) -> StageResult:

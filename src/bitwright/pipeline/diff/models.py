@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Float, quantized and frozen torch model against each other, and the last against the graph."""
+"""Float model, quantized model in training and in evaluation, and the lowered graph, compared."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
 from bitwright.ir import Graph, IntArray
-from bitwright.lower.compare_torch import frozen_levels
+from bitwright.lower.compare import comparable
 from bitwright.pipeline.diff.results import First, LayerRow, Stage, StageResult, first_of
-from bitwright.quantize import FrozenModel, apply
+from bitwright.quantize import IntegerModel, QuantizedModel, apply
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
-from bitwright.quantize.frozen import QuantizeInput
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
 from bitwright.quantize.policy import Policy
 
@@ -82,41 +81,34 @@ def against_float(
     return StageResult(Stage.QUANTIZED, False, compared, first, tuple(rows), bound)
 
 
-def against_quantized(
-    found: Mapping[str, Tensor], frozen: FrozenModel, image: Tensor
+def against_training(
+    found: Mapping[str, Tensor],
+    integers: IntegerModel,
+    model: QuantizedModel,
+    image: Tensor,
 ) -> StageResult:
-    """Levels of the frozen model against the quantized one's values, activation by activation.
+    """Evaluation against what training computes, activation by activation.
 
-    The quantized model computes in float32, the frozen one in integers and float64: where a value
-    lies at the border of two levels they may fall to different sides, and everything behind may
-    follow. So this is a table, not a proof; one level is the unit.
+    Training rounds in float32, evaluation is integers: where a value lies at the border of two
+    levels they may fall to different sides, and everything behind may follow. So this is a table,
+    not a proof; one level is the unit.
     """
-    values = frozen.intermediates(image)
+    exact = integers.node_values(image)
     rows, first, compared = [], None, 0
-    for node in frozen.graph.nodes:
-        if node.op != "call_module" or str(node.target) not in found:
-            continue
-        unit = _unit(frozen.get_submodule(str(node.target)))
-        quantized = found[str(node.target)]
-        if unit is None or quantized.shape != values[node.name].shape:
-            continue
-        want = _nhwc(quantized) / unit
-        have = _nhwc(values[node.name].double())
-        apart = np.abs(want - have)
+    for node in model.graph.nodes:
         path = str(node.target)
+        module = model.get_submodule(path) if node.op == "call_module" else None
+        if not isinstance(module, ActivationQuantizer) or node.name not in exact:
+            continue
+        unit = module.unit
+        want, have = _nhwc(found[path]) / unit, _nhwc(exact[node.name]) / unit
+        apart = np.abs(want - have)
         compared += want.size
         rows.append(LayerRow(path, float(apart.max()), unit, float((apart > _TIE).mean())))
         if first is None:
-            first = first_of(path, node.name, np.rint(want).astype(np.int64), have, apart > _TIE)
-    return StageResult(Stage.FROZEN, False, compared, first, tuple(rows), _TIE)
-
-
-def _unit(module: nn.Module) -> float | None:
-    """Real value of one level of what a frozen module gives, if it is an activation."""
-    if isinstance(module, QuantizeInput):
-        return float(module.scale * module.format.lsb)
-    unit = getattr(module, "unit", None)
-    return float(unit) if isinstance(unit, int | float) else None
+            left, right = (np.rint(side).astype(np.int64) for side in (want, have))
+            first = first_of(path, node.name, left, right, apart > _TIE)
+    return StageResult(Stage.INTEGERS, False, compared, first, tuple(rows), _TIE)
 
 
 def _nhwc(value: Tensor) -> NDArray[np.float64]:
@@ -125,15 +117,11 @@ def _nhwc(value: Tensor) -> NDArray[np.float64]:
     return np.moveaxis(array, 0, -1) if array.ndim == 3 else array
 
 
-def against_frozen(
-    frozen: FrozenModel, graph: Graph, image: Tensor
+def against_model(
+    integers: IntegerModel, graph: Graph, image: Tensor
 ) -> tuple[StageResult, dict[str, IntArray]]:
-    """Every edge that the graph shares with the frozen model, by ``==``; and all of the graph's.
-
-    Accumulators are compared at the outputs only: passes move biases and signs between a product
-    and its thresholds.
-    """
-    expected = frozen_levels(frozen, image)
+    """Every edge that the lowered graph shares with the model's, by ``==``; and all it has."""
+    expected = integers.edges(image)
     edges = graph.run({edge: expected[edge] for edge in graph.inputs}, edges=True)
     compared, first = 0, None
     for node in graph:
@@ -150,8 +138,8 @@ def _edge(
     found: Mapping[str, IntArray],
     first: First | None,
 ) -> tuple[First | None, int]:
-    is_sum = edge not in graph.outputs and graph.types[edge].format is None
-    if edge not in expected or is_sum or expected[edge].shape != found[edge].shape:
+    shared = comparable(graph, edge) and edge in expected
+    if not shared or expected[edge].shape != found[edge].shape:
         return first, 0
     want, have = expected[edge][0], found[edge][0]
     if first is None:

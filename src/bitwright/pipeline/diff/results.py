@@ -15,7 +15,7 @@ class Stage(StrEnum):
     """A pair of levels that are compared, in order."""
 
     QUANTIZED = "quantized"
-    FROZEN = "frozen"
+    INTEGERS = "integers"
     GRAPH = "graph"
     HARDWARE = "hardware"
     RTL = "rtl"
@@ -23,9 +23,9 @@ class Stage(StrEnum):
 
 #: What each stage compares.
 PAIRS = {
-    Stage.QUANTIZED: ("float model", "quantized model"),
-    Stage.FROZEN: ("quantized model", "frozen model"),
-    Stage.GRAPH: ("frozen model", "integer graph"),
+    Stage.QUANTIZED: ("float model", "quantized model in training"),
+    Stage.INTEGERS: ("quantized model in training", "in evaluation"),
+    Stage.GRAPH: ("quantized model in evaluation", "integer graph"),
     Stage.HARDWARE: ("integer graph", "hardware graph"),
     Stage.RTL: ("hardware graph", "RTL"),
 }
@@ -71,8 +71,8 @@ class LayerRow:
     Attributes:
         layer: path of the layer.
         largest: largest absolute difference, relative to ``scale``.
-        scale: largest magnitude of the layer's expected values (one level between a quantized
-            and a frozen model).
+        scale: largest magnitude of the layer's expected values (one level between training
+            and evaluation).
         differing: share of the values that differ at all.
     """
 

@@ -114,15 +114,15 @@ def _lowered(
 ) -> tuple[Graph | None, list[Problem]]:
     """The integer graph with scales from random images, or why there is none."""
     from bitwright.lower import optimise
-    from bitwright.lower.from_torch import lower
+    from bitwright.quantize import integerize
 
     images = torch.rand((_IMAGES, *sample_shape), generator=torch.Generator().manual_seed(0))
     try:
         converted = apply(model.eval(), policy, "calibrate", sample_shape=sample_shape).eval()
         with torch.no_grad():
             converted(images)
-        frozen = apply(converted, policy, "freeze")
-        return optimise(lower(frozen, sample_shape)), []
+        trained = apply(converted, policy, "train").eval()
+        return optimise(integerize(trained, policy, sample_shape).graph), []
     except BitwrightError as error:
         return None, [_problem(error)]
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Step `lower`: the integer graph, proven equal to the frozen model; certificate and QONNX file."""
+"""Step `lower`: the optimised graph, proven equal to the trained model; certificate, QONNX file."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,13 +18,15 @@ from bitwright.base.progress import Progress
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval, load_graph, save_graph
 from bitwright.pipeline.context import StepContext
-from bitwright.pipeline.steps.quantize import frozen_model
+from bitwright.pipeline.steps.quantize import quantized_model, read_integers
 from bitwright.pipeline.steps.results import AccumulatorRow, LayerFacts, LowerResult
 from bitwright.pipeline.steps.workspace import Workspace
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from bitwright.lower import Certificate
-    from bitwright.quantize import FrozenModel
+    from bitwright.quantize import IntegerModel, QuantizedModel
 
 GRAPH = "graph.bwg"
 QONNX = "model.onnx"
@@ -36,17 +39,17 @@ _BATCH = 250
 
 
 def lower(work: Workspace, context: StepContext) -> None:
-    """Lower, compare with ``==`` on every test image, certify and export."""
+    """Optimise, compare with ``==`` on every test image, certify and export."""
     from bitwright.lower import certify, check, optimise
-    from bitwright.lower.from_torch import lower as lower_frozen
 
-    frozen = frozen_model(work, context.inputs["quantize"])
-    height, width, channels = work.data.image_shape
+    integers = read_integers(context.inputs["quantize"])
+    model = quantized_model(work, context.inputs["quantize"]).eval()
+    _require_same(model, integers, work.sample_shape)
     context.progress("lowering", 0, 0)
-    raw = lower_frozen(frozen, (channels, height, width), name=graph_name(work.recipe.name))
+    raw = replace(integers.graph, name=graph_name(work.recipe.name))
     graph = optimise(raw, check=_CHECK_FRAMES)
     save_graph(graph, context.folder / GRAPH)
-    inputs, scores, labels = _compare(work, frozen, graph, context.progress)
+    inputs, scores, labels = _compare(work, model, integers, graph, context.progress)
     context.progress("certifying every accumulator", 0, 0)
     certificate = certify(graph)
     check(certificate, graph)
@@ -98,55 +101,72 @@ def read_levels(folder: Path) -> dict[str, IntArray]:
         ) from error
 
 
-def input_levels(frozen: FrozenModel, reals: NDArray[np.float32]) -> IntArray:
-    """What the network's input quantizer makes of images: levels in NHWC."""
-    import torch
+def _require_same(
+    model: QuantizedModel, integers: IntegerModel, sample_shape: tuple[int, ...]
+) -> None:
+    """The trained weights mean the graph that lies beside them.
 
-    from bitwright.quantize.frozen import QuantizeInput
-
-    quantizer = next(m for m in frozen.modules() if isinstance(m, QuantizeInput))
-    with torch.no_grad():
-        levels = quantizer(torch.from_numpy(reals)).to(torch.float64).numpy()
-    return np.ascontiguousarray(levels.transpose(0, 2, 3, 1)).astype(np.int64)
+    Raises:
+        MismatchError: they mean another one: a file has been changed.
+    """
+    found = model.integers(sample_shape)
+    if found is None or found.graph.digest != integers.graph.digest:
+        raise MismatchError(
+            "the trained weights and the integer graph are not of one network",
+            where="step quantize",
+            hint="run the step quantize again",
+        )
 
 
 def _compare(
-    work: Workspace, frozen: FrozenModel, graph: Graph, progress: Progress
+    work: Workspace,
+    model: QuantizedModel,
+    integers: IntegerModel,
+    graph: Graph,
+    progress: Progress,
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Frozen model == fast executor on all test images, == reference interpreter on the first."""
+    """Trained model == optimised graph: every score of every test image; on the first images every
+    edge, by the interpreter that is the definition.
+    """
     import torch
 
     from bitwright.ir.executor import Executor
-    from bitwright.lower.compare_torch import compare_torch_graph
+    from bitwright.lower.compare import compare_edges
 
     reals = work.data.test.reals()
-    first = torch.from_numpy(reals[:REFERENCE_IMAGES])
-    progress("comparing with the frozen model", 0, len(reals))
-    compare_torch_graph(frozen, graph, first).require()
-    executor = Executor(graph)
+    progress("comparing with the trained model", 0, len(reals))
+    compare_edges(graph, integers.edges(torch.from_numpy(reals[:REFERENCE_IMAGES]))).require()
+    executor, scale = Executor(graph), integers.score_scale
     parts: list[tuple[IntArray, IntArray, IntArray]] = []
     for start in range(0, len(reals), _BATCH):
-        batch = reals[start : start + _BATCH]
-        levels = input_levels(frozen, batch)
+        batch = torch.from_numpy(reals[start : start + _BATCH])
+        levels = _in_layout(integers.input_levels(batch))
         found = executor.run({graph.inputs[0]: levels})
         with torch.no_grad():
-            expected = frozen.levels(torch.from_numpy(batch)).to(torch.float64).numpy()
-        _require_equal(expected.astype(np.int64), found["scores"], start)
+            expected = model(batch).numpy()
+        _require_equal(expected, (found["scores"] * scale).astype(np.float32), start)
         parts.append((levels, found["scores"], found["label"]))
-        progress("comparing with the frozen model", start + len(batch), len(reals))
+        progress("comparing with the trained model", start + len(batch), len(reals))
     inputs, scores, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
     _require_reference(graph, inputs[:REFERENCE_IMAGES], scores, labels)
     return inputs, scores, labels
 
 
-def _require_equal(expected: IntArray, found: IntArray, start: int) -> None:
+def _in_layout(levels: Tensor) -> IntArray:
+    """(N, C, H, W) -> (N, H, W, C), int64."""
+    moved = levels.permute(0, 2, 3, 1).contiguous().numpy()
+    return np.asarray(moved.astype(np.int64))
+
+
+def _require_equal(expected: NDArray[np.float32], found: NDArray[np.float32], start: int) -> None:
     differing = np.argwhere(expected != found)
     if len(differing):
         image, channel = (int(i) for i in differing[0])
         raise MismatchError(
             f"{len(differing)} scores differ; first: test image {start + image}, class {channel}: "
-            f"the frozen model gives {expected[image, channel]}, the graph {found[image, channel]}",
-            where="integer graph against frozen model",
+            f"the trained model gives {expected[image, channel]}, the graph "
+            f"{found[image, channel]}",
+            where="integer graph against trained model",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bitwright.ir import Graph
 from bitwright.pipeline.context import LOGS
@@ -61,7 +62,7 @@ def _check_test_images(work: Workspace, pending: Sequence[str]) -> None:
 
 
 def check_model(work: Workspace) -> None:
-    """Every operation of the model can be converted and frozen under this policy.
+    """Every operation of the model can be converted to integers under this policy.
 
     Raises:
         ModelError: names each operation that cannot, the line, the reason and what to do.
@@ -173,17 +174,13 @@ def dry_run(work: Workspace) -> MapResult:
 
 def _untrained_graph(work: Workspace) -> Graph:
     from bitwright.lower import optimise
-    from bitwright.lower.from_torch import lower
     from bitwright.pipeline.steps.lower import graph_name
-    from bitwright.pipeline.steps.quantize import calibrated, frozen_from
+    from bitwright.pipeline.steps.quantize import calibrated, integer_model
 
     work.progress("checking the whole path on the untrained network", 0, 0)
     model = calibrated(work, work.fresh_model(), work.progress, images=_CALIBRATION_IMAGES)
-    height, width, channels = work.data.image_shape
-    frozen = frozen_from(work, model)
-    graph: Graph = optimise(
-        lower(frozen, (channels, height, width), name=graph_name(work.recipe.name))
-    )
+    made = integer_model(work, model).graph
+    graph: Graph = optimise(replace(made, name=graph_name(work.recipe.name)))
     return graph
 
 

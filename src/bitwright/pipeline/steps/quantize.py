@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Step `quantize`: calibrate, train in few bits if the recipe says so, freeze and measure."""
+"""Step `quantize`: calibrate, train in few bits if the recipe says so, integerize, measure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 from bitwright.base.figures import Figure, Source
 from bitwright.base.progress import Progress
 from bitwright.pipeline.context import LOGS, StepContext
-from bitwright.pipeline.steps.results import OperandRow, PhaseRow, QuantizeResult
+from bitwright.pipeline.steps.results import OperandRow, PhaseRow, QuantizeResult, load_result
 from bitwright.pipeline.steps.train import epochs_of, teacher_of, train_progress, trained_model
 from bitwright.pipeline.steps.workspace import Workspace
 
 if TYPE_CHECKING:
-    from torch import fx, nn
+    from torch import nn
 
-    from bitwright.quantize import FrozenModel
+    from bitwright.quantize import IntegerModel, QuantizedModel
 
 WEIGHTS = "quantized.pt"
+INTEGERS = "integers.bwg"
+"""The integer graph, as it came from the model: the definition of the network from here on."""
 TEACHER = "teacher.pt"
 """The teacher as a co-study left it."""
 CALIBRATION_IMAGES = 1024
@@ -26,27 +28,31 @@ _BATCH = 128
 
 
 def quantize(work: Workspace, context: StepContext) -> None:
-    """From the trained float model to weights and scales that freeze into integers."""
+    """From the trained float model to weights and scales, and to the integer graph they mean."""
+    from bitwright.ir import save_graph
     from bitwright.train import evaluate, save_weights
 
     base = trained_model(work, context.inputs["train"])
     model = calibrated(work, base, context.progress)
-    before = evaluate(frozen_from(work, model), work.data.test)
+    before = evaluate(integer_model(work, model), work.data.test)
     phases: tuple[PhaseRow, ...] = ()
     if work.recipe.train.quantized is not None:
         phases = _study(work, context, model, base)
     save_weights(context.folder / WEIGHTS, model)
-    after = evaluate(frozen_from(work, model), work.data.test)
+    integers = integer_model(work, model)
+    save_graph(integers.graph, context.folder / INTEGERS)
+    after = evaluate(integers, work.data.test)
     QuantizeResult(
         accuracy=Figure(after.accuracy, "share", Source.MEASUREMENT),
         accuracy_calibrated=Figure(before.accuracy, "share", Source.MEASUREMENT),
         phases=phases,
         operands=explain(work, work.fresh_model()),
+        input_rounding=integers.rounding.value,
     ).save(context.folder)
 
 
 def _study(
-    work: Workspace, context: StepContext, model: fx.GraphModule, base: nn.Module
+    work: Workspace, context: StepContext, model: QuantizedModel, base: nn.Module
 ) -> tuple[PhaseRow, ...]:
     """Train in few bits; the teacher is the recipe's, or else the float model itself."""
     from bitwright.train import evaluate, save_weights, study
@@ -82,7 +88,7 @@ def _study(
 
 def calibrated(
     work: Workspace, model: nn.Module, progress: Progress, *, images: int = CALIBRATION_IMAGES
-) -> fx.GraphModule:
+) -> QuantizedModel:
     """The converted model with every activation scale set from training images, ready to train."""
     import torch
 
@@ -101,15 +107,18 @@ def calibrated(
     return apply(converted, work.policy, "train")
 
 
-def frozen_from(work: Workspace, model: fx.GraphModule) -> FrozenModel:
-    """The integer form of a quantized model."""
-    from bitwright.quantize import apply
+def integer_model(work: Workspace, model: QuantizedModel) -> IntegerModel:
+    """The integer network of a quantized model: what it computes in evaluation.
 
-    frozen: FrozenModel = apply(model, work.policy, "freeze")
-    return frozen
+    Raises:
+        ModelError: it has none, as operands are kept float, say.
+    """
+    from bitwright.quantize import integerize
+
+    return integerize(model.eval(), work.policy, work.sample_shape)
 
 
-def quantized_model(work: Workspace, folder: Path) -> fx.GraphModule:
+def quantized_model(work: Workspace, folder: Path) -> QuantizedModel:
     """The quantized model, ready to train on, as the step left it."""
     from bitwright.quantize import apply
     from bitwright.train import load_weights
@@ -119,9 +128,25 @@ def quantized_model(work: Workspace, folder: Path) -> fx.GraphModule:
     return model
 
 
-def frozen_model(work: Workspace, folder: Path) -> FrozenModel:
-    """The frozen model as the step left it."""
-    return frozen_from(work, quantized_model(work, folder))
+def read_integers(folder: Path) -> IntegerModel:
+    """The integer network as the step left it.
+
+    Raises:
+        RunError: the step was done by a version that left none.
+    """
+    from bitwright.base.errors import RunError
+    from bitwright.formats import Rounding
+    from bitwright.ir import INTEGER, load_graph
+    from bitwright.quantize import IntegerModel
+
+    if not (folder / INTEGERS).is_file():
+        raise RunError(
+            f"holds no {INTEGERS}: it was made by an older version",
+            where=str(folder),
+            hint="bitwright quantize makes it anew, from the weights trained before",
+        )
+    graph = load_graph(folder / INTEGERS, {"integer": INTEGER})
+    return IntegerModel(graph, Rounding(load_result(QuantizeResult, folder).input_rounding))
 
 
 def explain(work: Workspace, model: nn.Module) -> tuple[OperandRow, ...]:

@@ -94,7 +94,7 @@ def proof(found: Results) -> tuple[str, ...]:
     """What was compared with ``==``, in sentences."""
     _, _, lowered, _ = required(found)
     lines = [
-        f"frozen torch model = integer graph: {lowered.compared_values:,} scores and labels of "
+        f"trained model = integer graph: {lowered.compared_values:,} scores and labels of "
         f"{lowered.compared_images:,} images, every edge of {lowered.reference_images} of them",
         (
             f"no QONNX file, so not compared with one: {lowered.qonnx_refused}"

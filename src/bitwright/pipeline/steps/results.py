@@ -148,12 +148,16 @@ class PhaseRow(Result):
 
 
 class QuantizeResult(Result):
-    """The frozen model; ``accuracy_calibrated`` is that before training in few bits."""
+    """The integer network; ``accuracy_calibrated`` is that before training in few bits.
+
+    ``input_rounding`` is the rule from real inputs to their levels.
+    """
 
     accuracy: Figure
     accuracy_calibrated: Figure
     phases: tuple[PhaseRow, ...]
     operands: tuple[OperandRow, ...]
+    input_rounding: str = "half_even"
 
 
 class AccumulatorRow(Result):
@@ -192,7 +196,7 @@ class LowerResult(Result):
     """The integer graph, and what was compared with ``==``.
 
     Attributes:
-        compared_images: test images on which graph, fast executor and torch gave equal scores.
+        compared_images: test images on which the model and the lowered graph gave equal scores.
         compared_values: scores compared on them.
         reference_images: of these, those on which the interpreter, too, agreed on every edge.
         qonnx_images: test images on which QONNX's executor gave equal scores; 0 without a file.

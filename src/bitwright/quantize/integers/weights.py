@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The integers of a frozen weight, as narrow as its format allows."""
+"""The integers of a weight, as narrow as its format allows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bitwright.quantize.weight_quantizer import WeightQuantizer
 _EXACT = 1 << 53
 
 
-def frozen_weight(
+def integer_weight(
     quantizer: WeightQuantizer, weight: Tensor, path: str
 ) -> tuple[Tensor, Tensor, Format]:
     """Levels, the unit of one level, and the format whose levels they are.

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gain and offset of an activation as integers: multiply, add, shift."""
+"""Gain and offset of a quantizer as integers: multiply, add, shift."""
 
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from bitwright.base.errors import ModelError
 from bitwright.formats.rounding import FloatArray
-from bitwright.quantize.walk import Edge
+from bitwright.ir import IntArray
 
-#: Bits of the largest multiplier of a `ShiftActivation` (without the sign): 17 + sign fit the
+#: Bits of the largest multiplier of a `requant` (without the sign): 17 + sign fit the
 #: 18-bit multipliers of FPGAs and keep at least 16 significant bits.
 MULTIPLIER_BITS = 17
 _MAX_SHIFT = 60
@@ -21,8 +19,13 @@ _LEAST_BITS = 8
 
 
 def shift_parameters(
-    gain: FloatArray, offset: FloatArray, edge: Edge, *, fewer: bool = False
-) -> tuple[Tensor, Tensor, int]:
+    gain: FloatArray,
+    offset: FloatArray,
+    reach: int,
+    path: str,
+    *,
+    fewer: bool = False,
+) -> tuple[IntArray, IntArray, int]:
     """Integers with ``(acc * m + o) / 2^shift`` nearest to ``acc * gain + offset``.
 
     Where small integers give exactly that, they are taken, with the smallest shift: powers of two
@@ -30,27 +33,28 @@ def shift_parameters(
     multiplier has `MULTIPLIER_BITS` bits, unless the shift would exceed `_MAX_SHIFT`.
 
     Args:
+        reach: largest magnitude of the accumulator.
+        path: the user's path of the layer.
         fewer: give up bits of the multiplier, down to `_LEAST_BITS`, so that the product fits.
 
     Raises:
         ModelError: the product does not fit 62 bits.
     """
     exact = exact_shift(gain, offset)
-    if exact is not None and _fits(*exact[:2], edge):
-        return torch.from_numpy(exact[0]), torch.from_numpy(exact[1]), exact[2]
+    if exact is not None and _fits(*exact[:2], reach):
+        return exact[0].astype(np.int64), exact[1].astype(np.int64), exact[2]
     largest = float(np.abs(gain).max())
     exponent = 0 if largest == 0 else int(np.floor(np.log2(largest))) + 1
     for bits in range(MULTIPLIER_BITS, (_LEAST_BITS if fewer else MULTIPLIER_BITS) - 1, -1):
         shift = min(max(bits - exponent, 0), _MAX_SHIFT)
         multiplier = np.rint(gain * 2.0**shift)
         scaled = np.rint(offset * 2.0**shift)
-        if _fits(multiplier, scaled, edge):
-            return torch.from_numpy(multiplier), torch.from_numpy(scaled), shift
-    reach = max(abs(edge.lo), abs(edge.hi))
+        if _fits(multiplier, scaled, reach):
+            return multiplier.astype(np.int64), scaled.astype(np.int64), shift
     raise ModelError(
         f"multiplier and offset do not fit 62 bits: the accumulator reaches {reach}, "
         f"{reach.bit_length()} bits",
-        where=edge.source,
+        where=path,
         hint="use fewer bits; of small floats fewer exponent bits",
     )
 
@@ -78,6 +82,5 @@ def _fraction_bits(values: FloatArray) -> int:
     return int((53 - exponent.astype(np.int64) - trailing).max())
 
 
-def _fits(multiplier: FloatArray, offset: FloatArray, edge: Edge) -> bool:
-    reach = max(abs(edge.lo), abs(edge.hi))
+def _fits(multiplier: FloatArray, offset: FloatArray, reach: int) -> bool:
     return float(np.abs(offset).max() + reach * np.abs(multiplier).max()) < 2.0**62

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Freezing of activation functions: thresholds found by bisection, or tables."""
+"""Activation functions in integers: thresholds found by bisection, or tables.
+
+Both are computed once, from the function in float64; from then on the integers are the definition.
+"""
 
 from __future__ import annotations
 
@@ -11,36 +14,42 @@ from bitwright.base.errors import ModelError
 from bitwright.formats import BipolarFormat, Format
 from bitwright.formats.base import IntArray
 from bitwright.formats.rounding import FloatArray, round_to_int
+from bitwright.formats.thresholds import Thresholds
+from bitwright.ir import TensorType
+from bitwright.ir.op_activations import MAX_TABLE
 from bitwright.quantize import elementwise
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
-from bitwright.quantize.frozen_joins import LookupActivation, ThresholdActivation
+from bitwright.quantize.integers.affine import AffineValue
 from bitwright.quantize.policy import QuantSpec
-from bitwright.quantize.walk import Edge
-
-#: Largest number of entries of a table: 16 address bits, as in the integer dialect.
-MAX_TABLE = 1 << 16
 
 
-def functional_activation(
-    edge: Edge, quantizer: ActivationQuantizer, threshold_bits: int, path: str
-) -> ThresholdActivation | LookupActivation:
-    """The quantized function of ``edge.function`` on the integers of an edge.
+def function_integers(
+    value: AffineValue,
+    kind: TensorType,
+    quantizer: ActivationQuantizer,
+    threshold_bits: int,
+    path: str,
+) -> Thresholds | IntArray:
+    """The quantized function of ``value.function``: thresholds in torch's order of channels, or a
+    table with an entry for every level of ``kind``.
 
     Raises:
         ModelError: the function needs a table and its input is not quantized to few bits.
     """
-    module = edge.function
+    module = value.function
     if module is None:
         raise ModelError("internal: no function", where=path)
     traits = elementwise.of_module(module)
     # Thresholds count evenly spaced levels.
     few = quantizer.spec.format.bits <= threshold_bits and quantizer.spec.format.uniform
     rising = traits is not None and traits.monotone and not elementwise.falls(module)
+    function = elementwise.exact(module)
     if few and rising:
-        return _thresholds(edge, module_function(edge), quantizer, path)
-    plain = replace(edge, function=None)
-    if plain.is_common and edge.hi - edge.lo < MAX_TABLE:
-        return _table(edge, module_function(edge), quantizer, path)
+        return _thresholds(value, kind, function, quantizer)
+    plain = replace(value, function=None)
+    if plain.is_common and kind.hi - kind.lo < MAX_TABLE:
+        real = np.arange(kind.lo, kind.hi + 1) * value.gain[0]
+        return _levels(function(real[np.newaxis])[0], quantizer, quantizer.format)
     if few and elementwise.falls(module):
         raise ModelError(
             "its learned slope is negative, so that it falls: thresholds cannot express it",
@@ -48,7 +57,7 @@ def functional_activation(
             hint="keep the slope above zero, or use nn.LeakyReLU",
         )
     have = (
-        f"spans {edge.hi - edge.lo + 1} units of its step; at most {MAX_TABLE} are possible"
+        f"spans {kind.hi - kind.lo + 1} units of its step; at most {MAX_TABLE} are possible"
         if plain.is_common
         else "is not quantized to one scale"
     )
@@ -60,63 +69,47 @@ def functional_activation(
     )
 
 
-def module_function(edge: Edge) -> elementwise.Function:
-    """The pending function in float64."""
-    if edge.function is None:
-        raise ModelError("internal: no function", where=edge.source)
-    return elementwise.exact(edge.function)
-
-
-def _levels(real: FloatArray, unit: float, spec: QuantSpec, number_format: Format) -> IntArray:
+def _levels(real: FloatArray, quantizer: ActivationQuantizer, number_format: Format) -> IntArray:
     """The quantizer's rule in float64; ``number_format`` has the zero point."""
+    spec: QuantSpec = quantizer.spec
     if isinstance(spec.format, BipolarFormat):
         return np.where(real >= 0, 1, -1)
     if not spec.format.uniform:
-        codes = spec.format.encode(real, unit / spec.format.lsb, rounding=spec.rounding)
+        scale = quantizer.unit / spec.format.lsb
+        codes = spec.format.encode(real, scale, rounding=spec.rounding)
         return np.clip(spec.format.levels(codes), spec.lowest, None)
-    rounded = round_to_int(real / unit, spec.rounding)
+    rounded = round_to_int(real / quantizer.unit, spec.rounding)
     clipped = np.clip(rounded, number_format.min_level, number_format.max_level)
     return np.asarray(clipped.astype(np.int64))
 
 
-def _table(
-    edge: Edge, function: elementwise.Function, quantizer: ActivationQuantizer, path: str
-) -> LookupActivation:
-    real = np.arange(edge.lo, edge.hi + 1) * edge.gain[0]
-    number_format = quantizer.format
-    found = function(real[np.newaxis])[0]
-    levels = _levels(found, quantizer.unit, quantizer.spec, number_format)
-    return LookupActivation(levels, edge.lo, number_format, path)
-
-
 def _thresholds(
-    edge: Edge, function: elementwise.Function, quantizer: ActivationQuantizer, path: str
-) -> ThresholdActivation:
+    value: AffineValue,
+    kind: TensorType,
+    function: elementwise.Function,
+    quantizer: ActivationQuantizer,
+) -> Thresholds:
     """For each channel and level the smallest integer that reaches it, by bisection.
 
     A channel with a negative gain falls, and is compared with its sign changed.
     """
-    rows = max(edge.gain.size, edge.offset.size, _slopes(edge))
-    gain = np.broadcast_to(edge.gain, (rows,))[:, np.newaxis]
-    offset = np.broadcast_to(edge.offset, (rows,))[:, np.newaxis]
-    number_format, unit, spec = quantizer.format, quantizer.unit, quantizer.spec
+    slopes = int(getattr(value.function, "num_parameters", 1))  # a learned one a channel, perhaps
+    rows = max(value.gain.size, value.offset.size, slopes)
+    gain = np.broadcast_to(value.gain, (rows,))[:, np.newaxis]
+    offset = np.broadcast_to(value.offset, (rows,))[:, np.newaxis]
+    number_format = quantizer.format
     base, step = number_format.min_level, number_format.level_step
     count = (number_format.max_level - base) // step
     wanted = base + step * np.arange(1, count + 1, dtype=np.int64)
     flip = gain[:, 0] < 0
-    start, end = np.where(flip, -edge.hi, edge.lo), np.where(flip, -edge.lo, edge.hi)
+    start, end = np.where(flip, -kind.hi, kind.lo), np.where(flip, -kind.lo, kind.hi)
     below = np.repeat((start - 1)[:, np.newaxis], count, axis=1)
     above = np.repeat((end + 1)[:, np.newaxis], count, axis=1)
     for _ in range(int((end - start + 2).max()).bit_length()):
         middle = (below + above) >> 1
         real = middle * np.abs(gain) + offset
-        reached = _levels(function(real), unit, spec, number_format) >= wanted
+        reached = _levels(function(real), quantizer, number_format) >= wanted
         unsettled = above - below > 1
         above = np.where(unsettled & reached, middle, above)
         below = np.where(unsettled & ~reached, middle, below)
-    return ThresholdActivation(above, flip.astype(np.int64), base, step, number_format, path)
-
-
-def _slopes(edge: Edge) -> int:
-    """Number of channels with a learned slope each."""
-    return int(getattr(edge.function, "num_parameters", 1))
+    return Thresholds(above, flip, base, step)

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The law: a converted model in evaluation *is* its integer graph, by ``==``, on every edge.
+
+Drawn networks x formats x scale rules. And, lest the graph itself be wrong: each of its layers is
+what training computes in float64 from the same inputs, but for a rounding at a border of levels.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+from tests.strategies import TorchNetwork, torch_graphs, torch_networks
+from torch import Tensor, fx, nn
+
+from bitwright.base.errors import ModelError
+from bitwright.formats import MinifloatFormat
+from bitwright.quantize import Policy, QuantizedModel, apply
+from bitwright.quantize.activation_quantizer import ActivationQuantizer
+from bitwright.quantize.integers.torch_executor import round_shift
+from bitwright.quantize.layers import QuantConv2d, QuantLinear
+
+#: Why a drawn network may have no integers: no image wakes some layer, so its scale is tiny; small
+#: floats need more bits than there are; a codebook has more entries than the layer has weights.
+KNOWN = (
+    "53 bits",
+    "62 bits",
+    "more entries than",
+    "units of the accumulator",
+    "table over",
+    "shares its scale in front of",
+)
+NETWORKS = st.one_of(torch_networks(), torch_graphs())
+
+
+def quantized_or_reject(network: TorchNetwork) -> QuantizedModel:
+    """The converted model in evaluation mode."""
+    try:
+        model = apply(network.model, network.policy, "train", network.images)
+        apply(model, network.policy, "freeze")  # raises with the reason
+    except ModelError as error:
+        if any(reason in error.message for reason in KNOWN):
+            reject()
+        raise
+    return model.eval()
+
+
+def check_law(network: TorchNetwork) -> None:
+    model, images = quantized_or_reject(network), network.images
+    with torch.no_grad():
+        scores = model(images)
+    integers = model.integers(network.shape)
+    assert integers is not None and not model.why_simulated
+    graph, edges = integers.graph, integers.edges(images)
+    defined = graph.run({"x": edges["x"]}, edges=True)
+    assert set(edges) == set(defined)
+    for edge, levels in defined.items():
+        assert np.array_equal(edges[edge], levels), edge
+    real = defined["scores"] * np.asarray(graph.types["scores"].scale)
+    real = np.moveaxis(real, -1, 1).astype(np.float32)
+    assert np.array_equal(scores.numpy(), real)
+    assert torch.equal(model(images).detach(), scores), "with gradients"
+    assert_layers_are_those_of_training(model, images)
+
+
+class _Layerwise(fx.Interpreter):
+    """Each layer on the exact values of those before it, in float64, compared with its own."""
+
+    def __init__(self, model: QuantizedModel, images: Tensor) -> None:
+        integers = model.integers(tuple(images.shape[1:]))
+        assert integers is not None
+        self.exact = integers.node_values(images)
+        wide = copy.deepcopy(model).double().eval()
+        for module, original in zip(wide.modules(), model.modules(), strict=True):
+            if isinstance(module, ActivationQuantizer):
+                module.reuse_input = False
+            elif isinstance(module, QuantConv2d | QuantLinear):
+                # A scale found in float64 would round a weight at a border to the other side.
+                module.weight_quantizer.pin(*original.weight_quantizer.levels(original.weight))
+        self.gains = {name: float(v.gain.max()) for name, v in integers.values.items()}
+        super().__init__(wide)
+
+    def run_node(self, n: fx.Node) -> Any:
+        found = super().run_node(n)
+        exact = self.exact.get(n.name)
+        if exact is None or n.op != "call_module":
+            return found
+        module = self.fetch_attr(str(n.target))
+        if isinstance(module, ActivationQuantizer):
+            apart = (found - exact).abs() / module.unit
+            assert bool((apart <= self.step(module, exact) + 1e-6).all()), n.name
+        else:
+            near = 1e-6 * float(exact.abs().max()) + 1e-12
+            if getattr(module, "input_quantizer", None) is not None:
+                near += 1.01 * self.gains[n.name]  # a bias at a border of the accumulator's units
+            assert float((found - exact).abs().max()) <= near, n.name
+        return exact
+
+    @staticmethod
+    def step(module: ActivationQuantizer, exact: Tensor) -> Tensor:
+        """Distance to the next level, in levels of the quantizer."""
+        levels = (exact / module.unit).abs()
+        if isinstance(module.spec.format, MinifloatFormat):
+            return (levels * 2.0**-module.spec.format.mantissa).clamp(min=1) * 2
+        return torch.full_like(levels, module.spec.format.level_step)
+
+
+@torch.no_grad()
+def assert_layers_are_those_of_training(model: QuantizedModel, images: Tensor) -> None:
+    _Layerwise(model, images).run(images.double())
+
+
+@given(NETWORKS)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_evaluation_is_the_integer_network(network: TorchNetwork) -> None:
+    check_law(network)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@given(NETWORKS)
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+def test_evaluation_is_the_integer_network_a_thousand_times(network: TorchNetwork) -> None:
+    check_law(network)
+
+
+def small() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(2, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(54, 3))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_evaluation_follows_the_weights(bits: int) -> None:
+    x = torch.rand(8, 2, 6, 6)
+    model = apply(small(), Policy.uniform(f"int{bits}", f"uint{bits}", "uint8"), "train", x)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = None
+    for _ in range(3):
+        model.eval()
+        with torch.no_grad():
+            scores, again = model(x), model(x)
+        assert torch.equal(scores, again)
+        assert torch.equal(scores, apply(model, model.policy, "freeze")(x))
+        assert before is None or not torch.equal(scores, before)
+        before = scores
+        model.train()
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), torch.arange(8) % 3).backward()
+        optimizer.step()
+
+
+def test_hooks_see_the_exact_values() -> None:
+    x = torch.rand(4, 2, 6, 6)
+    model = apply(small(), Policy.uniform("int8", "uint8", "uint8"), "train", x).eval()
+    with torch.no_grad():
+        scores = model(x)
+    seen: dict[str, Tensor] = {}
+    for path in ("0", "2", "5"):
+        model.get_submodule(path).register_forward_hook(
+            lambda m, i, o, path=path: seen.__setitem__(path, o)
+        )
+    with torch.no_grad():
+        assert torch.equal(model(x), scores)
+    edges, types = model.integers((2, 6, 6)).edges(x), model.integers((2, 6, 6)).graph.types
+    for path, edge in (("2", "_2"), ("5", "scores")):
+        real = np.moveaxis(edges[edge] * types[edge].scale[0], -1, 1).astype(np.float32)
+        assert np.array_equal(seen[path].numpy(), real)
+    assert seen["0"].shape == (4, 6, 6, 6)
+
+
+def test_gradients_are_those_of_the_simulation() -> None:
+    """At few bits both compute the same values, so the same gradients."""
+    x = torch.rand(8, 2, 6, 6)
+    model = apply(small(), Policy.uniform("int4", "uint4", "uint8"), "train", x).eval()
+    exact = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    simulated = torch.autograd.grad(model.simulate(x).square().sum(), list(model.parameters()))
+    for found, wanted in zip(exact, simulated, strict=True):
+        assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_what_is_kept_float_is_simulated_and_says_so() -> None:
+    x = torch.rand(4, 2, 6, 6)
+    model = apply(small(), Policy.uniform("int4", None, "uint8"), "train", x).eval()
+    with torch.no_grad():
+        assert torch.equal(model(x), model.simulate(x))
+    assert "kept float" in model.why_simulated
+    with pytest.raises(ModelError, match="kept float"):
+        apply(model, model.policy, "freeze")
+
+
+def test_training_differs_from_evaluation_by_a_rounding_at_a_border() -> None:
+    """The difference that has a name: how many activations, and by how much."""
+    x = torch.rand(64, 2, 6, 6)
+    model = apply(small(), Policy.uniform("int8", "uint8", "uint8"), "train", x).eval()
+    recorded: list[Tensor] = []
+    quantizer = model.get_submodule("2")
+    handle = quantizer.register_forward_hook(lambda m, i, o: recorded.append(o / m.unit))
+    with torch.no_grad():
+        model.simulate(x)
+    handle.remove()
+    exact = model.integers((2, 6, 6)).node_values(x)["_2"] / quantizer.unit
+    apart = (recorded[0].double() - exact).abs()
+    assert apart.max() < 1 + 1e-3 and (apart > 1e-3).double().mean() < 0.005
+
+
+def test_a_copy_computes_the_same() -> None:
+    x = torch.rand(4, 2, 6, 6)
+    model = apply(small(), Policy.uniform(), "train", x).eval()
+    with torch.no_grad():
+        scores = model(x)
+        copied = copy.deepcopy(model)
+        assert torch.equal(copied(x), scores)
+        copied.get_parameter("0.weight").mul_(-1)
+        assert not torch.equal(copied(x), scores) and torch.equal(model(x), scores)
+
+
+@pytest.mark.parametrize("rounding", ["half_even", "half_up", "floor"])
+def test_shift_is_the_rational_rule(rounding: str) -> None:
+    from bitwright.formats import Rounding
+    from bitwright.formats.rounding import round_to_int
+
+    value, rule = torch.arange(-100, 100), Rounding(rounding)
+    for shift in (0, 1, 3):
+        expected = round_to_int(value.numpy() / 2**shift, rule)
+        assert np.array_equal(round_shift(value, shift, rule).numpy(), expected)
+
+
+def test_multipliers_keep_sixteen_bits() -> None:
+    x = torch.rand(16, 2, 6, 6)
+    frozen = apply(small(), Policy.uniform("int8", "uint8", "uint8"), "freeze", x)
+    nodes = [node for node in frozen.graph if node.op == "requant"]
+    assert nodes
+    for node in nodes:
+        assert 1 << 16 <= int(np.abs(node.params["multiplier"]).max()) <= 1 << 17
+
+
+def test_power_of_two_scales_reach_the_integers() -> None:
+    x = torch.rand(16, 2, 6, 6)
+    policy = Policy.from_dict(
+        {
+            "input": {"format": "uint8", "power_of_two": True},
+            "weight": {"format": "int4", "power_of_two": True, "scale": "mse"},
+            "activation": {"format": "uint4", "power_of_two": True},
+        }
+    )
+    frozen = apply(small(), policy, "freeze", x)
+    assert float(np.log2(frozen.score_scale)).is_integer()
+
+
+def test_layers_keep_the_users_paths_and_their_exact_intervals() -> None:
+    torch.manual_seed(4)
+    model = nn.Sequential()
+    model.add_module("stem", nn.Conv2d(1, 2, 3, padding=1))
+    model.add_module("act", nn.ReLU())
+    model.add_module("flat", nn.Flatten())
+    model.add_module("head", nn.Linear(32, 3))
+    x = torch.rand(64, 1, 4, 4)
+    frozen = apply(model, Policy.uniform("int4", "uint4", "uint4"), "freeze", x)
+    nodes = {node.name: node for node in frozen.graph}
+    assert {"stem", "act", "flat", "head"} <= {node.source for node in frozen.graph}
+    assert "bias" not in nodes["stem"].params and "bias" in nodes["head"].params
+    kind, levels = frozen.graph.types["stem"], frozen.edges(x)["stem"]
+    assert kind.lo <= levels.min() and levels.max() <= kind.hi
+    weight = nodes["stem"].params["weight"]
+    assert kind.hi == 15 * np.where(weight > 0, weight, 0).sum((1, 2, 3)).max()
