@@ -143,8 +143,8 @@ module tiny (
     .Base(0),
     .HasFlip(0),
     .RomStyle(2),
-    .ThrFile0("mem/act_thr0.mem"),
-    .ThrFile1("mem/act_thr1.mem")
+    .ThrFile0("mem/act_thr0_"),
+    .ThrFile1("mem/act_thr1_")
   ) i_act (
     .clk_i(ap_clk), .rst_ni(ap_rst_n),
     .in_valid_i(conv_valid), .in_ready_o(conv_ready), .in_data_i(conv_data),

@@ -77,7 +77,9 @@ def _search(block: Threshold, x: int, channel: int) -> int:
     value = ~x if block.flips[channel % block.rows] else x
     prefix = 0
     for stage in range(block.stages):
-        lanes = unpack_lanes(block.stage_memory(stage), block.pe, signed=True)
+        images = block.stage_memories(stage)
+        assert len(images) == block.pe and {image.width for image in images} == {block.word_bits}
+        lanes = np.hstack([unpack_lanes(image, 1, signed=True) for image in images])
         prefix = 2 * prefix + int(value >= lanes[(fold << stage) + prefix, lane])
     return prefix
 

@@ -335,12 +335,13 @@ def threshold(  # noqa: PLR0913 - one argument a parameter of the module
     for stage in range(bits):
         picks = [(2 * prefix + 1) * (1 << (bits - 1 - stage)) - 1 for prefix in range(1 << stage)]
         rows = stored[:, picks].reshape(fold, pe, -1).transpose(0, 2, 1).reshape(-1, pe)
-        memories[f"t{stage}.mem"] = image(rows, thr_bits)
+        for lane in range(pe):
+            memories[f"t{stage}_{lane:04}.mem"] = image(rows[:, lane : lane + 1], thr_bits)
     parameters: dict[str, int | str] = {
         "Channels": channels, "PE": pe, "InWidth": in_bits, "InSigned": int(signed),
         "ThrWidth": thr_bits, "Bits": bits, "OutWidth": bits, "Base": base, "HasFlip": int(flips),
         "RomStyle": style, "FlipFile": "flip.mem",
-        **{f"ThrFile{stage}": f"t{stage}.mem" for stage in range(bits)},
+        **{f"ThrFile{stage}": f"t{stage}_" for stage in range(bits)},
     }  # fmt: skip
     latency = 2 + int(flips) + bits * (2 if style == 2 else 3)
     return Case(f"threshold_{name}", "threshold", parameters, {"in": port_in}, {"out": port_out},

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from tests.verilator.lib_cases import CASES, Case
 
+from bitwright.base.tools import output_of
 from bitwright.rtl import library_files
 from bitwright.rtl.emit import needed_modules
-from bitwright.sim import lint
+from bitwright.sim import lint, require_verilator
 
 FILES = {path.stem: path for path in library_files()}
 ONE_PER_MODULE = list({case.module: case for case in CASES}.values())
@@ -42,6 +43,27 @@ def test_house_rules(path: Path) -> None:
     assert len(lines) <= 200
     assert max(map(len, lines)) <= 100
     assert "\t" not in text and "lint_off" not in text
+
+
+@pytest.mark.parametrize(
+    ("module", "found"),
+    [
+        ("mem_ram", ['ramstyle = "M10K, no_rw_check"', 'ramstyle = "MLAB, no_rw_check"']),
+        ("mem_rom", ['romstyle = "M10K"', 'romstyle = "logic"']),
+    ],
+)
+def test_memories_have_the_attributes_that_quartus_knows(module: str, found: list[str]) -> None:
+    tool = require_verilator()
+    argv = [str(tool.program), "-E", "-P", str(FILES[module])]
+    texts = [
+        output_of(
+            [*argv, *defined], cwd=FILES[module].parent, name="verilator", env=tool.env, timeout=60
+        )
+        for defined in (["-DALTERA_RESERVED_QIS"], [])
+    ]
+    for attribute in found:
+        assert attribute in texts[0] and attribute not in texts[1]
+    assert "ram_style" not in texts[0] and 'ram_style = "block"' in texts[1]
 
 
 @pytest.mark.parametrize(

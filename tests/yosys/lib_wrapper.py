@@ -14,7 +14,7 @@ from bitwright.rtl.emit import needed_modules
 
 
 def _literal(value: int | str, memories: str) -> str:
-    if isinstance(value, str) and value.endswith(".mem"):
+    if isinstance(value, str) and value.endswith((".mem", "_")):
         return f'"{memories}/{value}"'
     return str(value)
 

@@ -249,6 +249,7 @@ def test_vendor_projects_name_every_file(tmp_path: Path) -> None:
         assert program in text
         assert target.part in text
         assert clock in text
+        assert ('VERILOG_MACRO "SYNTHESIS=1"' in text) == (program == "quartus")
         assert "-period 12.500 [get_ports ap_clk]" in (tmp_path / name / clock).read_text()
         for file in load_design(DOTS).files:
             assert f"design/{file}" in text

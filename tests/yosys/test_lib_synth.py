@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.verilator.lib_cases import CASES
+from tests.verilator.lib_cases import CASES, threshold
 from tests.yosys.lib_wrapper import write_synthesis
 
 from bitwright.base.tools import require, run_tool
@@ -46,6 +46,19 @@ def _synthesise(folder: Path, family: str) -> dict[str, Counter[str]]:
     netlist = json.loads((folder / "netlist.json").read_text())["modules"]
     assert all(len(netlist[f"wrap_{name}"]["cells"]) > 0 for name in POINTS)
     return {name: Counter(modules[f"\\wrap_{name}"]["num_cells_by_type"]) for name in POINTS}
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_thresholds_elaborate_as_many_bits_as_they_store(lanes: int, tmp_path: Path) -> None:
+    """2^Bits - 1 words a channel; not those of every lane once a lane."""
+    case = threshold("lanes", 8, lanes, 3, style=2)
+    files = write_synthesis([case], tmp_path)
+    script = [f"read_verilog -sv -defer {file}" for file in files]
+    script += ["hierarchy -top wrap", "proc", "flatten", "tee -q -o stat.json stat -json"]
+    (tmp_path / "all.ys").write_text("\n".join(script) + "\n")
+    run_tool(require("yosys"), ["-s", "all.ys"], cwd=tmp_path, log=tmp_path / "log", timeout=100)
+    table = json.loads((tmp_path / "stat.json").read_text())
+    assert table["design"]["num_memory_bits"] == 8 * 7 * int(case.parameters["ThrWidth"])
 
 
 @pytest.mark.parametrize("family", COMMANDS)

@@ -85,6 +85,7 @@ def _quartus(design: Design, target: Target, out_dir: Path, period_ns: float) ->
         'set_global_assignment -name FAMILY "Cyclone V"',
         f"set_global_assignment -name DEVICE {target.part}",
         f"set_global_assignment -name TOP_LEVEL_ENTITY {design.top}",
+        'set_global_assignment -name VERILOG_MACRO "SYNTHESIS=1"',
         *(f"set_global_assignment -name SYSTEMVERILOG_FILE design/{name}" for name in design.files),
         "set_global_assignment -name SEARCH_PATH design",
         "set_global_assignment -name SDC_FILE clock.sdc",

@@ -78,11 +78,7 @@ def _write(graph: Graph, folder: Path) -> None:
 
 
 def _memory_files(top: Top) -> dict[str, Memory]:
-    return {
-        top.memory_path(name, parameter): memory
-        for name, instance in top.instances.items()
-        for parameter, memory in instance.memories.items()
-    }
+    return {path: memory for name in top.instances for path, memory in top.images(name).items()}
 
 
 def _banner(graph: Graph) -> str:
@@ -149,8 +145,8 @@ def check_memories(graph: Graph, folder: Path) -> None:
     """
     top = make_top(graph, frozenset(path.stem for path in library_files()))
     for name, instance in top.instances.items():
-        for parameter, memory in instance.memories.items():
-            path = folder / top.memory_path(name, parameter)
+        for image, memory in top.images(name).items():
+            path = folder / image
             bits = parse_memory(path.read_text(encoding="ascii"), memory.width)
             if bits.shape != memory.bits.shape or not np.array_equal(bits, memory.bits):
                 raise MismatchError("the file differs from the image", where=str(path))

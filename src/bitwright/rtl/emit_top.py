@@ -11,6 +11,7 @@ import numpy as np
 
 from bitwright.hw.blocks import Block, Flatten, Instance, Port, blocks_of
 from bitwright.hw.describe import type_words
+from bitwright.hw.memory import Memory
 from bitwright.hw.names import identifier, identifiers, instance_names
 from bitwright.hw.operands import wire_words
 from bitwright.hw.weight_image import BASE, PORT, MemoryPlan, memory_plan
@@ -88,9 +89,19 @@ class Top:
     weight_streams: Mapping[str, str] = field(default_factory=dict)
 
     def memory_path(self, node: str, parameter: str) -> str:
-        """Where an image lies in the design folder."""
+        """What a parameter says of where its image lies in the design folder."""
         stem = self.instance_names[node].removeprefix("i_")
-        return f"mem/{stem}_{parameter.replace('File', '').lower()}.mem"
+        path = f"mem/{stem}_{parameter.replace('File', '').lower()}"
+        return f"{path}_" if parameter in self.instances[node].lane_memories else f"{path}.mem"
+
+    def images(self, node: str) -> dict[str, Memory]:
+        """Path in the design folder -> image, of all memories of a block."""
+        instance = self.instances[node]
+        found = {self.memory_path(node, name): m for name, m in instance.memories.items()}
+        for name, lanes in instance.lane_memories.items():
+            stem = self.memory_path(node, name)
+            found.update({f"{stem}{lane:04}.mem": memory for lane, memory in enumerate(lanes)})
+        return found
 
 
 def make_top(graph: Graph, modules: frozenset[str]) -> Top:
@@ -252,7 +263,7 @@ def _stream_pins(side: str, prefix: str) -> str:
 def _instance(top: Top, name: str) -> list[str]:
     block, instance = top.blocks[name], top.instances[name]
     values = {key: str(value) for key, value in instance.parameters.items()}
-    for parameter in instance.memories:
+    for parameter in (*instance.lane_memories, *instance.memories):
         values[parameter] = f'"{top.memory_path(name, parameter)}"'
     ports, edges = (*block.inputs, *block.outputs), (*block.node.inputs, *block.node.outputs)
     pins = [_stream_pins(p.name, top.streams[e]) for p, e in zip(ports, edges, strict=True)]

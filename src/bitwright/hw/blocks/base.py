@@ -112,15 +112,18 @@ class Instance:
         parameters: parameter name -> integer, or a literal of the language where 32 bits are too
             few.
         memories: parameter name -> image; the parameter receives the file's path.
+        lane_memories: parameter name -> an image a lane; the parameter receives the path without
+            the lane's number and ``.mem``.
     """
 
     module: str
     parameters: Mapping[str, int | str]
     memories: Mapping[str, Memory] = field(default_factory=dict)
+    lane_memories: Mapping[str, tuple[Memory, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
-        object.__setattr__(self, "memories", MappingProxyType(dict(self.memories)))
+        for name in ("parameters", "memories", "lane_memories"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
 
 @dataclass(frozen=True)

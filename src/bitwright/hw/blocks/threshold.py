@@ -15,8 +15,7 @@ from bitwright.hw.memory import Memory, add_all, bram_count, choose_style, pack_
 from bitwright.ir import IntArray, Node, bits_for_interval
 
 MAX_BITS = 8  # search stages of the module
-# Bits up to which Yosys does not take a block RAM by itself (measured).
-_SMALL_ROM = {"ecp5": 2048, "xc7": 4096, "xcup": 4096, "cyclonev": 1536}
+_SMALL_ROM = 2048  # bits up to which `threshold_stage` keeps a ROM in LUTs
 
 
 @final
@@ -91,27 +90,31 @@ class Threshold(Block):
         latency = 2 + self.has_flip + self.stages * (2 if self.in_luts else 3)
         return one_to_one(self.inputs[0].beats, latency)
 
-    def stage_memory(self, stage: int) -> Memory:
-        """Word fold*2^stage + prefix; lane p holds the threshold that decides the next bit."""
+    def stage_memories(self, stage: int) -> tuple[Memory, ...]:
+        """One a lane: word fold*2^stage + prefix is the threshold that decides the next bit."""
         step = 1 << (self.stages - 1 - stage)
         picked = (2 * np.arange(1 << stage, dtype=np.int64) + 1) * step - 1
         words = self.table[:, picked].reshape(self.fold, self.pe, -1).transpose(0, 2, 1)
+        columns = words.reshape(-1, self.pe)
         layout = (
-            f"{self.name}: word fold*{1 << stage} + prefix, lane p is the threshold of channel "
-            f"fold*PE + p that search stage {stage} compares, PE={self.pe}, {self.word_bits} bits"
+            f"{self.name}: word fold*{1 << stage} + prefix is the threshold of channel "
+            f"fold*{self.pe} + {{}} that search stage {stage} compares"
         )
-        return pack_lanes(words.reshape(-1, self.pe), self.word_bits, layout)
+        return tuple(
+            pack_lanes(columns[:, lane : lane + 1], self.word_bits, layout.format(lane))
+            for lane in range(self.pe)
+        )
 
     def flip_memory(self) -> Memory:
         layout = f"{self.name}: word fold, lane p is 1 if channel fold*PE + p is flipped"
         return pack_lanes(self.flips.reshape(self.fold, self.pe), 1, layout)
 
     def rom_cost(self, family: str, *, in_luts: bool) -> Resources:
-        """The ROMs of all stages, one per lane and stage; Yosys leaves small ones in LUTs."""
+        """The ROMs of all stages, one per lane and stage; small ones stay in LUTs."""
         luts, brams = 0.0, 0
         for stage in range(self.stages):
             depth, width = self.fold << stage, self.word_bits
-            if in_luts or depth * width <= _SMALL_ROM[family]:
+            if in_luts or depth * width <= _SMALL_ROM:
                 luts += rom_luts(family, depth, width)
             else:
                 brams += bram_count(family, depth, width)
@@ -139,9 +142,8 @@ class Threshold(Block):
 
     def instance(self) -> Instance:
         base = 0 if self.output_type.is_bipolar else self.node.integer("base")
-        memories = {f"ThrFile{i}": self.stage_memory(i) for i in range(self.stages)}
-        if self.has_flip:
-            memories["FlipFile"] = self.flip_memory()
+        lanes = {f"ThrFile{i}": self.stage_memories(i) for i in range(self.stages)}
+        memories = {"FlipFile": self.flip_memory()} if self.has_flip else {}
         return Instance(
             "threshold",
             {
@@ -157,4 +159,5 @@ class Threshold(Block):
                 "RomStyle": 2 if self.in_luts else 0,
             },
             memories,
+            lanes,
         )

@@ -2,7 +2,17 @@
 // Simple dual-port RAM, one write and one synchronous read port, latency 1. The user never reads
 // an address in the cycle in which it is written (asserted in simulation), so no bypass is
 // built. Style: 0 the tool chooses, 1 block RAM, 2 LUT RAM. Contents are undefined at start.
+// Attributes: of Vivado and Yosys, or, where Quartus reads this file, its own (names of Cyclone V).
 `default_nettype none
+`ifdef ALTERA_RESERVED_QIS
+`define MEM_RAM_BLOCK ramstyle = "M10K, no_rw_check"
+`define MEM_RAM_LUT ramstyle = "MLAB, no_rw_check"
+`define MEM_RAM_AUTO ramstyle = "no_rw_check"
+`else
+`define MEM_RAM_BLOCK ram_style = "block", no_rw_check
+`define MEM_RAM_LUT ram_style = "distributed", no_rw_check
+`define MEM_RAM_AUTO no_rw_check
+`endif
 module mem_ram #(
   parameter int Width = 8,
   parameter int Depth = 16,
@@ -22,19 +32,19 @@ module mem_ram #(
   end
 
   if (Style == 1) begin : gen_block
-    (* ram_style = "block", no_rw_check *) logic [Width-1:0] mem [0:Depth-1];
+    (* `MEM_RAM_BLOCK *) logic [Width-1:0] mem [0:Depth-1];
     always_ff @(posedge clk_i) begin : p_access
       if (wr_en_i) mem[wr_addr_i] <= wr_data_i;
       if (rd_en_i) rd_data_o <= mem[rd_addr_i];
     end
   end else if (Style == 2) begin : gen_lut
-    (* ram_style = "distributed", no_rw_check *) logic [Width-1:0] mem [0:Depth-1];
+    (* `MEM_RAM_LUT *) logic [Width-1:0] mem [0:Depth-1];
     always_ff @(posedge clk_i) begin : p_access
       if (wr_en_i) mem[wr_addr_i] <= wr_data_i;
       if (rd_en_i) rd_data_o <= mem[rd_addr_i];
     end
   end else begin : gen_auto
-    (* no_rw_check *) logic [Width-1:0] mem [0:Depth-1];
+    (* `MEM_RAM_AUTO *) logic [Width-1:0] mem [0:Depth-1];
     always_ff @(posedge clk_i) begin : p_access
       if (wr_en_i) mem[wr_addr_i] <= wr_data_i;
       if (rd_en_i) rd_data_o <= mem[rd_addr_i];
@@ -54,4 +64,7 @@ module mem_ram #(
     settled_q |-> !(wr_en_i && rd_en_i && wr_addr_i == rd_addr_i));
 `endif
 endmodule
+`undef MEM_RAM_BLOCK
+`undef MEM_RAM_LUT
+`undef MEM_RAM_AUTO
 `default_nettype wire

@@ -3,7 +3,15 @@
 // of addr_i is on data_o after the next clock edge with en_i high. Style: 0 the tool chooses,
 // 1 block RAM, 2 look-up tables. An address at or above Depth reads an undefined
 // word; without a File all words are zero.
+// Attributes: of Vivado and Yosys, or, where Quartus reads this file, its own (names of Cyclone V).
 `default_nettype none
+`ifdef ALTERA_RESERVED_QIS
+`define MEM_ROM_BLOCK romstyle = "M10K"
+`define MEM_ROM_LUT romstyle = "logic"
+`else
+`define MEM_ROM_BLOCK ram_style = "block", rom_style = "block"
+`define MEM_ROM_LUT ram_style = "logic", rom_style = "distributed"
+`endif
 module mem_rom #(
   parameter int Width = 8,
   parameter int Depth = 16,
@@ -21,7 +29,7 @@ module mem_rom #(
   end
 
   if (Style == 1) begin : gen_block
-    (* ram_style = "block", rom_style = "block" *) logic [Width-1:0] mem [0:Depth-1];
+    (* `MEM_ROM_BLOCK *) logic [Width-1:0] mem [0:Depth-1];
     if (File != "") begin : gen_init
       initial $readmemh(File, mem);
     end else begin : gen_zero
@@ -31,7 +39,7 @@ module mem_rom #(
       if (en_i) data_o <= mem[addr_i];
     end
   end else if (Style == 2) begin : gen_lut
-    (* ram_style = "logic", rom_style = "distributed" *) logic [Width-1:0] mem [0:Depth-1];
+    (* `MEM_ROM_LUT *) logic [Width-1:0] mem [0:Depth-1];
     if (File != "") begin : gen_init
       initial $readmemh(File, mem);
     end else begin : gen_zero
@@ -52,4 +60,6 @@ module mem_rom #(
     end
   end
 endmodule
+`undef MEM_ROM_BLOCK
+`undef MEM_ROM_LUT
 `default_nettype wire

@@ -6,8 +6,8 @@
 // thresholds are stored as t - 1. Missing thresholds are padded at the top with a value that x
 // never reaches. x is extended to ThrWidth bits, signed; thresholds are signed.
 // Latency 2 + HasFlip + Bits*StageLatency, StageLatency = 2 for RomStyle 2 (LUT), else 3.
-// ThrFile<i> (search stage i = 0 .. Bits-1): line fold*2^i + prefix holds, for lane p at
-// [p*ThrWidth +: ThrWidth], t[(2*prefix + 1)*2^(Bits-1-i) - 1] of channel fold*PE + p.
+// ThrFile<i> (search stage i = 0 .. Bits-1) names a file a lane: it, the lane p in four digits,
+// ".mem". Line fold*2^i + prefix is t[(2*prefix + 1)*2^(Bits-1-i) - 1] of channel fold*PE + p.
 // FlipFile: line fold holds PE bits. Bipolar output: Bits = OutWidth = 1, Base = 0.
 `default_nettype none
 module threshold #(

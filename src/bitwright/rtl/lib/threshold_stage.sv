@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One step of threshold's binary search: reads the threshold of (fold, prefix), compares, and
 // appends the result bit to the prefix. Latency 2 enabled cycles (RomStyle 2) or 3 (else: one
-// more register behind the block RAM). Every lane has its own ROM, made from its column of File.
+// more register behind the block RAM). Every lane has its own ROM, of its own file: File, the
+// number of the lane in four digits, ".mem". RomStyle 0: block RAM above 2048 bits, else LUTs;
+// 1 block RAM; 2 LUTs.
 `default_nettype none
 module threshold_stage #(
   parameter int Stage    = 0,
@@ -28,6 +30,7 @@ module threshold_stage #(
   localparam int Extra     = RomStyle == 2 ? 0 : 1;
   localparam int Latency   = 2 + Extra;
   localparam int Words     = Fold << Stage;
+  localparam int Style     = RomStyle != 0 ? RomStyle : Words * ThrWidth > 2048 ? 1 : 2;
   localparam int AddrWidth = Words > 1 ? $clog2(Words) : 1;
 
   logic [Latency-1:0] valid_q;
@@ -64,27 +67,34 @@ module threshold_stage #(
 
   for (genvar p = 0; p < PE; p++) begin : gen_lane
     logic [AddrWidth-1:0]       addr;
-    logic [PE*ThrWidth-1:0]     word;  // only this lane's column is used; the rest is pruned
-    logic                       unused;
+    logic [ThrWidth-1:0]        word;
     logic signed [ThrWidth-1:0] limit, x_now;
     logic [Bits-1:0]            path;
 
     assign addr = AddrWidth'({fold_i, {Stage{1'b0}}}) | AddrWidth'(prefix_i[p*Bits +: Bits]);
 
-    mem_rom #(.Width(PE * ThrWidth), .Depth(Words), .Style(RomStyle), .File(File)) i_rom (
-      .clk_i, .en_i, .addr_i(addr), .data_o(word)
-    );
-
-    assign unused = &{1'b0, word};
+    if (File != "") begin : gen_file
+      localparam logic [31:0] Digits = {8'(48 + p / 1000 % 10), 8'(48 + p / 100 % 10),
+                                        8'(48 + p / 10 % 10), 8'(48 + p % 10)};
+      mem_rom #(
+        .Width(ThrWidth), .Depth(Words), .Style(Style), .File({File, Digits, ".mem"})
+      ) i_rom (
+        .clk_i, .en_i, .addr_i(addr), .data_o(word)
+      );
+    end else begin : gen_no_file
+      mem_rom #(.Width(ThrWidth), .Depth(Words), .Style(Style)) i_rom (
+        .clk_i, .en_i, .addr_i(addr), .data_o(word)
+      );
+    end
 
     if (Extra == 1) begin : gen_extra
       logic [ThrWidth-1:0] limit_q;
       always_ff @(posedge clk_i) begin : p_limit
-        if (en_i) limit_q <= word[p*ThrWidth +: ThrWidth];
+        if (en_i) limit_q <= word;
       end
       assign limit = limit_q;
     end else begin : gen_direct
-      assign limit = word[p*ThrWidth +: ThrWidth];
+      assign limit = word;
     end
 
     assign x_now  = x_q[((Latency-2)*PE+p)*ThrWidth +: ThrWidth];
