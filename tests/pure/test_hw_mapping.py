@@ -167,8 +167,8 @@ def test_a_pad_waits_for_its_frame_where_windows_lie_in_front_of_the_first_pixel
     graph = builder.finish(builder.add("conv", (edge,), attrs=attrs, params=params, name="c"))
     hardware = map_graph(graph)
     pad = hardware.node("c_pad")
-    assert pad.integer("take_first") == ahead
-    assert blocks_of(hardware)["c_pad"].instance().parameters.get("TakeFirst", 0) == ahead
+    assert pad.integer("wait_for_input") == ahead
+    assert blocks_of(hardware)["c_pad"].instance().parameters.get("WaitForInput", 0) == ahead
     check_tokens(hardware)
 
 

@@ -123,7 +123,7 @@ def pad(
 
     parameters: dict[str, int | str] = {
         "Height": height, "Cols": cols, "Fold": fold, "DataWidth": 8,
-        "Top": top, "Left": left, "Bottom": bottom, "Right": right, "TakeFirst": int(first),
+        "Top": top, "Left": left, "Bottom": bottom, "Right": right, "WaitForInput": int(first),
         "PadValue": f"8'd{(value & 15) * 17}",
     }  # fmt: skip
     beats = rows_out * cols_out * fold

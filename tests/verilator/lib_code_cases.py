@@ -45,7 +45,7 @@ def float_matvec(
 ) -> Case:
     """4 rows of 6 columns, 2 by 3 a step; integers of 7 bits, signed, if there is no `act`.
 
-    `latency` is 5 + More + TreeLevels of `mac_array`; `table` has that many entries.
+    `latency` is 5 + ExtraLatency + TreeLevels of `mac_array`; `table` has that many entries.
     """
     rng = np.random.default_rng(sum(name.encode()))
     entries = np.sort(rng.choice(parse_format(weight.name).grid(), max(table, 1), replace=False))

@@ -130,7 +130,7 @@ def test_windows_in_front_of_the_first_pixel(
 ) -> None:
     """Their results depend on no input, and still none may leave before a frame comes."""
     graph = _lone_conv(shape, kernel, attrs)
-    assert map_graph(graph).node("conv_pad").integer("take_first") == 1
+    assert map_graph(graph).node("conv_pad").integer("wait_for_input") == 1
     Design(graph, random_folding(graph, np.random.default_rng(1)), tmp_path).check()
 
 

@@ -71,7 +71,7 @@ def test_memories_have_the_attributes_that_quartus_knows(module: str, found: lis
     [
         ("stream_dwc", {"InWidth": 6, "OutWidth": 4}, "must divide the other"),
         ("stream_fifo", {"Depth": 1}, "Depth at least 2"),
-        ("stream_pad", {"TakeFirst": 1, "Top": 0, "Left": 0}, "border in front of the first"),
+        ("stream_pad", {"WaitForInput": 1, "Top": 0, "Left": 0}, "border in front of the first"),
         ("stream_window", {"BufPixels": 10}, "kernel must fit"),
         ("stream_window", {"Fold": 6, "Groups": 4}, "Groups must divide Fold"),
         ("matvec", {"SIMD": 5}, "SIMD must divide MW"),

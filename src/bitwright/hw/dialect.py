@@ -238,7 +238,7 @@ _OPS = (
         attrs={
             "padding": AttrSpec("ints", "(top, left, bottom, right)"),
             "value": AttrSpec("int", "level of the border", 0),
-            "take_first": AttrSpec(
+            "wait_for_input": AttrSpec(
                 "int",
                 "1: no border beat of a frame before its first input beat is there, as is needed "
                 "where a whole window lies in front of the first pixel",

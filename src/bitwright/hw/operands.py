@@ -251,7 +251,7 @@ class Product:
 
     @property
     def latency(self) -> int:
-        """Cycles more than those of one digit of integers, without the trees: `More` and digits."""
+        """Cycles beyond those of one digit of integers, without the trees (`ExtraLatency`)."""
         more = int(self.weight.index > 0)
         if self.is_float:
             more += 1 if self.factor == 1 else 2

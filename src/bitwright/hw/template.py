@@ -170,7 +170,7 @@ def _add_border(node: Node, streams: _Streams, stream: str, value: int, shape: _
         )
     rows, columns = shape.span
     ahead = (rows - 1, columns - 1) < padding[:2]  # in the order of the stream
-    attrs: dict[str, Attr] = {"padding": padding, "value": value, "take_first": int(ahead)}
+    attrs: dict[str, Attr] = {"padding": padding, "value": value, "wait_for_input": int(ahead)}
     name = streams.fresh(f"{node.name}_pad")
     return streams.builder.add("pad", (stream,), name=name, attrs=attrs, source=node.source)
 

@@ -18,15 +18,15 @@ from bitwright.hw.operands import wire_words
 class Pad(Block):
     """Border beats are made without input, one beat a cycle; module `stream_pad`.
 
-    With `take_first` the first step of a frame takes the frame's first beat, ahead of its place:
-    then no border is made for a frame that does not come.
+    With `wait_for_input` the first step of a frame takes the frame's first beat, ahead of its
+    place: then no border is made for a frame that does not come.
     """
 
     LATENCY = 1
 
     @property
-    def _takes_first(self) -> bool:
-        return self.node.integer("take_first") != 0
+    def _waits(self) -> bool:
+        return self.node.integer("wait_for_input") != 0
 
     @property
     def lanes(self) -> tuple[int, int]:
@@ -45,7 +45,7 @@ class Pad(Block):
         inside[top : top + height, left : left + width] = True
         steps = np.arange(inside.size, dtype=np.int64)
         consume = steps[inside.ravel()]
-        if self._takes_first:
+        if self._waits:
             consume[0] = 0
         return Firing(inside.size, consume, steps, self.LATENCY)
 
@@ -64,7 +64,7 @@ class Pad(Block):
     def more_cost(self, family: str) -> Resources:
         """The register of the beat that is taken ahead, and the choice of it."""
         width = self.outputs[0].width
-        return Resources(lut=width, ff=width + 2) if self._takes_first else Resources()
+        return Resources(lut=width, ff=width + 2) if self._waits else Resources()
 
     def instance(self) -> Instance:
         top, left, bottom, right = self.node.ints("padding")
@@ -80,7 +80,7 @@ class Pad(Block):
                 "Left": left,
                 "Bottom": bottom,
                 "Right": right,
-                **({"TakeFirst": 1} if self._takes_first else {}),
+                **({"WaitForInput": 1} if self._waits else {}),
                 "PadValue": f"{self.outputs[0].width}'h{self.pad_code():x}",
             },
         )

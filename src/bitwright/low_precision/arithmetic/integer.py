@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bitwright.low_precision.arithmetic.geometry import Geometry, Product
 from bitwright.low_precision.arithmetic.operands import Operand
-from bitwright.low_precision.arithmetic.product_kernels import PRODUCT, Meeting, multiply
+from bitwright.low_precision.arithmetic.product_kernels import PRODUCT, GatherIndices, multiply
 
 _LARGEST_SUM = 2**31 - 1
 _EXACT_DOUBLE = 2**53
@@ -90,7 +90,7 @@ class IntegerEngine:
 def _correlate(
     operands: tuple[Operand, Operand],
     size: tuple[int, ...],
-    axes: tuple[Meeting, Meeting],
+    axes: tuple[GatherIndices, GatherIndices],
     geometry: Geometry,
     corner: tuple[int, int],
     transposed: bool,
@@ -113,7 +113,7 @@ def _correlate(
 
 
 def _suits_winograd(
-    source: Operand, weight: Operand, geometry: Geometry, axes: tuple[Meeting, Meeting]
+    source: Operand, weight: Operand, geometry: Geometry, axes: tuple[GatherIndices, GatherIndices]
 ) -> bool:
     """Whether the product with fewer multiplications is exact (see its C file), and has fewer."""
     if tuple(weight.shape[2:]) != (3, 3) or (geometry.stride, geometry.dilation) != _STEP_BY_STEP:
@@ -127,9 +127,9 @@ def _suits_winograd(
     if top > _LARGEST_LEVEL or largest > _LARGEST_SUM:
         return False
     direct, tiles = 1, 16
-    for meeting in axes:
-        direct *= int(meeting.length.sum())
-        tiles *= len(meeting.start) // 2
+    for gathered in axes:
+        direct *= int(gathered.length.sum())
+        tiles *= len(gathered.start) // 2
     return bool(_TRANSFORMS * tiles < direct)
 
 
@@ -177,7 +177,7 @@ def _along(geometry: Geometry, axis: int) -> tuple[int, int, int, bool]:
 @lru_cache(maxsize=512)
 def _forward_axis(
     size: int, kernel: int, stride: int, padding: int, dilation: int, join: bool
-) -> Meeting:
+) -> GatherIndices:
     out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     pairs = [
         [
@@ -187,13 +187,13 @@ def _forward_axis(
         ]
         for position in range(out)
     ]
-    return Meeting.of(pairs, list(range(kernel)), join)
+    return GatherIndices.of(pairs, list(range(kernel)), join)
 
 
 @lru_cache(maxsize=512)
 def _input_axis(
     size: int, out: int, kernel: int, stride: int, padding: int, dilation: int, join: bool
-) -> Meeting:
+) -> GatherIndices:
     """The taps lie so that those which meet neighbours are neighbours."""
     order = sorted(range(kernel), key=lambda tap: (tap * dilation % stride, -tap))
     slot = [order.index(tap) for tap in range(kernel)]
@@ -203,13 +203,13 @@ def _input_axis(
         pairs.append(
             [(at // stride, k) for at, k in meets if at % stride == 0 and 0 <= at < out * stride]
         )
-    return Meeting.of(pairs, slot, join)
+    return GatherIndices.of(pairs, slot, join)
 
 
 @lru_cache(maxsize=512)
 def _weight_axis(
     size: int, out: int, kernel: int, stride: int, padding: int, dilation: int, join: bool
-) -> Meeting:
+) -> GatherIndices:
     """For each tap, places of the source and positions of the result.
 
     With ``join`` the source lies so that what a tap meets at neighbouring positions are neighbours.
@@ -226,4 +226,4 @@ def _weight_axis(
         ]
         for tap in range(kernel)
     ]
-    return Meeting.of(pairs, place, join)
+    return GatherIndices.of(pairs, place, join)

@@ -83,8 +83,8 @@ PRODUCT = Program(
 
 
 @dataclass(frozen=True, eq=False)
-class Meeting:
-    """How positions along one axis meet those of the source; see ``native/product.h``.
+class GatherIndices:
+    """What each position along one axis gathers from the source; see ``native/product.h``.
 
     Attributes:
         start: int32, one more than positions: the entries of each.
@@ -101,7 +101,7 @@ class Meeting:
     slot: np.ndarray[Any, Any]
 
     @classmethod
-    def of(cls, pairs: list[list[tuple[int, int]]], slot: list[int], join: bool) -> Meeting:
+    def of(cls, pairs: list[list[tuple[int, int]]], slot: list[int], join: bool) -> GatherIndices:
         """From (source, tap) pairs of each position; ``join`` makes one of neighbours."""
         start, entries = [0], list[list[int]]()
         for found in pairs:
@@ -126,7 +126,7 @@ class Meeting:
 
 def multiply(
     name: str, left: Tensor, right: Tensor, out: Tensor, numbers: dict[str, int],
-    rows: Meeting, columns: Meeting,
+    rows: GatherIndices, columns: GatherIndices,
 ) -> None:  # fmt: skip
     """Run one of the kernels; tensors as its comment says, in memory of the CPU.
 

@@ -2,7 +2,7 @@
 // Depthwise product: every channel is multiplied with its own Window weights. PE channels a beat;
 // a pixel comes in as Channels/PE folds of Window beats (stream_window with Groups = Fold) and
 // leaves as Channels/PE beats. One beat a cycle, Window*Channels/PE cycles a pixel, no bubble.
-// Window = 1 is a factor a channel. The beat that completes a fold is accepted 5 + More +
+// Window = 1 is a factor a channel. The beat that completes a fold is accepted 5 + ExtraLatency +
 // TreeLevels cycles before the sums are on the output; these numbers, with SIMD = 1, and what
 // operands may be are in `mac_array`. Output stalls stop the pipeline.
 // Weight word fold*Window + k: lane p (channel fold*PE + p) [p*W +: W], W = IndexWidth if there is

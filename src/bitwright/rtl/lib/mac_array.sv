@@ -3,14 +3,14 @@
 // on a stream. A step (step_i, while en_o is high) has SIMD activations, for all elements the same
 // (Shared) or for each its own, and SIMD weights an element; they come one stage after the step,
 // and are registered here. first_i and last_i of the step begin and end a sum of Columns products,
-// which is on the output 5 + More + TreeLevels cycles after the step of its end. Sums begin with
-// a word of bias, one after the other of BiasRows. Output stalls stop the pipeline (en_o).
+// which is on the output 5 + ExtraLatency + TreeLevels cycles after the step of its end. Sums begin
+// with a word of bias, one after the other of BiasRows. Output stalls stop the pipeline (en_o).
 // An operand is an integer, one bit (Bipolar: 1 = +1, 0 = -1), or sign, exponent and mantissa
 // (Exp > 0, see float_split for Low). With IndexWidth > 0 weights are indices of that width into
 // the table of TableFile, whose entries are the weights.
 // TreeLevels = $clog2(SIMD) + $clog2(digits), digits = ceil(w/2), w bits of the factor: the weight,
 // or a float's magnitude; 1 for UseDsp or one bit; bipolar x bipolar $clog2(ceil(SIMD/2)).
-// More = 1 for a table, + 2 with a float, but 1 with a power of two or a one-bit operand.
+// ExtraLatency = 1 for a table, + 2 with a float, but 1 with a power of two or a one-bit operand.
 `default_nettype none
 module mac_array #(
   parameter int PE            = 2,
@@ -73,8 +73,8 @@ module mac_array #(
                              (WeightBipolar || ActBipolar) ? 1 : (WeightWidth + 1) / 2;
   localparam int Terms     = Xnor ? (SIMD + 1) / 2 : SIMD;
   localparam int Levels    = (Terms > 1 ? $clog2(Terms) : 0) + (Digits > 1 ? $clog2(Digits) : 0);
-  localparam int More      = (IndexWidth > 0 ? 1 : 0) + (!Float ? 0 : Factor == 1 ? 1 : 2);
-  localparam int Depth     = 3 + More + Levels;  // stages from a step to the accumulator input
+  localparam int ExtraLatency = (IndexWidth > 0 ? 1 : 0) + (!Float ? 0 : Factor == 1 ? 1 : 2);
+  localparam int Depth     = 3 + ExtraLatency + Levels;  // from a step to the accumulator input
   localparam int RowWidth  = BiasRows > 1 ? $clog2(BiasRows) : 1;
   // The bias and, for bipolar times bipolar, the constant -Columns.
   localparam int Constant  = $clog2(Columns + 1) + 1;

@@ -4,8 +4,9 @@
 // (neuron fold 0) reads the input stream, one beat a cycle; the other passes replay it from a
 // buffer while in_ready_o is low. Exactly SF*NF cycles a vector, no bubble between vectors.
 // Groups: vector v is multiplied with matrix v mod Groups, each MH x MW (grouped convolution).
-// Beat (nf, SF-1) issued in cycle t gives output beat nf in cycle t + 5 + More + TreeLevels; these
-// numbers, and what operands may be (integers, bits, floats, a codebook), are in `mac_array`.
+// Beat (nf, SF-1) issued in cycle t gives output beat nf in cycle t + 5 + ExtraLatency +
+// TreeLevels; these numbers, and what operands may be (integers, bits, floats, a codebook), are in
+// `mac_array`.
 // Output stalls stop the pipeline.
 // Weight word (g*NF + nf)*SF + sf: PE-major, [(p*SIMD + s)*W +: W], W = IndexWidth if there is a
 // table, else WeightWidth; integers are signed. Bias word g*NF + nf: [p*BiasWidth +: BiasWidth],

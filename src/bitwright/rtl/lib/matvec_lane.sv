@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One processing element of matvec: SIMD products, adder tree, accumulator. The pipeline moves
 // when en_i is high. acts_i and weights_i enter in cycle t; their sum reaches the accumulator
-// input 1 + More + TreeLevels cycles later, where the flags of the same beat (valid, first, last),
-// and init_i, must arrive; acc_o shows the new value one cycle after that. `mac_array` has the
-// numbers More and TreeLevels, and what the parameters mean.
+// input 1 + ExtraLatency + TreeLevels cycles later, where the flags of the same beat (valid,
+// first, last), and init_i, must arrive; acc_o shows the new value one cycle after that.
+// `mac_array` has the numbers ExtraLatency and TreeLevels, and what the parameters mean.
 // Bipolar times bipolar counts equal bits; the sum of n products is 2 * count - n, and the
 // "- n" part of the whole row is expected in init_i. No register here is reset; rst_ni only keeps
 // the overflow check quiet until the flags of the beats are known.

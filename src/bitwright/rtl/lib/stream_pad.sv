@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adds a border of PadValue beats to frames of Height x Cols pixels of Fold beats. One output
-// beat a cycle; border beats are made as soon as there is room, also before the frame's first
-// input beat. With TakeFirst the frame's first input beat is taken together with the first border
+// Adds a border of PadValue beats to frames of Height x Cols pixels of Fold beats. One output beat
+// a cycle; border beats are made as soon as there is room, also before the frame's first input
+// beat. With WaitForInput the frame's first input beat is taken together with the first border
 // beat and held until its place comes: no border is made for a frame that does not come, as is
 // needed where whole windows lie in the border in front of the first pixel.
 // Latency 1. Interval (Top+Height+Bottom)*(Left+Cols+Right)*Fold cycles a frame.
@@ -15,7 +15,7 @@ module stream_pad #(
   parameter int Left      = 1,
   parameter int Bottom    = 1,
   parameter int Right     = 1,
-  parameter int TakeFirst = 0,
+  parameter int WaitForInput = 0,
   parameter logic [DataWidth-1:0] PadValue = '0
 ) (
   input  logic                 clk_i,
@@ -31,8 +31,8 @@ module stream_pad #(
       || Top < 0 || Left < 0 || Bottom < 0 || Right < 0) begin : gen_check
     $error("stream_pad: sizes must be at least 1 and borders at least 0");
   end
-  if (TakeFirst != 0 && Top == 0 && Left == 0) begin : gen_check_first
-    $error("stream_pad: TakeFirst needs a border in front of the first pixel");
+  if (WaitForInput != 0 && Top == 0 && Left == 0) begin : gen_check_first
+    $error("stream_pad: WaitForInput needs a border in front of the first pixel");
   end
 
   localparam int RowsOut   = Top + Height + Bottom;
@@ -84,7 +84,7 @@ module stream_pad #(
   end
 
   // first_q: at the first step of a frame; held_q: its first input beat waits for its place.
-  if (TakeFirst != 0) begin : gen_first
+  if (WaitForInput != 0) begin : gen_first
     always_ff @(posedge clk_i) begin : p_first
       if (!rst_ni) begin
         first_q <= 1'b1;

@@ -66,11 +66,11 @@ typedef struct {
   int64_t pairs;
 } Run;
 
-// How positions of the result meet those of the source along one axis: position i has the entries
+// What positions of the result gather from the source along one axis: position i has the entries
 // start[i] .. start[i + 1]: `length` neighbours from `source` on meet taps from `tap` on.
 typedef struct {
   const int32_t *start, *source, *tap, *length;
-} Meeting;
+} GatherIndices;
 
 // Geometry of `bw_product_correlate`; `bw_product_weight` names its images `source` and `result`.
 typedef struct {
@@ -84,7 +84,7 @@ typedef struct {
   int64_t exponent;                       // result = sum * 2^-exponent
   int64_t threads;
   int64_t transposed;                     // weights are (channels, taps, outputs) in memory
-  Meeting rows, columns;
+  GatherIndices rows, columns;
   const int32_t *row_slot, *column_slot;  // where the weights' taps lie; columns of the source
   int64_t row_offset, column_offset;      // Winograd: the source's place of tap 0 at position 0
 } Shape;
