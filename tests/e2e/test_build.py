@@ -32,6 +32,7 @@ def test_every_level_gives_the_same_integers(built: Path) -> None:
     assert (simulated.images, simulated.stall_images, simulated.differences) == (12, 4, 0)
     assert simulated.interval == simulated.predicted_interval == mapped.interval
     assert mapped.interval <= 100e6 / 50_000
+    assert mapped.checked_cycles > 6 * mapped.interval and mapped.unchecked == ""
     depths = {fifo.instance: fifo.depth for fifo in mapped.fifos}
     assert set(simulated.high_water) == set(depths)
     assert all(mark <= depths[name] for name, mark in simulated.high_water.items())

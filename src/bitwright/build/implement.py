@@ -3,13 +3,14 @@
 
 Where open tools place and route and the target has a board, the design is put into the serial
 shell and placed and routed once for both the timing and the bitstream; without a board it is
-placed out of context. Targets that are only synthesised stop there, and the result says so.
+placed out of context. Targets that are only synthesised stop there, with a project for the
+vendor's tools beside the result, which says so.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,7 @@ from bitwright.build.nextpnr import BITSTREAM, PnrOptions, PnrResult, best_of_se
 from bitwright.build.shell import BoardDesign, choose_clock, write_board_design
 from bitwright.build.target import Board, Target, load_board, require_fit
 from bitwright.build.timing import CriticalPath
+from bitwright.build.vendor import VENDOR_FAMILIES, write_vendor_project
 from bitwright.build.yosys import (
     TOP_GLUE,
     SynthesisOptions,
@@ -37,6 +39,7 @@ Progress = Callable[[str, int, int], None]
 """Called as ``progress(what, done, total)``; total 0 means unknown."""
 
 RESULT = "implement.json"
+VENDOR = "vendor"
 _CLOCK_ATTEMPTS = 3
 _MARGIN = 0.97
 
@@ -175,6 +178,50 @@ def implement(
     return result
 
 
+def implement_parts(
+    folders: Sequence[Path],
+    target: Target,
+    out_dir: Path,
+    options: ImplementOptions,
+    progress: Progress = no_progress,
+) -> ImplementResult:
+    """`implement` for every device of a partition, out of context, and the result of all.
+
+    Resources are added, the slowest clock counts; what was written lies in a folder a device.
+
+    Raises:
+        GraphError, TargetError, ToolError: as `implement`.
+    """
+    bare = replace(options, bitstream=False)
+    made = {
+        folder.name: implement(folder, target, out_dir / folder.name, bare, progress)
+        for folder in folders
+    }
+    each = list(made.values())
+    slowest = min(each, key=lambda r: r.figures["fmax_mhz"].value if "fmax_mhz" in r.figures else 0)
+    figures = dict(slowest.figures)
+    for key in Resources().to_json():
+        total = sum(result.figures[key].value for result in each)
+        figures[key] = replace(figures[key], value=total)
+    notes = dict.fromkeys(note for result in each for note in result.notes)
+    result = replace(
+        slowest,
+        figures=figures,
+        capacity=sum((r.capacity for r in each), Resources()),
+        design=sum((r.design for r in each), Resources()),
+        instances={f"i_{n}.{k}": v for n, r in made.items() for k, v in r.instances.items()},
+        clock_met=None if slowest.clock_met is None else all(r.clock_met for r in each),
+        seed=None,
+        files={
+            f"{n}, {role}": f"{n}/{path}" for n, r in made.items() for role, path in r.files.items()
+        },
+        runs={f"{n}, {role}": run for n, r in made.items() for role, run in r.runs.items()},
+        notes=(f"{len(each)} devices, each implemented alone; sums of all", *notes),
+    )
+    atomic_write(out_dir / RESULT, result.to_json())
+    return result
+
+
 @dataclass(frozen=True)
 class _Work:
     """The arguments of :func:`implement`, for its parts."""
@@ -228,7 +275,19 @@ def _synthesis_only(work: _Work) -> ImplementResult:
         f"{work.target.name} is synthesised only: open tools do not place and route it, "
         "so there is no Fmax and no bitstream"
     )
-    return _synthesised(work, made, (note,))
+    result = _synthesised(work, made, (note,))
+    if work.target.family not in VENDOR_FAMILIES:
+        return result
+    script = write_vendor_project(
+        work.design_dir, work.target, work.out_dir / VENDOR, clock_mhz=work.clock_mhz
+    )
+    start = script.read_text().splitlines()[0].removeprefix("# ")
+    note = f"to place and route it where the vendor's tools are: `{start}` in {VENDOR}/"
+    return replace(
+        result,
+        files={**result.files, "vendor_project": work.relative(script)},
+        notes=(*result.notes, note),
+    )
 
 
 def _out_of_context(work: _Work) -> ImplementResult:

@@ -34,12 +34,11 @@ def write_vendor_project(
         TargetError: there is no vendor project for this family.
     """
     design = load_design(design_dir)
-    writers = {"xc7": _vivado, "xcup": _vivado, "cyclonev": _quartus}
-    if target.family not in writers:
+    if target.family not in _WRITERS:
         raise TargetError(
             f"there is no vendor project for the family {target.family}",
             where=f"target {target.name}",
-            hint=f"families with one are {', '.join(writers)}; ECP5 is implemented by open tools",
+            hint=f"families with one are {', '.join(_WRITERS)}; ECP5 is implemented by open tools",
         )
     shutil.rmtree(out_dir, ignore_errors=True)
     for name in ("design.json", *design.files, *design.memories):
@@ -47,7 +46,7 @@ def write_vendor_project(
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(design_dir / name, copy)
     script = out_dir / "run.tcl"
-    script.write_text(writers[target.family](design, target, out_dir, 1000.0 / clock_mhz))
+    script.write_text(_WRITERS[target.family](design, target, out_dir, 1000.0 / clock_mhz))
     return script
 
 
@@ -95,3 +94,7 @@ def _quartus(design: Design, target: Target, out_dir: Path, period_ns: float) ->
         "project_close",
     ]
     return "\n".join(lines) + "\n"
+
+
+_WRITERS = {"xc7": _vivado, "xcup": _vivado, "cyclonev": _quartus}
+VENDOR_FAMILIES = frozenset(_WRITERS)

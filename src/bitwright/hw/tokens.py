@@ -23,7 +23,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.base.errors import MismatchError
+from bitwright.base.errors import MismatchError, ToolError
 from bitwright.hw.blocks import Block, Fifo, Firing, Flatten, Window, blocks_of
 from bitwright.hw.dataflow import Dataflow, analyse, readers
 from bitwright.hw.tokens_native import MAKES, SINK, SOURCE, STEPS, TOKENS, WINDOW, CBlock, CQueue
@@ -33,6 +33,7 @@ _REGISTER = 2  # beats in the register at the end of a block
 _UNBOUNDED = 1 << 40
 _FRAMES = 6
 _MOST_FRAMES = 96
+_MOST_STEPS = 1_000_000_000  # blocks times cycles that `check_tokens_if_fast` spends: some seconds
 _FINISHED, _STUCK = 0, 1
 
 
@@ -135,6 +136,28 @@ def check_tokens(hardware: Graph, *, frames: int = _FRAMES) -> TokenRun:
             where=hardware.name,
         )
     return result
+
+
+def check_tokens_if_fast(hardware: Graph) -> tuple[TokenRun | None, str]:
+    """`check_tokens`, unless it would take long.
+
+    Returns:
+        what happened and an empty reason; or None and the reason why it was left out.
+
+    Raises:
+        MismatchError: as `check_tokens`.
+    """
+    flow = analyse(hardware)
+    steps = len(hardware.nodes) * (flow.latency + _FRAMES * flow.interval)
+    if steps > _MOST_STEPS:
+        return None, (
+            f"too large to check beat by beat: {len(hardware.nodes)} blocks, "
+            f"{flow.interval:,} cycles a frame"
+        )
+    try:
+        return check_tokens(hardware), ""
+    except ToolError as error:
+        return None, f"no simulation of beats: {error.message}"
 
 
 def _slow_words(result: TokenRun, flow: Dataflow) -> str:

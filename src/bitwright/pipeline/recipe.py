@@ -153,6 +153,8 @@ class HardwareSection(Section):
         budget: the same with counts; if none of the three is given, ``fill: 0.5``.
         folding_config_file: PE and SIMD by hand (FINN's JSON), instead of a search.
         weights: layers whose weights are read from outside, and the memory they lie in.
+        devices: how many targets of this kind the network may be spread over: with target_fps at
+            most so many, else all of them, each filled as said, for the best rate.
     """
 
     target: str = "ecp5-45k"
@@ -162,6 +164,7 @@ class HardwareSection(Section):
     budget: Budget | None = None
     folding_config_file: Path | None = None
     weights: WeightsSection = WeightsSection()
+    devices: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
 
     @model_validator(mode="before")
     @classmethod
@@ -189,6 +192,8 @@ class HardwareSection(Section):
             raise ValueError(f"give only one of {', '.join(goals)}")
         if self.folding_config_file is not None and self.weights.external:
             raise ValueError("with a folding file, its mem_mode says which weights are external")
+        if self.devices > 1 and (self.folding_config_file is not None or self.weights.external):
+            raise ValueError("several devices take no folding file and no external weights")
         return self
 
 

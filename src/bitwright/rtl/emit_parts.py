@@ -18,7 +18,7 @@ from bitwright.rtl.emit import emit, replace_folder
 from bitwright.rtl.emit_top import FRAME_ERROR
 
 PARTITION = "partition.json"
-_CHAIN = "chain"
+CHAIN = "chain"
 
 
 def emit_partition(partition: Partition, out_dir: Path, *, family: str, clock_hz: float) -> Path:
@@ -55,7 +55,7 @@ def _write(partition: Partition, out_dir: Path, family: str, clock_hz: float) ->
     tables = [_design(folder) for folder in folders]
     chained = not any(table["memory_ports"] for table in tables)
     if chained:
-        emit_chain(partition, folders, out_dir / _CHAIN)
+        emit_chain(partition, folders, out_dir / CHAIN)
     used = partition.resources(family)
     return {
         "network": partition.whole.name,
@@ -75,7 +75,7 @@ def _write(partition: Partition, out_dir: Path, family: str, clock_hz: float) ->
             for folder, design, cost in zip(folders, tables, used, strict=True)
         ],
         "links": [link.to_json(partition.interval, clock_hz) for link in partition.links],
-        "chain": _CHAIN if chained else None,
+        "chain": CHAIN if chained else None,
         "version": __version__,
     }
 

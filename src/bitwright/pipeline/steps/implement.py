@@ -9,7 +9,7 @@ from bitwright.pipeline.steps.workspace import Workspace
 
 def implement(work: Workspace, context: StepContext) -> None:
     """Make it real for the recipe's target; writes ``implement.json``."""
-    from bitwright.build.implement import ImplementOptions
+    from bitwright.build.implement import ImplementOptions, implement_parts
     from bitwright.build.implement import implement as run_tools
     from bitwright.build.target import load_target
 
@@ -20,5 +20,9 @@ def implement(work: Workspace, context: StepContext) -> None:
         timeout_s=recipe.implement.timeout_s,
     )
     target = load_target(recipe.hardware.target)
+    devices = sorted((context.inputs["map"] / "devices").glob("part*"))
+    if devices:
+        implement_parts(devices, target, context.folder, options, context.progress)
+        return
     design = context.inputs["map"] / "rtl"
     run_tools(design, target, context.folder, options, context.progress)

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +19,17 @@ from bitwright.hw.blocks import blocks_of
 from bitwright.hw.cost import graph_resources
 from bitwright.hw.dataflow import analyse
 from bitwright.hw.describe import LayerRow, describe
+from bitwright.hw.devices import partition
 from bitwright.hw.dialect import HARDWARE as HARDWARE_DIALECT
 from bitwright.hw.external import Outside, WeightMemory
 from bitwright.hw.folding import Folding, load_folding
 from bitwright.hw.mapping import MapOptions, folding_of, map_graph
+from bitwright.hw.memory import add_all
+from bitwright.hw.names import instance_names
+from bitwright.hw.partition import Partition
 from bitwright.hw.search import FillGoal, Goal, RateGoal, search_folding
 from bitwright.hw.template import template
+from bitwright.hw.tokens import check_tokens_if_fast
 from bitwright.hw.weight_image import memory_plan
 from bitwright.ir import Graph, load_graph, random_feeds, save_graph
 from bitwright.pipeline.context import StepContext
@@ -31,9 +38,11 @@ from bitwright.pipeline.steps.lower import read_graph, read_levels
 from bitwright.pipeline.steps.results_hardware import BlockRow, FifoRow, MapResult
 from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.rtl.emit import emit
+from bitwright.rtl.emit_parts import CHAIN, emit_partition
 
 HARDWARE = "hardware.bwg"
 RTL = "rtl"
+DEVICES = "devices"  # one design folder a device, where there are several
 FOLDING = "final_hw_config.json"
 _DEFAULT_FILL = 0.5
 _CHECK_IMAGES = 8
@@ -41,16 +50,28 @@ _CHECK_IMAGES = 8
 
 def map(work: Workspace, context: StepContext) -> None:  # the verb's name
     """Map, prove the hardware graph equal to the integer graph on some images, write the RTL."""
-    graph = read_graph(context.inputs["lower"])
-    target = load_target(work.recipe.hardware.target)
-    hardware = choose_mapping(graph, work.recipe.hardware, target, context.progress)
+    graph, wanted = read_graph(context.inputs["lower"]), work.recipe.hardware
+    target = load_target(wanted.target)
+    parts: Partition | None = None
+    if wanted.devices > 1:
+        parts = choose_partition(graph, wanted, target, context.progress)
+        hardware = parts.whole
+    else:
+        hardware = choose_mapping(graph, wanted, target, context.progress)
     context.progress("checking the hardware graph", 0, 0)
     _check_equal(graph, hardware, context.inputs["lower"])
+    context.progress("checking that no beat waits for ever", 0, 0)
+    run, unchecked = check_tokens_if_fast(hardware)
     save_graph(hardware, context.folder / HARDWARE)
     folding_of(hardware).save(context.folder / FOLDING)
     context.progress("writing the RTL", 0, 0)
-    emit(hardware, context.folder / RTL)
-    result = describe_mapping(hardware, target, work.recipe.hardware.clock_mhz)
+    result = describe_mapping(hardware, target, wanted.clock_mhz)
+    changes = {"checked_cycles": run.cycles if run else 0, "unchecked": unchecked}
+    if parts is None:
+        emit(hardware, context.folder / RTL)
+    else:
+        changes |= _write_parts(parts, result, target, context.folder)
+    result = result.model_copy(update=changes)
     result.save(context.folder)
     _finn_files(context.folder, result)
 
@@ -65,6 +86,8 @@ def choose_mapping(
         RecipeError: the folding file is wrong.
         ModelError: an operation has no hardware.
     """
+    if wanted.devices > 1:
+        return choose_partition(graph, wanted, target, progress).whole
     progress("choosing the folding", 0, 0)
     if wanted.folding_config_file is not None:
         folding = load_folding(wanted.folding_config_file)
@@ -77,6 +100,56 @@ def choose_mapping(
     if not fits(used, target):
         raise _does_not_fit(used, target)
     return hardware
+
+
+def choose_partition(
+    graph: Graph, wanted: HardwareSection, target: Target, progress: Progress
+) -> Partition:
+    """The network on several devices, as the recipe asks.
+
+    Raises:
+        TargetError: it cannot be done; says which layer or how many devices it would take.
+        ModelError: an operation has no hardware.
+    """
+    progress("spreading the network over the devices", 0, 0)
+    goal, cycles, device = goal_for(wanted, target), None, target.capacity
+    if isinstance(goal, RateGoal):
+        cycles = int(goal.clock_hz // goal.fps)
+    else:
+        device = goal.budget
+    return partition(graph, device, family=target.family, cycles=cycles, devices=wanted.devices)
+
+
+def _write_parts(
+    parts: Partition, result: MapResult, target: Target, folder: Path
+) -> dict[str, Any]:
+    """A design folder a device, and one with all of them wired together, which is simulated.
+
+    Returns:
+        what the result says other than that of one device.
+    """
+    clock_hz = result.clock_mhz * 1e6
+    path = emit_partition(parts, folder / DEVICES, family=target.family, clock_hz=clock_hz)
+    shutil.copytree(folder / DEVICES / CHAIN, folder / RTL)
+    instances = instance_names(parts.whole)
+    place = {
+        instances[node.name]: f"i_part{number}.{own[node.name]}"
+        for number, part in enumerate(parts.parts)
+        for own in (instance_names(part),)
+        for node in part
+    }
+    used, have = parts.resources(target.family), target.capacity.to_json()
+    return {
+        "partition": json.loads(path.read_text(encoding="utf-8")),
+        "resources": add_all(*used),
+        "capacity": Resources(**{key: len(used) * value for key, value in have.items()}),
+        "blocks": tuple(
+            row.model_copy(update={"instance": place[row.instance]}) for row in result.blocks
+        ),
+        "fifos": tuple(
+            row.model_copy(update={"instance": place[row.instance]}) for row in result.fifos
+        ),
+    }
 
 
 def goal_for(wanted: HardwareSection, target: Target) -> Goal:

@@ -7,6 +7,7 @@ import base64
 import io
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -277,12 +278,26 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
         "integer graph": lowered.digest,
         "processor": cpu_name(),
     }
+    if found.map is not None and found.map.partition is not None:
+        facts |= _device_facts(found.map.partition, found.map.target)
     if found.implement is not None:
         runs = found.implement.runs.items()
         facts |= {f"tool, {role}": f"{run.tool}, {run.seconds:.0f} s" for role, run in runs}
         if found.implement.notes:
             facts["notes"] = "; ".join(found.implement.notes)
     facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return facts
+
+
+def _device_facts(table: dict[str, Any], target: str) -> dict[str, str]:
+    """What each of several devices takes, and what goes between them."""
+    facts = {"devices": f"{len(table['parts'])} of {target}"}
+    for number, part in enumerate(table["parts"]):
+        used = ", ".join(f"{value:.0f} {key.upper()}" for key, value in part["resources"].items())
+        facts[f"device {number}"] = f"{used} (model); {part['interval']:,} cycles an image"
+    for link in table["links"]:
+        way = f"link {link['source']} to {link['target']}, {link['edge']}"
+        facts[way] = f"{link['bytes_per_frame']} bytes an image, {link['mbits_per_s']:.1f} Mbit/s"
     return facts
 
 

@@ -105,13 +105,21 @@ def proof(found: Results) -> tuple[str, ...]:
         f"no accumulator can overflow: {len(lowered.certificate)} certified, each worst case "
         "reached by an input that was executed",
     ]
+    if found.map is not None and found.map.checked_cycles:
+        lines.append(
+            f"no deadlock, and the predicted rate: {found.map.checked_cycles:,} cycles of the "
+            "hardware graph beat by beat, without data"
+        )
+    elif found.map is not None and found.map.unchecked:
+        lines.append(f"the hardware graph alone was not checked: {found.map.unchecked}")
     proved = found.simulate
     if proved is not None:
         patterns = " and ".join(proved.stall_patterns)
         lines += [
             f"RTL = integer graph: {proved.compared_values:,} values, {proved.differences} "
             f"differences; {proved.images:,} images back to back, {proved.stall_images} again "
-            f"with stalls ({patterns}), and after a reset in mid-frame",
+            f"with stalls ({patterns}), after a reset in mid-frame, and behind frames with lost "
+            "and surplus beats",
             f"cycles an image: {proved.interval:,} simulated = {proved.predicted_interval:,} "
             "predicted",
         ]

@@ -45,6 +45,10 @@ class MapResult(Result):
         bottleneck: the block that sets the interval.
         weight_memory: bytes and bandwidth of external weights, of each unit and together
             (`hw.weight_image.MemoryPlan.bandwidth`); None if there are none.
+        checked_cycles: that the design was simulated beat by beat, without data: it does not
+            deadlock, and keeps the interval. 0: not done, `unchecked` says why.
+        partition: parts, their resources and the links between them where the network is spread
+            over several devices (`rtl.emit_parts`); None on one.
     """
 
     target: str
@@ -57,6 +61,9 @@ class MapResult(Result):
     blocks: tuple[BlockRow, ...]
     fifos: tuple[FifoRow, ...]
     weight_memory: dict[str, Any] | None = None
+    checked_cycles: int = 0
+    unchecked: str = ""
+    partition: dict[str, Any] | None = None
 
 
 class SimulateResult(Result):
