@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network spread over two devices by its recipe: mapped, wired together, simulated, synthesised."""
+"""A network on two devices by its recipe: mapped, wired together, simulated, synthesised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
 
 
 def test_two_devices_by_recipe(tmp_path: Path) -> None:
-    budget = {"lut": 1100, "ff": 2000, "dsp": 0, "bram": 4}
+    budget = {"lut": 620, "ff": 2000, "dsp": 0, "bram": 4}
     hardware = {"target": "xc7z020", "devices": 2, "budget": budget, "target_fps": None}
     pipeline = Pipeline(tiny_recipe(hardware=hardware), tmp_path / "run")
     pipeline.build(until="simulate")
