@@ -33,8 +33,7 @@ from bitwright.formats import CodebookFormat, Format, parse_format
 from bitwright.hw.macs import FAMILY, mac_format
 from bitwright.hw.operands import Product, stream_operand, weight_operand
 from bitwright.ir import TensorType
-from bitwright.rtl import LIBRARY
-from bitwright.rtl.emit import needed_modules
+from bitwright.rtl import LIBRARY, needed_modules
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ROOT / "src" / "bitwright" / "hw" / "macs.json"

@@ -10,10 +10,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from bitwright.base.version import __version__
+
 if TYPE_CHECKING:
     from bitwright.pipeline.api import Pipeline, build_recipe, load_recipe
 
-__version__ = "0.1.0"
 __all__ = ["Pipeline", "__version__", "build_recipe", "load_recipe"]
 
 

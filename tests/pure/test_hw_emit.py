@@ -18,8 +18,8 @@ from bitwright.hw import Folding, NodeFolding, analyse, map_graph
 from bitwright.hw.blocks import MatVec
 from bitwright.hw.names import identifier, identifiers
 from bitwright.ir import Graph
-from bitwright.rtl import library_files
-from bitwright.rtl.emit import check_memories, emit, needed_modules
+from bitwright.rtl import library_files, needed_modules
+from bitwright.rtl.emit import check_memories, emit
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 FOLDING = Folding({"conv": NodeFolding(pe=1, simd=3), "scores": NodeFolding(pe=3, simd=2)})

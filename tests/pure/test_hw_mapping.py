@@ -25,6 +25,7 @@ from bitwright.hw import (
     parse_folding,
 )
 from bitwright.hw.blocks import Fifo, Flatten, MatVec
+from bitwright.hw.cost import estimate as estimate_of
 from bitwright.hw.dialect import HARDWARE
 from bitwright.hw.tokens import check_tokens
 from bitwright.ir import INTEGER, Graph, GraphBuilder, load_graph, random_feeds, save_graph, verify
@@ -303,7 +304,7 @@ def test_description_has_the_figures_of_every_block() -> None:
 
 def test_estimate_of_a_block_states_beats_interval_and_latency() -> None:
     hardware = map_graph(digits_like(), Folding({"conv": NodeFolding(pe=2, simd=3)}))
-    estimate = block_of(hardware, hardware.node("conv")).estimate("ecp5")
+    estimate = estimate_of(block_of(hardware, hardware.node("conv")), "ecp5")
     assert estimate.beats_in == (64 * 3,)
     assert estimate.beats_out == (64 * 4,)
     assert estimate.interval == 64 * 3 * 4

@@ -14,8 +14,7 @@ from bitwright.base.errors import FormatError
 from bitwright.formats import Format, parse_format
 from bitwright.hw.operands import Product, stream_operand, weight_operand
 from bitwright.ir import TensorType
-from bitwright.rtl import LIBRARY
-from bitwright.rtl.emit import needed_modules
+from bitwright.rtl import LIBRARY, needed_modules
 
 _LANE_BITS = 63
 _PLANE_BITS = 48  # of a product that no lane holds

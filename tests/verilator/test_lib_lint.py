@@ -10,8 +10,7 @@ import pytest
 from tests.verilator.lib_cases import CASES, Case
 
 from bitwright.base.tools import output_of
-from bitwright.rtl import library_files
-from bitwright.rtl.emit import needed_modules
+from bitwright.rtl import library_files, needed_modules
 from bitwright.sim import lint, require_verilator
 
 FILES = {path.stem: path for path in library_files()}

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from tests.verilator.lib_cases import Case
 
-from bitwright.rtl import LIBRARY
-from bitwright.rtl.emit import needed_modules
+from bitwright.rtl import LIBRARY, needed_modules
 
 
 def _literal(value: int | str, memories: str) -> str:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Integer graph -> hardware graph of the streaming architecture: blocks, folding, timing, cost."""
 
-from bitwright.hw.blocks import Block, Estimate, Fold, Port, block_of, blocks_of
-from bitwright.hw.cost import graph_resources
+from bitwright.hw.blocks import Block, Fold, Port, block_of, blocks_of
+from bitwright.hw.cost import Estimate, estimate, graph_resources
 from bitwright.hw.dataflow import Dataflow, analyse
 from bitwright.hw.describe import LayerRow, describe
 from bitwright.hw.dialect import HARDWARE
 from bitwright.hw.folding import Folding, NodeFolding, load_folding, parse_folding
 from bitwright.hw.macs import MacCost, mac_cost, mac_format
 from bitwright.hw.mapping import MapOptions, folding_of, map_graph
+from bitwright.hw.own import OwnBlock, register_block
 from bitwright.hw.search import FillGoal, RateGoal, search_folding
 from bitwright.hw.template import template
 
@@ -24,12 +25,14 @@ __all__ = [
     "MacCost",
     "MapOptions",
     "NodeFolding",
+    "OwnBlock",
     "Port",
     "RateGoal",
     "analyse",
     "block_of",
     "blocks_of",
     "describe",
+    "estimate",
     "folding_of",
     "graph_resources",
     "load_folding",
@@ -37,6 +40,7 @@ __all__ = [
     "mac_format",
     "map_graph",
     "parse_folding",
+    "register_block",
     "search_folding",
     "template",
 ]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -16,6 +17,24 @@ from bitwright.ir import Graph
 
 _TABLE = "cost.json"
 _MEASURED = "ecp5"  # the family that every kind of block is measured on
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a block costs and how fast it is; a pure function of block and family.
+
+    Attributes:
+        interval: cycles between two frames when the block alone limits them.
+        latency: cycles from the first input beat to the first output beat, never stalled.
+        beats_in, beats_out: transfers of one frame, per port.
+        resources: predicted.
+    """
+
+    interval: int
+    latency: int
+    beats_in: tuple[int, ...]
+    beats_out: tuple[int, ...]
+    resources: Resources
 
 
 @cache
@@ -63,6 +82,17 @@ def _line(families: dict[str, Any], family: str, kind: str) -> dict[str, Any]:
     own, measured = families[family]["blocks"], families[_MEASURED]["blocks"]
     line: dict[str, Any] = own.get(kind) or measured.get(kind, none)
     return line
+
+
+def estimate(block: Block, family: str) -> Estimate:
+    """Cycles and cells of a block on a device family."""
+    return Estimate(
+        interval=block.interval,
+        latency=block.latency,
+        beats_in=tuple(port.beats for port in block.inputs),
+        beats_out=tuple(port.beats for port in block.outputs),
+        resources=block_resources(block, family),
+    )
 
 
 def graph_resources(graph: Graph, family: str) -> Resources:

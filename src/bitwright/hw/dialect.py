@@ -169,13 +169,13 @@ def _folded(spec: OpSpec, meaning: str, rule: TypeRule | None = None, **more: At
         rules.check_styles(node)
         return spec.infer(node, types)
 
-    attrs = {**spec.attrs, "pe": _PE, **more}
+    attrs = {**spec.attrs, "pe": PE, **more}
     return OpSpec(spec.name, meaning, spec.arity, rule or infer, spec.reference, attrs, spec.params)
 
 
 def _joined(spec: OpSpec, meaning: str) -> OpSpec:
     """A row of the integer dialect with two inputs, `pe` elements a beat at each."""
-    attrs = {**spec.attrs, "pe": _PE}
+    attrs = {**spec.attrs, "pe": PE}
     return OpSpec(spec.name, meaning, 2, rules.infer_join, spec.reference, attrs)
 
 
@@ -214,7 +214,7 @@ def _run_fork(node: Node, types: Types, arrays: Arrays) -> Arrays:
     return (arrays[0], np.array(arrays[0]))
 
 
-_PE = AttrSpec("int", "output elements a beat", 1)
+PE = AttrSpec("int", "output elements a beat", 1)
 _SIMD = AttrSpec("int", "input elements a beat", 1)
 _LANES = AttrSpec("int", "elements a beat", 1)
 _KERNEL = AttrSpec("ints", "(height, width)")
@@ -224,7 +224,7 @@ _MULT = AttrSpec("str", "multipliers: auto, lut or dsp", "auto")
 
 _POOL = {
     "window": AttrSpec("int", "pixels of a window; 0: all pixels of the image are one"),
-    "pe": _PE,
+    "pe": PE,
     "ram_style": _RAM,
 }
 
@@ -281,7 +281,7 @@ _OPS = (
             "port_address_bits": AttrSpec("int", "external: width of its addresses", 0),
             "port_share": AttrSpec("floats", "external: port words a cycle the memory gives", (1,)),
             "prefetch": AttrSpec("int", "external: port words that the unit buffers", 0),
-            "pe": _PE,
+            "pe": PE,
             "simd": _SIMD,
             "ram_style": _RAM,
             "res_type": _MULT,
@@ -301,7 +301,7 @@ _OPS = (
         attrs={
             "weight_format": AttrSpec("str", "number format of the weights"),
             "weight_scale": AttrSpec("floats", "real value of a weight's level 1", (1.0,)),
-            "pe": _PE,
+            "pe": PE,
             "ram_style": _RAM,
             "res_type": _MULT,
         },

@@ -13,6 +13,7 @@ from bitwright.hw.blocks.requant import MAX_OUT_BITS, ROUNDINGS
 from bitwright.hw.blocks.threshold import MAX_BITS
 from bitwright.hw.dialect import HARDWARE
 from bitwright.hw.operands import stream_operand, weight_operand
+from bitwright.hw.own import taken
 from bitwright.ir import Attr, Graph, GraphBuilder, IntArray, Node
 
 
@@ -28,6 +29,10 @@ def template(graph: Graph) -> Graph:
     for edge in graph.inputs:
         streams.define_input(edge)
     for node in graph:
+        own = taken(node, tuple(graph.types[edge] for edge in node.inputs))
+        if own is not None:
+            _map_own(own, streams)
+            continue
         if node.op not in _MAPPERS:
             raise ModelError(
                 f"the operation {node.op!r} has no hardware block",
@@ -317,6 +322,15 @@ def _check_activation(node: Node, streams: _Streams) -> None:
             where=node.source or node.name,
             hint="remove this activation: its input has two values only",
         )
+
+
+def _map_own(node: Node, streams: _Streams) -> None:
+    """A block of the user's own: its node, wired as that of the integer graph."""
+    inputs = tuple(streams.take_all(node))
+    streams.define(
+        node.output,
+        lambda name: streams.builder.append(replace(node, inputs=inputs, outputs=(name,))),
+    )
 
 
 def _map_same(node: Node, streams: _Streams) -> None:

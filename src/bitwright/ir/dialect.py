@@ -93,6 +93,10 @@ class Dialect:
             )
         return self.ops[node.op]
 
+    def extend(self, spec: OpSpec) -> None:
+        """Add an operation from outside the package, or replace the one of that name."""
+        object.__setattr__(self, "ops", MappingProxyType({**self.ops, spec.name: spec}))
+
     def complete(self, node: Node) -> Node:
         """The node with the defaults of all attributes that were left out."""
         spec = self.spec(node)

@@ -339,7 +339,7 @@ def _hardware(
 ) -> dict[str, Any]:
     from bitwright.build.target import load_target
     from bitwright.hw import folding_of
-    from bitwright.pipeline.recipe import HardwareSection
+    from bitwright.pipeline.recipe_hardware import HardwareSection
     from bitwright.pipeline.steps.map import choose_mapping, describe_mapping
     from bitwright.rtl.emit import emit
 

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import (
     AliasChoices,
-    BaseModel,
     ConfigDict,
     Field,
     ValidationError,
@@ -28,6 +27,7 @@ from bitwright.data.spec import DatasetSpec
 from bitwright.low_precision.inference import AS_TRAINED, formats_as_trained
 from bitwright.models.catalog import ModelSpec
 from bitwright.pipeline.recipe_errors import explain_mistakes, run_with
+from bitwright.pipeline.recipe_hardware import Count, HardwareSection, Section
 from bitwright.pipeline.recipe_paths import with_absolute_paths
 from bitwright.pipeline.recipe_yaml import Document, parse_document
 from bitwright.quantize.policy import Policy
@@ -35,15 +35,6 @@ from bitwright.train.config import PHASES, Phases, TrainConfig
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 _MAX_BYTES = 1 << 20
-
-_Count = Annotated[int, Field(ge=1, strict=True)]
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class Section(BaseModel):
-    """A part of the recipe: unknown keys are errors, values do not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class TrainSection(Section):
@@ -110,93 +101,6 @@ class TeacherSection(Section):
         return self
 
 
-class Budget(Section):
-    """Device resources that a design may use; a resource that is not named is not limited."""
-
-    lut: _Count | None = None
-    ff: _Count | None = None
-    bram: Annotated[int, Field(ge=0, strict=True)] | None = None
-    dsp: Annotated[int, Field(ge=0, strict=True)] | None = None
-
-    @model_validator(mode="after")
-    def _names_one(self) -> Budget:
-        if all(value is None for value in self.model_dump().values()):
-            raise ValueError("names no resource; give at least one of lut, ff, bram, dsp")
-        return self
-
-
-class WeightsSection(Section):
-    """Weights that are read from a memory outside instead of being kept in the device.
-
-    Attributes:
-        external: layers (matrix units of the hardware graph) whose weights are outside, or ``all``;
-            with a folding file the file says which (``mem_mode``), and this stays empty.
-        port_bits: width of the AXI4 port that reads them.
-        gbytes_per_s: bandwidth of the memory (1e9 bytes); default what the port can take.
-        latency_cycles: from a request to its data; the buffers cover so many.
-    """
-
-    external: tuple[str, ...] | Literal["all"] = ()
-    port_bits: Literal[32, 64, 128, 256, 512, 1024] = 64
-    gbytes_per_s: _Positive | None = None
-    latency_cycles: Annotated[int, Field(ge=0, le=10_000, strict=True)] = 64
-
-
-class HardwareSection(Section):
-    """What to build it for.
-
-    Attributes:
-        target: a name of ``bitwright list targets``.
-        clock_mhz: clock to implement for; ``synth_clk_period_ns`` says the same as a period.
-        target_fps: images per second to reach, with as little hardware as possible; else
-        fill: share of the target's LUTs, block RAMs and multipliers to fill, as fast as possible;
-        budget: the same with counts; if none of the three is given, ``fill: 0.5``.
-        folding_config_file: PE and SIMD by hand (FINN's JSON), instead of a search.
-        weights: layers whose weights are read from outside, and the memory they lie in.
-        devices: how many targets of this kind the network may be spread over: with target_fps at
-            most so many, else all of them, each filled as said, for the best rate.
-    """
-
-    target: str = "ecp5-45k"
-    clock_mhz: _Positive = 100.0
-    target_fps: _Positive | None = None
-    fill: Annotated[float, Field(gt=0, le=1)] | None = None
-    budget: Budget | None = None
-    folding_config_file: Path | None = None
-    weights: WeightsSection = WeightsSection()
-    devices: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
-
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_period(cls, fields: Any) -> Any:
-        if not isinstance(fields, Mapping) or "synth_clk_period_ns" not in fields:
-            return fields
-        rest = {key: value for key, value in fields.items() if key != "synth_clk_period_ns"}
-        if "clock_mhz" in rest:
-            raise ValueError("give clock_mhz or synth_clk_period_ns, not both")
-        try:
-            period = float(fields["synth_clk_period_ns"])
-            if not 0 < period < float("inf"):
-                raise ValueError
-        except (TypeError, ValueError):
-            given = fields["synth_clk_period_ns"]
-            message = f"synth_clk_period_ns should be a positive number, found {given!r}"
-            raise ValueError(message) from None
-        return {**rest, "clock_mhz": 1000.0 / period}
-
-    @model_validator(mode="after")
-    def _one_goal(self) -> HardwareSection:
-        named = ("target_fps", "fill", "budget", "folding_config_file")
-        goals = [name for name in named if getattr(self, name) is not None]
-        if len(goals) > 1:
-            raise ValueError(f"give only one of {', '.join(goals)}")
-        if self.folding_config_file is not None and self.weights.external:
-            raise ValueError("with a folding file, its mem_mode says which weights are external")
-        if self.devices > 1 and (self.folding_config_file is not None or self.weights.external):
-            raise ValueError("several devices take no folding file and no external weights")
-        return self
-
-
 class SimulateSection(Section):
     """How much of the proof to run.
 
@@ -206,10 +110,8 @@ class SimulateSection(Section):
         stall_probability: chance of a stall in a cycle, on each side.
     """
 
-    images: _Count | Literal["all"] = "all"
-    stall_images: _Count = Field(
-        default=20, validation_alias=AliasChoices("stall_images", "stalls")
-    )
+    images: Count | Literal["all"] = "all"
+    stall_images: Count = Field(default=20, validation_alias=AliasChoices("stall_images", "stalls"))
     stall_probability: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
 

@@ -4,21 +4,20 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from bitwright import __version__
 from bitwright.base.errors import MismatchError
+from bitwright.base.version import __version__
 from bitwright.hw.blocks import Block, Depthwise, Fifo, Instance, MatVec
 from bitwright.hw.dataflow import analyse
 from bitwright.hw.memory import Memory, parse_memory
 from bitwright.hw.weight_image import IMAGE, MemoryPlan, memory_image, port_json, words_in_image
 from bitwright.ir import Graph
-from bitwright.rtl import library_files
+from bitwright.rtl import module_files, needed_modules
 from bitwright.rtl.emit_memory import MODULES
 from bitwright.rtl.emit_top import FRAME_ERROR, Top, make_top, top_text
 
@@ -59,7 +58,7 @@ def replace_folder(folder: Path, out_dir: Path) -> None:
 
 
 def _write(graph: Graph, folder: Path) -> None:
-    sources = {path.stem: path for path in library_files()}
+    sources = module_files()
     top = make_top(graph, frozenset(sources))
     (folder / "lib").mkdir()
     (folder / "mem").mkdir()
@@ -121,21 +120,6 @@ def _design(graph: Graph, top: Top, used: list[str], memories: list[str]) -> dic
     }
 
 
-def needed_modules(roots: set[str]) -> list[str]:
-    """Library modules that these modules need, themselves included, sorted."""
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in library_files()}
-    found: set[str] = set()
-    waiting = sorted(roots)
-    while waiting:
-        name = waiting.pop()
-        if name in found:
-            continue
-        found.add(name)
-        body = re.sub(r"//[^\n]*", "", texts[name])
-        waiting += [n for n in texts if re.search(rf"\b{n}\s*(#\s*\(|\w+\s*\()", body)]
-    return sorted(found)
-
-
 def check_memories(graph: Graph, folder: Path) -> None:
     """Read every memory image back and compare: sizes of all, and the weights that they hold, also
     in the image of the memory outside.
@@ -143,7 +127,7 @@ def check_memories(graph: Graph, folder: Path) -> None:
     Raises:
         MismatchError: a file does not hold what the graph says.
     """
-    top = make_top(graph, frozenset(path.stem for path in library_files()))
+    top = make_top(graph, frozenset(module_files()))
     for name, instance in top.instances.items():
         for image, memory in top.images(name).items():
             path = folder / image

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bitwright import __version__
 from bitwright.base.errors import GraphError
 from bitwright.base.files import atomic_write
+from bitwright.base.version import __version__
 from bitwright.hw.partition import Partition
 from bitwright.rtl.emit import emit, replace_folder
 from bitwright.rtl.emit_top import FRAME_ERROR

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from bitwright.rtl import LIBRARY
+from bitwright.rtl import module_files, needed_modules
 from bitwright.sim.beats import StreamSpec
 
 
@@ -33,13 +33,12 @@ def write_module_bench(
     Returns:
         The folder, for :meth:`bitwright.sim.Simulator.build`.
     """
-    from bitwright.rtl.emit import needed_modules  # the emitter needs much that a bench does not
-
     library = folder / "lib"
     library.mkdir(parents=True, exist_ok=True)
+    sources = module_files()
     files = [f"lib/{name}.sv" for name in needed_modules({module})]
     for name in files:
-        shutil.copy(LIBRARY / Path(name).name, folder / name)
+        shutil.copy(sources[Path(name).stem], folder / name)
     for name, text in (memories or {}).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

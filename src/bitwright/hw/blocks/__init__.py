@@ -3,7 +3,17 @@
 
 from __future__ import annotations
 
-from bitwright.hw.blocks.base import Block, Estimate, Firing, Fold, Instance, Port, Times, divisors
+from bitwright.hw.blocks.base import (
+    Block,
+    Firing,
+    Fold,
+    Instance,
+    Port,
+    Times,
+    divisors,
+    one_to_one,
+    pe_foldings,
+)
 from bitwright.hw.blocks.depthwise import Depthwise
 from bitwright.hw.blocks.join import Add, Concat
 from bitwright.hw.blocks.lookup import Lookup
@@ -59,7 +69,6 @@ __all__ = [
     "Concat",
     "Depthwise",
     "Dwc",
-    "Estimate",
     "Fifo",
     "Firing",
     "Flatten",
@@ -82,4 +91,6 @@ __all__ = [
     "block_of",
     "blocks_of",
     "divisors",
+    "one_to_one",
+    "pe_foldings",
 ]

@@ -74,24 +74,6 @@ class Firing:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """What a block costs and how fast it is; a pure function of block and family.
-
-    Attributes:
-        interval: cycles between two frames when the block alone limits them.
-        latency: cycles from the first input beat to the first output beat, never stalled.
-        beats_in, beats_out: transfers of one frame, per port.
-        resources: predicted.
-    """
-
-    interval: int
-    latency: int
-    beats_in: tuple[int, ...]
-    beats_out: tuple[int, ...]
-    resources: Resources
-
-
-@dataclass(frozen=True)
 class Fold:
     """One legal way to fold a block: attributes to set, and the lanes it then has at its ports."""
 
@@ -243,18 +225,6 @@ class Block(ABC):
     def pipeline(self) -> int:
         """Register stages between a step and the output: what can hold bubbles."""
         return self.firing().latency
-
-    def estimate(self, family: str) -> Estimate:
-        """Cycles and cells of this block on a device family."""
-        from bitwright.hw.cost import block_resources
-
-        return Estimate(
-            interval=self.interval,
-            latency=self.latency,
-            beats_in=tuple(port.beats for port in self.inputs),
-            beats_out=tuple(port.beats for port in self.outputs),
-            resources=block_resources(self, family),
-        )
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -42,7 +42,11 @@ def facts_of(work: Workspace) -> dict[str, Any]:
         "pretrained": None if work.shipped is None else work.shipped.sha256,
         "train.quantized": [fields["train"]["quantized"], own["train"]],
         "quant": [fields["quant"], own["quant"]],
-        "hardware": [mapping, folding.read_text() if folding is not None else None],
+        "hardware": [
+            mapping,
+            folding.read_text() if folding is not None else None,
+            _own_hardware(work) if work.recipe.hardware.blocks else None,
+        ],
         "simulate": fields["simulate"],
         "implement": fields["implement"],
         "report": fields["report"],
@@ -108,6 +112,13 @@ def _own_code(section: Any, folders: Sequence[Path]) -> dict[str, str]:
         if is_plugin(text)
     }
     return {text: key for text, key in sorted(keys.items()) if key}
+
+
+def _own_hardware(work: Workspace) -> list[Any]:
+    """Code of the user's own hardware blocks: Python, and all SystemVerilog beside it."""
+    files = sorted(path for folder in work.module_folders for path in folder.glob("*.sv"))
+    blocks = work.recipe.hardware.blocks
+    return [_own_code(blocks, work.module_folders), [sha256_file(path) for path in files]]
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -20,7 +20,8 @@ def implement(work: Workspace, context: StepContext) -> None:
         timeout_s=recipe.implement.timeout_s,
     )
     target = load_target(recipe.hardware.target)
-    devices = sorted((context.inputs["map"] / "devices").glob("part*"))
+    parts = (context.inputs["map"] / "devices").glob("part[0-9]*")
+    devices = sorted(parts, key=lambda folder: int(folder.name.removeprefix("part")))
     if devices:
         implement_parts(devices, target, context.folder, options, context.progress)
         return

@@ -26,6 +26,7 @@ from bitwright.hw.folding import Folding, load_folding
 from bitwright.hw.mapping import MapOptions, folding_of, map_graph
 from bitwright.hw.memory import add_all
 from bitwright.hw.names import instance_names
+from bitwright.hw.own import register_named
 from bitwright.hw.partition import Partition
 from bitwright.hw.search import FillGoal, Goal, RateGoal, search_folding
 from bitwright.hw.template import template
@@ -33,8 +34,9 @@ from bitwright.hw.tokens import check_tokens_if_fast
 from bitwright.hw.weight_image import memory_plan
 from bitwright.ir import Graph, load_graph, random_feeds, save_graph
 from bitwright.pipeline.context import StepContext
-from bitwright.pipeline.recipe import HardwareSection
+from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.lower import read_graph, read_levels
+from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import BlockRow, FifoRow, MapResult
 from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.rtl.emit import emit
@@ -52,6 +54,7 @@ def map(work: Workspace, context: StepContext) -> None:  # the verb's name
     """Map, prove the hardware graph equal to the integer graph on some images, write the RTL."""
     graph, wanted = read_graph(context.inputs["lower"]), work.recipe.hardware
     target = load_target(wanted.target)
+    work.register_blocks()
     parts: Partition | None = None
     if wanted.devices > 1:
         parts = choose_partition(graph, wanted, target, context.progress)
@@ -66,7 +69,11 @@ def map(work: Workspace, context: StepContext) -> None:  # the verb's name
     folding_of(hardware).save(context.folder / FOLDING)
     context.progress("writing the RTL", 0, 0)
     result = describe_mapping(hardware, target, wanted.clock_mhz)
-    changes = {"checked_cycles": run.cycles if run else 0, "unchecked": unchecked}
+    changes: dict[str, Any] = {
+        "checked_cycles": run.cycles if run else 0,
+        "unchecked": unchecked,
+        "own_blocks": wanted.blocks,
+    }
     if parts is None:
         emit(hardware, context.folder / RTL)
     else:
@@ -181,7 +188,12 @@ def outside_of(wanted: HardwareSection, graph: Graph) -> Outside | None:
 
 
 def read_hardware(folder: Path) -> Graph:
-    """The hardware graph as the step left it."""
+    """The hardware graph as the step left it.
+
+    Raises:
+        ModelError: a block of the user's own is in it, and cannot be imported from here.
+    """
+    register_named(load_result(MapResult, folder).own_blocks)
     return load_graph(folder / HARDWARE, {"hardware": HARDWARE_DIALECT})
 
 

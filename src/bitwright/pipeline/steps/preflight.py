@@ -168,6 +168,7 @@ def dry_run(work: Workspace) -> MapResult:
 
     target = load_target(work.recipe.hardware.target)
     graph = _untrained_graph(work)
+    work.register_blocks()
     hardware = choose_mapping(graph, work.recipe.hardware, target, work.progress)
     return describe_mapping(hardware, target, work.recipe.hardware.clock_mhz)
 

@@ -49,6 +49,7 @@ class MapResult(Result):
             deadlock, and keeps the interval. 0: not done, `unchecked` says why.
         partition: parts, their resources and the links between them where the network is spread
             over several devices (`rtl.emit_parts`); None on one.
+        own_blocks: functions that give the blocks of the user's own, ``package.module:name``.
     """
 
     target: str
@@ -64,6 +65,7 @@ class MapResult(Result):
     checked_cycles: int = 0
     unchecked: str = ""
     partition: dict[str, Any] | None = None
+    own_blocks: tuple[str, ...] = ()
 
 
 class SimulateResult(Result):

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hardware blocks of the user's own: they stand beside those of the package once registered.
+
+A block is a row of the hardware dialect (its type rule and reference function), a `Block` class
+(timing, cost, instance), a function that says which nodes of an integer graph it takes, and the
+SystemVerilog of its module. A recipe names it in ``hardware.blocks``; from Python it is given to
+`register_block`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bitwright.base.errors import GraphError, RecipeError
+from bitwright.base.plugins import load_plugin
+from bitwright.hw.blocks import BLOCKS, Block
+from bitwright.hw.dialect import HARDWARE
+from bitwright.ir import Node, OpSpec, TensorType
+
+Take = Callable[[Node, tuple[TensorType, ...]], Node | None]
+
+
+@dataclass(frozen=True)
+class OwnBlock:
+    """A hardware block from outside the package.
+
+    Attributes:
+        spec: its row of the hardware dialect. Its attributes hold ``pe`` (`hw.dialect.PE`): it is
+            folded by channels, and at ``pe`` channels a beat.
+        block: its class; the name of the operation is ``spec.name``. Without a fitted line in the
+            cost model its `Block.more_cost` is what it costs.
+        take: from a node of the integer graph and the types of its inputs to the node of this
+            block, with the same inputs and outputs; None where the block does not do that. Asked
+            before the blocks of the package; of several, the one registered last is asked first.
+        sources: SystemVerilog files, one module a file, of the file's name; they may use the
+            modules of the library.
+    """
+
+    spec: OpSpec
+    block: type[Block]
+    take: Take
+    sources: tuple[Path, ...] = ()
+
+
+_OWN: dict[str, OwnBlock] = {}
+_BUILT_IN = frozenset(BLOCKS)
+
+
+def register_block(own: OwnBlock) -> None:
+    """Let mapping, estimates and the emitter know a block; one of the same name is replaced.
+
+    Raises:
+        GraphError: the name is a block's of the package, ``pe`` is missing, or a file is not there.
+    """
+    name = own.spec.name
+    if name in _BUILT_IN:
+        raise GraphError(
+            f"the name {name!r} is a block's of the package", where="register_block",
+            hint="choose another name; `take` says which nodes your block does",
+        )  # fmt: skip
+    if "pe" not in own.spec.attrs:
+        raise GraphError(
+            "the block has no attribute pe", where=name, hint='attrs={"pe": PE}, from hw.dialect'
+        )
+    for path in own.sources:
+        if not path.is_file():
+            raise GraphError(f"there is no file {path}", where=f"sources of block {name}")
+    HARDWARE.extend(own.spec)
+    BLOCKS[name] = own.block
+    _OWN.pop(name, None)
+    _OWN[name] = own
+
+
+def register_named(names: Iterable[str]) -> None:
+    """Register what functions named ``package.module:name`` give, without arguments.
+
+    Raises:
+        ModelError: a module cannot be imported or has no such function.
+        RecipeError: a function does not give an `OwnBlock`.
+        GraphError: as `register_block`.
+    """
+    for name in names:
+        own = load_plugin(name, "hardware.blocks")()
+        if not isinstance(own, OwnBlock):
+            raise RecipeError(
+                f"{name} gives {type(own).__name__}, not a bitwright.hw.OwnBlock",
+                where="hardware.blocks",
+            )
+        register_block(own)
+
+
+def taken(node: Node, types: tuple[TensorType, ...]) -> Node | None:
+    """The node of the user's block that does this node of an integer graph; None: there is none."""
+    for own in reversed(_OWN.values()):
+        found = own.take(node, types)
+        if found is not None:
+            return found
+    return None
+
+
+def own_sources() -> dict[str, Path]:
+    """Module name -> file, of all registered blocks."""
+    return {path.stem: path for own in _OWN.values() for path in own.sources}
+
+
+__all__ = ["OwnBlock", "own_sources", "register_block", "register_named", "taken"]
