@@ -35,7 +35,7 @@ def test_a_recipe_names_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    with pytest.raises(RecipeError, match="gives int, not a bitwright.hw.OwnBlock"):
+    with pytest.raises(RecipeError, match=r"gives int, not a bitwright\.hw\.OwnBlock"):
         register_named(["mine_hw:wrong"])
     with pytest.raises(ModelError, match="has no function or class 'none'"):
         register_named(["mine_hw:none"])
