@@ -96,7 +96,7 @@ def test_a_resumed_run_ends_with_the_same_weights(
 def test_what_would_have_no_effect_is_refused(few: DataSplits, tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match=r"at most 0\.75 takes effect"):
         TrainConfig(epochs=4, freeze_norms=0.9)
-    assert TrainConfig(epochs=4, freeze_norms=0.75).norms_stay(3)
+    assert TrainConfig(epochs=4, freeze_norms=0.75).norms_frozen(3)
     plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     with pytest.raises(RecipeError, match="no batch norm"):
         fit(plain, few, CONFIG, run_dir=tmp_path / "none")

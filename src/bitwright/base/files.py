@@ -6,16 +6,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, TypeVar
 
-from bitwright.base.errors import RunError
+from bitwright.base.errors import DataError, RunError
 
+T = TypeVar("T")
 _LOCK_POLL_S = 0.1
 
 
@@ -40,6 +42,42 @@ def atomic_write(path: Path, body: bytes | str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def write_records(path: Path, records: Iterable[Mapping[str, object]], what: str) -> None:
+    """Write one JSON object a line, all of them or none.
+
+    Args:
+        what: it is, for the message: ``metrics``.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    try:
+        atomic_write(path, "".join(json.dumps(dict(record)) + "\n" for record in records))
+    except OSError as error:
+        raise DataError(
+            f"{what} cannot be written: {error.strerror or error}",
+            where=str(path),
+            hint="free some disk space and run again: finished epochs are kept",
+        ) from error
+
+
+def read_records(path: Path, made: Callable[[dict[str, Any]], T], hint: str) -> tuple[T, ...]:
+    """Read what `write_records` wrote.
+
+    Args:
+        made: makes something of each record; `ValueError` or `TypeError` if it is none.
+        hint: what to do if the file cannot be read.
+
+    Raises:
+        DataError: the file is missing or no such file.
+    """
+    try:
+        return tuple(made(json.loads(line)) for line in path.read_text().splitlines())
+    except (OSError, ValueError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"cannot be read: {reason}", where=str(path), hint=hint) from error
 
 
 def sha256_file(path: Path) -> str:

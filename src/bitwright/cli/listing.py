@@ -120,10 +120,10 @@ def _targets() -> _Listing:
 
 
 def _policies() -> _Listing:
-    from bitwright.low_precision.settings import POLICIES, OwnSettings
+    from bitwright.low_precision.settings import POLICIES, CustomSettings
 
     rows, more = [], []
-    known: dict[str, Any] = {**POLICIES, "package.module:function": OwnSettings}
+    known: dict[str, Any] = {**POLICIES, "package.module:function": CustomSettings}
     for name, settings in known.items():
         defaults = {
             field.alias or key: field.get_default(call_default_factory=True)

@@ -125,7 +125,7 @@ class LowPrecision(BaseModel):
     def _rises(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         check_rising(value)
         policy = info.data.get("policy")  # not there if it is wrong itself
-        return value if policy is None else tuple(policy.rungs(value))
+        return value if policy is None else tuple(policy.levels_used(value))
 
     @field_validator("rounding")
     @classmethod

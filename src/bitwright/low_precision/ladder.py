@@ -30,7 +30,7 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class Level:
-    """One rung of a ladder.
+    """One level of a ladder.
 
     Attributes:
         name: as logs show it.

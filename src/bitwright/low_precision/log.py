@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from bitwright.base.errors import DataError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import read_records, write_records
 from bitwright.low_precision.policy import Entry
 
 LOG = "precision.jsonl"
@@ -20,15 +19,7 @@ def write_log(path: Path, entries: Sequence[Entry]) -> None:
     Raises:
         DataError: the file cannot be written.
     """
-    lines = [json.dumps(entry.to_dict(), allow_nan=False) + "\n" for entry in entries]
-    try:
-        atomic_write(path, "".join(lines))
-    except OSError as error:
-        raise DataError(
-            f"the log of precisions cannot be written: {error.strerror or error}",
-            where=str(path),
-            hint="free some disk space and run again: finished epochs are kept",
-        ) from error
+    write_records(path, (entry.to_dict() for entry in entries), "the log of precisions")
 
 
 def read_log(path: Path) -> tuple[Entry, ...]:
@@ -38,11 +29,7 @@ def read_log(path: Path) -> tuple[Entry, ...]:
         DataError: the file is missing or no such file.
     """
     hint = "a run with low_precision writes it beside metrics.jsonl"
-    try:
-        entries = tuple(Entry.from_dict(json.loads(line)) for line in path.read_text().splitlines())
-    except (OSError, ValueError, TypeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"cannot be read: {reason}", where=str(path), hint=hint) from error
+    entries = read_records(path, Entry.from_dict, hint)
     if [entry.epoch for entry in entries] != list(range(1, len(entries) + 1)) or not entries:
         raise DataError("does not hold the epochs from 1 on", where=str(path), hint=hint)
     return entries

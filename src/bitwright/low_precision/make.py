@@ -10,10 +10,10 @@ from bitwright.low_precision.policy import Plan, PrecisionPolicy
 from bitwright.low_precision.schedules import Schedule, draw, replay
 from bitwright.low_precision.settings import (
     BaselineSettings,
+    CustomSettings,
     FixedSettings,
     MixedSettings,
     MuppetSettings,
-    OwnSettings,
     RandomSettings,
     ReplaySettings,
 )
@@ -37,10 +37,10 @@ def make_policy(settings: LowPrecision, plan: Plan) -> PrecisionPolicy:
         from bitwright.low_precision.muppet import Muppet
 
         return Muppet(plan, chosen)
-    if isinstance(chosen, OwnSettings):
-        from bitwright.low_precision.own import make_own
+    if isinstance(chosen, CustomSettings):
+        from bitwright.low_precision.custom import make_custom
 
-        return make_own(chosen.kind, plan, chosen.options)
+        return make_custom(chosen.kind, plan, chosen.options)
     if isinstance(chosen, BaselineSettings):
         return Schedule(plan, {0: 0}, "the baseline", ends=False)
     if isinstance(chosen, MixedSettings):

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bitwright.low_precision.custom import find_metric
 from bitwright.low_precision.diversity import GradientHistory, Measured, measured, not_finite
-from bitwright.low_precision.own import find_metric
 from bitwright.low_precision.policy import Entry, EpochSeen, Plan, PrecisionPolicy
 from bitwright.low_precision.rule import SwitchRule
 from bitwright.low_precision.settings import MuppetSettings

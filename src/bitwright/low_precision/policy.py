@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a precision policy is: told what training saw, it says what precision comes next.
+"""What a precision policy is: from what it sees of training it chooses the next precision.
 
 A policy knows the ladder by its indices alone, the lowest precision first. What it answers is an
 `Assignment`: one index for the whole network, or one for each product of each layer.

@@ -42,7 +42,7 @@ class PolicySettings(BaseModel):
 
     kind: str
 
-    def rungs(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
+    def levels_used(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
         """The levels that it really uses, given those of the settings."""
         return ladder
 
@@ -53,7 +53,7 @@ class PolicySettings(BaseModel):
 class _Climbing(PolicySettings):
     """Policies that climb the ladder and end with a phase of ``float_epochs`` at its top."""
 
-    def rungs(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
+    def levels_used(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
         if len(ladder) < 2:
             raise ValueError(
                 f"the policy {self.kind} climbs, and the ladder has one level, {ladder[0]}: name "
@@ -147,7 +147,7 @@ class BaselineSettings(PolicySettings):
 
     kind: Literal["baseline"] = "baseline"
 
-    def rungs(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
+    def levels_used(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
         return (FLOAT32,)
 
 
@@ -176,7 +176,7 @@ class MixedSettings(PolicySettings):
             )
         return level.name
 
-    def rungs(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
+    def levels_used(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
         return (self.format,)
 
 
@@ -203,7 +203,7 @@ class FixedSettings(PolicySettings):
             raise ValueError("the level is what float32 comes after: for float32 use baseline")
         return level.name
 
-    def rungs(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
+    def levels_used(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
         return (self.level, FLOAT32)
 
     def check_epochs(self, epochs: int, float_epochs: int) -> None:
@@ -285,7 +285,7 @@ class ReplaySettings(_Climbing):
         return self
 
 
-class OwnSettings(PolicySettings):
+class CustomSettings(PolicySettings):
     """A policy of the user's own. The learning rate is that of the training settings' schedule,
     times what the policy's ``lr_factor`` says.
 
@@ -316,13 +316,13 @@ POLICIES: Mapping[str, type[PolicySettings]] = {
     "random": RandomSettings,
     "replay": ReplaySettings,
 }
-_OWN = "own"
+_CUSTOM = "own"
 
 
 def _kind_of(value: Any) -> str:
     """Which settings a mapping means, or settings are."""
     kind = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
-    return _OWN if isinstance(kind, str) and ":" in kind else str(kind)
+    return _CUSTOM if isinstance(kind, str) and ":" in kind else str(kind)
 
 
 AnyPolicy = Annotated[
@@ -332,6 +332,6 @@ AnyPolicy = Annotated[
     | Annotated[FixedSettings, Tag("fixed")]
     | Annotated[RandomSettings, Tag("random")]
     | Annotated[ReplaySettings, Tag("replay")]
-    | Annotated[OwnSettings, Tag(_OWN)],
+    | Annotated[CustomSettings, Tag(_CUSTOM)],
     Discriminator(_kind_of),
 ]

@@ -15,6 +15,7 @@ from torch import nn
 from bitwright.base.errors import ModelError, RecipeError
 from bitwright.base.plugins import load_attribute, load_plugin, place_of
 from bitwright.models.catalog import ModelSpec, list_models
+from bitwright.models.modes import evaluating
 from bitwright.models.pretrained import find_pretrained, load_into, named
 
 
@@ -182,10 +183,8 @@ def check_model(
         ModelError: it fails, or gives something of another shape.
     """
     height, width, channels = input_shape
-    was_training = model.training
-    model.eval()
     try:
-        with torch.no_grad():
+        with evaluating(model):
             scores = model(torch.zeros(1, channels, height, width))
     except Exception as error:  # the user's forward may fail in any way
         raise ModelError(
@@ -194,8 +193,6 @@ def check_model(
             where=place_of(error, name, __file__),
             hint="the model must take the data set's images",
         ) from error
-    finally:
-        model.train(was_training)
     shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     if num_classes is None:
         if not isinstance(shape, tuple) or shape[:1] != (1,):

@@ -349,19 +349,19 @@ class TrainConfig(BaseModel):
 
     @model_validator(mode="after")
     def _norms_stay_in_time(self) -> TrainConfig:
-        if self.freeze_norms and self.epochs and not self.norms_stay(self.epochs - 1):
+        if self.freeze_norms and self.epochs and not self.norms_frozen(self.epochs - 1):
             raise ValueError(
                 f"freeze_norms: {self.freeze_norms:g} of {self.epochs} epochs is past the last "
                 f"one's beginning; at most {1 - 1 / self.epochs:.3g} takes effect"
             )
         return self
 
-    def norms_stay(self, epoch: int) -> bool:
+    def norms_frozen(self, epoch: int) -> bool:
         """Whether the statistics of batch norms stay in an epoch, counted from 0."""
         return self.freeze_norms is not None and epoch >= self.freeze_norms * self.epochs - 1e-6
 
     @property
-    def labels_serve_nothing(self) -> bool:
+    def labels_unused(self) -> bool:
         """Whether everyone learns from scores alone, so that images without labels do."""
         everyone = [self] if self.peer is None else [self, self.for_peer()]
         learned = [each.distillation for each in everyone]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bitwright.base.errors import DataError
 from bitwright.data import Dataset
+from bitwright.models.modes import evaluating
 from bitwright.train.images import Images, on_device
 from bitwright.train.transforms import to_real
 
@@ -82,27 +83,19 @@ def run_batches(model: Model, inputs: Tensor, batch_size: int) -> Tensor:
     if not isinstance(model, nn.Module):
         with torch.no_grad():
             return torch.cat([model(batch) for batch in inputs.split(batch_size)])
-    modes = {module: module.training for module in model.modules()}
     place = device_of(model)
-    model.eval()
-    try:
-        with torch.no_grad():
-            parts = [model(batch.to(place)).to(inputs.device) for batch in inputs.split(batch_size)]
-            return torch.cat(parts)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with evaluating(model):
+        parts = [model(batch.to(place)).to(inputs.device) for batch in inputs.split(batch_size)]
+    return torch.cat(parts)
 
 
 def score_images(model: nn.Module, images: Images, scale: float, batch_size: int) -> Tensor:
-    """(N, classes) float32 scores of uint8 images for the model's device."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            parts = [model(to_real(batch, scale)) for batch in images.split(batch_size)]
-    finally:
-        model.train(was_training)
+    """(N, classes) float32 scores of uint8 images, batch by batch where the model lives; every
+    mode is restored, and the scores lie there.
+    """
+    place = device_of(model)
+    with evaluating(model):
+        parts = [model(to_real(batch.to(place), scale)) for batch in images.split(batch_size)]
     return torch.cat(parts).to(torch.float32)
 
 

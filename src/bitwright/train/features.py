@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError
+from bitwright.models.modes import evaluating
 from bitwright.train.config import FeaturePair
 from bitwright.train.loss import attention_loss, relative_error
 
@@ -173,13 +174,13 @@ class FeatureMatching(nn.Module):
         parts = []
         for pair, regressor in zip(self.pairs, self.regressors, strict=True):
             found = mine[pair.student].float()
-            wanted = theirs[pair.teacher].detach().float()
+            target = theirs[pair.teacher].detach().float()
             if pair.kind == "attention":
-                parts.append(pair.weight * attention_loss(found, wanted))
+                parts.append(pair.weight * attention_loss(found, target))
             else:
-                power = wanted.square().mean()
+                power = target.square().mean()
                 power = power if everywhere is None else everywhere(power)
-                parts.append(pair.weight * relative_error(regressor(found), wanted, power))
+                parts.append(pair.weight * relative_error(regressor(found), target, power))
         return torch.stack(parts).sum()
 
     def close(self) -> None:
@@ -189,13 +190,8 @@ class FeatureMatching(nn.Module):
 
 
 def _run_once(model: nn.Module, example: Tensor) -> None:
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            model(example)
-    finally:
-        model.train(was_training)
+    with evaluating(model):
+        model(example)
 
 
 def _regressor(pair: FeaturePair, mine: torch.Size, theirs: torch.Size) -> nn.Module:

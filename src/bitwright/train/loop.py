@@ -154,8 +154,8 @@ def _epoch(run: Run, epoch: int) -> None:
     run.history.append(entry)
     if run.precision is not None:
         run.precision.after_epoch(epoch, loss, measured.loss)
-    if run.config.keep == "last" or run.best.beaten_by(measured.accuracy, measured.loss):
-        kept = run.student.judged.state_dict()
+    if run.config.keep == "last" or run.best.is_beaten_by(measured.accuracy, measured.loss):
+        kept = run.student.evaluated.state_dict()
         state = {name: value.detach().clone() for name, value in kept.items()}
         run.best = Best(epoch + 1, measured.accuracy, measured.loss, state)
     if run.fabric.is_global_zero:
@@ -167,7 +167,7 @@ def _epoch(run: Run, epoch: int) -> None:
 
 def _log_scalars(run: Run, entry: EpochMetrics) -> None:
     """Curves for TensorBoard. They are a convenience (``metrics.jsonl`` holds the same figures), so
-    a disk that fills up right here does not end the run: the next checkpoint will tell.
+    a disk that fills up right here does not end the run: the next checkpoint will say so.
     """
     found = {**asdict(entry), **({} if run.precision is None else run.precision.scalars())}
     scalars = {
@@ -188,7 +188,7 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
     order = torch.randperm(len(labels), generator=generator).to(labels.device)
     for learner in run.learners:
         learner.forward.train()
-        if learner.config.norms_stay(epoch):
+        if learner.config.norms_frozen(epoch):
             for norm in norms_of(learner.model):
                 norm.eval()
     total_loss = torch.zeros((), dtype=torch.float64, device=labels.device)
@@ -208,7 +208,7 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
             for group in learner.optimizer.param_groups:
                 group["lr"] = learner.config.lr * factor
         found = _step(run, reals, labels[chosen], chosen, step)
-        if found is None:  # its gradients were no good, which has been said
+        if found is None:  # its gradients were not usable; a message says why
             skipped += 1
             continue
         total_loss += found[0]
@@ -248,9 +248,10 @@ def _step(
     """
     for learner in run.learners:
         learner.optimizer.zero_grad(set_to_none=True)
-    told = _told(run, reals, chosen)  # first: its memory is free again for the student's
+    # First: its memory is free again for the student's.
+    teacher_scores = _teacher_scores(run, reals, chosen)
     try:
-        return _update(run, reals, labels, told, step)
+        return _update(run, reals, labels, teacher_scores, step)
     except NotFinite as error:
         if run.precision is not None and not run.precision.usable(error, step):
             return None
@@ -258,20 +259,22 @@ def _step(
 
 
 def _update(
-    run: Run, reals: Tensor, labels: Tensor, told: Tensor | None, step: int
+    run: Run, reals: Tensor, labels: Tensor, teacher_scores: Tensor | None, step: int
 ) -> tuple[Tensor, Tensor] | None:
-    """As `_step`, with what the teacher has told."""
+    """As `_step`, with the teacher's scores of the batch."""
     scores = [learner.forward(reals) for learner in run.learners]
     # In a co-study each learns the other's scores, as they are.
-    wanted = [other.detach() for other in reversed(scores)] if len(scores) > 1 else [told]
+    targets = (
+        [other.detach() for other in reversed(scores)] if len(scores) > 1 else [teacher_scores]
+    )
     losses = []
-    for learner, own, goal in zip(run.learners, scores, wanted, strict=True):
-        loss = objective(own, labels, goal, learner.config)
+    for learner, own, target in zip(run.learners, scores, targets, strict=True):
+        loss = objective(own, labels, target, learner.config)
         if learner.matching is not None:
             loss = loss + learner.matching.loss(run.fabric.all_reduce)  # the mean
         losses.append(loss)
     for learner, loss in zip(run.learners, losses, strict=True):
-        # Both in one turn: with 16 bits every step changes the scale that gradients have.
+        # Backward and step together: with 16 bits every step changes the scale of gradients.
         run.fabric.backward(loss)
         gather_gradients(run.fabric, learner.matching)
         if run.precision is not None and learner is run.student:
@@ -284,13 +287,13 @@ def _update(
         learner.optimizer.step()
         if learner.average is not None:
             learner.average.update_parameters(learner.model)
-    goal = wanted[0]
-    if goal is not None:  # without a label, the teacher's word is the right one
-        labels = torch.where(labels < 0, goal.argmax(dim=1), labels)
+    target = targets[0]
+    if target is not None:  # without a label, the teacher's class counts as right
+        labels = torch.where(labels < 0, target.argmax(dim=1), labels)
     return losses[0].detach(), (scores[0].detach().argmax(dim=1) == labels).sum()
 
 
-def _told(run: Run, reals: Tensor, chosen: Tensor) -> Tensor | None:
+def _teacher_scores(run: Run, reals: Tensor, chosen: Tensor) -> Tensor | None:
     """The teacher's scores of a batch; None without a teacher."""
     if run.table is not None:
         return run.table[chosen]
@@ -303,9 +306,9 @@ def _told(run: Run, reals: Tensor, chosen: Tensor) -> Tensor | None:
 
 def _validate(run: Run) -> Evaluation:
     for learner in run.learners:
-        share_buffers(run.fabric, learner.model, learner.judged)
+        share_buffers(run.fabric, learner.model, learner.evaluated)
     images, labels = run.validation
-    scores = score_images(run.student.judged, images, run.splits.scale, _EVALUATION_BATCH).cpu()
+    scores = score_images(run.student.evaluated, images, run.splits.scale, _EVALUATION_BATCH).cpu()
     return summarise(scores, labels.cpu(), run.splits.num_classes)
 
 

@@ -13,7 +13,7 @@ _TINY = 1e-12
 
 
 def cross_entropy(scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Mean over the batch of ``-sum wanted log softmax(scores)``.
+    """Mean over the batch of ``-sum target log softmax(scores)``.
 
     Args:
         scores: (N, classes).
@@ -23,34 +23,34 @@ def cross_entropy(scores: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
     return functional.cross_entropy(scores, labels, label_smoothing=label_smoothing)
 
 
-def divergence(found: Tensor, wanted: Tensor) -> Tensor:
-    """Kullback-Leibler: mean over the batch of ``sum wanted (log wanted - log found)``.
+def divergence(output: Tensor, target: Tensor) -> Tensor:
+    """Kullback-Leibler: mean over the batch of ``sum target (log target - log output)``.
 
-    Both (N, classes) probabilities; a wanted probability of zero adds nothing.
+    Both (N, classes) probabilities; a target probability of zero adds nothing.
     """
-    logs = found.clamp(min=torch.finfo(found.dtype).tiny).log()
-    return functional.kl_div(logs, wanted, reduction="batchmean")
+    logs = output.clamp(min=torch.finfo(output.dtype).tiny).log()
+    return functional.kl_div(logs, target, reduction="batchmean")
 
 
-def squared_error(found: Tensor, wanted: Tensor) -> Tensor:
-    """``sum (wanted - found)^2 / n`` over all n values."""
-    return functional.mse_loss(found, wanted)
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """``sum (target - output)^2 / n`` over all n values."""
+    return functional.mse_loss(output, target)
 
 
-def squared_log_error(found: Tensor, wanted: Tensor) -> Tensor:
-    """``sum (log(wanted + 1) - log(found + 1))^2 / n`` over all n values, which are above -1."""
-    return functional.mse_loss(found.log1p(), wanted.log1p())
+def squared_log_error(output: Tensor, target: Tensor) -> Tensor:
+    """``sum (log(target + 1) - log(output + 1))^2 / n`` over all n values, which are above -1."""
+    return functional.mse_loss(output.log1p(), target.log1p())
 
 
-def absolute_error(found: Tensor, wanted: Tensor) -> Tensor:
-    """``sum |wanted - found| / n`` over all n values."""
-    return functional.l1_loss(found, wanted)
+def absolute_error(output: Tensor, target: Tensor) -> Tensor:
+    """``sum |target - output| / n`` over all n values."""
+    return functional.l1_loss(output, target)
 
 
-def relative_error(found: Tensor, wanted: Tensor, power: Tensor | None = None) -> Tensor:
-    """Mean squared error as a share of the mean square wanted, or of another ``power``."""
-    power = wanted.square().mean() if power is None else power
-    return (found - wanted).square().mean() / power.clamp(min=torch.finfo(wanted.dtype).tiny)
+def relative_error(output: Tensor, target: Tensor, power: Tensor | None = None) -> Tensor:
+    """Mean squared error as a share of the mean square target, or of another ``power``."""
+    power = target.square().mean() if power is None else power
+    return (output - target).square().mean() / power.clamp(min=torch.finfo(target.dtype).tiny)
 
 
 _ON_PROBABILITIES = {
@@ -70,9 +70,9 @@ def label_loss(
     if kind == "ce":
         return cross_entropy(scores, labels, label_smoothing)
     classes = scores.shape[1]
-    wanted = functional.one_hot(labels, classes).to(scores.dtype)
-    wanted = wanted * (1 - label_smoothing) + label_smoothing / classes
-    return _ON_PROBABILITIES[kind](functional.softmax(scores, dim=1), wanted)
+    target = functional.one_hot(labels, classes).to(scores.dtype)
+    target = target * (1 - label_smoothing) + label_smoothing / classes
+    return _ON_PROBABILITIES[kind](functional.softmax(scores, dim=1), target)
 
 
 def soft_loss(
@@ -90,12 +90,12 @@ def soft_loss(
     the temperature T changes. ``reduction``: ``batchmean`` averages over images, ``mean`` over
     images and classes.
     """
-    found = functional.log_softmax(scores / temperature, dim=1)
+    output = functional.log_softmax(scores / temperature, dim=1)
     if form == "kl":
-        wanted = functional.log_softmax(teacher_scores / temperature, dim=1)
-        total = functional.kl_div(found, wanted, reduction="sum", log_target=True)
+        target = functional.log_softmax(teacher_scores / temperature, dim=1)
+        total = functional.kl_div(output, target, reduction="sum", log_target=True)
     else:
-        total = -(functional.softmax(teacher_scores / temperature, dim=1) * found).sum()
+        total = -(functional.softmax(teacher_scores / temperature, dim=1) * output).sum()
     return temperature**2 * total / (scores.numel() if reduction == "mean" else len(scores))
 
 
@@ -116,7 +116,7 @@ def distillation_loss(
     return objective(scores, labels, teacher_scores, TrainConfig.model_validate(config))
 
 
-def objective(scores: Tensor, labels: Tensor, wanted: Tensor | None, config: TrainConfig) -> Tensor:
+def objective(scores: Tensor, labels: Tensor, target: Tensor | None, config: TrainConfig) -> Tensor:
     """What one learner minimises on a batch, its features aside:
     ``(1 - alpha) * label_loss + alpha * soft_loss``, or `label_loss` alone.
 
@@ -126,20 +126,20 @@ def objective(scores: Tensor, labels: Tensor, wanted: Tensor | None, config: Tra
     Args:
         scores: its own.
         labels: class numbers.
-        wanted: the scores it learns from, without a gradient; None without any.
+        target: the scores it learns from, without a gradient; None without any.
         config: its settings.
     """
     learned = config.distillation
-    alpha = learned.alpha if learned is not None and wanted is not None else 0.0
+    alpha = learned.alpha if learned is not None and target is not None else 0.0
     parts = []
     if alpha < 1:
         on_labels = label_loss(scores, labels, config.loss, config.label_smoothing)
         parts.append((1 - alpha) * on_labels)
     if alpha > 0:
-        assert learned is not None and wanted is not None
+        assert learned is not None and target is not None
         soft = soft_loss(
             scores,
-            wanted,
+            target,
             temperature=learned.temperature,
             form=learned.form,
             reduction=learned.reduction,
@@ -156,9 +156,9 @@ def attention_map(output: Tensor) -> Tensor:
     return functional.normalize(output.square().sum(dim=1).flatten(1), eps=_TINY)
 
 
-def attention_loss(found: Tensor, wanted: Tensor) -> Tensor:
+def attention_loss(output: Tensor, target: Tensor) -> Tensor:
     """Mean over the batch of the squared distance of two attention maps (channels may differ).
 
     The authors' program also divides by the number of places; here the weight says how much.
     """
-    return (attention_map(found) - attention_map(wanted)).square().sum(dim=1).mean()
+    return (attention_map(output) - attention_map(target)).square().sum(dim=1).mean()

@@ -99,16 +99,16 @@ def _listening(
 
     def listen() -> None:
         """Whatever happens, the queue is emptied: the processes wait while it is full."""
-        while (told := queue.get()) is not None:
-            if isinstance(told, TrainProgress):
+        while (given := queue.get()) is not None:
+            if isinstance(given, TrainProgress):
                 if on_progress is None or failed:
                     continue
                 try:
-                    on_progress(told)
+                    on_progress(given)
                 except BaseException as error:
                     failed.append(error)
             else:
-                name, message, where, hint = told
+                name, message, where, hint = given
                 raised.append(getattr(errors, name)(message, where=where, hint=hint))
 
     listener = threading.Thread(target=listen, daemon=True)
@@ -118,7 +118,7 @@ def _listening(
     finally:
         queue.put(None)
         listener.join()
-    if failed:  # too late to stop anything, but not to be told
+    if failed:  # too late to stop anything, but not to be reported
         raise failed[0]
 
 

@@ -79,7 +79,7 @@ def study(
     for name, config in phases.present:
         result = fit(
             student,
-            splits if config.labels_serve_nothing else splits.labelled(),
+            splits if config.labels_unused else splits.labelled(),
             config,
             run_dir=Path(run_dir) / name,
             resume=resume,

@@ -41,6 +41,7 @@ from bitwright.low_precision.policy import (
     StepSeen,
     check_assignment,
 )
+from bitwright.models.modes import evaluating
 from bitwright.train.config import TrainConfig
 
 _log = logging.getLogger(__name__)
@@ -327,7 +328,6 @@ def _engine(name: str) -> Engine:
     return make_engine(name)
 
 
-@torch.no_grad()
 def _output_pixels(target: LowPrecisionModel, example: Tensor) -> dict[str, int]:
     """Output positions of every layer for one image."""
     found = dict.fromkeys(target.layers, 1)
@@ -339,11 +339,10 @@ def _output_pixels(target: LowPrecisionModel, example: Tensor) -> dict[str, int]
             found[path] = max(found[path], pixels)
 
         hooks.append(layer.register_forward_hook(see))
-    was_training = target.model.training
     try:
-        target.model.eval()(example)
+        with evaluating(target.model):
+            target.model(example)
     finally:
-        target.model.train(was_training)
         for hook in hooks:
             hook.remove()
     return found

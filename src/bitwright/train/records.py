@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bitwright.base.errors import DataError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import read_records, write_records
 
 METRICS = "metrics.jsonl"
 
@@ -90,14 +88,7 @@ def write_metrics(path: Path, history: Sequence[EpochMetrics]) -> None:
     Raises:
         DataError: the file cannot be written.
     """
-    try:
-        atomic_write(path, "".join(json.dumps(asdict(entry)) + "\n" for entry in history))
-    except OSError as error:
-        raise DataError(
-            f"metrics cannot be written: {error.strerror or error}",
-            where=str(path),
-            hint="free some disk space and run again: finished epochs are kept",
-        ) from error
+    write_records(path, map(asdict, history), "metrics")
 
 
 def read_metrics(path: Path) -> tuple[EpochMetrics, ...]:
@@ -106,10 +97,4 @@ def read_metrics(path: Path) -> tuple[EpochMetrics, ...]:
     Raises:
         DataError: the file is missing or no such file.
     """
-    try:
-        lines = path.read_text().splitlines()
-        return tuple(EpochMetrics(**json.loads(line)) for line in lines)
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(
-            f"cannot be read: {error}", where=str(path), hint="delete it and train again"
-        ) from error
+    return read_records(path, lambda given: EpochMetrics(**given), "delete it and train again")

@@ -2,14 +2,14 @@
 """Distillation without labels: a student learns to give what its teacher gives, by regression.
 
 There is no temperature and no softmax, so it serves detectors and embeddings as well as
-classifiers: the loss compares outputs, and if wanted the outputs of layers inside, as they are.
+classifiers: the loss compares outputs, and if asked for the outputs of layers inside, as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import cos, pi
+from math import cos, isfinite, pi
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, ModelError
 from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
+from bitwright.train.evaluation import device_of
 from bitwright.train.features import Watched, watched
 from bitwright.train.loss import relative_error
 
@@ -76,7 +77,8 @@ def regress(
     Args:
         student: trained in place; left in evaluation mode.
         teacher: not changed.
-        batches: gives the images (N, ...) of a step.
+        batches: gives the images (N, ...) of a step; they are moved to the student, where the
+            teacher must be, too.
         config: see `Regression`.
         loss: compares the student's output with the teacher's; features are always compared by
             `relative_error`.
@@ -92,17 +94,18 @@ def regress(
     """
     student.eval()
     teacher.eval()
+    place = device_of(student)
     optimizer = torch.optim.Adam(_groups(student, config.lr))
     losses = _resume(checkpoint, student, optimizer, config)
     with watched(student, config.features) as mine, watched(teacher, config.features) as theirs:
         for step in range(len(losses), config.steps):
             _set_rates(optimizer, config, step)
-            images = batches(step)
+            images = batches(step).to(place)
             with torch.no_grad():
-                wanted = teacher(images)
-            error = loss(student(images), wanted) + _feature_error(mine, theirs, config)
+                target = teacher(images)
+            error = loss(student(images), target) + _feature_error(mine, theirs, config)
             value = float(error.detach())
-            if not torch.isfinite(error.detach()):
+            if not isfinite(value):
                 raise ModelError(
                     f"the loss of step {step} is {value}",
                     where="regression",

@@ -115,7 +115,7 @@ def _check_roles(job: Job) -> None:
 
 def _check_labels(job: Job) -> None:
     missing = int((job.splits.train.labels < 0).sum())
-    if missing and not job.config.labels_serve_nothing:
+    if missing and not job.config.labels_unused:
         raise RecipeError(
             f"{missing} training images have no label, but the loss needs labels",
             where="distillation.alpha",
@@ -134,7 +134,7 @@ def make_fabric(config: TrainConfig, folder: Path, *, gather: bool = False) -> F
     """
     logger = TensorBoardLogger(root_dir=folder, name="", version="tensorboard")
     device, devices = ("cpu", 1) if gather else (config.device, config.devices)
-    # Ranges of some layers may not take part in every loss, which DDP wants to be told.
+    # Ranges of some layers may not take part in every loss; DDP must know.
     many = DDPStrategy(start_method="spawn", find_unused_parameters=True)
     try:
         if config.precision == "16" and not gather:
@@ -197,7 +197,7 @@ def start(fabric: Fabric, job: Job, on_progress: OnProgress | None) -> Run:
         on_progress,
         Best(),
         [],
-        _taught_by(job),
+        _teacher_fingerprint(job),
         splits.train.digest(),
     )
     if config.low_precision is not None:
@@ -246,7 +246,7 @@ def _teacher(job: Job, device: torch.device) -> tuple[nn.Module | None, Tensor |
     return None, kept_outputs(teacher, job.splits.train, path).of(job.splits.train).to(device)
 
 
-def _taught_by(job: Job) -> str | None:
+def _teacher_fingerprint(job: Job) -> str | None:
     """By what a resumed run knows its teacher again."""
     if job.config.distillation is None or job.teacher is None:
         return None

@@ -36,7 +36,7 @@ class Best:
     loss: float = float("inf")
     state: dict[str, Any] = field(default_factory=dict)
 
-    def beaten_by(self, accuracy: float, loss: float) -> bool:
+    def is_beaten_by(self, accuracy: float, loss: float) -> bool:
         return (accuracy, -loss) > (self.accuracy, -self.loss)
 
 
@@ -63,7 +63,7 @@ class Learner:
     average: AveragedModel | None = None
 
     @property
-    def judged(self) -> nn.Module:
+    def evaluated(self) -> nn.Module:
         """The network that is measured and kept: the average, where there is one."""
         if self.average is None:
             return self.model
@@ -90,7 +90,7 @@ class Run:
         learners: the student, and in a co-study its peer.
         teacher: learns no more; None without one.
         table: (N, classes), its scores of the training images, where they were computed before.
-        taught_by: `fingerprint` of the teacher; None without one.
+        teacher_fingerprint: `fingerprint` of the teacher; None without one.
         data: digest of the training images and labels.
         precision: of the student's products, while they run in few bits; None: float32.
     """
@@ -107,7 +107,7 @@ class Run:
     on_progress: OnProgress | None
     best: Best
     history: list[EpochMetrics]
-    taught_by: str | None = None
+    teacher_fingerprint: str | None = None
     data: str | None = None
     precision: PrecisionControl | None = None
 
@@ -141,7 +141,7 @@ def save(run: Run, epochs_done: int) -> None:
     content = {
         "schema": _SCHEMA,
         "config": run.config.model_dump_json(),
-        "taught_by": run.taught_by,
+        "teacher_fingerprint": run.teacher_fingerprint,
         "data": run.data,
         "epoch": epochs_done,
         "learners": {
@@ -201,7 +201,7 @@ def _check_settings(run: Run, content: dict[str, Any], path: Path) -> None:
         raise RunError(
             f"has schema {found}, this version writes {_SCHEMA}", where=str(path), hint=hint
         )
-    if content.get("taught_by", run.taught_by) != run.taught_by:
+    if content.get("teacher_fingerprint", run.teacher_fingerprint) != run.teacher_fingerprint:
         raise RunError("was written with another teacher", where=str(path), hint=hint)
     if content.get("data", run.data) != run.data:
         raise RunError("was written with other training images", where=str(path), hint=hint)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bitwright.base.errors import ModelError
 from bitwright.data import DataSplits
+from bitwright.models.modes import evaluating
 from bitwright.train.evaluation import device_of
 from bitwright.train.images import on_device
 from bitwright.train.transforms import to_real
@@ -53,11 +54,9 @@ def check_teacher(teacher: nn.Module, splits: DataSplits, where: str = "teacher"
     """
     device = device_of(teacher)
     images, _ = on_device(splits.train.take(range(min(2, len(splits.train)))), device)
-    was_training = teacher.training
-    teacher.eval()
     height, width, channels = splits.image_shape
     try:
-        with torch.no_grad():
+        with evaluating(teacher):
             scores = teacher(to_real(images[:2], splits.scale))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise ModelError(
@@ -66,8 +65,6 @@ def check_teacher(teacher: nn.Module, splits: DataSplits, where: str = "teacher"
             where=where,
             hint="use a teacher made for images of this shape",
         ) from error
-    finally:
-        teacher.train(was_training)
     given = tuple(scores.shape[1:]) if isinstance(scores, Tensor) else type(scores).__name__
     if given != (splits.num_classes,):
         found = f"{given[0]} classes" if isinstance(given, tuple) and len(given) == 1 else given

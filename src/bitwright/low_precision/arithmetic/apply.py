@@ -28,7 +28,7 @@ _LAYERS = {nn.Conv2d: LowPrecisionConv2d, nn.Linear: LowPrecisionLinear}
 
 @dataclass(frozen=True)
 class LowPrecisionModel:
-    """A network whose layers can be told their formats.
+    """A network whose layers multiply in formats that can change.
 
     Attributes:
         model: the network.
@@ -48,7 +48,7 @@ class LowPrecisionModel:
 
 
 def apply_arithmetic(model: nn.Module, context: Context) -> LowPrecisionModel:
-    """Put layers into a plain network whose products can run in any format; float32 until told.
+    """Put layers into a plain network whose products can run in any format; float32 to begin with.
 
     The new layers share the parameters and their names with the old ones, so optimizers,
     checkpoints and hooks on parameters go on as before. A layer that appears at several places is

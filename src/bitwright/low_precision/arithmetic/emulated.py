@@ -46,7 +46,7 @@ class EmulatedEngine:
     name = "emulated"
 
     def __init__(self) -> None:
-        self._inputs, self._gradients, self._weights = _Room(), _Room(), _Room()
+        self._inputs, self._gradients, self._weights = _Buffer(), _Buffer(), _Buffer()
 
     def supports(self, product: Product, left: Operand, right: Operand, geometry: Geometry) -> bool:
         return True
@@ -63,8 +63,8 @@ class EmulatedEngine:
             rows = b.float().square().sum((1, 2, 3))
             return _norms(patches.amax(), rows.amax(), a.shape[1] * taps)
 
-        rooms = self._inputs, self._weights
-        return _product((x, w), rooms, shared, largest, lambda a, b: _forward(a, b, geometry))
+        buffers = self._inputs, self._weights
+        return _product((x, w), buffers, shared, largest, lambda a, b: _forward(a, b, geometry))
 
     def grad_input(
         self, g: Operand, w: Operand, geometry: Geometry, input_size: tuple[int, ...]
@@ -102,7 +102,7 @@ class EmulatedEngine:
         return _product((x, g), (self._inputs, self._gradients), shared, largest, run)
 
 
-class _Room:
+class _Buffer:
     """Memory in which an operand becomes float32, kept from product to product: new pages would
     cost more than the conversion. An operand that is still there is not converted again.
     """
@@ -177,7 +177,7 @@ class _Cut:
 
 def _product(
     operands: tuple[Operand, Operand],
-    rooms: tuple[_Room, _Room],
+    buffers: tuple[_Buffer, _Buffer],
     shared: _Shared,
     largest: Callable[[Tensor, Tensor], float],
     run: Callable[[Tensor, Tensor], Tensor],
@@ -185,7 +185,7 @@ def _product(
     """The product by the cheapest way that is exact.
 
     Args:
-        rooms: where the operands are converted.
+        buffers: where the operands are converted.
         largest: bound of the sums of two tensors of levels from their norms.
         run: the product of two tensors of one floating type.
     """
@@ -197,7 +197,7 @@ def _product(
         exponent = left.exponent + right.exponent
         places = _exact_places(left, right, shared, largest)
         if places:
-            a, b = (room.floats(side) for room, side in zip(rooms, operands, strict=True))
+            a, b = (buffer.floats(side) for buffer, side in zip(buffers, operands, strict=True))
             plain = isinstance(exponent, int) and abs(exponent) <= _PLAIN
             if places >= shared.size and shared.right_is_weight and plain:
                 # The scale costs less on the weight; a power of two changes no rounding.

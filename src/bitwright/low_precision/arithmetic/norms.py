@@ -143,7 +143,7 @@ def _spec(
 
 def _run(name: str, spec: CNorm) -> None:
     if getattr(PRODUCT.library, name)(ctypes.byref(spec)):
-        raise MemoryError(f"{name}: no room for its sums")
+        raise MemoryError(f"{name}: not enough memory for its sums")
 
 
 class TrainingBatchNorm2d(nn.BatchNorm2d):

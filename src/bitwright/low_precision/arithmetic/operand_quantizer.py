@@ -78,7 +78,7 @@ def quantize(
         return _integers(x, spec, seed, name)
     rows = x.permute(0, 2, 3, 1).contiguous() if x.dim() == 4 else x
     scale = None if spec.format.block else weight_scale(rows, spec)
-    real = _faked(rows, spec, scale, seed, name, _moved(axis, x.dim()))
+    real = _fake_quantized(rows, spec, scale, seed, name, _moved(axis, x.dim()))
     return Operand(None, real=real.permute(0, 3, 1, 2) if x.dim() == 4 else real)
 
 
@@ -114,7 +114,7 @@ def _integers(x: Tensor, spec: QuantSpec, seed: int, name: str) -> Operand:
     if runs_natively(x) and spec.overflow is not Overflow.WRAP:
         exponent = None if spec.scale is ScaleRule.DYNAMIC else int(_exponent(x, spec))
         levels = torch.empty(shape, dtype=container(bits))
-        exponent = quantize_levels(x, levels, _ends(spec), exponent, spec.rounding, seed)
+        exponent = quantize_levels(x, levels, _level_range(spec), exponent, spec.rounding, seed)
         if exponent is None:
             raise not_finite(name)
     else:
@@ -136,7 +136,7 @@ def is_deferred(x: Tensor) -> bool:
     return x.device.type != "cpu"
 
 
-def _ends(spec: QuantSpec) -> tuple[int, int]:
+def _level_range(spec: QuantSpec) -> tuple[int, int]:
     """The levels in use."""
     high = spec.format.max_level
     return (max(spec.lowest, -high) if spec.overflow is Overflow.SAT_SYM else spec.lowest), high
@@ -144,7 +144,7 @@ def _ends(spec: QuantSpec) -> tuple[int, int]:
 
 def _levels(x: Tensor, spec: QuantSpec, exponent: int | Tensor, seed: int) -> Tensor:
     """The definition in torch operations, float32: finite reals to levels."""
-    low, high = _ends(spec)
+    low, high = _level_range(spec)
     unit = power_of_two(exponent).float() if isinstance(exponent, Tensor) else 2.0**exponent
     ratio = x.to(torch.float32) * unit
     if spec.overflow is not Overflow.WRAP:
@@ -193,7 +193,7 @@ def _dynamic_exponent(x: Tensor, spec: QuantSpec) -> Tensor:
     return torch.where(torch.isinf(smallest), torch.zeros_like(exponent), exponent)
 
 
-def _faked(
+def _fake_quantized(
     x: Tensor, spec: QuantSpec, scale: Tensor | float | None, seed: int, name: str, axis: int
 ) -> Tensor:
     if not _all_finite(x):

@@ -131,7 +131,7 @@ def multiply(
     """Run one of the kernels; tensors as its comment says, in memory of the CPU.
 
     Raises:
-        MemoryError: no room for its buffers.
+        MemoryError: not enough memory for its buffers.
     """
     library = PRODUCT.library
     assert library is not None
@@ -145,7 +145,7 @@ def multiply(
     )
     kernel = getattr(library, name)
     if kernel(ctypes.byref(shape), left.data_ptr(), right.data_ptr(), out.data_ptr()):
-        raise MemoryError(f"{name}: no room for its buffers")
+        raise MemoryError(f"{name}: not enough memory for its buffers")
 
 
 def most_squares(levels: Tensor) -> int:
@@ -160,5 +160,5 @@ def most_squares(levels: Tensor) -> int:
     place, size = levels.data_ptr(), levels.element_size()
     found = int(library.bw_most_squares(place, size, pixels, channels, threads))
     if found < 0:
-        raise MemoryError("no room for sums of squares")
+        raise MemoryError("not enough memory for sums of squares")
     return found

@@ -25,7 +25,7 @@ def runs_natively(x: Tensor) -> bool:
 def quantize_levels(
     x: Tensor,
     out: Tensor,
-    ends: tuple[int, int],
+    limits: tuple[int, int],
     exponent: int | None,
     rounding: Rounding,
     seed: int,
@@ -35,7 +35,7 @@ def quantize_levels(
     Args:
         x: float32; with four axes (N, C, H, W).
         out: dense integers; of an image (N, H, W, C).
-        ends: the smallest and the largest level.
+        limits: the smallest and the largest level.
         exponent: None: that of dynamic fixed point.
     """
     library = QUANTIZE.library
@@ -56,13 +56,13 @@ def quantize_levels(
         channels=channels,
         bytes=out.element_size(),
         mode=MODES[rounding],
-        low=ends[0],
-        high=ends[1],
+        low=limits[0],
+        high=limits[1],
         dynamic=exponent is None,
         exponent=exponent or 0,
         threads=max(1, min(torch.get_num_threads(), x.numel() // _WORTH_A_THREAD)),
         seed=seed,
     )
     if library.bw_quantize_levels(ctypes.byref(given)):
-        raise MemoryError("no room to quantize a tensor")
+        raise MemoryError("not enough memory to quantize a tensor")
     return None if given.bad else int(given.exponent)

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from bitwright.base.errors import ModelError
 from bitwright.low_precision.costs.network import LayerWork, Network
+from bitwright.models.modes import modes_kept
 
 _PRODUCTS = ("convolution", "convolution_backward", "addmm", "mm", "bmm", "baddbmm")
 
@@ -74,10 +75,9 @@ def count_network(
         for module in paths
     ]
     traffic = _Traffic()
-    was_training = {module: module.training for module in model.modules()}
     try:
-        model.train()
-        with traffic:
+        with modes_kept(model), traffic:
+            model.train()
             _run(model, torch.empty((batch, *sample_shape), device="meta"))
     except (RuntimeError, ValueError, NotImplementedError, AssertionError) as error:
         raise ModelError(
@@ -90,8 +90,6 @@ def count_network(
     finally:
         for hook in hooks:
             hook.remove()
-        for module, mode in was_training.items():
-            module.training = mode
     if not layers:
         raise ModelError("has no convolution or linear layer to train", where=called)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -65,15 +65,15 @@ def ladder_costs(
         TargetError: the device cannot compute in one of the levels.
     """
     mixtures = {}
-    for index, rung in enumerate(settings.ladder):
+    for index, level in enumerate(settings.ladder):
         given = levels_of_products(settings, index, network)
-        if set(given.values()) != {rung}:
-            mixtures[rung] = given
+        if set(given.values()) != {level}:
+            mixtures[level] = given
     others = (level for given in mixtures.values() for level in given.values())
     levels = tuple(dict.fromkeys((FLOAT32, *also, *settings.ladder, *others)))
     window = getattr(settings.policy, "gradients", 0)
     table = forecast_costs(network, device, levels, steps, window=window)
-    mixed = {rung: table.mixture(rung, given).levels[rung] for rung, given in mixtures.items()}
+    mixed = {level: table.mixture(level, given).levels[level] for level, given in mixtures.items()}
     return replace(table, levels={**table.levels, **mixed})
 
 

@@ -140,7 +140,7 @@ def profile_network(
             measure = _Level(level, found, engine, clock, place)
             levels[level] = measure.costs(network.layers)
             if level != FLOAT32:
-                context.engine = _Nothing(measure.made)
+                context.engine = _EmptyEngine(measure.made)
                 target.use(dict.fromkeys(target.layers, _UNROUNDED))
                 levels[level] = replace(levels[level], rest=clock(one_step))
         decide = clock(_policy(settings, target.layers, place))
@@ -217,7 +217,7 @@ _Memory = dict[tuple[Product, tuple[int, ...]], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class _Nothing:
+class _EmptyEngine:
     """An engine that gives tensors as another engine does, and computes none of them.
 
     Attributes:

@@ -39,7 +39,7 @@ def train(work: Workspace, context: StepContext) -> None:
         config = work.recipe.train.float_
         fitted = fit(
             model,
-            work.data if config.labels_serve_nothing else work.data.labelled(),
+            work.data if config.labels_unused else work.data.labelled(),
             config,
             run_dir=context.folder / LOGS,
             teacher=teacher_of(work, context),

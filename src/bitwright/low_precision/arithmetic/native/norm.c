@@ -195,8 +195,8 @@ static int prepare(Job *job) {
   job->block = (BLOCK / n->channels + STRETCH - 1) / STRETCH * STRETCH;
   if (job->block < STRETCH) job->block = STRETCH;
   job->blocks = (n->rows + job->block - 1) / job->block;
-  job->sums = bw_room(job->blocks * 2 * n->channels * (int64_t)sizeof(double));
-  job->gain = bw_room(4 * n->channels * (int64_t)sizeof(float));
+  job->sums = bw_allocate(job->blocks * 2 * n->channels * (int64_t)sizeof(double));
+  job->gain = bw_allocate(4 * n->channels * (int64_t)sizeof(float));
   if (!job->sums || !job->gain) return 0;
   job->shift = job->gain + n->channels;
   job->other = job->shift + n->channels;

@@ -94,7 +94,7 @@ void bw_tile_floats(int rows, const int16_t *const *a, const Run *runs, int64_t 
                     float *const *out, int64_t width);
 void bw_tile_strip(int64_t rows, const int16_t *a, int64_t step, const int16_t *b, int64_t pairs,
                    int32_t *sums);
-void *bw_room(int64_t bytes);
+void *bw_allocate(int64_t bytes);
 int bw_direct(const Shape *shape, int64_t pairs);
 void bw_add_sums(double *total, const int32_t *sums, int64_t count, double factor);
 void bw_widen(const void *source, int64_t bytes, int64_t from, int16_t *target, int64_t count);

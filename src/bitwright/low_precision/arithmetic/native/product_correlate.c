@@ -167,7 +167,7 @@ static void work(void *given) {
   Job *job = given;
   const Shape *s = job->shape;
   Run *runs = malloc((size_t)(job->most + 1) * sizeof(Run));
-  int16_t *room = bw_room(job->block * job->image_size * (int64_t)sizeof(int16_t));
+  int16_t *room = bw_allocate(job->block * job->image_size * (int64_t)sizeof(int16_t));
   if (!runs || !room) atomic_store(&job->failed, 1);
   while (runs && room) {
     const int64_t task = atomic_fetch_add(&job->next_task, 1);
@@ -226,7 +226,7 @@ int64_t bw_product_correlate(const Shape *shape, const void *source, const void 
                              float *out) {
   Job job = {.shape = shape, .source = source, .weight = weight, .out = out};
   plan(&job);
-  job.packed = bw_room(job.parts * job.panels * job.panel_size * (int64_t)sizeof(int16_t));
+  job.packed = bw_allocate(job.parts * job.panels * job.panel_size * (int64_t)sizeof(int16_t));
   if (!job.packed) return 1;
   const int64_t large = job.panels * job.panel_size > 1 << 16;
   bw_run_threads(pack, &job, large ? shape->threads : 1);

@@ -5,7 +5,7 @@
 #include "product.h"
 
 // Memory in whole cache lines, with some more than asked for behind; free() it.
-void *bw_room(int64_t bytes) { return aligned_alloc(64, (size_t)((bytes + 191) / 64 * 64)); }
+void *bw_allocate(int64_t bytes) { return aligned_alloc(64, (size_t)((bytes + 191) / 64 * 64)); }
 
 // Whether a sum of so many pairs may be scaled as a 32-bit integer: it fits, and its product with
 // the unit is a normal float.

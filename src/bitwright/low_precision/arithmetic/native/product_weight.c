@@ -307,11 +307,11 @@ int64_t bw_product_weight(const Shape *shape, const void *source, const void *re
   Job job = {.shape = shape, .source = source, .result = result, .out = out};
   plan(&job);
   job.part_size = shape->out_height * job.panels * shape->out_width * job.group * PANEL;
-  job.left = bw_room(shape->height * shape->width * shape->channels * job.group * 2);
-  job.right = bw_room(job.parts * job.part_size * 2);
+  job.left = bw_allocate(shape->height * shape->width * shape->channels * job.group * 2);
+  job.right = bw_allocate(job.parts * job.part_size * 2);
   if (!job.direct) {
     const size_t count = (size_t)(job.tiles * ROWS * PANEL);
-    job.total = bw_room((int64_t)(count * sizeof(double)));
+    job.total = bw_allocate((int64_t)(count * sizeof(double)));
     if (job.total) memset(job.total, 0, count * sizeof(double));
   }
   const int complete = job.left && job.right && (job.direct || job.total);

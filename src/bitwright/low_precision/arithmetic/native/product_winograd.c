@@ -242,9 +242,9 @@ static void work(void *given) {
   const float unit = ldexpf(1.0f, (int)-(s->exponent + 2));
   // A cache line more than the tiles need: points do not all lie in the same sets.
   const int64_t gap = job->chunk * job->even + 32, sums_gap = job->chunk * PANEL + 16;
-  int16_t *left = bw_room(POINTS * gap * (int64_t)sizeof(int16_t));
-  int32_t *sums = bw_room(POINTS * sums_gap * (int64_t)sizeof(int32_t));
-  char *zeros = bw_room(s->channels * s->left_bytes);
+  int16_t *left = bw_allocate(POINTS * gap * (int64_t)sizeof(int16_t));
+  int32_t *sums = bw_allocate(POINTS * sums_gap * (int64_t)sizeof(int32_t));
+  char *zeros = bw_allocate(s->channels * s->left_bytes);
   const int complete = left && sums && zeros;
   if (complete)
     memset(zeros, 0, (size_t)(s->channels * s->left_bytes));
@@ -287,7 +287,7 @@ int64_t bw_product_winograd(const Shape *s, const void *source, const void *weig
   job.chunk = CHUNK_BYTES / (POINTS * job.even * 2) / ROWS * ROWS;
   if (job.chunk < ROWS) job.chunk = ROWS;
   if (job.chunk > CHUNK) job.chunk = CHUNK;
-  job.packed = bw_room(job.panels * job.panel_size * (int64_t)sizeof(int16_t));
+  job.packed = bw_allocate(job.panels * job.panel_size * (int64_t)sizeof(int16_t));
   if (!job.packed) return 1;
   bw_run_threads(pack, &job, job.panels * job.even > 256 ? s->threads : 1);
   bw_run_threads(work, &job, s->threads);

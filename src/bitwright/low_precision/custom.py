@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies and metrics of the user's own; errors in them name the user's file and line."""
+"""Policies and metrics that users write; errors in them name the user's file and line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def find_metric(name: str) -> Metric:
     function = load_plugin(name, f"{_POLICY}.metric")
 
     def metric(gradients: Mapping[str, Sequence[Tensor]]) -> Measured:
-        with _own_code("the metric", name, _METRIC):
+        with _users_code("the metric", name, _METRIC):
             given = function(gradients)
             found = given if isinstance(given, Measured) else Measured(given)
             return Measured(None if found.value is None else float(found.value), found.note)
@@ -49,7 +49,7 @@ def find_metric(name: str) -> Metric:
     return metric
 
 
-def make_own(name: str, plan: Plan, options: Mapping[str, Any]) -> PrecisionPolicy:
+def make_custom(name: str, plan: Plan, options: Mapping[str, Any]) -> PrecisionPolicy:
     """The policy that the user's function gives for a plan and its options.
 
     Raises:
@@ -69,7 +69,7 @@ def make_own(name: str, plan: Plan, options: Mapping[str, Any]) -> PrecisionPoli
     except ValueError:  # a class of another language may have no signature
         pass
     hint = "it is called with a plan and the options of the recipe"
-    with _own_code("making the policy", name, hint):
+    with _users_code("making the policy", name, hint):
         policy = factory(plan, **options)
     if not isinstance(policy, PrecisionPolicy):
         raise RecipeError(
@@ -77,11 +77,11 @@ def make_own(name: str, plan: Plan, options: Mapping[str, Any]) -> PrecisionPoli
             where=name,
             hint="derive it from bitwright.low_precision.policy.PrecisionPolicy",
         )
-    return OwnPolicy(policy, plan, name)
+    return CustomPolicy(policy, plan, name)
 
 
-class OwnPolicy(PrecisionPolicy):
-    """A policy of the user's own: every call goes to it, and what it gives is checked."""
+class CustomPolicy(PrecisionPolicy):
+    """A policy that a user wrote: every call goes to it, and what it gives is checked."""
 
     def __init__(self, policy: PrecisionPolicy, plan: Plan, name: str) -> None:
         """
@@ -136,7 +136,7 @@ class OwnPolicy(PrecisionPolicy):
 
     def _call(self, method: str, *arguments: object) -> Any:
         """What a method of the policy gives, or the value of an attribute."""
-        with _own_code(f"{method} of the policy", self.name, f"see PrecisionPolicy.{method}"):
+        with _users_code(f"{method} of the policy", self.name, f"see PrecisionPolicy.{method}"):
             found = getattr(self.policy, method)
             return found(*arguments) if callable(found) else found
 
@@ -155,7 +155,7 @@ class OwnPolicy(PrecisionPolicy):
 
 
 @contextmanager
-def _own_code(what: str, name: str, hint: str) -> Iterator[None]:
+def _users_code(what: str, name: str, hint: str) -> Iterator[None]:
     """The user's code may fail in any way: then a `ModelError` says where."""
     try:
         yield
