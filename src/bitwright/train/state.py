@@ -141,7 +141,7 @@ def save(run: Run, epochs_done: int) -> None:
     content = {
         "schema": _SCHEMA,
         "config": run.config.model_dump_json(),
-        "teacher_fingerprint": run.teacher_fingerprint,
+        "taught_by": run.teacher_fingerprint,
         "data": run.data,
         "epoch": epochs_done,
         "learners": {
@@ -201,7 +201,7 @@ def _check_settings(run: Run, content: dict[str, Any], path: Path) -> None:
         raise RunError(
             f"has schema {found}, this version writes {_SCHEMA}", where=str(path), hint=hint
         )
-    if content.get("teacher_fingerprint", run.teacher_fingerprint) != run.teacher_fingerprint:
+    if content.get("taught_by", run.teacher_fingerprint) != run.teacher_fingerprint:
         raise RunError("was written with another teacher", where=str(path), hint=hint)
     if content.get("data", run.data) != run.data:
         raise RunError("was written with other training images", where=str(path), hint=hint)
