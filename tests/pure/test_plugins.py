@@ -26,6 +26,16 @@ def test_every_name_of_a_built_in_plug_in_stands_for_something(kind: str) -> Non
         assert found.name == name if kind == "models" else callable(found)
 
 
+def test_the_core_names_papers_in_one_place_only() -> None:
+    package = Path(plugins.__file__).parents[1]
+    naming = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if "bitwright.papers" in path.read_text() and package / "papers" not in path.parents
+    }
+    assert naming == {"base/plugins.py"}
+
+
 def test_names_are_used_once() -> None:
     names = [info.name for info in list_models()]
     assert len(set(names)) == len(names)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.ristretto_files import quantization_of
 from torch import Tensor
 
 from bitwright.base.errors import BitwrightError, ModelError
@@ -26,7 +27,6 @@ from bitwright.interop.network_to_torch import module_of
 from bitwright.ir import INTEGER, load_graph
 from bitwright.models import ModelSpec
 from bitwright.papers.ristretto.behaviour import Behaviour, Parity
-from bitwright.papers.ristretto.caffe import quantization_of
 from bitwright.papers.ristretto.layers import LayerRule, with_rules
 from bitwright.pipeline.recipe import Recipe
 from bitwright.pipeline.steps.workspace import Workspace

@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 import pytest
 import torch
 import yaml
+from tests.ristretto_files import quantization_of
 from torch import nn
 
 from bitwright.cli.entry import run
 from bitwright.data import load_dataset
 from bitwright.interop.model_files import save_model
 from bitwright.models import build_model
-from bitwright.papers.ristretto.caffe import quantization_of
 from bitwright.quantize import Policy
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.ristretto_files import quantization_of
 from torch import nn
 
 from bitwright.base.errors import DataError, ModelError, RecipeError
@@ -18,7 +19,7 @@ from bitwright.explore.search.metrics import EmbeddingAgreement, Measured
 from bitwright.formats import Rounding, parse_format
 from bitwright.interop.caffe.quantization_param import Precision, QuantizationParam, RoundingScheme
 from bitwright.papers.ristretto.behaviour import Behaviour, Parity
-from bitwright.papers.ristretto.caffe import quantization_of, quantized_prototxt
+from bitwright.papers.ristretto.caffe import quantized_prototxt
 from bitwright.papers.ristretto.layers import (
     ConvolutionRistretto,
     FcRistretto,

@@ -11,7 +11,7 @@ import torch
 from tests.face_protocols import synthetic_protocol
 
 from bitwright.base.errors import DataError, RecipeError
-from bitwright.explore.search import EmbeddingAgreement
+from bitwright.explore.search.metrics import EmbeddingAgreement
 from bitwright.papers.faces.embedding import make_pool
 from bitwright.papers.faces.identities import extract_features
 from bitwright.papers.faces.pairs import PairRows

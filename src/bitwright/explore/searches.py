@@ -21,7 +21,7 @@ from bitwright.report.table import rows_to_csv
 
 if TYPE_CHECKING:
     from bitwright.base.progress import Progress
-    from bitwright.explore.search import MixedResult
+    from bitwright.explore.search.mixed_result import MixedResult
 
 _KILOBYTE = 8000
 _X_LABEL = {

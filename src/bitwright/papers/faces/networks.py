@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.explore.model_sizes import model_size
-from bitwright.explore.search import Top1
+from bitwright.explore.search.metrics import Top1
 from bitwright.explore.sizes import FLOAT_BITS, network_rate
 from bitwright.formats import parse_format
 from bitwright.formats.clustering import kmeans
@@ -31,10 +31,9 @@ from bitwright.papers.faces.identities import (
 from bitwright.papers.faces.images import FaceSet
 from bitwright.papers.faces.plans import Contest, Plan, ours
 from bitwright.papers.faces.recipe import FOLDED, FaceMatrixRecipe, Row
-from bitwright.papers.ristretto import Parity, search_ristretto
-from bitwright.papers.ristretto.behaviour import Behaviour
+from bitwright.papers.ristretto.behaviour import Behaviour, Parity
 from bitwright.papers.ristretto.layers import layers_of, with_rules
-from bitwright.papers.ristretto.run import RuleMaker, ristretto_size
+from bitwright.papers.ristretto.run import RuleMaker, ristretto_size, search_ristretto
 from bitwright.papers.ristretto.search import Setting, TrimmingMode
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.ptq import fold_batch_norms, fold_groups, post_training_quantize

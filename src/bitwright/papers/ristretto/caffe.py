@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ristretto's formats in Caffe's architecture files: a float prototxt with them, and them again."""
+"""Ristretto's formats in Caffe's architecture files: a float prototxt with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import DataError
-from bitwright.interop.caffe.files import parse_prototxt, prototxt_of, read_prototxt
+from bitwright.interop.caffe.files import prototxt_of, read_prototxt
 from bitwright.interop.caffe.quantization_param import QuantizationParam
 
 _QUANTIZED = {"Convolution": "ConvolutionRistretto", "InnerProduct": "FcRistretto"}
@@ -41,32 +41,11 @@ def quantized_prototxt(source: Path, params: Mapping[str, QuantizationParam]) ->
     return prototxt_of(net, facts)
 
 
-def quantization_of(text: str, where: str = "prototxt") -> dict[str, QuantizationParam]:
-    """The formats of every ``ConvolutionRistretto`` and ``FcRistretto`` layer, by its name.
-
-    Raises:
-        DataError: the text is cut short or no network, or a format is impossible.
-    """
-    net = parse_prototxt(text, where)
-    return {
-        layer.name: QuantizationParam.from_dict(
-            _as_dict(layer.quantization_param), f"{where}, layer {layer.name}"
-        )
-        for layer in net.layer
-        if layer.type in _FLOAT
-    }
-
-
 def path_of(name: str) -> str:
     """The module path that the reader of a network makes of a layer's name."""
     from bitwright.interop.network_to_torch import path_component
 
     return ".".join(path_component(part) for part in name.split("."))
-
-
-def _as_dict(message: Any) -> dict[str, Any]:
-    """Fields that are set; enumerations as numbers."""
-    return {descriptor.name: value for descriptor, value in message.ListFields()}
 
 
 def _fill(message: Any, param: QuantizationParam) -> None:
