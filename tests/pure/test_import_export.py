@@ -146,3 +146,15 @@ def test_a_bad_file_leaves_nothing(tmp_path: Path, onnx_file: Path) -> None:
     onnx_file.write_bytes(onnx_file.read_bytes()[:-40])
     assert cli.run(["import", str(onnx_file), "--out", str(tmp_path / "out")]) != 0
     assert not (tmp_path / "out").exists()
+
+
+def test_the_file_itself_is_run_and_compared(
+    tmp_path: Path, onnx_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("qonnx")
+    argv = ["import", str(onnx_file), "--out", str(tmp_path / "out"), "--compare", "5"]
+    assert cli.run([*argv, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["compared"]
+    assert (found["images"], found["labels_that_differ"], found["scores_that_differ"]) == (5, 0, 0)
+    assert cli.run([*argv, "--input-type", "uint8"]) != 0
+    assert "--compare" in capsys.readouterr().err

@@ -276,7 +276,7 @@ def test_the_six_published_listings_load(
     text = layer.format(fields=fields)
     (found,) = quantization_of(text).values()
     assert found == wanted
-    again = layer.format(fields=found.to_text().strip().removeprefix("quantization_param {")[:-1])
+    again = layer.format(fields=" ".join(f"{k}: {v}" for k, v in found.to_dict().items()))
     assert quantization_of(again) == quantization_of(text)
 
 

@@ -56,6 +56,9 @@ Target = Annotated[
 Simulate = Annotated[
     int, typer.Option(min=0, help="Compare the RTL with the graph on random frames.")
 ]
+Compare = Annotated[
+    int, typer.Option(min=0, help="Run the file itself (QONNX) on random images, too.")
+]
 ModelWeights = Annotated[
     Path | None, typer.Option(help="Float models: the .caffemodel of a .prototxt.")
 ]
@@ -87,6 +90,7 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
     input_layout: InputLayout = None,
     target: Target = None,
     simulate: Simulate = 0,
+    compare: Compare = 0,
     weights: ModelWeights = None,
     model: ModelName = None,
     classes: Classes = None,
@@ -130,6 +134,7 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
             input_layout=input_layout.value if input_layout else None,
             target=target,
             simulate=simulate,
+            compare=compare,
             progress=progress,
         )
     _show_graph(output, file, out, report)
@@ -143,6 +148,12 @@ def _show_graph(output: Output, file: Path, out: Path, report: dict[str, Any]) -
     output.table(f"{file.name}: {report['graph']}", ("layer", "operation", "from", "output"), rows)
     for note in report["notes"]:
         output.say(f"note: {note}")
+    if "compared" in report:
+        done = report["compared"]
+        output.say(
+            f"the file itself, run by QONNX on {done['images']} random images: all labels equal, "
+            f"{done['scores_that_differ']} scores differ"
+        )
     if "hardware" in report:
         found = report["hardware"]
         output.say(f"{found['target']}: {found['interval']} cycles an image; RTL in {out / 'rtl'}")

@@ -49,7 +49,7 @@ def is_model_file(path: Path) -> bool:
     return path.name.lower().endswith((*MODEL_FILES, *WEIGHT_FILES))
 
 
-def import_graph(
+def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave open
     path: Path,
     out: Path,
     *,
@@ -58,6 +58,7 @@ def import_graph(
     input_layout: str | None = None,
     target: str | None = None,
     simulate: int = 0,
+    compare: int = 0,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Import an ONNX file into a folder: the integer graph and a report, with a target RTL too.
@@ -67,13 +68,17 @@ def import_graph(
         input_type, input_scale, input_layout: see `bitwright.interop.onnx.reader.load`.
         target: a name of ``bitwright list targets``.
         simulate: how many random frames the RTL is compared on, besides the mapping's check.
+        compare: how many random images the file itself is run on, by QONNX's executor, against the
+            graph; the labels must be equal.
 
     Returns:
         The report, as plain values.
 
     Raises:
         DataError, ModelError: the file cannot be imported; nothing is written.
+        MismatchError: the file gives other labels than the graph; nothing is written.
         RunError: the folder holds something else.
+        ToolError: comparing needs QONNX, which is not installed.
         TargetError: it does not fit the target; the graph is kept.
     """
     from bitwright.interop.onnx.reader import load
@@ -92,6 +97,9 @@ def import_graph(
     )
     graph = optimise(imported.graph, check=_CHECK_FRAMES)
     report = _graph_report(path, imported, graph)
+    if compare:
+        progress("running the file itself", 0, compare)
+        report["compared"] = _compare_with_file(path, imported, compare)
     out.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(out / RTL, ignore_errors=True)  # of an earlier import
     (out / FOLDING).unlink(missing_ok=True)
@@ -378,6 +386,29 @@ def _simulate(graph: Graph, rtl: Path, frames: int) -> None:
         edge: result.levels[p.name] for p, edge in zip(design.outputs, graph.outputs, strict=True)
     }
     _require_equal(graph, graph.run(feeds), found, "the simulated RTL")
+
+
+def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str, Any]:
+    from bitwright.interop.onnx.reader.compare import compare, original_scores
+
+    if imported.source is None:
+        raise RecipeError(
+            "the file is compared on images of its own float input",
+            where="--compare",
+            hint="leave --input-type out",
+        )
+    _, quantizer = imported.source
+    unit, shape = float(np.abs(quantizer.unit).max()), (images, *imported.input_shape)
+    drawn = np.random.default_rng(0).uniform(unit * quantizer.lo, unit * quantizer.hi, shape)
+    drawn = drawn.astype(np.float32)
+    found = compare(imported, drawn, original_scores(path, drawn))
+    found.require()
+    return {
+        "images": found.images,
+        "labels_that_differ": found.labels,
+        "scores_that_differ": found.scores,
+        "largest_difference": found.largest,
+    }
 
 
 def _require_equal(

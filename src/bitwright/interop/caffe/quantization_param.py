@@ -149,11 +149,6 @@ class QuantizationParam:
         kept = {name: values[name] for name in defaults if values[name] != getattr(plain, name)}
         return kept | {name: values[name] for name in shown}
 
-    def to_text(self, indent: str = "") -> str:
-        """The prototxt block."""
-        lines = [f"{indent}  {name}: {value}" for name, value in self.to_dict().items()]
-        return "\n".join([f"{indent}quantization_param {{", *lines, f"{indent}}}"])
-
 
 def known_list() -> tuple[str, ...]:
     """The names of all fields, in the order of the schema."""

@@ -85,7 +85,8 @@ def original_scores(source: Path | bytes, images: Array, *, batch: int = _BATCH)
         for info in rest:
             model.graph.input.remove(info)
         for info in (entry, *model.graph.output):
-            info.type.tensor_type.shape.dim[0].dim_value = len(part)
+            if info.type.tensor_type.shape.dim:  # a file need not say the shape of its output
+                info.type.tensor_type.shape.dim[0].dim_value = len(part)
         del model.graph.value_info[:]
         try:
             with warnings.catch_warnings():
