@@ -14,7 +14,7 @@ from tests.hw_networks import Net, densenet, mapped_networks, random_folding, re
 from bitwright.base.errors import MismatchError
 from bitwright.hw import Folding, NodeFolding, analyse, blocks_of, map_graph
 from bitwright.hw.blocks import Fifo, Firing
-from bitwright.hw.tokens import check_tokens, simulate_tokens, step_table
+from bitwright.hw.tokens import check_tokens, check_tokens_if_fast, simulate_tokens, step_table
 from bitwright.hw.tokens_native import MAKES
 from bitwright.ir import Graph
 
@@ -27,6 +27,15 @@ def _check(graph: Graph, folding: Folding) -> None:
     flow = analyse(hardware)
     assert check_tokens(hardware).interval == flow.interval
     assert simulate_tokens(hardware, 2, unbounded=True).latency == flow.latency
+
+
+def test_what_is_too_large_is_left_out_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware = map_graph(Net((8,), "uint2", "int3").dense(4).finish())
+    run, reason = check_tokens_if_fast(hardware)
+    assert run is not None and run.finished and reason == ""
+    monkeypatch.setattr("bitwright.hw.tokens._MOST_STEPS", 10)
+    run, reason = check_tokens_if_fast(hardware)
+    assert run is None and "too large to check beat by beat" in reason
 
 
 @given(mapped_networks())

@@ -102,6 +102,10 @@ def test_synthesis_only_targets_say_so(tmp_path: Path, name: str) -> None:
     assert "fmax_mhz" not in result.figures
     assert result.clock_met is None
     assert "synthesised only" in result.notes[0]
+    script = tmp_path / result.files["vendor_project"]
+    start = script.read_text().splitlines()[0].removeprefix("# ")
+    assert f"`{start}` in vendor/" in result.notes[1]
+    assert (script.parent / "design" / "design.json").is_file()
     assert set(result.instances) == {TOP_GLUE, "i_lane0", "i_lane1", "i_lane2"}
     assert all(part.lut > 0 for part in result.instances.values())
     assert result.figures["ff"].value >= 3 * 16
