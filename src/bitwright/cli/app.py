@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from bitwright import __version__
 from bitwright.base.plugins import load_attribute, plugged
+from bitwright.base.version import __version__
 from bitwright.cli import (
     compare,
     conversion,

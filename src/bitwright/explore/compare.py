@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright import __version__
 from bitwright.base.errors import DataError, FormatError, ModelError, RecipeError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
+from bitwright.base.version import __version__
 from bitwright.explore.compare_rows import chosen, make_row
 from bitwright.explore.variants import (
     DEFAULT_METHOD,

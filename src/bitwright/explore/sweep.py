@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bitwright import __version__
 from bitwright.base.errors import BitwrightError, RecipeError, RunError
 from bitwright.base.files import atomic_write, exclusive
 from bitwright.base.progress import Progress, no_progress
+from bitwright.base.version import __version__
 from bitwright.data import DataSplits
 from bitwright.explore.sweep_axes import Axis, SweepPoint, shown
 from bitwright.explore.sweep_table import Outcome, sections_of

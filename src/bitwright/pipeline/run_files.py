@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bitwright import __version__
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.files import atomic_write, exclusive, sha256_file
+from bitwright.base.version import __version__
 from bitwright.jobs.job import JOB_FILES
 from bitwright.pipeline.context import LOGS
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitwright import __version__
 from bitwright.base.files import atomic_write
+from bitwright.base.version import __version__
 from bitwright.report.page import render_template
 from bitwright.report.scatter import Scatter
 from bitwright.report.table import Table

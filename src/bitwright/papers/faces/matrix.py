@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bitwright import __version__
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.files import sha256_file
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
+from bitwright.base.version import __version__
 from bitwright.interop.model_files import load_weights
 from bitwright.models import build_model
 from bitwright.papers.faces.benchmark import FaceBenchmark

@@ -14,9 +14,9 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from bitwright import __version__
 from bitwright.base.errors import RecipeError
 from bitwright.base.store import Store
+from bitwright.base.version import __version__
 from bitwright.papers.faces.matrix import MatrixRequest, Network, Pictures, Tell
 from bitwright.papers.faces.networks import Made, clustered, table_fits
 from bitwright.papers.faces.verification import Verification, embeddings, verify_embeddings

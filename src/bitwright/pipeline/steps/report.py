@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright import __version__
 from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
+from bitwright.base.version import __version__
 from bitwright.build.target import load_target
 from bitwright.ir import IntArray, print_graph
 from bitwright.pipeline.context import StepContext
