@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import RecipeError
 from bitwright.low_precision.ladder import FLOAT32
+from bitwright.quantize.policy import Product
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Names of `train.arithmetic.geometry.Product`, known here without torch.
-PRODUCTS = ("forward", "grad_input", "grad_weight")
+#: Names of the three products of training a layer.
+PRODUCTS = tuple(product.value for product in Product)
 #: An index into the ladder for all products, or by (path of the layer, product) one for each:
 #: ``forward``, ``grad_input``, ``grad_weight``. A product that is not named runs in float32.
 Assignment = int | Mapping[tuple[str, str], int]

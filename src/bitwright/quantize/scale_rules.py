@@ -23,6 +23,7 @@ from bitwright.formats import (
     TernaryFormat,
 )
 from bitwright.formats.block import MAX_EXPONENT, MIN_EXPONENT
+from bitwright.formats.pytorch.grid import power_of_two
 from bitwright.formats.pytorch.rounding import quantize_ratio
 from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
 
@@ -104,10 +105,9 @@ def weight_scale(weight: Tensor, spec: QuantSpec) -> Tensor:
 
 def _dynamic_scale(table: Tensor, spec: QuantSpec) -> Tensor:
     """`dynamic_exponent` of each row, as a scale."""
-    ends = zip(table.amin(dim=1).tolist(), table.amax(dim=1).tolist(), strict=True)
-    highest = spec.format.max_level
-    found = [2.0 ** -dynamic_exponent(low, high, spec.lowest, highest) for low, high in ends]
-    return torch.tensor(found, dtype=table.dtype, device=table.device)
+    low, high = table.amin(dim=1), table.amax(dim=1)
+    exponents = dynamic_exponent(low, high, spec.lowest, spec.format.max_level)
+    return power_of_two(-exponents).to(table.dtype)
 
 
 def _mean_scale(table: Tensor, spec: QuantSpec) -> Tensor:
@@ -182,30 +182,31 @@ def scale_of_range(low: Tensor, high: Tensor, spec: QuantSpec) -> Tensor:
     return reach / _reach(spec)
 
 
-def dynamic_exponent(low: float, high: float, lowest: int, highest: int) -> int:
+def dynamic_exponent(low: Tensor, high: Tensor, lowest: int, highest: int) -> Tensor:
     """``s`` of dynamic fixed point, the largest with ``high * 2^s < highest + 1/2`` or equal, and
     the same below: ``floor(log2(min((UB + 1/2) / max, (LB - 1/2) / min)))`` (MuPPET, Rajagopal et
     al. 2020; Vink 2023, eq. 3.4), where real = level * 2^-s.
 
     Args:
-        low, high: smallest and largest element, finite. Only the quotients that are positive count:
-            a tensor on one side of zero has one, zeros alone have none, and their ``s`` is 0.
-            Of an unsigned format the negative side, which it cuts off, does not count.
+        low, high: smallest and largest elements, finite. Only the quotients that are positive
+            count: a tensor on one side of zero has one, zeros alone have none, and their ``s`` is
+            0. Of an unsigned format the negative side, which it cuts off, does not count.
         lowest, highest: levels LB <= 0 < UB.
 
     Returns:
-        -120 .. 120.
+        -120 .. 120, int64, in the shape of ``low`` and where that lies.
     """
-    quotients = [(highest + 0.5) / high] if high > 0 else []
-    if low < 0 and lowest < 0:
-        quotients.append((lowest - 0.5) / low)
-    if not quotients:
-        return 0
+    low, high = low.to(torch.float64), high.to(torch.float64)
+    counts, none = high > 0, torch.full_like(high, math.inf)
+    smallest = torch.where(counts, (highest + 0.5) / high, none)
+    if lowest < 0:
+        smallest = torch.minimum(smallest, torch.where(low < 0, (lowest - 0.5) / low, none))
+        counts = counts | (low < 0)
     # A quotient of 24-bit numbers does not round to a power of two that it is not; infinity (the
     # numbers are denormal) becomes the largest.
-    smallest = min(quotients)
-    exponent = math.frexp(smallest)[1] - 1 if math.isfinite(smallest) else DYNAMIC_RANGE
-    return max(-DYNAMIC_RANGE, min(exponent, DYNAMIC_RANGE))
+    exponent = torch.frexp(smallest).exponent.to(torch.int64) - 1
+    exponent = torch.where(torch.isfinite(smallest), exponent, DYNAMIC_RANGE)
+    return torch.where(counts, exponent.clamp(-DYNAMIC_RANGE, DYNAMIC_RANGE), 0)
 
 
 def steps_of(spec: QuantSpec) -> int:

@@ -42,7 +42,7 @@ from bitwright.low_precision.arithmetic.operands import (
 from bitwright.low_precision.arithmetic.quantizer_kernels import quantize_levels, runs_natively
 from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
 from bitwright.quantize.policy_defaults import STATELESS
-from bitwright.quantize.scale_rules import weight_scale
+from bitwright.quantize.scale_rules import dynamic_exponent, weight_scale
 
 #: One in units of the fraction that random bits round.
 _ONE = 2.0**24
@@ -173,24 +173,9 @@ def _exponent(x: Tensor, spec: QuantSpec) -> Tensor:
     if x.numel() == 0:
         return torch.zeros((), dtype=torch.int64, device=x.device)
     if spec.scale is ScaleRule.DYNAMIC:
-        return _dynamic_exponent(x, spec)
+        return dynamic_exponent(*torch.aminmax(x), spec.lowest, spec.format.max_level)
     unit = weight_scale(x, spec).to(torch.float64).reshape(()) * spec.format.lsb
     return (1 - torch.frexp(unit).exponent.to(torch.int64)).clamp(MIN_EXPONENT, MAX_EXPONENT)
-
-
-def _dynamic_exponent(x: Tensor, spec: QuantSpec) -> Tensor:
-    """`scale_rules.dynamic_exponent` of a tensor, without a look at its values from outside."""
-    low, high = (end.to(torch.float64) for end in torch.aminmax(x))
-    never = torch.full_like(high, math.inf)
-    smallest = torch.where(high > 0, (spec.format.max_level + 0.5) / high, never)
-    if spec.lowest < 0:
-        below = torch.where(low < 0, (spec.lowest - 0.5) / low, never)
-        smallest = torch.minimum(smallest, below)
-    exponent = (torch.frexp(smallest).exponent.to(torch.int64) - 1).clamp(
-        MIN_EXPONENT, MAX_EXPONENT
-    )
-    # float32 divides to no infinity in double: then all of x is zero, or of the side cut off.
-    return torch.where(torch.isinf(smallest), torch.zeros_like(exponent), exponent)
 
 
 def _fake_quantized(

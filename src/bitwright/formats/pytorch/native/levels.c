@@ -75,7 +75,7 @@ static void extremes(void *given)
     }
 }
 
-// `scales.dynamic_exponent`.
+// `scale_rules.dynamic_exponent`.
 static int64_t exponent_of(const Levels *given, double low, double high)
 {
     double smallest = INFINITY;

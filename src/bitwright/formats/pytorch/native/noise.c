@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Philox 4x32-10 (Salmon et al. 2011); `quant/noise.py` says which element takes which word.
+// Philox 4x32-10 (Salmon et al. 2011); `formats/pytorch/noise.py` says which element takes which word.
 #include "noise.h"
 
 #define ROUNDS 10

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random words of the elements of a tensor; `quant/noise.py` says which element takes which.
+// Random words of the elements of a tensor; `formats/pytorch/noise.py` says which element takes which.
 #ifndef BW_NOISE_H
 #define BW_NOISE_H
 #include <stdint.h>
