@@ -93,7 +93,10 @@ def _cells(row: SummaryRow) -> tuple[str, str, str, str]:
 def _state(outcome: Outcome) -> str:
     if outcome.taken_from is not None:
         return f"taken over from {outcome.taken_from}"
-    return "done before" if outcome.was_done else f"{outcome.seconds:.1f} s"
+    if outcome.was_done:
+        return "done before"
+    again = f", again: {outcome.reason}" if outcome.reason else ""
+    return f"{outcome.seconds:.1f} s{again}"
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
@@ -103,4 +106,5 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "was_done": outcome.was_done,
         "taken_from": None if outcome.taken_from is None else str(outcome.taken_from),
         "seconds": round(outcome.seconds, 3),
+        "reason": outcome.reason,
     }

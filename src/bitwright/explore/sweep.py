@@ -246,7 +246,7 @@ def _jobs(request: SweepRequest, progress: Progress) -> list[Job]:
         }
         call = f"{run_point.__module__}:{run_point.__name__}"
         job = Job(point.title, call, arguments, folder, version=keys[request.until])
-        if not _is_done(folder, request.until, keys):
+        if job.finished() is not None and not _is_done(folder, request.until, keys):
             (folder / RESULT).unlink(missing_ok=True)  # its run directory is no longer there
         jobs.append(job)
         shared = digest_of([keys.get("teach"), keys["train"]])

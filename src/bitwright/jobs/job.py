@@ -61,6 +61,12 @@ class Job:
         asked = json.loads(json.dumps(self.request))
         return found if all(found.get(key) == value for key, value in asked.items()) else None
 
+    def other_call(self) -> str:
+        """The function that made the ``result.json`` in the folder, if it is not this job's."""
+        found = _read(self.folder / RESULT)
+        call = "" if found is None else str(found.get("call", ""))
+        return "" if call == self.call else call
+
     def failure(self) -> JobFailure | None:
         """What ``failure.json`` says."""
         found = _read(self.folder / FAILURE)

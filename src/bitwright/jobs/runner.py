@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -17,6 +18,7 @@ OnResult = Callable[[JobResult], None]
 """Called with each result as it comes, in the calling thread."""
 
 _POLL_S = 0.2
+_log = logging.getLogger(__name__)
 
 
 def run_jobs(
@@ -70,6 +72,7 @@ def run_jobs(
             waiting.append(job)
         else:
             take(result_of(job, old, was_done=True, attempts=0))
+    _tell_of_others(waiting)
     if waiting and ray is not None:
         from bitwright.jobs.cluster import Wish, run_on_ray
 
@@ -84,6 +87,13 @@ def run_jobs(
             for result in found:
                 take(result)
     return tuple(results[job.name] for job in jobs)
+
+
+def _tell_of_others(waiting: Sequence[Job]) -> None:
+    """Say it if jobs are done again that another function has done, such as that of a version."""
+    calls = sorted({call for job in waiting if (call := job.other_call())})
+    if calls:
+        _log.warning("done again: results by %s, now by %s", ", ".join(calls), waiting[0].call)
 
 
 def check_options(

@@ -74,6 +74,7 @@ class Outcome:
         was_done: it was there already, here or in another run directory.
         seconds: that the work took, whenever it was done.
         taken_from: the run directory whose result was taken over.
+        reason: why a step that had been finished was done again.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Outcome:
     was_done: bool
     seconds: float
     taken_from: Path | None = None
+    reason: str = ""
 
 
 @dataclass
@@ -129,8 +131,24 @@ class Run:
         """Hash of everything a step depends on."""
         step = self._step(name)
         parts = {fact: self.facts[fact] for fact in step.facts}
-        before = {other: self.key(other) for other in (*step.needs, *self._available(step))}
-        return digest_of([SCHEMA, name, parts, before])
+        return digest_of([SCHEMA, name, parts, self._keys_before(step)])
+
+    def reason(self, name: str) -> str:
+        """Why a step that was finished is to be done again; empty if it was not, or is fresh."""
+        record = read_record(self.folder_of(name))
+        if record is None or self.is_fresh(name):
+            return ""
+        if record.key == self.key(name):
+            return "its files, or those it read, are no longer what they were"
+        if not record.parts:
+            return "another version of Bitwright did it"
+        now = self._parts(self._step(name))
+        changed = {
+            fact.partition(":")[0]
+            for fact, digest in now.items()
+            if record.parts.get(fact) != digest
+        }
+        return f"changed since: {', '.join(sorted(changed)) or 'what it depends on'}"
 
     def execute(self, names: Sequence[str]) -> list[Outcome]:
         """Run these steps, in pipeline order; fresh ones are left alone.
@@ -148,6 +166,13 @@ class Run:
             if step.name in wanted:
                 wanted.update(step.needs)
         return [step.name for step in self.steps if step.name in wanted]
+
+    def _keys_before(self, step: Step) -> dict[str, str]:
+        return {other: self.key(other) for other in (*step.needs, *self._available(step))}
+
+    def _parts(self, step: Step) -> dict[str, str]:
+        facts = {fact: digest_of(self.facts[fact]) for fact in step.facts}
+        return facts | {f"step {name}": key for name, key in self._keys_before(step).items()}
 
     def _execute(self, step: Step) -> Outcome:
         if self.is_fresh(step.name):
@@ -189,6 +214,7 @@ class Run:
 
     def _do(self, step: Step) -> Outcome:
         final = self.folder_of(step.name)
+        reason = self.reason(step.name)
         work = self._prepare(step)
         read = (*step.needs, *self._available(step))
         inputs = {name: self.folder_of(name) for name in read}
@@ -202,6 +228,7 @@ class Run:
                 self._input_contents(step),
                 hash_files(work),
                 seconds,
+                self._parts(step),
             )
             atomic_write(work / "step.json", record.to_json())
             publish(work, final)
@@ -213,7 +240,7 @@ class Run:
                 raise
             raise full from error
         self._checked.pop(step.name, None)
-        return Outcome(step.name, final, False, seconds)
+        return Outcome(step.name, final, False, seconds, reason=reason)
 
     def _prepare(self, step: Step) -> Path:
         """An empty folder to work in, or the one that an interrupted call left."""

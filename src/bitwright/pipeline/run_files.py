@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class StepRecord:
         inputs: content hash of every step it read.
         artefacts: file -> (size in bytes, SHA-256), relative to the step's folder.
         seconds: wall-clock time of the work.
+        parts: hash of each thing that the step depends on; empty in records of early versions.
     """
 
     name: str
@@ -40,6 +41,7 @@ class StepRecord:
     inputs: Mapping[str, str]
     artefacts: Mapping[str, tuple[int, str]]
     seconds: float
+    parts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def content(self) -> str:
@@ -55,6 +57,7 @@ class StepRecord:
             "inputs": dict(self.inputs),
             "artefacts": {name: list(entry) for name, entry in self.artefacts.items()},
             "seconds": round(self.seconds, 3),
+            "parts": dict(self.parts),
         }
         return json.dumps(fields, indent=1, sort_keys=True) + "\n"
 
@@ -117,9 +120,9 @@ def read_record(folder: Path) -> StepRecord | None:
             str(n): (int(size), str(sha)) for n, (size, sha) in fields["artefacts"].items()
         }
         inputs = {str(name): str(content) for name, content in fields["inputs"].items()}
-        return StepRecord(
-            str(fields["name"]), str(fields["key"]), inputs, artefacts, float(fields["seconds"])
-        )
+        parts = {str(name): str(digest) for name, digest in fields.get("parts", {}).items()}
+        name, key, seconds = str(fields["name"]), str(fields["key"]), float(fields["seconds"])
+        return StepRecord(name, key, inputs, artefacts, seconds, parts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -68,7 +68,8 @@ def model_version(spec: ModelSpec, folders: Iterable[Path]) -> str:
     if spec.is_own:
         read = _module_key(spec.name.partition(":")[0], folders) + read
     elif place := plugged("models").get(spec.name):
-        read = _module_key(load_attribute(place).factory.partition(":")[0], ()) + read
+        modules = (place, load_attribute(place).factory)
+        read = "".join(_module_key(text.partition(":")[0], ()) for text in modules) + read
     return read if len(read) <= 64 else hashlib.sha256(read.encode()).hexdigest()
 
 
