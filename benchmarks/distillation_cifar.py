@@ -39,7 +39,7 @@ from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.quantize import calibrated, integer_model
-from bitwright.pipeline.steps.teach import taught
+from bitwright.pipeline.steps.teacher import taught
 from bitwright.pipeline.steps.train import trained_model
 from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.report.statistics import mean_of

@@ -118,7 +118,7 @@ class _Bench:
     def open(cls, arguments: Mapping[str, Any], folder: Path) -> _Bench:
         from bitwright.base.progress import no_progress
         from bitwright.pipeline.steps.quantize import calibrated
-        from bitwright.pipeline.steps.teach import taught
+        from bitwright.pipeline.steps.teacher import taught
         from bitwright.pipeline.steps.train import trained_model
 
         recipe = recipe_of(arguments)

@@ -10,214 +10,32 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import yaml
-from pydantic import (
-    AliasChoices,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import ValidationError
 
 from bitwright.base.errors import RecipeError
-from bitwright.data.spec import DatasetSpec
-from bitwright.low_precision.inference import AS_TRAINED, formats_as_trained
-from bitwright.models.catalog import ModelSpec
 from bitwright.pipeline.recipe_errors import explain_mistakes, run_with
-from bitwright.pipeline.recipe_hardware import Count, HardwareSection, Section
 from bitwright.pipeline.recipe_paths import with_absolute_paths
+from bitwright.pipeline.recipe_schema import Recipe, name_alone
 from bitwright.pipeline.recipe_yaml import Document, parse_document
 from bitwright.quantize.policy import Policy
-from bitwright.train.config import PHASES, Phases, TrainConfig
+from bitwright.train.config import PHASES
+
+__all__ = [
+    "RECIPES",
+    "Recipe",
+    "find_recipe",
+    "list_experiments",
+    "list_recipes",
+    "load_document",
+    "load_recipe",
+    "recipe_from_dict",
+    "recipe_from_document",
+]
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 _MAX_BYTES = 1 << 20
-
-
-class TrainSection(Section):
-    """Training in floating point, then training of the quantized model.
-
-    Attributes:
-        float_: settings of the float phase (key ``float``).
-        quantized: settings of training in few bits, of one phase or phase by phase; None means
-            post-training quantization only.
-        pretrained: take the float network that comes with the package, where it is the result of
-            just this training (model, data, seed and settings); else it is trained here.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    float_: TrainConfig = Field(default=TrainConfig(), alias="float")
-    quantized: Phases | None = None
-    pretrained: bool = False
-
-    @model_validator(mode="after")
-    def _one_network(self) -> TrainSection:
-        if self.float_.peer is not None:
-            raise ValueError("float trains one network: peer belongs to quantized.co_study")
-        if self.float_.incremental is not None:
-            raise ValueError("float has no bits to lower: incremental belongs to quantized")
-        if self.quantized and any(phase.low_precision for _, phase in self.quantized.present):
-            raise ValueError("quantizers have formats of their own: low_precision belongs to float")
-        return self
-
-
-class TeacherSection(Section):
-    """A float model whose scores the student learns, or the scores alone.
-
-    Attributes:
-        model: which one, and the weights it starts from.
-        train: how it is trained first; None takes the weights as they are.
-        logits: instead of a model: file of the scores of the training images, computed elsewhere
-            (`train.teacher_outputs.write_outputs`).
-    """
-
-    model: ModelSpec | None = None
-    train: TrainConfig | None = None
-    logits: Path | None = None
-
-    @field_validator("model", mode="before")
-    @classmethod
-    def _name_alone(cls, value: Any) -> Any:
-        return _name_alone(value)
-
-    @model_validator(mode="after")
-    def _knows_something(self) -> TeacherSection:
-        if (self.model is None) == (self.logits is None):
-            raise ValueError("give either model or logits")
-        if self.model is None:
-            if self.train is not None:
-                raise ValueError("logits are no network that could be trained: remove train")
-            return self
-        if self.train is None and self.model.weights is None and not self.model.files:
-            raise ValueError("has neither weights nor training: give model.weights or train")
-        if self.train is not None and self.train.distillation is not None:
-            raise ValueError("a teacher has no teacher of its own: remove train.distillation")
-        if self.train is not None and self.train.incremental is not None:
-            raise ValueError("a teacher has no bits to lower: remove train.incremental")
-        return self
-
-
-class SimulateSection(Section):
-    """How much of the proof to run.
-
-    Attributes:
-        images: held-out images to simulate, or ``all``.
-        stall_images: how many of them again with random stalls on both sides.
-        stall_probability: chance of a stall in a cycle, on each side.
-    """
-
-    images: Count | Literal["all"] = "all"
-    stall_images: Count = Field(default=20, validation_alias=AliasChoices("stall_images", "stalls"))
-    stall_probability: Annotated[float, Field(gt=0, lt=1)] = 0.5
-
-
-class ImplementSection(Section):
-    """How hard to try.
-
-    Attributes:
-        seeds: placement seeds to try; the fastest result that meets the clock is kept.
-        timeout_s: longest time that one tool may take, in seconds.
-    """
-
-    seeds: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
-    timeout_s: Annotated[float, Field(gt=0, le=24 * 3600)] = 1200.0
-
-
-class ReportSection(Section):
-    """What the page shows.
-
-    Attributes:
-        sample_images: held-out images drawn with their predictions.
-        cpu_threads: threads of the CPU baseline.
-    """
-
-    sample_images: Annotated[int, Field(ge=0, le=200, strict=True)] = 24
-    cpu_threads: Annotated[int, Field(ge=1, le=256, strict=True)] = 1
-
-
-class Recipe(Section):
-    """Everything a run needs; see the commented ``recipes/digits.yaml``.
-
-    Attributes:
-        quant: the policy, as `quant.Policy` reads it; or ``as_trained``: the lowest level of
-            ``train.float.low_precision``.
-        teacher: who teaches; several are an ensemble, none is the student's own float self.
-        base_dir: folder of the recipe file: relative paths and the user's own modules start here.
-    """
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
-    description: str = ""
-    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
-    data: DatasetSpec
-    model: ModelSpec
-    quant: dict[str, Any] = Field(default_factory=dict)
-    teacher: tuple[TeacherSection, ...] = ()
-    train: TrainSection = TrainSection()
-    hardware: HardwareSection = HardwareSection()
-    simulate: SimulateSection = SimulateSection()
-    implement: ImplementSection = ImplementSection()
-    report: ReportSection = ReportSection()
-    base_dir: Path = Field(default=Path(), exclude=True)
-
-    @field_validator("data", "model", mode="before")
-    @classmethod
-    def _name_alone(cls, value: Any) -> Any:
-        return _name_alone(value)
-
-    @field_validator("teacher", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
-        if value is None:
-            return ()
-        return [value] if isinstance(value, Mapping) else value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _formats_of_training(cls, fields: Any) -> Any:
-        if not isinstance(fields, Mapping) or fields.get("quant") != AS_TRAINED:
-            return fields
-        low = TrainSection.model_validate(fields.get("train") or {}).float_.low_precision
-        if low is None:
-            raise ValueError(f"quant: {AS_TRAINED} needs train.float.low_precision")
-        return {**fields, "quant": formats_as_trained(low)}
-
-    @model_validator(mode="after")
-    def _float_teacher(self) -> Recipe:
-        if self.train.float_.distillation is not None and not self.teacher:
-            raise ValueError(
-                "train.float.distillation asks for a teacher, and there is no section teacher"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _logits_serve(self) -> Recipe:
-        if all(entry.logits is None for entry in self.teacher):
-            return self
-        if len(self.teacher) > 1:
-            raise ValueError("teacher.logits stand for the only teacher, not for one of several")
-        study = self.train.quantized
-        if study is not None and study.co_study is not None:
-            raise ValueError("co_study trains the teacher, and teacher.logits are none")
-        for config in (self.train.float_, study.tutor_study if study is not None else None):
-            learned = config.distillation if config is not None else None
-            if learned is not None and not learned.is_cached:
-                raise ValueError(
-                    "teacher.logits are the scores of the images as they are: "
-                    "set distillation.outputs to cached"
-                )
-        return self
-
-    def resolved(self) -> dict[str, Any]:
-        """The recipe with every default filled in, as plain YAML values."""
-        return self.model_dump(mode="json", by_alias=True)
-
-    def to_yaml(self) -> str:
-        """The resolved recipe as a YAML file."""
-        return yaml.safe_dump(self.resolved(), sort_keys=False, allow_unicode=True)
 
 
 def list_recipes() -> tuple[tuple[str, str], ...]:
@@ -352,9 +170,9 @@ def recipe_from_dict(fields: Mapping[str, Any], base_dir: Path | None = None) ->
 def _validate(document: Document, base_dir: Path) -> Recipe:
     fields = document.value
     if "data" in fields:
-        fields = {**fields, "data": _name_alone(fields["data"])}
+        fields = {**fields, "data": name_alone(fields["data"])}
     if "model" in fields:
-        fields = {**fields, "model": _name_alone(fields["model"])}
+        fields = {**fields, "model": name_alone(fields["model"])}
     if "base_dir" in fields:
         raise RecipeError("is not a field of a recipe", where=document.where(("base_dir",)))
     try:
@@ -400,7 +218,3 @@ def _with_seeds(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _seeded(section: Any, seed: int) -> Any:
     return {"seed": seed, **section} if isinstance(section, Mapping) else section
-
-
-def _name_alone(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value

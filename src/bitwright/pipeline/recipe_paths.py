@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bitwright.base.errors import RecipeError
 from bitwright.low_precision.schedules import recorded
 from bitwright.low_precision.settings import ReplaySettings
 from bitwright.models.catalog import ModelSpec
-
-if TYPE_CHECKING:
-    from bitwright.pipeline.recipe import Recipe, TeacherSection, TrainSection
+from bitwright.pipeline.recipe_schema import Recipe, TeacherSection, TrainSection
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bitwright.base.progress import Progress
-    from bitwright.pipeline.recipe import Recipe
+    from bitwright.pipeline.recipe_schema import Recipe
 
 _STEP_OF = {
     Stage.QUANTIZED: "quantize",

@@ -13,7 +13,7 @@ from bitwright.base.files import sha256_file
 from bitwright.base.plugins import is_plugin, load_attribute, plugged
 from bitwright.base.source import PACKAGE, Sources, code_key
 from bitwright.models import ModelSpec
-from bitwright.pipeline.recipe import TeacherSection
+from bitwright.pipeline.recipe_schema import TeacherSection
 from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.shipped import check_unseen
 from bitwright.pipeline.steps.workspace import Workspace

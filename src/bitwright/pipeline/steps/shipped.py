@@ -21,7 +21,7 @@ from bitwright.train.config import TrainConfig
 if TYPE_CHECKING:
     from bitwright.data import DataSplits
     from bitwright.models import ModelSpec
-    from bitwright.pipeline.recipe import Recipe
+    from bitwright.pipeline.recipe_schema import Recipe
 
 #: Settings of a training that say where it runs, not what comes out.
 _WHERE = ("threads", "device", "devices")

@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitwright.base.figures import Figure, Source
 from bitwright.pipeline.context import LOGS, StepContext
 from bitwright.pipeline.steps.results import Epoch, TeacherRow, TeachResult
+from bitwright.pipeline.steps.teacher import LOGITS, float_teacher, weights_file
 from bitwright.pipeline.steps.train import epochs_of, train_progress
 from bitwright.pipeline.steps.workspace import Workspace
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from bitwright.train.teacher_outputs import TeacherOutputs
-
-LOGITS = "logits.pt"
+    pass
 
 
 def teach(work: Workspace, context: StepContext) -> None:
@@ -49,7 +45,7 @@ def teach(work: Workspace, context: StepContext) -> None:
                 on_progress=train_progress(context.progress, f"teacher {section.model.name}"),
             )
             history, kept = epochs_of(fitted.history), fitted.kept_epoch
-        save_weights(context.folder / _file(number), model)
+        save_weights(context.folder / weights_file(number), model)
         measured = evaluate(model, work.data.test)
         rows.append(
             TeacherRow(
@@ -60,29 +56,6 @@ def teach(work: Workspace, context: StepContext) -> None:
                 kept_epoch=kept,
             )
         )
-    together = evaluate(_together(work, context.folder), work.data.test)
+    together = evaluate(float_teacher(work, context.folder), work.data.test)
     accuracy = Figure(together.accuracy, "share", Source.MEASUREMENT)
     TeachResult(teachers=tuple(rows), accuracy=accuracy).save(context.folder)
-
-
-def taught(work: Workspace, folder: Path) -> nn.Module | TeacherOutputs:
-    """The teacher as the step left it, in evaluation mode; several are one that averages."""
-    from bitwright.train.teacher_outputs import read_outputs
-
-    path = folder / LOGITS
-    return read_outputs(path) if path.is_file() else _together(work, folder)
-
-
-def _together(work: Workspace, folder: Path) -> nn.Module:
-    from bitwright.train import load_weights
-    from bitwright.train.teachers import Ensemble
-
-    models = work.fresh_teachers()
-    for number, model in enumerate(models):
-        load_weights(folder / _file(number), model)
-    teacher = models[0] if len(models) == 1 else Ensemble(models)
-    return teacher.eval()
-
-
-def _file(number: int) -> str:
-    return f"teacher-{number}.pt"

@@ -63,7 +63,7 @@ def teacher_of(work: Workspace, context: StepContext) -> nn.Module | TeacherOutp
     """The teacher that the recipe names, as its step left it; None if this step needs none."""
     if "teach" not in context.inputs:
         return None
-    from bitwright.pipeline.steps.teach import taught
+    from bitwright.pipeline.steps.teacher import taught
 
     return taught(work, context.inputs["teach"])
 

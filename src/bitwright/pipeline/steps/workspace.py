@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from bitwright.models import ModelSpec, Pretrained
-    from bitwright.pipeline.recipe import Recipe
+    from bitwright.pipeline.recipe_schema import Recipe
     from bitwright.train.teacher_outputs import TeacherOutputs
 
 
