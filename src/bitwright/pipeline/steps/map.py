@@ -13,6 +13,7 @@ import numpy as np
 from bitwright.base.errors import MismatchError, TargetError
 from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
+from bitwright.base.plugins import importable
 from bitwright.base.progress import Progress
 from bitwright.build.target import Target, fits, list_targets, load_target, smallest_fitting
 from bitwright.hw.blocks import blocks_of
@@ -54,7 +55,7 @@ def map(work: Workspace, context: StepContext) -> None:  # the verb's name
     """Map, prove the hardware graph equal to the integer graph on some images, write the RTL."""
     graph, wanted = read_graph(context.inputs["lower"]), work.recipe.hardware
     target = load_target(wanted.target)
-    work.register_blocks()
+    register_blocks(work)
     parts: Partition | None = None
     if wanted.devices > 1:
         parts = choose_partition(graph, wanted, target, context.progress)
@@ -185,6 +186,12 @@ def outside_of(wanted: HardwareSection, graph: Graph) -> Outside | None:
     if names == "all":
         names = tuple(node.name for node in template(graph) if node.op == "matvec")
     return Outside(tuple(names), weight_memory(wanted)) if names else None
+
+
+def register_blocks(work: Workspace) -> None:
+    """Let mapping know the hardware blocks of the user's own that the recipe names."""
+    with importable(work.module_folders):
+        register_named(work.recipe.hardware.blocks)
 
 
 def read_hardware(folder: Path) -> Graph:

@@ -164,11 +164,11 @@ def dry_run(work: Workspace) -> MapResult:
         BitwrightError: whatever a real run would raise on the way.
     """
     from bitwright.build.target import load_target
-    from bitwright.pipeline.steps.map import choose_mapping, describe_mapping
+    from bitwright.pipeline.steps.map import choose_mapping, describe_mapping, register_blocks
 
     target = load_target(work.recipe.hardware.target)
     graph = _untrained_graph(work)
-    work.register_blocks()
+    register_blocks(work)
     hardware = choose_mapping(graph, work.recipe.hardware, target, work.progress)
     return describe_mapping(hardware, target, work.recipe.hardware.clock_mhz)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from bitwright.base.plugins import importable
 from bitwright.base.progress import Progress, no_progress
 from bitwright.data import DataSplits, load_dataset
-from bitwright.hw.own import register_named
 from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.shipped import check_unseen, shipped
 from bitwright.quantize.policy import Policy
@@ -101,11 +100,6 @@ class Workspace:
                 outputs.of(self.data.train, str(entry.logits))
                 return outputs
         return None
-
-    def register_blocks(self) -> None:
-        """Let mapping know the hardware blocks of the user's own that the recipe names."""
-        with importable(self.module_folders):
-            register_named(self.recipe.hardware.blocks)
 
     def _built(self, spec: ModelSpec, seed: int) -> nn.Module:
         from bitwright.interop.model_files import model_from_spec
