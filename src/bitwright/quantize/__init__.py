@@ -15,24 +15,28 @@ from bitwright.quantize.policy import Granularity, Policy, QuantSpec, Role, Scal
 if TYPE_CHECKING:
     from bitwright.quantize.activation_quantizer import Phase
     from bitwright.quantize.convert import apply, is_converted
+    from bitwright.quantize.elementwise import Elementwise
     from bitwright.quantize.explanation import examine, explain, inspect_model
-    from bitwright.quantize.integers import IntegerModel, integerize, register_layer
+    from bitwright.quantize.integers import IntegerModel, integerize
     from bitwright.quantize.model import QuantizedModel
+    from bitwright.quantize.own_layers import register_layer
 
 _LAZY = {
     "apply": "convert",
     "is_converted": "convert",
+    "Elementwise": "elementwise",
     "examine": "explanation",
     "explain": "explanation",
     "inspect_model": "explanation",
     "IntegerModel": "integers",
     "QuantizedModel": "model",
     "integerize": "integers",
-    "register_layer": "integers",
+    "register_layer": "own_layers",
     "Phase": "weight_quantizer",
 }
 
 __all__ = [
+    "Elementwise",
     "Granularity",
     "IntegerModel",
     "Phase",

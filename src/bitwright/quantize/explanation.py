@@ -213,6 +213,7 @@ _BECOMES = {
     Kind.ADD: "exact addition",
     Kind.CAT: "concatenation",
     Kind.AVG_POOL: "exact sum over windows",
+    Kind.OWN: "integers by the rule it was registered with",
     Kind.COPY: "second quantizer of the input",
 }
 

@@ -44,6 +44,7 @@ class Kind(StrEnum):
     PAD = "pad"
     ADD = "add"
     CAT = "cat"
+    OWN = "own"
     AVG_POOL = "avg_pool"
     SCALE = "scale"
     CONSTANT = "constant"
@@ -66,7 +67,7 @@ AFFINE = (Kind.BATCH_NORM, Kind.SCALE)
 #: Kinds with a weight.
 LAYERS = (Kind.CONV, Kind.LINEAR)
 #: Kinds whose operands are quantized, each by its activation or by an inserted quantizer.
-JOINS = (Kind.ADD, Kind.CAT, Kind.AVG_POOL)
+JOINS = (Kind.ADD, Kind.CAT, Kind.AVG_POOL, Kind.OWN)
 
 _ADVICE = {
     "softmax": "leave it to the loss (cross entropy takes scores); the largest score is the class",
@@ -140,7 +141,8 @@ class Site:
 
 Check = Callable[[Any], Complaint | None]
 
-_MODULES: dict[type[nn.Module], tuple[Kind, Check | None]] = {
+#: `quantize.register_layer` adds to it.
+MODULES: dict[type[nn.Module], tuple[Kind, Check | None]] = {
     nn.Conv2d: (Kind.CONV, checks.conv),
     nn.Linear: (Kind.LINEAR, None),
     nn.BatchNorm1d: (Kind.BATCH_NORM, checks.batch_norm),
@@ -285,7 +287,7 @@ def _operands(node: fx.Node) -> tuple[fx.Node, ...]:
 
 def _module(node: fx.Node, path: str, module: nn.Module) -> Site:
     name = type(module).__name__
-    row = _MODULES.get(type(module))
+    row = MODULES.get(type(module))
     if row is None:
         advice = _ADVICE.get(name.lower(), f"supported layers: {_supported()}")
         return refuse(node, path, name, f"{name} has no few-bit form here", advice)
@@ -293,12 +295,16 @@ def _module(node: fx.Node, path: str, module: nn.Module) -> Site:
     complaint = check(module) if check is not None else None
     if complaint is not None:
         return refuse(node, path, name, complaint[0], complaint[1])
+    if kind is Kind.OWN:
+        if node.kwargs:
+            return refuse(node, path, name, "it is called with names", "call it with tensors only")
+        return Site(node, kind, path, name, tuple(node.all_input_nodes))
     clip, function = _module_clip(module), of_module(module)
     return Site(node, kind, path, name, _operands(node), clip=clip, function=function)
 
 
 def _supported() -> str:
-    return ", ".join(sorted(kind.__name__ for kind in _MODULES))
+    return ", ".join(sorted(kind.__name__ for kind in MODULES))
 
 
 def _module_clip(module: nn.Module) -> Clip | None:

@@ -189,7 +189,7 @@ def _demands(plan: Plan, policy: Policy | None) -> Iterator[tuple[fx.Node, bool]
         if site.kind is Kind.CONV:
             if not plan.is_depthwise(node) or plan.source(plan.output) is node:
                 yield site.operands[0], False
-        elif site.kind in (Kind.LINEAR, Kind.ADD):
+        elif site.kind in (Kind.LINEAR, Kind.ADD, Kind.OWN):
             yield from ((operand, False) for operand in site.operands)
         elif site.kind in (Kind.FLATTEN, Kind.REARRANGE, Kind.OUTPUT) or _flattens(site):
             yield site.operands[0], True
@@ -305,6 +305,8 @@ def _join_note(plan: Plan, node: fx.Node, site: Site) -> Operand:
         reason = "exact sum; integer multipliers bring the operands' scales to one"
     elif site.kind is Kind.AVG_POOL:
         reason = "exact sum; the window's size is divided out by the scale"
+    elif site.kind is Kind.OWN:
+        reason = f"by the rule that {site.type} was registered with"
     else:
         shared = [group for group in plan.groups if set(plan.leaves(node)) & set(group)]
         reason = "parts share one scale" if shared else "each part keeps its scale"

@@ -23,13 +23,20 @@ _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)
 
 
+#: Layers of the user's own that are kept whole; `quantize.register_layer` adds to it.
+WHOLE: set[type[nn.Module]] = set()
+
+
 class _Tracer(fx.Tracer):
-    """Leaves are the layers of ``torch.nn``; everything else is traced into."""
+    """Leaves are the layers of ``torch.nn`` and `WHOLE`; everything else is traced into."""
 
     def __init__(self) -> None:
         # A graph that was made simple before (`movement`) holds this function.
         super().__init__(autowrap_functions=(rearrange,))
         self.record_stack_traces = True
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m) in WHOLE or bool(super().is_leaf_module(m, module_qualified_name))
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         """An ``assert`` about sizes holds: the example input and freezing check the shapes."""

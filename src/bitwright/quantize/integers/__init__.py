@@ -7,7 +7,7 @@ the hardware is compared with. There is no other derivation of these integers.
 
 from __future__ import annotations
 
-from bitwright.quantize.integers.integerize import integer_problems, integerize, register_layer
+from bitwright.quantize.integers.integerize import integer_problems, integerize
 from bitwright.quantize.integers.model import IntegerModel
 
-__all__ = ["IntegerModel", "integer_problems", "integerize", "register_layer"]
+__all__ = ["IntegerModel", "integer_problems", "integerize"]

@@ -2,7 +2,7 @@
 """`integerize`: a converted model -> its integer graph, NHWC, one walk through the model.
 
 Every edge is named after the user's layer, except the ends: the input levels are ``x``, the scores
-``scores``, the class ``label``. What a kind of layer does is one function of the table `_LAYERS`.
+``scores``, the class ``label``. What a kind of layer does is one function of the table `LAYERS`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _layer(context: Context, node: fx.Node) -> AffineValue:
     operands = [context.values[source] for source in node.args if source in context.values]
     if any(any(value.border) for value in operands) and type(module) not in _BORDERED:
         raise unquantized(str(node.target), "a border of zeros is in front of it", "pad elsewhere")
-    return _LAYERS[type(module)](context, node, module, *operands)
+    return LAYERS[type(module)](context, node, module, *operands)
 
 
 def integer_problems(model: fx.GraphModule) -> list[str]:
@@ -138,7 +138,7 @@ def _problem(module: nn.Module | None) -> str | None:
         return simulated_only(module.spec.format, module.role)
     if isinstance(module, QuantConv2d | QuantLinear):
         return simulated_only(module.weight_quantizer.spec.format, Role.WEIGHT)
-    if type(module) not in _LAYERS:
+    if type(module) not in LAYERS:
         return f"{type(module).__name__} has no integer form"
     return None
 
@@ -206,7 +206,8 @@ def _nothing(context: Context, node: fx.Node, module: nn.Module, value: AffineVa
     return value
 
 
-_LAYERS: dict[type[nn.Module], Integerize] = {
+#: What each kind of layer is in integers; `quantize.register_layer` adds to it.
+LAYERS: dict[type[nn.Module], Integerize] = {
     ActivationQuantizer: activations.quantizer,
     QuantConv2d: products.product,
     QuantLinear: products.product,
@@ -241,14 +242,3 @@ _BORDERED = (
     nn.Dropout,
     nn.Dropout2d,
 )
-
-
-def register_layer(kind: type[nn.Module], rule: Integerize) -> None:
-    """Tell what a layer of the user's own is in integers.
-
-    Args:
-        kind: its class.
-        rule: called with the `Context`, the node, the module, and an `AffineValue` for each
-            operand; gives that of the result.
-    """
-    _LAYERS[kind] = rule
