@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lesson 15: layers of your own, without editing the package.
 
-A blur in front of a stride (Zhang 2019, "Making convolutional networks shift-invariant again"): each
-channel is averaged with the weights 1 2 1 / 2 4 2 / 1 2 1 of 16. And an activation with a learned
-bend. torch.fx keeps both whole; `register_layer` says what they are in integers.
+A blur in front of a stride (Zhang 2019, "Making convolutional networks shift-invariant again"):
+each channel is averaged with the weights 1 2 1 / 2 4 2 / 1 2 1 of 16. And an activation with a
+learned bend. torch.fx keeps both whole; `register_layer` says what they are in integers.
 """
 
 import numpy as np

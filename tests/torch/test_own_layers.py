@@ -14,8 +14,16 @@ from torch import Tensor, fx, nn
 from bitwright.base.errors import ModelError
 from bitwright.hw import map_graph
 from bitwright.lower import optimise
-from bitwright.quantize import Elementwise, Policy, apply, examine, register_layer
-from bitwright.quantize import elementwise, op_match, trace
+from bitwright.quantize import (
+    Elementwise,
+    Policy,
+    apply,
+    elementwise,
+    examine,
+    op_match,
+    register_layer,
+    trace,
+)
 from bitwright.quantize.integers.affine import AffineValue, Context
 from bitwright.quantize.integers.integerize import LAYERS
 

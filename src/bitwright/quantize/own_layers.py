@@ -73,9 +73,7 @@ def _on_levels(rule: Integerize) -> Integerize:
         path = str(node.target)
         if not all(value.is_common for value in values):
             raise unquantized(path, "its input is not quantized to one scale")
-        plain = [
-            context.restored(value, f"{path}_in{place}") for place, value in enumerate(values)
-        ]
+        plain = [context.restored(value, f"{path}_in{place}") for place, value in enumerate(values)]
         return rule(context, node, module, *plain)
 
     return checked
