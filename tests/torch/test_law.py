@@ -269,3 +269,24 @@ def test_layers_keep_the_users_paths_and_their_exact_intervals() -> None:
     assert kind.lo <= levels.min() and levels.max() <= kind.hi
     weight = nodes["stem"].params["weight"]
     assert kind.hi == 15 * np.where(weight > 0, weight, 0).sum((1, 2, 3)).max()
+
+
+def test_strange_strides_of_one_channel_are_convolved_right() -> None:
+    """torch 2.13 gives wrong results where the strides of one channel look like channels-last."""
+    from bitwright.formats import parse_format
+    from bitwright.ir import INTEGER, GraphBuilder, TensorType
+    from bitwright.quantize.integers.torch_executor import TorchExecutor, in_graph_layout
+
+    rng = np.random.default_rng(0)
+    for height, width, kernel in ((3, 1, (2, 2)), (3, 3, (1, 2)), (4, 3, (2, 2)), (1, 4, (1, 2))):
+        builder = GraphBuilder("one", INTEGER)
+        kind = TensorType((height, width, 1), parse_format("uint8"), (1.0,), 0, 255)
+        weight = rng.integers(-7, 8, (2, *kernel, 1))
+        attrs = {"weight_format": "int4", "stride": (1, 2), "padding": (1, 1, 1, 1)}
+        builder.input("x", kind)
+        edge = builder.add("conv", ("x",), name="conv", attrs=attrs, params={"weight": weight})
+        graph = builder.finish(edge)
+        levels = rng.integers(0, 256, (8, height, width, 1))
+        x = torch.from_numpy(levels).float().permute(0, 3, 1, 2)
+        found = in_graph_layout(TorchExecutor(graph).run(x))
+        assert np.array_equal(found["conv"], graph.run({"x": levels})["conv"])

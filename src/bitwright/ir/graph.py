@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -259,6 +259,19 @@ class GraphBuilder:
         self._names.add(node.name)
         self._nodes.append(node)
         return node.outputs[0]
+
+    def rename(self, edge: str, name: str) -> str:
+        """Give an edge another name, wherever it is made and read; returns it."""
+        if name in self.types:
+            raise GraphError(f"edge {name!r} is defined twice")
+        self.types = {name if e == edge else e: kind for e, kind in self.types.items()}
+        self._inputs = [name if e == edge else e for e in self._inputs]
+        for index, node in enumerate(self._nodes):
+            if edge in (*node.inputs, *node.outputs):
+                inputs = tuple(name if e == edge else e for e in node.inputs)
+                outputs = tuple(name if e == edge else e for e in node.outputs)
+                self._nodes[index] = replace(node, inputs=inputs, outputs=outputs)
+        return name
 
     def finish(self, *outputs: str) -> Graph:
         """The finished, verified graph."""

@@ -11,6 +11,9 @@ from bitwright.ir.graph import IntArray, Node
 from bitwright.ir.types import TensorType
 
 REQUANTS = ("requant", "requant_float")
+#: One bit less than a double has, for the half that rounding adds.
+_EXACT_DOUBLE = 1 << 52
+_MAX_SHIFT = 52
 _ROUNDINGS = {"half_even": 0, "half_up": 1, "floor": 2}
 
 
@@ -33,12 +36,27 @@ def set_activation(
         for name, key in (("multiplier", "multiplier"), ("addend", "offset")):
             values = np.broadcast_to(node.params[key], (source.channels,))
             setattr(op, name, builder.address(values[rows].astype(np.int64)))
+        _in_doubles(builder, op, node, rows)
         return
     table, base, step = _threshold_tables(node, source)
     op.steps, op.padded = table.shape[1], rows.size
     op.threshold = builder.address(table[rows].T.astype(dtype))
     op.base = builder.address((base - zero)[rows].astype(dtype))
     op.step = builder.address(step[rows].astype(dtype))
+
+
+def _in_doubles(builder: Builder, op: COp, node: Node, rows: IntArray) -> None:
+    """Let a requantization to integers compute in doubles if they hold every value exactly."""
+    source = builder.graph.types[node.inputs[0]]
+    multiplier, offset = node.params["multiplier"], node.params["offset"]
+    reach = max(abs(source.lo), abs(source.hi))
+    peak = reach * int(np.abs(multiplier).max()) + int(np.abs(offset).max())
+    if node.op != "requant" or peak >= _EXACT_DOUBLE or node.integer("shift") > _MAX_SHIFT:
+        return
+    op.steps = 1
+    for name, values in (("threshold", multiplier), ("base", offset)):
+        table = np.broadcast_to(values, (source.channels,))[rows].astype(np.float64)
+        setattr(op, name, builder.address(table))
 
 
 def _threshold_tables(node: Node, source: TensorType) -> tuple[IntArray, IntArray, IntArray]:

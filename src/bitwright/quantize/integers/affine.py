@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from bitwright.base.errors import GraphError, ModelError
 from bitwright.formats.rounding import FloatArray
-from bitwright.ir import Attr, Graph, GraphBuilder, IntArray, TensorType, rebuild
+from bitwright.ir import Attr, GraphBuilder, IntArray, TensorType
 from bitwright.quantize.integers.order import Order
 from bitwright.quantize.policy import Policy
 
@@ -187,16 +187,6 @@ def edge_name(path: str) -> str:
     name = path.replace(".", "_").lower()
     name = f"_{name}" if name[:1].isdigit() else name
     return f"{name}_layer" if name in (INPUT, SCORES, LABEL) else name
-
-
-def renamed(graph: Graph, edge: str, name: str) -> Graph:
-    """The graph with another name for one edge."""
-
-    def other(edges: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(name if e == edge else e for e in edges)
-
-    nodes = tuple(replace(n, inputs=other(n.inputs), outputs=other(n.outputs)) for n in graph)
-    return rebuild(graph, nodes, other(graph.outputs))
 
 
 def unquantized(

@@ -26,7 +26,6 @@ from bitwright.quantize.integers.affine import (
     SCORES,
     AffineValue,
     Context,
-    renamed,
     unquantized,
 )
 from bitwright.quantize.integers.model import IntegerModel
@@ -157,18 +156,19 @@ def _finish(context: Context, scores: AffineValue) -> tuple[Graph, str]:
             where=scores.source,
             hint="end with a convolution or dense layer with per-tensor weights",
         )
-    last = context.restored(scores, f"{scores.source}_order")
+    last = context.restored(scores, f"{scores.source}_order").edge
+    edge = context.builder.rename(last, SCORES)
     if image:
-        return renamed(context.builder.finish(last.edge), last.edge, SCORES), last.edge
+        return context.builder.finish(edge), last
     try:
-        label = context.builder.add("top_k", (last.edge,), name=LABEL)
+        label = context.builder.add("top_k", (edge,), name=LABEL)
     except GraphError as error:
         raise ModelError(
             f"the scores cannot be compared: {error.message}",
             where=scores.source,
             hint="end with a layer whose weights have one scale",
         ) from error
-    return renamed(context.builder.finish(last.edge, label), last.edge, SCORES), last.edge
+    return context.builder.finish(edge, label), last
 
 
 def _scale_shift(

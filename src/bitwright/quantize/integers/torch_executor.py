@@ -85,10 +85,10 @@ def _rows(values: Tensor, x: Tensor) -> Tensor:
 def _conv(run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands) -> Tensor:
     (x,), (kind,) = xs, types
     dtype = carrier(sum_bound(node.params["weight"], node.params.get("bias"), kind))
-    weight = run.param(node, "weight", x, dtype).permute(0, 3, 1, 2).contiguous()
+    weight = _plain(run.param(node, "weight", x, dtype).permute(0, 3, 1, 2))
     bias = run.param(node, "bias", x, dtype) if "bias" in node.params else None
     top, left, bottom, right = node.ints("padding")
-    x = F.pad(x.to(dtype), (left, right, top, bottom))
+    x = _plain(F.pad(x.to(dtype), (left, right, top, bottom)))
     stride, dilation, groups = node.ints("stride"), node.ints("dilation"), node.integer("groups")
     if x.device.type == "cpu" and dtype.is_floating_point:
         # NNPACK's Winograd transforms are not exact on integers; the other kernels are.
@@ -102,6 +102,16 @@ def _conv(run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Ope
     out_h, out_w = run.graph.types[node.output].shape[:2]
     out = _matmul(table, columns).reshape(batch, len(weight), out_h, out_w)
     return out if bias is None else out + _rows(bias, out)
+
+
+def _plain(x: Tensor) -> Tensor:
+    """The same elements with the strides of a fresh tensor.
+
+    With one channel, strides may look like those of channels-last memory; torch 2.13's convolution
+    on a CPU then gives wrong results for some strides.
+    """
+    x = x.contiguous()
+    return x.as_strided(x.shape, torch.empty(x.shape, device="meta").stride())
 
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:

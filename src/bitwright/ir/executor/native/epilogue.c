@@ -29,7 +29,39 @@ int64_t bw_requant_one(const bw_op *op, int64_t row, int64_t x) {
   return rounded < op->lo ? op->lo : rounded > op->hi ? op->hi : rounded;
 }
 
+/* A requantization in doubles, where they hold every product (`steps` says so; their tables are in `threshold` and
+ * `base`): exact, and the compiler makes vectors of it. */
+#define REQUANT(NAME, ROUNDED)                                                                       \
+  static void NAME(const bw_op *op, int64_t row, int count, int32_t *level) {                        \
+    const double *times = (const double *)op->threshold + row, *plus = (const double *)op->base + row; \
+    const double unit = 1.0 / (double)((int64_t)1 << op->shift);                                     \
+    const double lo = (double)op->lo, hi = (double)op->hi;                                           \
+    for (int j = 0; j < count; j++) {                                                                \
+      const double value = (level[j] * times[j] + plus[j]) * unit;                                   \
+      double rounded = ROUNDED;                                                                      \
+      rounded = rounded < lo ? lo : rounded;                                                         \
+      rounded = rounded > hi ? hi : rounded;                                                         \
+      level[j] = (int32_t)rounded;                                                                   \
+    }                                                                                                \
+  }
+REQUANT(requant_even, __builtin_rint(value))
+REQUANT(requant_up, __builtin_floor(value + 0.5))
+REQUANT(requant_floor, __builtin_floor(value))
+
+static void requant_rows(const bw_op *op, int64_t row, int count, int32_t *level) {
+  if (op->steps == 0)
+    for (int j = 0; j < count; j++) level[j] = (int32_t)bw_requant_one(op, row + j, level[j]);
+  else if (op->rounding == BW_HALF_EVEN) requant_even(op, row, count, level);
+  else if (op->rounding == BW_HALF_UP) requant_up(op, row, count, level);
+  else requant_floor(op, row, count, level);
+}
+
 BW_INLINE void put(const bw_op *op, const int32_t *level, int count, uint8_t *pixel) {
+  if (op->out.kind == BW_U8) {
+    const int32_t zero = op->out.zero;
+    for (int j = 0; j < count; j++) pixel[j] = (uint8_t)(level[j] - zero);
+    return;
+  }
   for (int j = 0; j < count; j++) bw_store(pixel, op->out.kind, j, (int64_t)level[j] - op->out.zero);
 }
 
@@ -122,8 +154,7 @@ static void finish_pixel(const bw_op *op, const void *acc, int64_t row, int coun
   int32_t level[BW_ACC_SIZE];
   for (int j = 0; j < count; j++)
     level[j] = op->narrow ? ((const int16_t *)acc)[j] : ((const int32_t *)acc)[j];
-  if (op->epilogue == BW_EP_REQUANT)
-    for (int j = 0; j < count; j++) level[j] = (int32_t)bw_requant_one(op, row + j, level[j]);
+  if (op->epilogue == BW_EP_REQUANT) requant_rows(op, row, count, level);
   put(op, level, count, pixel);
 }
 

@@ -89,8 +89,8 @@ typedef struct {
   const void *weight;
   const void *start;     /* per row (padded to panels): added to the accumulator */
   const void *table;     /* lut: 16 bytes per index; lookup: one code an element, [channel][entry] */
-  const void *threshold; /* [steps][rows padded] */
-  const void *base, *step; /* threshold: code = base + step * count, per row */
+  const void *threshold; /* [steps][rows padded]; requant with steps 1: multipliers as doubles */
+  const void *base, *step; /* threshold: code = base + step * count, per row; requant: addends as doubles */
   const int64_t *multiplier, *addend; /* requant, per row */
 } bw_op;
 
