@@ -29,7 +29,7 @@ ORDER = (
 KNOWN: frozenset[str] = frozenset()
 
 #: Rooms that still have a circle of files: may only become fewer.
-CIRCULAR = ("formats", "ir", "quantize")
+CIRCULAR = ("ir", "quantize")
 
 
 def room_of(path: Path) -> str:

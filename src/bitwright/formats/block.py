@@ -20,6 +20,7 @@ short name       the same                    bits a value
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -193,10 +194,12 @@ class BlockFormat(Format):
         return np.ldexp(1.0, np.take(spread, np.arange(shape[axis]), axis=axis))
 
 
-def parse(text: str) -> BlockFormat | None:
-    """`BlockFormat` of ``mx<e4m3,32>``, ``mxfp4`` and the other short names; None if it is none."""
-    from bitwright.formats.registry import parse_format
+def parse(text: str, parse_format: Callable[[str], Format]) -> BlockFormat | None:
+    """`BlockFormat` of ``mx<e4m3,32>``, ``mxfp4`` and the other short names; None if it is none.
 
+    Args:
+        parse_format: reads the format of the elements.
+    """
     word = text.lower().replace(" ", "")
     if word in _SHORT:
         element, length = _SHORT[word]

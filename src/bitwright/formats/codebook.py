@@ -10,6 +10,7 @@ arithmetic executes). A fitted codebook carries its table, as levels of that for
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -176,10 +177,12 @@ class CodebookFormat(GridFormat):
         return np.isin(np.asarray(levels, dtype=np.int64), self.grid())
 
 
-def parse(text: str) -> CodebookFormat | None:
-    """`CodebookFormat` of ``cb16``, ``cb16:e4m3``, ``cb4{-7,-2,1,6}``; None if it is none."""
-    from bitwright.formats.registry import parse_format
+def parse(text: str, parse_format: Callable[[str], Format]) -> CodebookFormat | None:
+    """`CodebookFormat` of ``cb16``, ``cb16:e4m3``, ``cb4{-7,-2,1,6}``; None if it is none.
 
+    Args:
+        parse_format: reads the format of the centroids.
+    """
     word = text.lower().replace(" ", "")
     match = re.fullmatch(r"cb(\d{1,6})(?::([^{}]+))?(?:\{(-?\d+(?:,-?\d+)*)\})?", word)
     if match is None:

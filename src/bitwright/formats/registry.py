@@ -67,14 +67,14 @@ _FAMILIES: tuple[FormatFamily, ...] = (
         "cbK, cbK:FORMAT, cbK{TABLE}",
         "indices into K centroids, which have a format of their own (int16n)",
         ("cb16", "cb16:int8", "cb16:e4m3", "cb4{-7,-2,1,6}"),
-        codebook.parse,
+        lambda text: codebook.parse(text, parse_format),
     ),
     FormatFamily(
         "block",
         "mx<FORMAT,LENGTH>, mxfp8, mxfp6, mxfp4, mxint8",
         "LENGTH neighbours share a power-of-two scale of 8 bits, as in OCP MX",
         ("mxfp8", "mxfp6", "mxfp4", "mxint8"),
-        block.parse,
+        lambda text: block.parse(text, parse_format),
     ),
 )
 
