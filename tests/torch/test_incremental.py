@@ -172,7 +172,7 @@ def test_scales_follow_the_bits(few: DataSplits) -> None:
     state = {name: value.clone() for name, value in model.state_dict().items()}
     assert set_bits(model, 8) > 0 and widths(model) == {8}
     for name, value in model.state_dict().items():
-        if name.endswith("ends"):
+        if name.endswith("range"):
             assert torch.equal(value, state[name]), "an interval is the same in any width"
     assert set_bits(model, None) == 0 and widths(model) == {3}
     assert same_values(model.state_dict(), state)

@@ -19,10 +19,11 @@ from bitwright.formats import parse_format
 from bitwright.models import build_model
 from bitwright.quantize import Granularity, Policy, QuantSpec, ScaleRule, apply
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
+from bitwright.quantize.histogram import BINS, Histogram
 from bitwright.quantize.ptq import calibrate, post_training_quantize
 from bitwright.quantize.ptq.estimators import estimate_scale, parse_estimator
 from bitwright.quantize.ptq.samples import calibration_batches
-from bitwright.quantize.ptq.statistics import BINS, Histogram, Observed
+from bitwright.quantize.ptq.statistics import Observed
 
 POLICY = Policy.uniform("int4", "uint4", "uint8")
 

@@ -21,11 +21,13 @@ from bitwright.formats import IntegerFormat, Overflow, Rounding, parse_format
 from bitwright.interop.packed import load_packed, save_packed
 from bitwright.lower.compare import compare_edges
 from bitwright.quantize import Policy, apply, explain
-from bitwright.quantize.activation_quantizer import ActivationQuantizer, Phase, WeightQuantizer
+from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.policy import Change, Granularity, QuantSpec, Role, ScaleRule
 from bitwright.quantize.policy_defaults import complete
 from bitwright.quantize.ptq.calibration import calibrate
-from bitwright.quantize.straight_through import Interval, QuantizeInterval, spread
+from bitwright.quantize.quantizer import Phase
+from bitwright.quantize.straight_through import LevelRange, QuantizeRange, spread
+from bitwright.quantize.weight_quantizer import WeightQuantizer
 from bitwright.train import TrainConfig
 from bitwright.train.optimizers import make_optimizer
 
@@ -78,7 +80,7 @@ def test_activations_are_those_of_the_moving_average_observer(bits: int) -> None
         x = torch.randn(200, 3, generator=generator) * 2 + 0.7
         out = quantizer(x)
         observer(x)
-    assert torch.equal(quantizer.ends[0], torch.stack([observer.min_val, observer.max_val]))
+    assert torch.equal(quantizer.range[0], torch.stack([observer.min_val, observer.max_val]))
     scale, zero = observer.calculate_qparams()
     # Away from ties of the zero point, where PyTorch rounds another sum.
     assert quantizer.unit == pytest.approx(float(scale), rel=1e-6)
@@ -122,10 +124,10 @@ def test_weights_follow_with_the_averaging_constant() -> None:
     quantizer.train()
     quantizer(torch.tensor([[-1.0, 1.0]]))
     quantizer(torch.tensor([[-1.0, 3.0]]))
-    assert quantizer.ends.tolist() == [[-1.0, 1.5]]
+    assert quantizer.range.tolist() == [[-1.0, 1.5]]
     quantizer.eval()
     quantizer(torch.tensor([[-9.0, 9.0]]))
-    assert quantizer.ends.tolist() == [[-1.0, 1.5]], "evaluation learns nothing"
+    assert quantizer.range.tolist() == [[-1.0, 1.5]], "evaluation learns nothing"
 
 
 def test_a_zero_point_of_zero_behind_a_relu() -> None:
@@ -165,7 +167,7 @@ def test_gradients_of_an_interval_are_those_of_its_definition(rows: int, both: b
     x = torch.randn(3, 50, generator=generator, dtype=torch.float64) * 9 * unit.max()
     x.requires_grad_()
     grad = torch.randn(3, 50, generator=generator, dtype=torch.float64)
-    out = QuantizeInterval.apply(x, ends, unit, Interval(low, high, steps, Rounding.HALF_EVEN))
+    out = QuantizeRange.apply(x, ends, unit, LevelRange(low, high, Rounding.HALF_EVEN), steps)
     out.backward(grad)
     x2, ends2 = x.detach().clone().requires_grad_(), ends.detach().clone().requires_grad_()
     wanted = interval_by_autograd(x2, ends2, low, high, steps)
@@ -179,8 +181,8 @@ def test_gradients_of_an_interval_are_those_of_its_definition(rows: int, both: b
 def test_what_is_clipped_moves_only_its_end() -> None:
     ends = torch.tensor([[-1.0, 3.0]], requires_grad=True)
     x = torch.tensor([-5.0, -2.0, 7.0])
-    QuantizeInterval.apply(
-        x, ends, torch.tensor([1.0]), Interval(-1, 3, 4, Rounding.HALF_EVEN)
+    QuantizeRange.apply(
+        x, ends, torch.tensor([1.0]), LevelRange(-1, 3, Rounding.HALF_EVEN), 4
     ).sum().backward()
     assert ends.grad.tolist() == [[2.0, 1.0]]
 
@@ -204,7 +206,7 @@ def test_intervals_are_trained_and_never_decay() -> None:
         id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]
     }
     named = dict(model.named_parameters())
-    ranges = [name for name in named if name.rsplit(".", 1)[-1] in ("ends", "scale")]
+    ranges = [name for name in named if name.rsplit(".", 1)[-1] in ("range", "scale")]
     assert len(ranges) >= 4 and all(decays[id(named[name])] == 0 for name in ranges)
     assert all(decays[id(p)] == 0.5 for name, p in named.items() if name.endswith("conv.weight"))
     before = {name: named[name].detach().clone() for name in ranges}
@@ -366,7 +368,7 @@ def test_a_new_float_state_is_measured_anew() -> None:
     model(images())
     first = model.get_submodule("0")
     low, high = float(first.weight.detach().min()), float(first.weight.detach().max())
-    assert first.weight_quantizer.ends[0].tolist() == pytest.approx([min(low, 0), max(high, 0)])
+    assert first.weight_quantizer.range[0].tolist() == pytest.approx([min(low, 0), max(high, 0)])
 
 
 @pytest.mark.parametrize("granularity", ["per_tensor", "per_channel"])
@@ -395,13 +397,13 @@ def test_calibration_finds_both_ends(estimator: str | None) -> None:
     )
     model = calibrate(net().eval(), policy, images(), estimator=estimator, batch_size=16)
     found = model.get_submodule("1")
-    low, high = found.ends[0].tolist()
+    low, high = found.range[0].tolist()
     assert -1.5 <= low < -0.5 and 0.5 < high <= 1.0
     assert found.phase is Phase.TRAIN and 0 < found.format.zero < 15
     batches = images().split(16)
     entering = model.get_submodule("input_quantizer")
     average = [sum(float(f(b)) for b in batches) / 3 for f in (torch.min, torch.max)]
-    assert entering.ends[0].tolist() == pytest.approx(average, rel=1e-5)
+    assert entering.range[0].tolist() == pytest.approx(average, rel=1e-5)
     assert_integers_agree(model.eval(), policy, exact=True)
     with pytest.raises(RecipeError, match="two ends"):
         calibrate(net().eval(), policy, images(), estimator="entropy")

@@ -10,19 +10,21 @@ import torch
 
 from bitwright.formats import Rounding, parse_format
 from bitwright.quantize import straight_through as functions
-from bitwright.quantize.activation_quantizer import ActivationQuantizer, Phase, WeightQuantizer
+from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.policy import Change, Granularity, Role, ScaleRule
 from bitwright.quantize.policy_defaults import complete
+from bitwright.quantize.quantizer import Phase
 from bitwright.quantize.scale_rules import observed_scale, weight_scale
 from bitwright.quantize.straight_through import (
     LearnedWeight,
+    LevelRange,
     QuantizeActivation,
     SignActivation,
-    Stairs,
     dot,
 )
+from bitwright.quantize.weight_quantizer import WeightQuantizer
 
-STAIRS = Stairs(0, 15, Rounding.HALF_EVEN)
+STAIRS = LevelRange(0, 15, Rounding.HALF_EVEN)
 
 
 def lsq(x, unit, low, high):
@@ -76,7 +78,7 @@ def test_weight_gradients_per_channel_are_those_of_lsq() -> None:
     w = torch.randn(4, 3, 3, 3, requires_grad=True)
     scale = torch.tensor([0.1, 0.2, 0.3, 0.5], requires_grad=True)
     g = torch.randn_like(w)
-    out = LearnedWeight.apply(w, scale, scale.detach(), Stairs(-7, 7, Rounding.HALF_EVEN), 1.0)
+    out = LearnedWeight.apply(w, scale, scale.detach(), LevelRange(-7, 7, Rounding.HALF_EVEN), 1.0)
     out.backward(g)
     w2, s2 = w.detach().clone().requires_grad_(), scale.detach().clone().requires_grad_()
     lsq(w2, s2.view(-1, 1, 1, 1), -7, 7).backward(g)

@@ -18,7 +18,7 @@ from bitwright.formats import (
     TernaryFormat,
 )
 from bitwright.formats.pytorch.rounding import encode_levels, round_to_int
-from bitwright.quantize.straight_through import Stairs, to_levels_
+from bitwright.quantize.straight_through import LevelRange, to_levels_
 
 
 def small_formats() -> list[Format]:
@@ -74,7 +74,7 @@ def test_equal_to_numpy(number_format: Format) -> None:
 def test_the_training_staircase_is_the_same_rule(mode: Rounding) -> None:
     x = torch.from_numpy(points(IntegerFormat(4, True), 1.0))
     expected = encode_levels(x, IntegerFormat(4, True), rounding=mode)
-    assert torch.equal(to_levels_(x.clone(), Stairs(-8, 7, mode)), expected)
+    assert torch.equal(to_levels_(x.clone(), LevelRange(-8, 7, mode)), expected)
 
 
 def test_stochastic_without_noise_uses_torch() -> None:

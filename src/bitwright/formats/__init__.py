@@ -12,7 +12,13 @@ from bitwright.formats.grid import GridFormat
 from bitwright.formats.integer import IntegerFormat
 from bitwright.formats.minifloat import MinifloatFormat, Specials, ristretto_minifloat
 from bitwright.formats.power_of_two import PowerOfTwoFormat
-from bitwright.formats.registry import FormatFamily, list_formats, parse_format
+from bitwright.formats.registry import (
+    FormatFamily,
+    list_formats,
+    load_format,
+    parse_format,
+    register_family,
+)
 from bitwright.formats.rounding import (
     Overflow,
     Rounding,
@@ -38,9 +44,11 @@ __all__ = [
     "Specials",
     "TernaryFormat",
     "list_formats",
+    "load_format",
     "parse_format",
     "parse_overflow",
     "parse_rounding",
+    "register_family",
     "ristretto_minifloat",
     "round_to_int",
 ]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ class GridFormat(Format):
     """A format whose codes are the patterns ``0 .. 2^bits - 1`` and whose levels form a grid.
 
     It has no zero point and always saturates: wrapping round has no meaning between unequal steps.
+    A family of at most 16 bits needs `name`, `bits`, `lsb`, `qonnx_name` and `float_levels` only:
+    the rest follows from the list of its levels.
     """
 
     __slots__ = ()
@@ -45,9 +48,32 @@ class GridFormat(Format):
     def zero_is_representable(self) -> bool:
         return bool(self.contains(0))
 
-    @abstractmethod
+    @property
+    def min_level(self) -> int:
+        return int(_listed(self)[0][0])
+
+    @property
+    def max_level(self) -> int:
+        return int(_listed(self)[0][-1])
+
     def canonical_codes(self, levels: FloatArray) -> IntArray:
-        """Codes of levels of this format, given as float64 (each is exact in it)."""
+        """Codes of levels of this format, given as float64 (each is exact in it); of several codes
+        that mean the same, the smallest.
+        """
+        known, codes = _listed(self)
+        return np.asarray(codes[np.searchsorted(known, levels)])
+
+    def quantize(
+        self,
+        ratio: FloatArray,
+        zero_point: IntArray,
+        rounding: Rounding,
+        overflow: Overflow,
+        rng: np.random.Generator | None,
+    ) -> IntArray:
+        self._no_zero_point(zero_point)
+        known, codes = _listed(self)
+        return np.asarray(codes[nearest_index(ratio, known, rounding, rng)])
 
     @abstractmethod
     def float_levels(self, codes: IntArray) -> FloatArray:
@@ -104,6 +130,15 @@ class GridFormat(Format):
     def _no_zero_point(self, zero_point: npt.ArrayLike) -> None:
         if np.any(np.asarray(zero_point) != 0):
             raise FormatError(f"{self.name} has no zero point", hint="use zero point 0")
+
+
+@lru_cache(maxsize=64)
+def _listed(number_format: GridFormat) -> tuple[FloatArray, IntArray]:
+    """All finite levels, ascending, and the smallest code of each."""
+    found = number_format.float_levels(np.arange(1 << number_format.bits, dtype=np.int64))
+    finite = np.flatnonzero(np.isfinite(found))
+    levels, first = np.unique(found[finite] + 0.0, return_index=True)
+    return levels, finite[first]
 
 
 def nearest_index(

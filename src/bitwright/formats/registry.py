@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of formats: text to value, and the list of families. A new family adds one row here."""
+"""Names of formats: text to value, and the list of families.
+
+A family of the package adds one row here; one of a user's own is given to `register_family`, and
+recipes name its module: ``format: package.module:name`` (see `load_format`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from bitwright.base.errors import FormatError
+from bitwright.base.plugins import is_plugin, load_plugin
 from bitwright.formats import (
     bipolar,
     block,
@@ -18,6 +25,9 @@ from bitwright.formats import (
     ternary,
 )
 from bitwright.formats.base import Format
+
+#: Formats of up to this many bits are checked code by code when they are registered.
+_CHECKED_BITS = 12
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,7 @@ class FormatFamily:
     parse: Callable[[str], Format | None]
 
 
-_FAMILIES: tuple[FormatFamily, ...] = (
+_FAMILIES: list[FormatFamily] = [
     FormatFamily(
         "integer",
         "intN, intNn, uintN, uintNzZ",
@@ -76,12 +86,62 @@ _FAMILIES: tuple[FormatFamily, ...] = (
         ("mxfp8", "mxfp6", "mxfp4", "mxint8"),
         lambda text: block.parse(text, parse_format),
     ),
-)
+]
 
 
 def list_formats() -> tuple[FormatFamily, ...]:
     """All families, in the order they are documented."""
-    return _FAMILIES
+    return tuple(_FAMILIES)
+
+
+def register_family(family: FormatFamily) -> None:
+    """Make a family of the user's own known by name, in recipes, policies and files.
+
+    Its examples must mean what they say: each is parsed to a `Format` that has this very name, and
+    whose levels and codes agree.
+
+    Raises:
+        FormatError: the family is there already, a name means something else, or a format is not
+            consistent.
+    """
+    if any(known.family == family.family for known in _FAMILIES):
+        raise FormatError(f"there is a family {family.family!r} already", where="register_family")
+    if not family.examples:
+        raise FormatError(f"the family {family.family!r} has no example", where="register_family")
+    for name in family.examples:
+        if _parsed(name) is not None:
+            raise FormatError(f"{name!r} is a format already", where="register_family")
+        value = family.parse(name)
+        if value is None or value.name != name:
+            raise FormatError(f"{name!r} is not parsed to itself", where="register_family")
+        if value.bits <= _CHECKED_BITS and value.exact_levels:
+            levels = value.grid()
+            if not np.array_equal(value.levels(value.codes(levels)), levels):
+                raise FormatError(
+                    f"{name}: codes(levels) and levels(codes) disagree", where="register_family"
+                )
+    _FAMILIES.append(family)
+
+
+def load_format(text: str | Format) -> Format:
+    """`parse_format`, and ``package.module:name`` of the user's own: a class or function that gives
+    a `Format` when called, in a module that registers its family.
+
+    Only what a user writes comes here: a file that is read never imports anything.
+
+    Raises:
+        FormatError: as `parse_format`, or what was imported is no format that its name leads to.
+        ModelError: the module cannot be imported.
+    """
+    if not isinstance(text, str) or not is_plugin(text) or _parsed(text) is not None:
+        return parse_format(text)
+    value = load_plugin(text, "format")()
+    if not isinstance(value, Format) or _parsed(value.name) != value:
+        raise FormatError(
+            f"{text} gives {value!r}, which is no format of a registered family",
+            hint="derive it from bitwright.formats.Format, and call register_family in its module",
+        )
+    return value
 
 
 def parse_format(text: str | Format) -> Format:
@@ -96,9 +156,14 @@ def parse_format(text: str | Format) -> Format:
         return text
     if not isinstance(text, str):
         raise FormatError(f"a format is named by a string, not {text!r}")
-    for family in _FAMILIES:
-        value = family.parse(text.strip())
-        if value is not None:
-            return value
+    value = _parsed(text)
+    if value is not None:
+        return value
     patterns = "; ".join(family.pattern for family in _FAMILIES)
     raise FormatError(f"unknown format {text!r}", hint=f"formats: {patterns}")
+
+
+def _parsed(text: str) -> Format | None:
+    """The format of a name; None if no family knows it."""
+    found = (family.parse(text.strip()) for family in _FAMILIES)
+    return next((value for value in found if value is not None), None)

@@ -145,8 +145,29 @@ def weight_operand(kind: Format, levels: IntArray, where: str) -> Operand:
     if kind.is_codebook:
         return _codebook_operand(kind, levels, where)
     if kind.uniform:
-        return Operand(bits_for_interval(min(-1, int(levels.min())), int(levels.max())))
-    return float_operand(kind, where)
+        return _integer_operand(levels)
+    if kind.is_exponent or kind.is_float or not kind.exact_levels:
+        return float_operand(kind, where)
+    return _index_operand(kind, _integer_operand(kind.grid()), _integer_operand(levels))
+
+
+def _integer_operand(levels: IntArray) -> Operand:
+    return Operand(bits_for_interval(min(-1, int(levels.min())), int(levels.max())))
+
+
+def _index_operand(kind: Format, value: Operand, alone: Operand) -> Operand:
+    """Indices into the list of all levels, where an index is shorter than what it stands for.
+
+    Args:
+        value: how an entry is kept.
+        alone: how the levels are kept without a table.
+    """
+    if kind.bits >= value.width:
+        return alone
+    table = tuple(int(word) for word in value.words(kind.grid()))
+    return Operand(
+        value.width, value.signed, False, value.exponent, value.low, kind.bits, table, value.format
+    )
 
 
 def float_operand(kind: Format, where: str) -> Operand:
@@ -177,14 +198,8 @@ def _codebook_operand(kind: Format, levels: IntArray, where: str) -> Operand:
             hint="fit it to the weights (the format is then named with its table), with integer "
             "or minifloat centroids",
         )
-    entries = kind.grid()
-    value = weight_operand(kind.number, entries, where)
-    if kind.bits >= value.width:
-        return weight_operand(kind.number, levels, where)
-    table = tuple(int(word) for word in value.words(entries))
-    return Operand(
-        value.width, value.signed, False, value.exponent, value.low, kind.bits, table, value.format
-    )
+    value = weight_operand(kind.number, kind.grid(), where)
+    return _index_operand(kind, value, weight_operand(kind.number, levels, where))
 
 
 def stream_operand(tensor: TensorType, where: str) -> Operand:

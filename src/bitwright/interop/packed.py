@@ -43,6 +43,7 @@ from bitwright.interop.packed_parts import (
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
 from bitwright.quantize.policy import ScaleRule, Scope
+from bitwright.quantize.quantizer import present_name
 from bitwright.quantize.scale_rules import finish
 from bitwright.quantize.straight_through import spread
 from bitwright.quantize.weight_quantizer import WeightQuantizer
@@ -185,6 +186,7 @@ def load_packed(path: Path, model: fx.GraphModule) -> None:
     state: dict[str, Tensor] = {}
     for entry in entries:
         name = str(entry.get("name"))
+        name = name if name in expected else present_name(name)
         if entry.get("kind") == "numbers":
             like = expected.get(name)
             state[name] = _numbers(entry, reader.parts(entry), like, f"{path}, {name}")

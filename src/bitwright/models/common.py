@@ -18,6 +18,13 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model's first parameter or buffer is; the CPU when it has none."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        return tensor.device
+    return torch.device("cpu")
+
+
 def choice(model: str, option: str, value: object, allowed: Sequence[str]) -> None:
     """Raise unless an option is one of the words allowed.
 

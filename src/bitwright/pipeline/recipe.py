@@ -20,6 +20,7 @@ from bitwright.pipeline.recipe_paths import with_absolute_paths
 from bitwright.pipeline.recipe_schema import Recipe, name_alone
 from bitwright.pipeline.recipe_yaml import Document, parse_document
 from bitwright.quantize.policy import Policy
+from bitwright.quantize.ptq.method_words import check_trainable
 from bitwright.train.config import PHASES
 
 __all__ = [
@@ -186,7 +187,9 @@ def _validate(document: Document, base_dir: Path) -> Recipe:
 def _check_policy(recipe: Recipe, document: Document) -> None:
     """The policy's own errors, with the line of the file."""
     try:
-        Policy.from_dict(recipe.quant)
+        policy = Policy.from_dict(recipe.quant)
+        if recipe.train.quantized is not None:
+            check_trainable(policy.methods, "quant.methods")
     except RecipeError as error:
         keys = tuple(part for part in re.split(r"[.\[\]]+", error.where or "quant") if part)
         path = tuple(int(key) if key.isdigit() else key for key in keys)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from bitwright.quantize.policy import Granularity, Policy, QuantSpec, Role, ScaleRule
 
 if TYPE_CHECKING:
-    from bitwright.quantize.activation_quantizer import Phase
     from bitwright.quantize.convert import apply, is_converted
     from bitwright.quantize.elementwise import Elementwise
     from bitwright.quantize.explanation import examine, explain, inspect_model
     from bitwright.quantize.integers import IntegerModel, integerize
     from bitwright.quantize.model import QuantizedModel
     from bitwright.quantize.own_layers import register_layer
+    from bitwright.quantize.quantizer import Phase
 
 _LAZY = {
     "apply": "convert",
@@ -32,7 +32,7 @@ _LAZY = {
     "QuantizedModel": "model",
     "integerize": "integers",
     "register_layer": "own_layers",
-    "Phase": "weight_quantizer",
+    "Phase": "quantizer",
 }
 
 __all__ = [

@@ -8,40 +8,35 @@ loads into a quantized model: the quantizers then start anew, with the next batc
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bitwright.base.errors import ModelError
-from bitwright.formats import BipolarFormat, BlockFormat, Format, IntegerFormat
+from bitwright.formats import Format
 from bitwright.formats.pytorch.rounding import quantize_ratio
-from bitwright.quantize.entropy import Histogram, entropy_scale
 from bitwright.quantize.policy import QuantSpec, Role, ScaleRule
+from bitwright.quantize.quantizer import HOST, Phase, Quantizer
 from bitwright.quantize.scale_rules import (
     TINY,
-    block_exponents,
+    RangeRule,
+    Step,
     finish,
-    first_range,
-    gradient_factor,
-    largest_level,
     observed_scale,
-    range_of,
+    rule_of,
     sample,
     scale_of_range,
     steps_of,
     zero_point_of,
 )
 from bitwright.quantize.straight_through import (
-    Interval,
-    QuantizeActivation,
-    QuantizeInterval,
+    LevelRange,
     SignActivation,
-    Stairs,
     SubstituteWeight,
     quantize_into,
 )
-from bitwright.quantize.weight_quantizer import Phase, WeightQuantizer
 
 
 class ScaleGroup:
@@ -65,40 +60,19 @@ class ScaleGroup:
         """Set the scale to the largest of the members' statistics."""
         largest = torch.stack([m.seen * m.spec.format.lsb for m in self.members]).amax(dim=0)
         scale = largest / self.owner.spec.format.lsb
-        if self.owner.spec.scale is ScaleRule.MINMAX:
-            self.owner.scale.copy_(scale)  # its own ends stay what they are
+        if self.owner.keeps_both:
+            self.owner.scale.copy_(scale)  # its own range stays what it is
         else:
             self.owner.put_scale(scale)
 
 
-#: Rules whose statistics go on following the batches of training.
-_FOLLOWING = (ScaleRule.MAX, ScaleRule.PERCENTILE, ScaleRule.MSE, ScaleRule.MINMAX)
-
-
-def _load_float_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Load hook: a state dict without any key of this quantizer is one of a float model.
-
-    Scales that were found for other weights are forgotten then (the next batch sets them); the
-    input's scale, which belongs to the data, and constants stay.
-    """
-    own = {prefix + key: value for key, value in module.state_dict().items()}
-    if any(key in state for key in own):
-        return
-    keep = isinstance(module, ActivationQuantizer) and (
-        module.constant or module.role is Role.INPUT
-    )
-    state.update(own if keep else {k: torch.zeros_like(v) for k, v in own.items()})
-
-
-class ActivationQuantizer(nn.Module):
+class ActivationQuantizer(Quantizer):
     """Activation -> quantized activation; takes the place of a ReLU, hard tanh or nothing.
 
     Formats without a sign, and specifications that are ``positive``, clamp at zero, so a ReLU needs
-    no pass of its own. The scale is a parameter
-    (``learned``) or a running statistic; before the first batch it is 0, and the first batch seen
-    in training or calibration sets it. Of ``minmax`` and ``interval`` the state are ``ends``,
-    smallest and largest value, from which scale and zero point follow; a trained interval without
-    a zero point has one end.
+    no pass of its own. Beside the state of its rule it keeps the ``scale`` in use (where that is no
+    parameter); before the first batch it is 0, and the first batch seen in training or calibration
+    sets it.
 
     Args:
         spec: what to do.
@@ -116,36 +90,35 @@ class ActivationQuantizer(nn.Module):
         role: Role = Role.ACTIVATION,
         clip: tuple[float, float] = (-math.inf, math.inf),
     ) -> None:
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec)
         self.role = role
         self.clip = clip
-        self.phase = Phase.TRAIN
         self.reuse_input = False
         self.constant = spec.scale is ScaleRule.CONST
-        start = torch.full((1,), spec.value if self.constant else 0.0)
-        if spec.scale is ScaleRule.LEARNED:
-            self.scale = nn.Parameter(start)
-        elif spec.scale is ScaleRule.INTERVAL:
-            self.ends = nn.Parameter(torch.zeros(1, 1 + spec.zero_point))
-        else:
+        if not spec.scale.trained:
+            start = torch.full((1,), spec.value if self.constant else 0.0)
             self.register_buffer("scale", start)
-        if spec.scale is ScaleRule.MINMAX:
-            self.register_buffer("ends", torch.zeros(1, 2))
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
-        self._histogram = Histogram()
-        self._ready: bool | None = None
         self.__dict__["group"] = None
         #: Of the input: shape of one sample of the last batch.
         self.sample_shape: tuple[int, ...] | None = None
-        self.register_load_state_dict_pre_hook(_load_float_state)
-        self.register_load_state_dict_post_hook(_forget_ready)
+
+    def _missing_state(self, state: dict[str, Any], prefix: str) -> None:
+        """A state dict without any key of this quantizer is one of a float model. Scales that were
+        found for other weights are forgotten then (the next batch sets them); the input's scale,
+        which belongs to the data, and constants stay.
+        """
+        own = {prefix + key: value for key, value in self.state_dict().items()}
+        if any(key in state for key in own):
+            return
+        keep = self.constant or self.role is Role.INPUT
+        state.update(own if keep else {k: torch.zeros_like(v) for k, v in own.items()})
 
     def join(self, group: ScaleGroup) -> None:
         """Use the scale of a group's owner; an own one remains as a statistic, ``seen``."""
         self.__dict__["group"] = group  # not a child: its members live elsewhere
         if group.owner is not self:
-            delattr(self, "ends" if self.spec.scale is ScaleRule.INTERVAL else "scale")
+            delattr(self, "range" if self._range_alone else "scale")
         self.register_buffer("seen", torch.zeros(1))
 
     @property
@@ -154,15 +127,28 @@ class ActivationQuantizer(nn.Module):
         return self if self.group is None else self.group.owner
 
     @property
+    def _range_alone(self) -> bool:
+        """Whether the range is all there is: the parameter of a rule that trains it."""
+        return self.spec.has_range and self.spec.scale.trained
+
+    @property
+    def keeps_both(self) -> bool:
+        """Whether there is a range and, beside it, the scale in use."""
+        return self.spec.has_range and not self.spec.scale.trained
+
+    @property
     def format(self) -> Format:
         """The format of the levels: that of the specification, with the zero point that the range
         now asks for.
         """
-        chosen = self.spec.format
-        if not (self.spec.zero_point and isinstance(chosen, IntegerFormat)):
-            return chosen
-        unit = torch.tensor(self.unit, dtype=torch.float64)
-        return chosen.with_zero(int(zero_point_of(self.ends[0, 0].cpu(), unit, chosen)))
+        if not self.spec.zero_point:
+            return self.spec.format
+        self._check_ready()
+        return self.spec.format.with_zero(int(self.zero_points()))
+
+    def zero_points(self) -> Tensor:
+        """The code of real zero, (1,) float64: of its own range, at the scale in use."""
+        return zero_point_of(self.range[:, 0], self.owner.used_scale(), self.spec.format)
 
     @property
     def lowest(self) -> int:
@@ -182,12 +168,12 @@ class ActivationQuantizer(nn.Module):
     @property
     def ready(self) -> bool:
         """Whether the scale has been set: by a batch, by loading, or because it is constant."""
-        if self._ready is None:
+        if self._is_set is None:
             owner = self.owner
             seen = self.group is None or bool(self.seen.any())
             fixed = owner.constant or self.spec.format.block > 0
-            self._ready = fixed or (seen and bool(owner.state.any()))
-        return self._ready
+            self._is_set = fixed or (seen and bool(owner.state.any()))
+        return self._is_set
 
     @property
     def unit(self) -> float:
@@ -196,37 +182,45 @@ class ActivationQuantizer(nn.Module):
         Raises:
             ModelError: no batch has been seen yet.
         """
+        self._check_ready()
+        owner = self.owner
+        return float(owner.used_scale()) * owner.spec.format.lsb
+
+    def _check_ready(self) -> None:
         if not self.ready:
             raise ModelError(
                 "an activation quantizer has no scale yet",
                 hint="train or calibrate first, or pass example_input",
             )
+
+    def _step(self, x: Tensor) -> Step:
+        """`unit` for a tensor: a number where ``x`` is on the host, else a float64 tensor ()."""
+        if x.device.type in HOST:
+            return self.unit
+        self._check_ready()
         owner = self.owner
-        return float(finish(owner.raw_scale(), owner.spec)) * owner.spec.format.lsb
+        return (owner.used_scale().to(torch.float64) * owner.spec.format.lsb).reshape(())
 
     @property
     def state(self) -> Tensor:
-        """What training or calibration sets: the scale, or the ends of a trained interval."""
-        kept: Tensor = self.ends if self.spec.scale is ScaleRule.INTERVAL else self.scale
+        """What training or calibration sets: the scale, or a trained range."""
+        kept: Tensor = self.range if self._range_alone else self.scale
         return kept.detach()
-
-    def raw_scale(self) -> Tensor:
-        """The scale (1,) of its owner before it is made positive, or a power of two."""
-        if self.spec.scale is not ScaleRule.INTERVAL:
-            return self.state
-        low, high = self.state[:, 0], self.state[:, -1].clamp(min=0)
-        return scale_of_range(low.clamp(max=0) if self.spec.zero_point else -high, high, self.spec)
 
     @torch.no_grad()
     def put_scale(self, scale: Tensor | float) -> None:
         """Use this scale from now on; a range that has two ends keeps their ratio."""
-        wanted = torch.as_tensor(scale)
-        if self.spec.has_range and self.ends.shape[1] > 1 and bool(self.ends.any()):
-            self.ends.mul_(wanted / self.raw_scale().clamp(min=TINY))
-        elif self.spec.has_range:
-            self.ends[:, -1] = wanted * steps_of(self.spec) * self.spec.format.lsb
-        if self.spec.scale is not ScaleRule.INTERVAL:
-            self.scale.copy_(wanted)
+        if self.spec.has_range:
+            kept = self.range
+            wanted = torch.as_tensor(scale).to(kept)
+            from_zero = torch.zeros_like(kept)
+            from_zero[:, -1] = wanted * steps_of(self.spec) * self.spec.format.lsb
+            if kept.shape[1] > 1:
+                ratio = kept * (wanted / self.raw_scale().to(kept).clamp(min=TINY))
+                from_zero = torch.where(kept.any(), ratio, from_zero)
+            kept.copy_(from_zero)
+        if not self._range_alone:
+            self.scale.copy_(torch.as_tensor(scale))
 
     @torch.no_grad()
     def put_range(self, low: float, high: float) -> None:
@@ -242,19 +236,20 @@ class ActivationQuantizer(nn.Module):
             carry: bring the scale along: a maximum or an interval remains what it was, any other
                 scale is set anew by the next batch. False: the state is that of the new one.
         """
-        before, self.spec, self._ready = self.spec, spec, None
+        before, self.spec, self._is_set = self.spec, spec, None
         if not carry or self.constant or not self.owner.state.any():
             return
         kept = self.owner.state if self.group is None else self.seen
-        if spec.scale is ScaleRule.MINMAX:
-            self._keep(self.ends.clone())
-        elif spec.scale is not ScaleRule.MAX and (not spec.has_range or steps_of(spec) == 1):
+        covers = self.rule.grows
+        if self.keeps_both:
+            self._keep(self.range.clone())
+        elif not covers and (not spec.has_range or steps_of(spec) == 1):
             kept.zero_()
-        elif spec.scale is ScaleRule.MAX or self.group is not None:
-            kept.mul_(largest_level(before.format) / largest_level(spec.format))
-        if self.group is not None and spec.scale is not ScaleRule.INTERVAL:
+        elif covers or self.group is not None:
+            kept.mul_(before.format.largest_level / spec.format.largest_level)
+        if self.group is not None and not self._range_alone:
             self.group.refresh()
-        self._ready = None
+        self._is_set = None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.role is Role.INPUT:
@@ -263,40 +258,33 @@ class ActivationQuantizer(nn.Module):
             clipped = x.clamp(*self.clip) if self.clip != (-math.inf, math.inf) else x
             self._observe(clipped.detach())
             return clipped
-        if not self.ready or (self.training and self._follows_batches):
+        if not self.ready or (self.training and self.owner.spec.scale.follows):
             self._observe(x.detach().clamp(*self.clip))
         number_format = self.spec.format
-        if isinstance(number_format, BlockFormat):
-            return SubstituteWeight.apply(x, self._blocks(x, number_format), None)
+        if number_format.block:
+            return SubstituteWeight.apply(x, self._blocks(x), None)
+        unit = self._step(x)
         if not number_format.exact_levels:
-            return SubstituteWeight.apply(x, self._wide(x), None)
-        stairs = self.stairs
+            return SubstituteWeight.apply(x, self._wide(x, unit), None)
+        levels = self._levels_for(x)
         if not torch.is_grad_enabled():
-            return self._evaluate(x, stairs)
-        if isinstance(number_format, BipolarFormat):
-            return SignActivation.apply(x, self.unit)
+            return self._evaluate(x, unit, levels)
+        if number_format.sign_only:
+            return SignActivation.apply(x, unit)
         owner = self.owner
-        if owner.spec.scale is ScaleRule.INTERVAL:
-            unit = torch.full((1,), self.unit, dtype=x.dtype, device=x.device)
-            interval = Interval(stairs.low, stairs.high, steps_of(owner.spec), stairs.rounding)
-            return QuantizeInterval.apply(x, owner.ends, unit, interval)
-        if owner.spec.scale is not ScaleRule.LEARNED:
-            return QuantizeActivation.apply(x, None, self.unit, stairs, 0.0)
-        features = max(1, x.numel() // max(1, x.shape[0]))
-        factor = gradient_factor(number_format, owner.spec.format.lsb, features)
-        return QuantizeActivation.apply(x, owner.scale, self.unit, stairs, factor)
+        specs = (self.spec, owner.spec)
+        return rule_of(owner.spec).activation(x, owner.trained_state, unit, levels, specs)
 
-    def _evaluate(self, x: Tensor, stairs: Stairs) -> Tensor:
+    def _evaluate(self, x: Tensor, unit: Step, levels: LevelRange) -> Tensor:
         """The same function without a gradient: passes over memory that is in the cache already."""
-        unit = self.unit
-        if isinstance(self.spec.format, BipolarFormat):
+        if self.spec.format.sign_only:
             positive = x.ge_(0) if self.reuse_input else (x >= 0).to(x.dtype)
             return positive.mul_(2 * unit).sub_(unit)
         out = x if self.reuse_input else torch.empty_like(x)
-        return quantize_into(out, x, unit, stairs)
+        return quantize_into(out, x, unit, levels)
 
     @property
-    def stairs(self) -> Stairs:
+    def level_range(self) -> LevelRange:
         """The levels in use. A constant scale does not shrink to the range that the replaced
         activation keeps, so the upper end of that range is a level then.
         """
@@ -304,34 +292,37 @@ class ActivationQuantizer(nn.Module):
         high = number_format.max_level
         uneven = not number_format.uniform
         if uneven and self.constant and math.isfinite(self.clip[1]):
-            ratio = torch.tensor([self.clip[1] / self.unit], dtype=torch.float64)
-            high = int(quantize_ratio(ratio, number_format))
+            high = _level_at(self.clip[1], self.spec)
         grid = number_format if uneven else None
         low = number_format.min_level if self.spec.zero_point else self.spec.lowest
-        return Stairs(low, high, self.spec.rounding, grid)
+        return LevelRange(low, high, self.spec.rounding, grid)
+
+    def _levels_for(self, x: Tensor) -> LevelRange:
+        """`level_range` for a tensor; on a device it stays there with its zero point."""
+        if x.device.type in HOST or not self.spec.zero_point:
+            return self.level_range
+        zero, number_format = self.zero_points().reshape(()), self.spec.format
+        first, last = number_format.min_code - zero, number_format.max_code - zero
+        return LevelRange(first, last, self.spec.rounding)
 
     @torch.no_grad()
-    def _blocks(self, x: Tensor, number_format: BlockFormat) -> Tensor:
+    def _blocks(self, x: Tensor) -> Tensor:
         """Blocks of channels, each with the power of two of its largest value."""
-        values = x.to(torch.float64)
-        if self.spec.lowest == 0:
-            values = values.clamp(min=0)
-        scale = torch.exp2(block_exponents(values, number_format)) * number_format.lsb
-        levels = quantize_ratio(values / scale, number_format.element, rounding=self.spec.rounding)
+        values, number_format = self._cut(x), self.spec.format
+        scale = torch.exp2(self.block_exponents(values)) * number_format.lsb
+        levels = quantize_ratio(values / scale, number_format, rounding=self.spec.rounding)
         return (levels * scale).to(x.dtype)
 
     @torch.no_grad()
-    def _wide(self, x: Tensor) -> Tensor:
+    def _wide(self, x: Tensor, unit: Step) -> Tensor:
         """Floats whose levels float32 does not hold."""
-        values = x.to(torch.float64)
-        if self.spec.lowest == 0:
-            values = values.clamp(min=0)
-        levels = quantize_ratio(values / self.unit, self.spec.format, rounding=self.spec.rounding)
-        return (levels * self.unit).to(x.dtype)
+        levels = quantize_ratio(self._cut(x) / unit, self.spec.format, rounding=self.spec.rounding)
+        return (levels * unit).to(x.dtype)
 
-    @property
-    def _follows_batches(self) -> bool:
-        return self.owner.spec.scale in _FOLLOWING
+    def _cut(self, x: Tensor) -> Tensor:
+        """In float64, without what the format cannot hold anyway."""
+        values = x.to(torch.float64)
+        return values if self.spec.lowest < 0 else values.clamp(min=0)
 
     @torch.no_grad()
     def _observe(self, x: Tensor) -> None:
@@ -348,57 +339,45 @@ class ActivationQuantizer(nn.Module):
             self._observe_range(x)
             return
         kept = self.scale if self.group is None else self.seen
-        if not self.ready:
-            self._histogram = Histogram()
-        by_entropy = self.spec.scale is ScaleRule.ENTROPY
-        if by_entropy:
-            self._histogram.add(x if self.spec.lowest < 0 else x.clamp(min=0))
-            seen = entropy_scale(self._histogram, self.spec).to(kept)
-        else:
-            seen = observed_scale(x, self.spec).to(kept.dtype)
+        seen = observed_scale(x, self.spec).to(kept.dtype)
         # A batch of zeros says nothing about the range; an unready quantizer then spans 0 .. 1.
-        nothing = 1.0 / (largest_level(self.spec.format) * self.spec.format.lsb)
+        nothing = 1.0 / self.spec.format.reach
         seen = torch.where(seen > TINY, seen, kept if self.ready else seen + nothing)
-        grows = self.spec.scale is ScaleRule.MAX and (
-            self.role is Role.INPUT or self.phase is Phase.CALIBRATE
-        )
+        whole = self.role is Role.INPUT or self.phase is Phase.CALIBRATE
         if not self.ready:
             kept.copy_(seen)
-        elif by_entropy:
-            kept.copy_(seen)  # of all batches so far
-        elif grows:
+        elif self.rule.grows and whole:
             kept.copy_(torch.maximum(kept, seen))
         else:
-            kept.lerp_(seen, self._share)
+            self.rule.update(kept, seen, self._share)
         self._noted()
 
     def _observe_range(self, x: Tensor) -> None:
-        """The same for the two ends of an interval; all of its statistics are means."""
-        values = x if self.spec.lowest < 0 else x.clamp(min=0)
-        if self.spec.scale is ScaleRule.INTERVAL and steps_of(self.spec) == 1:
-            found = torch.stack(first_range(sample(values).reshape(1, -1), self.spec), dim=1)
-        else:
-            found = torch.stack(range_of(values.reshape(1, -1)), dim=1)
-        if not bool((found.abs() > TINY).any()):
-            found = found.new_tensor([[0.0, 1.0]])  # a batch of zeros says nothing about the range
-            if self.ready:
-                self._noted()
-                return
+        """The same for minimum and maximum of a range; all of its statistics are means."""
+        values, rule = x if self.spec.lowest < 0 else x.clamp(min=0), self.rule
+        assert isinstance(rule, RangeRule)
+        single = self._range_alone and steps_of(self.spec) == 1  # this one needs a search
+        table = (sample(values) if single else values).reshape(1, -1)
+        found = torch.stack(rule.first_range(table, self.spec), dim=1)
+        # A batch of zeros says nothing about the range; an unready quantizer then spans 0 .. 1.
+        known = self.keeps_both and self.ready
+        otherwise = self.range.to(found) if known else found.new_tensor([[0.0, 1.0]])
+        found = torch.where((found.abs() > TINY).any(), found, otherwise)
         self._keep(found, self._share if self.ready else 1.0)
 
     def _keep(self, found: Tensor, share: float = 1.0) -> None:
         """Bring the statistics nearer to a range (1, 2) by a share of the distance."""
-        if self.spec.scale is ScaleRule.MINMAX:
-            self.ends.lerp_(found.to(self.ends), share)
+        if self.keeps_both:
+            self.rule.update(self.range, found.to(self.range), share)
             kept = self.scale if self.group is None else self.seen
-            kept.copy_(scale_of_range(self.ends[:, 0], self.ends[:, 1], self.spec))
+            kept.copy_(scale_of_range(self.range[:, 0], self.range[:, 1], self.spec))
         elif self.group is not None:
             scale = scale_of_range(found[:, 0], found[:, 1], self.spec)
-            self.seen.lerp_(scale.to(self.seen), share)
+            self.rule.update(self.seen, scale.to(self.seen), share)
         else:
-            both = self.spec.zero_point
             reach = found[:, 1] if self.spec.lowest == 0 else found.abs().amax(dim=1)
-            self.ends.lerp_((found if both else reach[:, None]).to(self.ends), share)
+            new = found if self.spec.zero_point else reach[:, None]
+            self.rule.update(self.range, new.to(self.range), share)
         self._noted()
 
     @property
@@ -410,7 +389,8 @@ class ActivationQuantizer(nn.Module):
 
     def _noted(self) -> None:
         self.batches.add_(1)
-        self._ready = None
+        if not self._is_set:  # what is set stays so
+            self._is_set = None
         if self.group is not None:
             self.group.refresh()
 
@@ -431,12 +411,9 @@ class ActivationQuantizer(nn.Module):
         return f"{self.spec.format}, {self.spec.scale_text}{shared}"
 
 
-def _forget_ready(module: nn.Module, _: Any) -> None:
-    module._ready = None
-
-
-def set_phase(model: nn.Module, phase: Phase) -> None:
-    """Switch every quantizer of a converted model."""
-    for module in model.modules():
-        if isinstance(module, WeightQuantizer | ActivationQuantizer):
-            module.phase = phase
+@lru_cache(maxsize=256)
+def _level_at(value: float, spec: QuantSpec) -> int:
+    """The level of a number at a constant scale."""
+    unit = float(finish(torch.full((1,), spec.value), spec)) * spec.format.lsb
+    ratio = torch.tensor([value / unit], dtype=torch.float64)
+    return int(quantize_ratio(ratio, spec.format))

@@ -10,12 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError, RecipeError
-from bitwright.quantize.activation_quantizer import (
-    ActivationQuantizer,
-    Phase,
-    ScaleGroup,
-    set_phase,
-)
+from bitwright.quantize.activation_quantizer import ActivationQuantizer, ScaleGroup
 from bitwright.quantize.decisions import Operand, Plan
 from bitwright.quantize.integers import IntegerModel, integerize
 from bitwright.quantize.joins import Concatenate, QuantAdd
@@ -24,6 +19,7 @@ from bitwright.quantize.model import POLICY, SHAPE, QuantizedModel
 from bitwright.quantize.op_match import PASSING, Kind
 from bitwright.quantize.plan import make_plan
 from bitwright.quantize.policy import Policy, QuantSpec, Scope
+from bitwright.quantize.quantizer import Phase, set_phase
 
 #: Operands that stay float, by the name of the node that gives them.
 FLOATS = "bitwright_floats"

@@ -16,9 +16,8 @@ from bitwright.base.errors import ModelError
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
 from bitwright.quantize.policy import QuantSpec, Role, ScaleRule
+from bitwright.quantize.quantizer import Quantizer
 from bitwright.quantize.weight_quantizer import WeightQuantizer
-
-Quantizer = WeightQuantizer | ActivationQuantizer
 
 
 def set_bits(model: nn.Module, bits: int | None, *, carry: bool = True) -> int:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bitwright.quantize.activation_quantizer import ActivationQuantizer, Phase
+from bitwright.quantize.activation_quantizer import ActivationQuantizer
+from bitwright.quantize.quantizer import Phase
 
 #: Largest multiplier: an operand whose unit is smaller by more than this hardly counts.
 MAX_MULTIPLIER = 1 << 10

@@ -19,8 +19,9 @@ from bitwright.base.errors import BitwrightError
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.integers import IntegerModel, integer_problems, integerize
 from bitwright.quantize.policy import Policy
+from bitwright.quantize.quantizer import Phase
 from bitwright.quantize.straight_through import SubstituteWeight
-from bitwright.quantize.weight_quantizer import Phase, WeightQuantizer
+from bitwright.quantize.weight_quantizer import WeightQuantizer
 
 #: In ``meta`` of a converted model: the policy, and the shape of one sample if it is known.
 POLICY, SHAPE = "bitwright", "bitwright_shape"

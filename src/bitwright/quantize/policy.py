@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, ClassVar
 
 from bitwright.formats import Format
 from bitwright.formats.rounding import Overflow, Rounding
@@ -77,8 +77,10 @@ class Scope(StrEnum):
     NETWORK = "network"
 
 
-class ScaleRule(StrEnum):
-    """Where a scale comes from.
+class ScaleRule(str):
+    """Where a scale comes from: the name of a rule, and what a policy must know about it.
+
+    What a rule computes is in `scale_rules`; there a user adds one.
 
     max: the largest magnitude; percentile: that percentile of the magnitudes; mse: the clipping
     that minimises the squared error; mean: the mean magnitude (XNOR-Net, TWN); learned: a parameter
@@ -87,29 +89,88 @@ class ScaleRule(StrEnum):
     minimises), for activations. For activations the statistics are exponential averages over
     training batches.
 
-    minmax: the interval between the running averages of the minimum and of the maximum, of weights
-    too (the moving-average min-max observer of PyTorch); interval: its ends are trained with the
-    network by the plain straight-through gradient (Jung et al. 2019, Kim et al. 2019). With a
-    ``zero_point`` both ends count, else the one farther from zero.
+    minmax: the range between the running averages of the minimum and of the maximum, of weights
+    too (the moving-average min-max observer of PyTorch); interval: a learned range, its minimum and
+    maximum are trained with the network by the plain straight-through gradient (Jung et al. 2019,
+    Kim et al. 2019). With a ``zero_point`` both count, else the one farther from zero.
 
     dynamic: a power of two found anew for every tensor from its largest and smallest element
     (MuPPET, Rajagopal et al. 2020): weights, and every operand of training in low precision.
+
+    Attributes:
+        has_range: the scale follows from a range that is state or a parameter.
+        trained: the state is a parameter.
+        follows: an activation's statistics go on following the batches of training.
+        stateless: it needs nothing but the tensor at hand.
     """
 
-    MAX = "max"
-    PERCENTILE = "percentile"
-    MSE = "mse"
-    MEAN = "mean"
-    LEARNED = "learned"
-    CONST = "const"
-    ENTROPY = "entropy"
-    MINMAX = "minmax"
-    INTERVAL = "interval"
-    DYNAMIC = "dynamic"
+    MAX: ClassVar[ScaleRule]
+    PERCENTILE: ClassVar[ScaleRule]
+    MSE: ClassVar[ScaleRule]
+    MEAN: ClassVar[ScaleRule]
+    LEARNED: ClassVar[ScaleRule]
+    CONST: ClassVar[ScaleRule]
+    ENTROPY: ClassVar[ScaleRule]
+    MINMAX: ClassVar[ScaleRule]
+    INTERVAL: ClassVar[ScaleRule]
+    DYNAMIC: ClassVar[ScaleRule]
+
+    _known: ClassVar[dict[str, ScaleRule]] = {}
+
+    has_range: bool
+    trained: bool
+    follows: bool
+    stateless: bool
+
+    def __new__(cls, name: str) -> ScaleRule:
+        """The rule of a name; ValueError if there is none. There is one object a name."""
+        if name not in cls._known:
+            raise ValueError(f"{name!r} is no scale rule")
+        return cls._known[name]
+
+    @classmethod
+    def named(
+        cls,
+        name: str,
+        *,
+        has_range: bool = False,
+        trained: bool = False,
+        follows: bool = False,
+        stateless: bool = False,
+    ) -> ScaleRule:
+        """A new rule; ValueError if the name is taken."""
+        if name in cls._known:
+            raise ValueError(f"there is a scale rule {name!r} already")
+        rule = str.__new__(cls, name)
+        rule.has_range, rule.trained = has_range, trained
+        rule.follows, rule.stateless = follows, stateless
+        cls._known[name] = rule
+        return rule
+
+    @classmethod
+    def all(cls) -> tuple[ScaleRule, ...]:
+        """Every rule, in the order they were made."""
+        return tuple(cls._known.values())
+
+    @property
+    def value(self) -> str:
+        """The name."""
+        return str(self)
+
+    def __str__(self) -> str:
+        return str.__str__(self)
 
 
-#: Rules whose scale is that of an interval, with ends of its own in the quantizer's state.
-RANGES = (ScaleRule.MINMAX, ScaleRule.INTERVAL)
+ScaleRule.MAX = ScaleRule.named("max", follows=True, stateless=True)
+ScaleRule.PERCENTILE = ScaleRule.named("percentile", follows=True, stateless=True)
+ScaleRule.MSE = ScaleRule.named("mse", follows=True, stateless=True)
+ScaleRule.MEAN = ScaleRule.named("mean")
+ScaleRule.LEARNED = ScaleRule.named("learned", trained=True)
+ScaleRule.CONST = ScaleRule.named("const", stateless=True)
+ScaleRule.ENTROPY = ScaleRule.named("entropy")
+ScaleRule.MINMAX = ScaleRule.named("minmax", has_range=True, follows=True)
+ScaleRule.INTERVAL = ScaleRule.named("interval", has_range=True, trained=True)
+ScaleRule.DYNAMIC = ScaleRule.named("dynamic", stateless=True)
 
 
 @dataclass(frozen=True)
@@ -155,7 +216,7 @@ class QuantSpec:
     @property
     def has_range(self) -> bool:
         """Whether the scale follows from an interval that is state or a parameter."""
-        return self.scale in RANGES
+        return self.scale.has_range
 
     @property
     def scale_text(self) -> str:
@@ -265,11 +326,14 @@ class Policy:
             multiply-shift-round.
         training: the rules are for operands and results of the products of training, which are
             quantized anew every time, not for a network that is to be frozen.
+        methods: of post-training quantization, what brings a trained float network into these
+            formats; words as `ptq.method_words` has them.
     """
 
     rules: tuple[Rule, ...]
     threshold_bits: int = 6
     training: bool = False
+    methods: tuple[str, ...] = ("calibrate",)
 
     @classmethod
     def uniform(

@@ -13,7 +13,6 @@ from bitwright.formats import Format
 from bitwright.formats.rounding import Overflow, Rounding
 from bitwright.quantize.policy import (
     OPERAND_ROLES,
-    RANGES,
     RESULT_ROLES,
     Change,
     Granularity,
@@ -24,14 +23,6 @@ from bitwright.quantize.policy import (
 )
 
 _ACTIVATIONS = (Role.ACTIVATION, Role.INPUT)
-#: Scale rules that need nothing but the tensor at hand.
-STATELESS = (
-    ScaleRule.DYNAMIC,
-    ScaleRule.CONST,
-    ScaleRule.MAX,
-    ScaleRule.PERCENTILE,
-    ScaleRule.MSE,
-)
 #: Bits from which on a float's own range is taken to be enough.
 _WHOLE_FLOAT = 16
 
@@ -114,7 +105,7 @@ def _zero_point(change: Change, scale: ScaleRule, role: Role, where: str) -> boo
         )
     if role not in (*_ACTIVATIONS, Role.WEIGHT):
         raise refuse(f"a {role.value} has no zero point", "leave it out")
-    if scale not in RANGES:
+    if not scale.has_range:
         raise refuse(
             f"scale {scale.value!r} knows no interval of two ends",
             "use scale: minmax or scale: interval with a zero point",
@@ -308,7 +299,9 @@ def _check_training(spec: QuantSpec, role: Role, where: str, zero_point: bool) -
         )
     if spec.scope is not Scope.LAYER:
         raise RecipeError("scope is for the table of a codebook", where=f"{where}.scope")
-    allowed: list[ScaleRule] = [rule for rule in STATELESS if rule is not ScaleRule.DYNAMIC]
+    allowed: list[ScaleRule] = [
+        rule for rule in ScaleRule.all() if rule.stateless and rule is not ScaleRule.DYNAMIC
+    ]
     for _, fewer in _allowed_scales(spec, role):
         allowed = [rule for rule in allowed if rule in fewer]
     if spec.format.is_integer:
@@ -393,10 +386,12 @@ def _allowed_scales(spec: QuantSpec, role: Role) -> list[tuple[str, tuple[ScaleR
     if spec.format.needs_table:
         found.append((f"the table of {spec.format}", (rule.MAX, rule.CONST)))
     if spec.scale is ScaleRule.DYNAMIC and not spec.format.is_integer:
-        others = tuple(other for other in rule if other is not ScaleRule.DYNAMIC)
+        others = tuple(other for other in rule.all() if other is not rule.DYNAMIC)
         found.append((f"{spec.format}, which is no integer,", others))
     if spec.has_range and not spec.format.is_integer:
-        others = tuple(other for other in rule if other not in (*RANGES, rule.ENTROPY))
+        others = tuple(
+            other for other in rule.all() if not (other.has_range or other is rule.ENTROPY)
+        )
         found.append((f"{spec.format}, which is no integer,", others))
     return found
 

@@ -9,6 +9,7 @@
       bias: dfp16                       # left out: an integer of the accumulator's scale
       activation: {format: uint4, scale: percentile, percentile: 99.5}
       threshold_bits: 6
+      methods: [fold, calibrate, gptq, bias]   # after training; left out: calibrate
       rules:                            # later rules win, field by field
         - {layers: 'head', role: weight, format: int8, granularity: per_tensor}
         - {position: first, role: weight, format: int8}
@@ -33,8 +34,8 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from bitwright.base.errors import FormatError, RecipeError
-from bitwright.formats import Format, parse_format, parse_overflow, parse_rounding
+from bitwright.base.errors import FormatError, ModelError, RecipeError
+from bitwright.formats import Format, load_format, parse_format, parse_overflow, parse_rounding
 from bitwright.formats.integer import MAX_BITS
 from bitwright.quantize.policy import (
     OPERAND_ROLES,
@@ -50,9 +51,11 @@ from bitwright.quantize.policy import (
     Selector,
 )
 from bitwright.quantize.policy_defaults import complete
+from bitwright.quantize.ptq.method_words import RECIPE_DEFAULT, check_words
 
 _BASE_ROLES = (Role.INPUT, Role.WEIGHT, Role.ACTIVATION, Role.BIAS)
 _TRAINING_ROLES = (*OPERAND_ROLES, *RESULT_ROLES)
+_OTHERS = ("rules", "threshold_bits", "methods")
 _POSITIONS = ("first", "last")
 _SELECTOR_FIELDS = ("layers", "type", "position", "role", "product")
 
@@ -65,7 +68,7 @@ def policy_from_dict(data: Mapping[str, Any], where: str) -> Policy:
     """
     if not isinstance(data, Mapping):
         raise RecipeError(f"expected a mapping, found {data!r}", where=where)
-    _known(data, (*(role.value for role in _BASE_ROLES), "rules", "threshold_bits"), where)
+    _known(data, (*(role.value for role in _BASE_ROLES), *_OTHERS), where)
     rules = []
     for role in _BASE_ROLES:
         given = data.get(role.value, _DEFAULTS.get(role))
@@ -80,7 +83,18 @@ def policy_from_dict(data: Mapping[str, Any], where: str) -> Policy:
     for index, entry in enumerate(listed):
         rules.append(_rule(entry, f"{where}.rules[{index}]"))
     bits = _integer(data.get("threshold_bits", 6), f"{where}.threshold_bits", 1, 12)
-    return Policy(tuple(rules), bits)
+    return Policy(tuple(rules), bits, methods=_methods(data.get("methods"), f"{where}.methods"))
+
+
+def _methods(given: Any, where: str) -> tuple[str, ...]:
+    """Words of post-training quantization; left out, activation scales alone are found."""
+    if given is None:
+        return RECIPE_DEFAULT
+    words = [given] if isinstance(given, str) else given
+    if not isinstance(words, list | tuple):
+        raise RecipeError(f"expected a list of methods, found {given!r}", where=where)
+    check_words(words, where)
+    return tuple(words)
 
 
 _DEFAULTS: dict[Role, str] = {
@@ -234,8 +248,8 @@ def _dynamic_fixed_point(fields: Mapping[str, Any], where: str) -> Mapping[str, 
 
 def _format(value: Any, where: str) -> Format:
     try:
-        found = parse_format(value)
-    except FormatError as error:
+        found = load_format(value)
+    except (FormatError, ModelError) as error:
         raise RecipeError(error.message, where=where, hint=error.hint) from error
     plain = found.with_zero(0) if found.is_integer else found
     if plain != found:
@@ -260,6 +274,14 @@ def _choice(kind: type[E], value: Any, where: str) -> E:
         return kind(str(value).lower())
     except ValueError:
         names = ", ".join(member.value for member in kind)
+        raise RecipeError(f"unknown value {value!r}", where=where, hint=f"one of {names}") from None
+
+
+def _scale_rule(value: Any, where: str) -> ScaleRule:
+    try:
+        return ScaleRule(str(value).lower())
+    except ValueError:
+        names = ", ".join(ScaleRule.all())
         raise RecipeError(f"unknown value {value!r}", where=where, hint=f"one of {names}") from None
 
 
@@ -312,7 +334,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "format": _format,
     "keep_float": _flag,
     "granularity": lambda value, where: _choice(Granularity, value, where),
-    "scale": lambda value, where: _choice(ScaleRule, value, where),
+    "scale": _scale_rule,
     "power_of_two": _flag,
     "rounding": _mode(parse_rounding),
     "overflow": _mode(parse_overflow),

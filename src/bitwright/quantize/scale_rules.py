@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scale rules: the scale of a tensor from its values. All work without a gradient.
+"""What each scale rule does, as values: fit, update, finish, and what a gradient does to its state.
 
-A scale here is the ``scale`` of `Format.encode`; one level is ``scale * format.lsb``.
+Words. The ``scale`` of a tensor is that of `Format.encode`; its ``unit`` (step size) is the real
+value of one level: ``unit = scale * format.lsb``. They differ only where a format has fractions.
+
+A rule keeps nothing: the quantizer has the state (`quantizer.Quantizer`). A rule of a user's own is
+a class derived from `Rule` (or `RangeRule`) and a name::
+
+    register_rule(ScaleRule.named("rms", follows=True), Rms())
 """
 
 from __future__ import annotations
@@ -12,63 +18,297 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bitwright.formats import (
-    BipolarFormat,
-    BlockFormat,
-    CodebookFormat,
-    Format,
-    IntegerFormat,
-    MinifloatFormat,
-    PowerOfTwoFormat,
-    TernaryFormat,
-)
+from bitwright.base.errors import ModelError
+from bitwright.formats import Format, IntegerFormat
 from bitwright.formats.block import MAX_EXPONENT, MIN_EXPONENT
 from bitwright.formats.pytorch.grid import power_of_two
-from bitwright.formats.pytorch.rounding import quantize_ratio
+from bitwright.quantize.histogram import Histogram, entropy_scale
 from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
+from bitwright.quantize.scale_search import TINY, mse_scale
+from bitwright.quantize.straight_through import (
+    LearnedWeight,
+    LevelRange,
+    QuantizeActivation,
+    QuantizeRange,
+)
 
-#: Smallest scale: keeps a tensor of zeros, and a learned scale gone astray, dividing by something.
-TINY = 2.0**-60
+#: The real value of one level: a number on a CPU, a tensor () on a device that should not wait.
+Step = float | Tensor
+#: The specification of a tensor, and of the quantizer whose scale it has.
+Specs = tuple[QuantSpec, QuantSpec]
+
 #: A statistic that needs sorting or a search looks at this many values of an activation at most.
 SAMPLE = 1 << 16
 #: Ternary weights: threshold 0.7 x mean magnitude (Li and Liu, Ternary Weight Networks, eq. 6).
 TERNARY_THRESHOLD = 0.7
 #: Exponents of dynamic fixed point are between the negative of this and this.
 DYNAMIC_RANGE = 120
-_MSE_CANDIDATES = 40
-_MSE_SMALLEST = 0.05
 
 
-def largest_level(number_format: Format) -> int:
-    """The level that the largest magnitude is mapped to: the positive end of the range.
+class Rule:
+    """A scale rule: mean squared error, unless a subclass says otherwise.
 
-    Of an uneven format, which may be lopsided, the end farther from zero.
+    Attributes:
+        covers: rounded to a power of two, the scale goes up, so that nothing is clipped; else to
+            the nearest exponent.
+        clips: values beyond the largest level get no gradient.
+        grows: over a data set that is seen once the largest scale counts, not the mean.
+        estimator: how a calibration set gives it (`ptq.estimators`).
     """
-    if number_format.uniform:
-        return max(number_format.max_level, 1)
-    return max(-number_format.min_level, number_format.max_level, 1)
+
+    covers = False
+    clips = True
+    grows = False
+    estimator = "mse"
+
+    def fit(self, table: Tensor, spec: QuantSpec) -> Tensor:
+        """The scale (R,) of each row of values (R, n), before `finish`."""
+        return mse_scale(table, spec)
+
+    def fit_batch(self, x: Tensor, spec: QuantSpec) -> Tensor:
+        """The scale (1,) of one batch of an activation, from a sample of it."""
+        return self.fit(sample(x).reshape(1, -1), spec)
+
+    def update(self, kept: Tensor, seen: Tensor, share: float) -> None:
+        """Bring a statistic nearer to what a batch shows, in place."""
+        kept.lerp_(seen, share)
+
+    def finish(self, scale: Tensor, spec: QuantSpec) -> Tensor:
+        """The scale as it is used: positive, and a power of two where asked."""
+        positive = scale.abs().clamp(min=TINY)
+        if not spec.power_of_two:
+            return positive
+        exponent = torch.log2(positive)
+        # The largest of a window of powers is rounded to it in the logarithm, as all values are.
+        if self.covers and not spec.format.is_exponent:
+            # log2 of an exact power may come out a hair above its integer.
+            return torch.exp2(torch.ceil(exponent - 1e-5))
+        return torch.exp2(torch.round(exponent))
+
+    def activation(
+        self, x: Tensor, state: Tensor, unit: Step, levels: LevelRange, specs: Specs
+    ) -> Tensor:
+        """Quantized activation; its gradient reaches ``x`` and, where it is trained, the state.
+
+        Args:
+            state: what the quantizer keeps for this rule, (1,) or, of a range, (1, 1 or 2).
+            unit: real value of one level.
+            levels: those in use.
+            specs: of the tensor, and of the one whose scale it has.
+        """
+        return QuantizeActivation.apply(x, None, unit, levels, 0.0)
+
+    def weight(
+        self, weight: Tensor, state: Tensor, unit: Tensor, levels: LevelRange, spec: QuantSpec
+    ) -> Tensor:
+        """The same of a weight (O, ...) of evenly spaced levels whose scale is state."""
+        raise NotImplementedError
 
 
-def top_step(number_format: Format) -> int:
-    """Distance between the two largest levels: the coarsest step of the format."""
-    if number_format.uniform:
-        return number_format.level_step
-    if isinstance(number_format, MinifloatFormat):
-        return 1 << max(0, number_format.max_level.bit_length() - 1 - number_format.mantissa)
-    last = [int(level) for level in number_format.grid()[-2:]]
-    return max(1, last[-1] - last[0])
+class Max(Rule):
+    covers, clips, grows, estimator = True, False, True, "max"
+
+    def fit(self, table: Tensor, spec: QuantSpec) -> Tensor:
+        # Two vectorised reductions: torch.aminmax and the infinity norm are ten times slower.
+        return torch.maximum(table.amax(dim=1), -table.amin(dim=1)) / spec.format.reach
+
+    def fit_batch(self, x: Tensor, spec: QuantSpec) -> Tensor:
+        return (torch.maximum(x.amax(), -x.amin()) / spec.format.reach).reshape(1)
 
 
-def gradient_factor(number_format: Format, lsb: float, values: int) -> float:
+class Percentile(Rule):
+    estimator = "percentile"
+
+    def fit(self, table: Tensor, spec: QuantSpec) -> Tensor:
+        return torch.quantile(table.abs(), spec.percentile / 100, dim=1) / spec.format.reach
+
+
+class Mean(Rule):
+    """Mean magnitude (XNOR-Net, Rastegari et al. 2016, eq. 6), or TWN's mean above its threshold
+    (Li and Liu 2016, eq. 5) where there is a zero.
+    """
+
+    def fit(self, table: Tensor, spec: QuantSpec) -> Tensor:
+        magnitude = table.abs()
+        mean = magnitude.mean(dim=1)
+        if not has_threshold(spec):
+            return mean
+        kept = magnitude > TERNARY_THRESHOLD * mean[:, None]
+        return (magnitude * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)
+
+
+class Const(Rule):
+    def fit(self, table: Tensor, spec: QuantSpec) -> Tensor:
+        return torch.full_like(table[:, 0], spec.value)
+
+    def fit_batch(self, x: Tensor, spec: QuantSpec) -> Tensor:
+        return x.new_full((1,), spec.value)
+
+
+class Entropy(Rule):
+    estimator = "entropy"
+
+    def fit_batch(self, x: Tensor, spec: QuantSpec) -> Tensor:
+        histogram = Histogram(float(x.abs().max()))
+        histogram.add(x)
+        return entropy_scale(histogram, spec).to(x.device)
+
+
+class Learned(Rule):
+    """LSQ (Esser et al. 2020): starts at the MSE optimum, then a parameter."""
+
+    def activation(
+        self, x: Tensor, state: Tensor, unit: Step, levels: LevelRange, specs: Specs
+    ) -> Tensor:
+        features = max(1, x.numel() // max(1, x.shape[0]))
+        factor = gradient_factor(specs[0].format, features, specs[1].format.lsb)
+        return QuantizeActivation.apply(x, state, unit, levels, factor)
+
+    def weight(
+        self, weight: Tensor, state: Tensor, unit: Tensor, levels: LevelRange, spec: QuantSpec
+    ) -> Tensor:
+        factor = gradient_factor(spec.format, weight.numel() // state.numel())
+        return LearnedWeight.apply(weight, state, unit, levels, factor)
+
+
+class Dynamic(Rule):
+    """A power of two with half a level to spare at either end; see `dynamic_exponent`."""
+
+    def fit(self, table: Tensor, spec: QuantSpec) -> Tensor:
+        low, high = table.amin(dim=1), table.amax(dim=1)
+        exponent = dynamic_exponent(low, high, spec.lowest, spec.format.max_level)
+        return power_of_two(-exponent).to(table.dtype)
+
+    def finish(self, scale: Tensor, spec: QuantSpec) -> Tensor:
+        return scale
+
+
+class RangeRule(Rule):
+    """Rules whose state is a range, smallest and largest value, from which the scale follows."""
+
+    estimator = "average"
+
+    def first_range(self, table: Tensor, spec: QuantSpec) -> tuple[Tensor, Tensor]:
+        """Smallest and largest value of each row, (R,) each, that the state begins at."""
+        return range_of(table)
+
+
+class MinMax(RangeRule):
+    covers = True
+
+
+class LearnedRange(RangeRule):
+    def first_range(self, table: Tensor, spec: QuantSpec) -> tuple[Tensor, Tensor]:
+        """With a single step from zero the whole range would round nearly everything to zero, so
+        that no gradient came back: there it begins at the range of the least squared error.
+        """
+        if steps_of(spec) > 1:
+            return range_of(table)
+        if not spec.zero_point:
+            reach = mse_scale(table, spec) * spec.format.lsb
+            return (torch.zeros_like(reach) if spec.lowest == 0 else -reach), reach
+        # The one level beside zero lies on the side that loses less by it.
+        one = replace(spec, format=IntegerFormat(1, False), zero_point=False)
+        below, above = (-table).clamp(min=0), table.clamp(min=0)
+        low, high = mse_scale(below, one), mse_scale(above, one)
+        zero = torch.zeros_like(low)
+        lower = _gain(below, low) > _gain(above, high)
+        return torch.where(lower, -low, zero), torch.where(lower, zero, high)
+
+    def activation(
+        self, x: Tensor, state: Tensor, unit: Step, levels: LevelRange, specs: Specs
+    ) -> Tensor:
+        wide = torch.as_tensor(unit, device=x.device).to(x.dtype).reshape(1)
+        return QuantizeRange.apply(x, state, wide, levels, steps_of(specs[1]))
+
+    def weight(
+        self, weight: Tensor, state: Tensor, unit: Tensor, levels: LevelRange, spec: QuantSpec
+    ) -> Tensor:
+        return QuantizeRange.apply(weight, state, unit, levels, steps_of(spec))
+
+
+_RULES: dict[ScaleRule, Rule] = {
+    ScaleRule.MAX: Max(),
+    ScaleRule.PERCENTILE: Percentile(),
+    ScaleRule.MSE: Rule(),
+    ScaleRule.MEAN: Mean(),
+    ScaleRule.LEARNED: Learned(),
+    ScaleRule.CONST: Const(),
+    ScaleRule.ENTROPY: Entropy(),
+    ScaleRule.MINMAX: MinMax(),
+    ScaleRule.INTERVAL: LearnedRange(),
+    ScaleRule.DYNAMIC: Dynamic(),
+}
+
+
+def register_rule(name: ScaleRule, rule: Rule) -> None:
+    """Give a rule made with `ScaleRule.named` its meaning.
+
+    Raises:
+        ModelError: it has one.
+    """
+    if name in _RULES:
+        raise ModelError(f"scale rule {name!r} has a meaning already", hint="choose another name")
+    _RULES[name] = rule
+
+
+def rule_of(spec: QuantSpec) -> Rule:
+    """What the scale rule of a specification does."""
+    return _RULES[spec.scale]
+
+
+@torch.no_grad()
+def finish(scale: Tensor, spec: QuantSpec) -> Tensor:
+    """`Rule.finish` of a specification's rule."""
+    return rule_of(spec).finish(scale, spec)
+
+
+@torch.no_grad()
+def weight_scale(weight: Tensor, spec: QuantSpec) -> Tensor:
+    """Scale of a weight (O, ...) by its rule: shape (1,) or (O,), the weight's dtype.
+
+    ``learned`` gives the initial value of the parameter: the MSE optimum. Rules with a range have
+    the scale of that (`scale_of_range`).
+    """
+    return finish(rule_of(spec).fit(rows(weight, spec.granularity), spec), spec)
+
+
+@torch.no_grad()
+def observed_scale(x: Tensor, spec: QuantSpec) -> Tensor:
+    """Scale of one batch of an activation by its rule: shape (1,). ``learned`` starts at the MSE
+    one. What the format cannot represent anyway (the negative side of an unsigned one) does not
+    count; a format of signs has a constant scale.
+    """
+    if spec.format.sign_only:
+        return x.new_full((1,), spec.value)
+    return rule_of(spec).fit_batch(x if spec.lowest < 0 else x.clamp(min=0), spec)
+
+
+def has_threshold(spec: QuantSpec) -> bool:
+    """Whether weights follow TWN: zero below a share of the mean, not below half a level."""
+    return spec.scale is ScaleRule.MEAN and spec.format.zero_is_representable
+
+
+def threshold_levels(weight: Tensor, spec: QuantSpec) -> Tensor:
+    """sign(w) where |w| exceeds 0.7 x its mean, else 0 (Li and Liu 2016, eq. 3 and 6)."""
+    magnitude = weight.abs()
+    if spec.granularity is Granularity.PER_CHANNEL:
+        mean = magnitude.mean(dim=tuple(range(1, weight.dim())), keepdim=True)
+    else:
+        mean = magnitude.mean()
+    return torch.sign(weight) * (magnitude > TERNARY_THRESHOLD * mean)
+
+
+def gradient_factor(number_format: Format, values: int, lsb: float | None = None) -> float:
     """LSQ's gradient scale, times d unit / d scale: ``lsb / sqrt(values * largest level)``.
 
     For uneven levels the step that the rule speaks of is the coarsest one, so that a step changes
     the scale by the same share.
     """
-    step = top_step(number_format)
-    highest = max(1, number_format.max_level // step)
+    lsb, step = number_format.lsb if lsb is None else lsb, number_format.top_step
     if number_format.uniform:
         return lsb / math.sqrt(values * max(1, number_format.max_level))
+    highest = max(1, number_format.max_level // step)
     return 1.0 / (lsb * step**2 * math.sqrt(values * highest))
 
 
@@ -79,90 +319,11 @@ def rows(x: Tensor, granularity: Granularity) -> Tensor:
     return x.reshape(1, -1)
 
 
-@torch.no_grad()
-def weight_scale(weight: Tensor, spec: QuantSpec) -> Tensor:
-    """Scale of a weight (O, ...) by its rule: shape (1,) or (O,), the weight's dtype.
-
-    ``learned`` gives the initial value of the parameter: the MSE optimum. Rules with an interval
-    have the scale of that (`scale_of_range`).
-    """
-    table = rows(weight, spec.granularity)
-    if spec.scale is ScaleRule.DYNAMIC:
-        return _dynamic_scale(table, spec)
-    if spec.scale is ScaleRule.CONST:
-        scale = torch.full_like(table[:, 0], spec.value)
-    elif spec.scale is ScaleRule.MEAN:
-        scale = _mean_scale(table, spec)
-    elif spec.scale is ScaleRule.MAX:
-        # Two vectorised reductions: torch.aminmax and the infinity norm are ten times slower.
-        scale = torch.maximum(table.amax(dim=1), -table.amin(dim=1)) / _reach(spec)
-    elif spec.scale is ScaleRule.PERCENTILE:
-        scale = torch.quantile(table.abs(), spec.percentile / 100, dim=1) / _reach(spec)
-    else:
-        scale = mse_scale(table, spec)
-    return finish(scale, spec)
-
-
-def _dynamic_scale(table: Tensor, spec: QuantSpec) -> Tensor:
-    """`dynamic_exponent` of each row, as a scale."""
-    low, high = table.amin(dim=1), table.amax(dim=1)
-    exponents = dynamic_exponent(low, high, spec.lowest, spec.format.max_level)
-    return power_of_two(-exponents).to(table.dtype)
-
-
-def _mean_scale(table: Tensor, spec: QuantSpec) -> Tensor:
-    """Mean magnitude (XNOR-Net, Rastegari et al. 2016, eq. 6), or TWN's mean above its threshold
-    (Li and Liu 2016, eq. 5) for ternary weights.
-    """
-    magnitude = table.abs()
-    mean = magnitude.mean(dim=1)
-    if isinstance(spec.format, TernaryFormat):
-        kept = magnitude > TERNARY_THRESHOLD * mean[:, None]
-        return (magnitude * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)
-    return mean
-
-
-@torch.no_grad()
-def observed_scale(x: Tensor, spec: QuantSpec) -> Tensor:
-    """Scale of one batch of an activation by its rule: shape (1,). `learned` starts at the MSE one.
-
-    What the format cannot represent anyway (the negative side of an unsigned one) does not count.
-    """
-    if isinstance(spec.format, BipolarFormat) or spec.scale is ScaleRule.CONST:
-        return x.new_full((1,), spec.value)
-    values = x if spec.lowest < 0 else x.clamp(min=0)
-    if spec.scale is ScaleRule.MAX:
-        return (torch.maximum(values.amax(), -values.amin()) / _reach(spec)).reshape(1)
-    table = sample(values).abs() if spec.scale is ScaleRule.PERCENTILE else sample(values)
-    if spec.scale is ScaleRule.PERCENTILE:
-        return (torch.quantile(table, spec.percentile / 100) / _reach(spec)).reshape(1)
-    return mse_scale(table.reshape(1, -1), spec)
-
-
 def range_of(table: Tensor) -> tuple[Tensor, Tensor]:
     """Smallest and largest value of each row, (rows,) each; zero is always between them, so that it
     is a level.
     """
     return table.amin(dim=1).clamp(max=0), table.amax(dim=1).clamp(min=0)
-
-
-def first_range(table: Tensor, spec: QuantSpec) -> tuple[Tensor, Tensor]:
-    """Where a trained interval begins, of each row, (rows,) each: at the smallest and the largest
-    value. With a single step from zero that would round nearly everything to zero, so that no
-    gradient came back: there, at the interval of the least squared error.
-    """
-    if steps_of(spec) > 1:
-        return range_of(table)
-    if not spec.zero_point:
-        reach = mse_scale(table, spec) * spec.format.lsb
-        return (torch.zeros_like(reach) if spec.lowest == 0 else -reach), reach
-    # The one level beside zero lies on the side that loses less by it.
-    one = replace(spec, format=IntegerFormat(1, False), zero_point=False)
-    below, above = (-table).clamp(min=0), table.clamp(min=0)
-    low, high = mse_scale(below, one), mse_scale(above, one)
-    zero = torch.zeros_like(low)
-    lower = _gain(below, low) > _gain(above, high)
-    return torch.where(lower, -low, zero), torch.where(lower, zero, high)
 
 
 def _gain(side: Tensor, unit: Tensor) -> Tensor:
@@ -174,12 +335,12 @@ def _gain(side: Tensor, unit: Tensor) -> Tensor:
 
 def scale_of_range(low: Tensor, high: Tensor, spec: QuantSpec) -> Tensor:
     """Scale whose levels span ``low .. high``, (rows,) each: with a zero point over all codes
-    (Jacob et al. 2018, section 2.1), else symmetric by the end farther from zero.
+    (Jacob et al. 2018, section 2.1), else symmetric by the one farther from zero.
     """
     if spec.zero_point:
         return (high - low) / (spec.format.max_code - spec.format.min_code) / spec.format.lsb
     reach = high if spec.lowest == 0 else torch.maximum(high, -low)
-    return reach / _reach(spec)
+    return reach / spec.format.reach
 
 
 def dynamic_exponent(low: Tensor, high: Tensor, lowest: int, highest: int) -> Tensor:
@@ -210,10 +371,10 @@ def dynamic_exponent(low: Tensor, high: Tensor, lowest: int, highest: int) -> Te
 
 
 def steps_of(spec: QuantSpec) -> int:
-    """Steps between the two ends of an interval with a zero point, else from zero to its end."""
+    """Steps between minimum and maximum of a range with a zero point, else from zero to its end."""
     if spec.zero_point:
         return spec.format.max_code - spec.format.min_code
-    return largest_level(spec.format)
+    return spec.format.largest_level
 
 
 def zero_point_of(low: Tensor, unit: Tensor, number_format: Format) -> Tensor:
@@ -233,56 +394,8 @@ def sample(x: Tensor) -> Tensor:
     return flat[:: stride | 1] if stride > 1 else flat
 
 
-def mse_scale(table: Tensor, spec: QuantSpec) -> Tensor:
-    """Scale of each row that minimises the squared quantization error, by search.
-
-    Candidates are 0.05 .. 1 of the scale that clips nothing, in geometric steps of 8 %, or for
-    ``power_of_two`` the powers from there down.
-    """
-    unclipped = (table.abs().amax(dim=1) / _reach(spec)).clamp(min=TINY)
-    if spec.power_of_two:
-        top = torch.exp2(torch.ceil(torch.log2(unclipped)))
-        candidates = [top * 2.0**-k for k in range(5)]
-    else:
-        span = torch.logspace(math.log10(_MSE_SMALLEST), 0.0, _MSE_CANDIDATES).tolist()
-        candidates = [unclipped * fraction for fraction in span]
-    best = torch.full_like(unclipped, math.inf)
-    chosen = unclipped
-    for candidate in candidates:
-        unit = (candidate * spec.format.lsb)[:, None]
-        levels = quantize_ratio(table / unit, spec.format)
-        error = (levels * unit - table).square().sum(dim=1)
-        better = error < best
-        best = torch.where(better, error, best)
-        chosen = torch.where(better, candidate, chosen)
-    return chosen
-
-
 @torch.no_grad()
-def finish(scale: Tensor, spec: QuantSpec) -> Tensor:
-    """The scale as it is used: positive, and a power of two where asked.
-
-    ``max`` and ``minmax`` round up (nothing is clipped); every other rule, and windows of powers,
-    to the nearest exponent.
-    """
-    positive = scale.abs().clamp(min=TINY)
-    if not spec.power_of_two:
-        return positive
-    exponent = torch.log2(positive)
-    # The largest of a window of powers is rounded to it in the logarithm, as every other value is.
-    covers = spec.scale in (ScaleRule.MAX, ScaleRule.MINMAX)
-    if covers and not isinstance(spec.format, PowerOfTwoFormat):
-        # log2 of an exact power may come out a hair above its integer.
-        return torch.exp2(torch.ceil(exponent - 1e-5))
-    return torch.exp2(torch.round(exponent))
-
-
-def _reach(spec: QuantSpec) -> float:
-    return largest_level(spec.format) * spec.format.lsb
-
-
-@torch.no_grad()
-def block_exponents(x: Tensor, number_format: BlockFormat, axis: int = 1) -> Tensor:
+def block_exponents(x: Tensor, number_format: Format, axis: int = 1) -> Tensor:
     """`BlockFormat.block_exponents` in torch, spread to the shape of ``x``: float64 integers.
 
     Args:
@@ -290,15 +403,10 @@ def block_exponents(x: Tensor, number_format: BlockFormat, axis: int = 1) -> Ten
     """
     values = x.detach().to(torch.float64).abs().movedim(axis, -1)
     count = values.shape[-1]
-    padded = torch.nn.functional.pad(values, (0, -count % number_format.length))
-    largest = padded.unflatten(-1, (-1, number_format.length)).amax(dim=-1)
+    padded = torch.nn.functional.pad(values, (0, -count % number_format.block))
+    largest = padded.unflatten(-1, (-1, number_format.block)).amax(dim=-1)
     exponent = torch.frexp(largest).exponent.to(torch.float64) - 1 - number_format.top_exponent
     exponent = torch.where(largest == 0, float(MIN_EXPONENT), exponent)
     exponent = exponent.clamp(MIN_EXPONENT, MAX_EXPONENT)
-    spread = exponent.repeat_interleave(number_format.length, dim=-1)[..., :count]
+    spread = exponent.repeat_interleave(number_format.block, dim=-1)[..., :count]
     return spread.movedim(-1, axis)
-
-
-def is_unfitted(number_format: Format) -> bool:
-    """Whether a format is a codebook whose table is still to be found."""
-    return isinstance(number_format, CodebookFormat) and not number_format.is_fitted

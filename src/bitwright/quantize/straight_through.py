@@ -8,8 +8,8 @@ use the vectorised clamp, round and multiply in place instead. Gradients:
   outside, the gradient is zero;
 * a learned scale follows LSQ (Esser et al. 2020, eq. 3), which for input x, output y and incoming
   gradient g adds up to ``(sum(g * y) - sum(g_inside * x)) / unit``: two dot products, no tensor;
-* the ends of a trained interval (Jung et al. 2019, Kim et al. 2019) get the plain gradient of
-  ``y = s * round(clip(x, low, high) / s)`` with ``s = (high - low) / n`` and the rounding as the
+* minimum and maximum of a learned range (Jung et al. 2019, Kim et al. 2019) get the plain gradient
+  of ``y = s * round(clip(x, low, high) / s)`` with ``s = (high - low) / n`` and the rounding as the
   identity: ``d y / d high`` is 1 above, ``(round(x / s) - x / s) / n`` inside and 0 below, and the
   mirror image for ``low``. There is no further factor.
 """
@@ -27,13 +27,14 @@ from bitwright.formats import Format, Rounding
 from bitwright.formats.pytorch.rounding import quantize_ratio, round_to_int
 
 
-class Stairs(NamedTuple):
-    """What a staircase needs besides its unit.
+class LevelRange(NamedTuple):
+    """The levels that are in use, between which a tensor is clamped and rounded.
 
     Attributes:
-        low, high: smallest and largest level; tensors where they differ between channels.
+        low, high: smallest and largest level; tensors where they differ between channels, or are
+            known on a device only.
         rounding: the rule between two levels.
-        grid: the format whose levels it has; None where they are all integers of the interval.
+        grid: the format whose levels they are; None where they are all integers of the range.
     """
 
     low: int | Tensor
@@ -46,9 +47,9 @@ class Stairs(NamedTuple):
 _BLOCK = 1 << 18
 
 
-def to_levels_(ratio: Tensor, stairs: Stairs) -> Tensor:
+def to_levels_(ratio: Tensor, levels: LevelRange) -> Tensor:
     """Clip and round ``ratio`` (reals in units of a level) in place."""
-    low, high, rounding, grid = stairs
+    low, high, rounding, grid = levels
     # The ends are levels, so clipping first and rounding then is the same as the reverse.
     ratio.clamp_(low, high)
     if grid is not None:
@@ -58,12 +59,16 @@ def to_levels_(ratio: Tensor, stairs: Stairs) -> Tensor:
     return ratio.copy_(round_to_int(ratio, rounding))
 
 
-def quantize_into(out: Tensor, x: Tensor, unit: float, stairs: Stairs) -> Tensor:
-    """``out = unit * clip(round(x / unit))``, block by block; ``out`` may be ``x``."""
+def quantize_into(out: Tensor, x: Tensor, unit: float | Tensor, levels: LevelRange) -> Tensor:
+    """``out = unit * clip(round(x / unit))``, block by block; ``out`` may be ``x``.
+
+    A unit that is a tensor (), float64 on the device of ``x``, gives the same numbers; nothing
+    waits for it.
+    """
     inverse = 1.0 / unit
     for target, source in blocks(out, x):
         torch.mul(source, inverse, out=target)
-        to_levels_(target, stairs).mul_(unit)
+        to_levels_(target, levels).mul_(unit)
     return out
 
 
@@ -98,8 +103,9 @@ def spread(unit: Tensor, weight: Tensor) -> Tensor:
 class QuantizeActivation(Function):
     """``unit * clip(round(x / unit))`` with one unit.
 
-    Args of ``apply``: x; scale (the learned parameter, or None); unit (float, its value times
-    the lsb); stairs; gradient_scale (of the parameter: LSQ's factor times d unit / d scale).
+    Args of ``apply``: x; scale (the learned parameter, or None); unit (its value times the lsb, a
+    float or a tensor ()); levels; gradient_scale (of the parameter: LSQ's factor times d unit /
+    d scale).
     """
 
     @staticmethod
@@ -107,12 +113,12 @@ class QuantizeActivation(Function):
         ctx: Any,
         x: Tensor,
         scale: Tensor | None,
-        unit: float,
-        stairs: Stairs,
+        unit: float | Tensor,
+        levels: LevelRange,
         gradient_scale: float,
     ) -> Tensor:
-        out = quantize_into(torch.empty_like(x), x, unit, stairs)
-        ctx.unit, ctx.stairs, ctx.gradient_scale = unit, stairs, gradient_scale
+        out = quantize_into(torch.empty_like(x), x, unit, levels)
+        ctx.unit, ctx.levels, ctx.gradient_scale = unit, levels, gradient_scale
         ctx.scale_shape = None if scale is None else scale.shape
         ctx.save_for_backward(*((x,) if scale is None else (x, out)))
         return out
@@ -120,18 +126,38 @@ class QuantizeActivation(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
         x = ctx.saved_tensors[0]
-        low, high = ctx.stairs.low * ctx.unit, ctx.stairs.high * ctx.unit
+        low, high = ctx.levels.low * ctx.unit, ctx.levels.high * ctx.unit
         if ctx.scale_shape is None:
-            inside = torch.ops.aten.hardtanh_backward(grad, x, low, high)
-            return inside, None, None, None, None
+            return _inside(grad, x, low, high), None, None, None, None
         inside = torch.empty_like(x)
         slope = torch.zeros((), dtype=x.dtype, device=x.device)
         for g, source, out, target in blocks(grad, x, ctx.saved_tensors[1], inside):
-            torch.ops.aten.hardtanh_backward.grad_input(g, source, low, high, grad_input=target)
+            _inside(g, source, low, high, target)
             slope += dot(g, out)
             slope -= dot(target, source)
-        scale_grad = (slope * (ctx.gradient_scale / ctx.unit)).reshape(ctx.scale_shape)
+        factor = ctx.gradient_scale / ctx.unit
+        if isinstance(factor, Tensor):
+            factor = factor.to(slope.dtype)
+        scale_grad = (slope * factor).reshape(ctx.scale_shape)
         return inside, scale_grad, None, None, None
+
+
+def _inside(
+    grad: Tensor,
+    x: Tensor,
+    low: float | Tensor,
+    high: float | Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The gradient where ``x`` lies strictly between two numbers, else 0."""
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        nothing = torch.zeros((), dtype=grad.dtype, device=grad.device)
+        return torch.where((x > low) & (x < high), grad, nothing, out=out)
+    if out is None:
+        inside: Tensor = torch.ops.aten.hardtanh_backward(grad, x, low, high)
+        return inside
+    torch.ops.aten.hardtanh_backward.grad_input(grad, x, low, high, grad_input=out)
+    return out
 
 
 class SignActivation(Function):
@@ -140,7 +166,7 @@ class SignActivation(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, unit: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, unit: float | Tensor) -> Tensor:
         ctx.save_for_backward(x)
         one = torch.ones((), dtype=x.dtype, device=x.device)
         # heaviside(x, 1) is 1 for x >= 0, -0.0 included, and 0 below.
@@ -175,7 +201,7 @@ class LearnedWeight(Function):
     """``unit * clip(round(weight / unit))`` with a learned scale a tensor or an output channel.
 
     Args of ``apply``: weight (O, ...); scale (the parameter, (1,) or (O,)); unit (its value times
-    the lsb, same shape); stairs; gradient_scale as above.
+    the lsb, same shape); levels; gradient_scale as above.
     """
 
     @staticmethod
@@ -184,75 +210,57 @@ class LearnedWeight(Function):
         weight: Tensor,
         scale: Tensor,
         unit: Tensor,
-        stairs: Stairs,
+        levels: LevelRange,
         gradient_scale: float,
     ) -> Tensor:
         wide = spread(unit, weight)
-        out = to_levels_(weight / wide, stairs).mul_(wide)
+        out = to_levels_(weight / wide, levels).mul_(wide)
         ctx.save_for_backward(weight, unit, out)
-        ctx.stairs, ctx.gradient_scale = stairs, gradient_scale
+        ctx.levels, ctx.gradient_scale = levels, gradient_scale
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         weight, unit, out = ctx.saved_tensors
-        low, high = ctx.stairs.low, ctx.stairs.high
+        low, high = ctx.levels.low, ctx.levels.high
         wide = spread(unit, weight)
         passed = grad * ((weight >= low * wide) & (weight <= high * wide))
         slope = (grad * out - passed * weight).reshape(unit.numel(), -1).sum(dim=1)
         return passed, slope / unit * ctx.gradient_scale, None, None, None
 
 
-class Interval(NamedTuple):
-    """An interval of levels, as its gradient needs it.
+class QuantizeRange(Function):
+    """``unit * clip(round(x / unit), low, high)`` with gradients for a learned range.
 
-    Attributes:
-        low, high: smallest and largest level, one or (of a weight) shaped to broadcast over it.
-        steps: levels that the parameter spans: all codes but one between two ends, else those from
-            zero to the one end.
-        rounding: the rule between two levels.
-    """
-
-    low: int | Tensor
-    high: int | Tensor
-    steps: int
-    rounding: Rounding
-
-    @property
-    def stairs(self) -> Stairs:
-        """The staircase between its ends."""
-        return Stairs(self.low, self.high, self.rounding)
-
-
-class QuantizeInterval(Function):
-    """``unit * clip(round(x / unit), low, high)`` with gradients for the interval's ends.
-
-    Args of ``apply``: x (N, ...) of activations or (O, ...) of weights; ends, the parameter: (R, 2)
-    where low and high are trained, (R, 1) where one end stands for both, R = 1 or O; unit (R,);
-    interval.
+    Args of ``apply``: x (N, ...) of activations or (O, ...) of weights; limits, the parameter: (R,
+    2) where minimum and maximum are trained, (R, 1) where one number stands for both, R = 1 or O;
+    unit (R,); levels; steps that the parameter spans: all codes but one between minimum and
+    maximum, else those from zero to the one end.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ends: Tensor, unit: Tensor, interval: Interval) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, limits: Tensor, unit: Tensor, levels: LevelRange, steps: int
+    ) -> Tensor:
         wide = spread(unit, x)
-        out = to_levels_(x / wide, interval.stairs).mul_(wide)
+        out = to_levels_(x / wide, levels).mul_(wide)
         ctx.save_for_backward(x, unit, out)
-        ctx.interval, ctx.both, ctx.shape = interval, ends.shape[1] == 2, ends.shape
+        ctx.levels, ctx.steps, ctx.shape = levels, steps, limits.shape
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         x, unit, out = ctx.saved_tensors
-        low, high, steps, _ = ctx.interval
+        low, high, steps = ctx.levels.low, ctx.levels.high, ctx.steps
         wide, rows = spread(unit, x), ctx.shape[0]
         below, above = grad * (x < low * wide), grad * (x > high * wide)
         passed = grad - below - above
         slope = _sums(passed * (out - x), rows) / unit / steps
-        if ctx.both:
-            ends = torch.stack([_sums(below, rows) - slope, _sums(above, rows) + slope], dim=1)
+        if ctx.shape[1] == 2:
+            limits = torch.stack([_sums(below, rows) - slope, _sums(above, rows) + slope], dim=1)
         else:
-            ends = (slope + _sums(below * low + above * high, rows) / steps)[:, None]
-        return passed, ends.reshape(ctx.shape), None, None
+            limits = (slope + _sums(below * low + above * high, rows) / steps)[:, None]
+        return passed, limits.reshape(ctx.shape), None, None, None
 
 
 def _sums(x: Tensor, rows: int) -> Tensor:

@@ -7,48 +7,26 @@ scales, tables and pinned levels that were found for other weights are then forg
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bitwright.base.errors import ModelError
-from bitwright.formats import (
-    BipolarFormat,
-    BlockFormat,
-    CodebookFormat,
-    Format,
-    IntegerFormat,
-    Overflow,
-    Rounding,
-    TernaryFormat,
-)
+from bitwright.formats import CodebookFormat, Format, IntegerFormat, Overflow, Rounding
+from bitwright.formats.block import MIN_EXPONENT
 from bitwright.formats.pytorch.rounding import encode_levels, quantize_ratio
-from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
+from bitwright.quantize.policy import Granularity, QuantSpec
+from bitwright.quantize.quantizer import Phase, Quantizer
 from bitwright.quantize.scale_rules import (
-    TERNARY_THRESHOLD,
-    block_exponents,
-    finish,
-    first_range,
-    gradient_factor,
-    is_unfitted,
-    range_of,
+    RangeRule,
+    has_threshold,
     rows,
-    scale_of_range,
     steps_of,
+    threshold_levels,
     weight_scale,
-    zero_point_of,
 )
-from bitwright.quantize.straight_through import (
-    Interval,
-    LearnedWeight,
-    QuantizeInterval,
-    Stairs,
-    SubstituteWeight,
-    spread,
-    to_levels_,
-)
+from bitwright.quantize.straight_through import LevelRange, SubstituteWeight, spread, to_levels_
 from bitwright.quantize.weight_state import (
     OPTIONAL,
     check_pin,
@@ -58,30 +36,11 @@ from bitwright.quantize.weight_state import (
 )
 
 
-class Phase(StrEnum):
-    """What `apply` prepares a model for: observe, train with quantization, or exact integers."""
-
-    CALIBRATE = "calibrate"
-    TRAIN = "train"
-    FREEZE = "freeze"
-
-
-def _load_float_state(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Load hook: a state dict without the learned scale is one of a float model; the scale that was
-    found for other weights is forgotten.
-    """
-    for name in ("scale", "ends"):
-        if hasattr(module, name) and prefix + name not in state:
-            state[prefix + name] = torch.zeros_like(getattr(module, name))
-
-
-class WeightQuantizer(nn.Module):
-    """Weight (O, ...) -> quantized weight of the same shape, with straight-through gradients.
+class WeightQuantizer(Quantizer):
+    """Weight (O, ...) -> quantized weight; its state is initialised from the first weight.
 
     Args:
-        spec: what to do; ``learned`` adds a parameter ``scale``, ``interval`` a parameter ``ends``
-            (of each scale, low and high with a zero point, else one), ``minmax`` a buffer ``ends``
-            of running averages; all are initialised from the first weight.
+        spec: what to do.
         channels: output channels O.
 
     Attributes:
@@ -98,23 +57,22 @@ class WeightQuantizer(nn.Module):
     pinned_mask: Tensor | None
 
     def __init__(self, spec: QuantSpec, channels: int) -> None:
-        super().__init__()
-        self.spec = spec
-        self.phase = Phase.TRAIN
+        super().__init__(spec, channels if spec.granularity is Granularity.PER_CHANNEL else 1)
         self.channels = channels
         self.revision = 0
-        count = channels if spec.granularity is Granularity.PER_CHANNEL else 1
         for name in OPTIONAL:
             self.register_buffer(name, None)
         self.register_load_state_dict_pre_hook(make_room)
         self.__dict__["codebooks"] = None
-        if spec.scale is ScaleRule.LEARNED:
-            self.scale = nn.Parameter(torch.zeros(count))  # 0: not initialised yet
-        elif spec.scale is ScaleRule.INTERVAL:
-            self.ends = nn.Parameter(torch.zeros(count, 1 + spec.zero_point))
-        elif spec.scale is ScaleRule.MINMAX:
-            self.register_buffer("ends", torch.zeros(count, 2))
-        self.register_load_state_dict_pre_hook(_load_float_state)
+        self._fitted: tuple[int, Format] | None = None
+
+    def _missing_state(self, state: dict[str, Any], prefix: str) -> None:
+        """A state dict without the learned scale is one of a float model; the scale that was found
+        for other weights is forgotten.
+        """
+        for name in ("scale", "range"):
+            if hasattr(self, name) and prefix + name not in state:
+                state[prefix + name] = torch.zeros_like(getattr(self, name))
 
     @property
     def format(self) -> Format:
@@ -124,12 +82,17 @@ class WeightQuantizer(nn.Module):
         Neither is there before a weight has been seen.
         """
         chosen = self.spec.format
-        if self.spec.zero_point and isinstance(chosen, IntegerFormat):
-            return self._affine_format(chosen)
-        if self.table is None or not isinstance(chosen, CodebookFormat):
+        if self.spec.zero_point:
+            return self._affine_format()
+        if self.table is None:
             return chosen
-        levels = tuple(int(level) for level in self.table.tolist())
-        return CodebookFormat(chosen.size, chosen.centroid, levels)
+        if self._fitted is None or self._fitted[0] != self.revision:
+            centroids = self.table.cpu().numpy()
+            assert isinstance(chosen, CodebookFormat)
+            levels = tuple(int(level) for level in centroids)
+            fitted = CodebookFormat(chosen.size, chosen.centroid, levels)
+            self._fitted = (self.revision, fitted)
+        return self._fitted[1]
 
     def forward(self, weight: Tensor) -> Tensor:
         if self.phase is Phase.CALIBRATE:
@@ -138,11 +101,9 @@ class WeightQuantizer(nn.Module):
             return self.frozen_weight(weight)
         if self.pinned_levels is not None:
             return self._pinned_weight(weight)
-        if self.spec.scale is ScaleRule.LEARNED:
-            return self._learned(weight)
-        if self.spec.scale is ScaleRule.INTERVAL:
-            return self._trained_interval(weight)
-        if self.spec.scale is ScaleRule.MINMAX and self.training:
+        if self.spec.scale.trained:
+            return self._trained(weight)
+        if self.spec.has_range and self.training:
             self._observe(weight.detach())
         quantized, keep = self._quantize(weight.detach())
         return SubstituteWeight.apply(weight, quantized, keep)
@@ -215,10 +176,9 @@ class WeightQuantizer(nn.Module):
         """
         self.spec = spec
         self.revision += 1
-        if carry and spec.scale is ScaleRule.LEARNED:
-            self.scale.zero_()
-        if carry and spec.scale is ScaleRule.INTERVAL and steps_of(spec) == 1:
-            self.ends.zero_()
+        self._is_set = None
+        if carry and spec.scale.trained and (not spec.has_range or steps_of(spec) == 1):
+            self.trained_state.zero_()
 
     @property
     def pinned(self) -> bool:
@@ -246,34 +206,23 @@ class WeightQuantizer(nn.Module):
         """The scale for this weight, (1,) or (O,), as forward uses it."""
         if self.pinned_unit is not None:
             return self.pinned_unit / self.spec.format.lsb
-        if is_unfitted(self.spec.format):
+        if self.spec.format.needs_table:
             if self.table_scale is None:
                 self.fit(weight)
             scale: Tensor = self.table_scale  # type: ignore[assignment] - fit has set it
             return scale.to(weight.device)
-        if isinstance(self.spec.format, BlockFormat):
+        if self.spec.format.block:
             return torch.exp2(self.block_exponents(weight).min()).reshape(1)
-        if self.spec.scale is not ScaleRule.LEARNED and not self.spec.has_range:
+        if not (self.spec.scale.trained or self.spec.has_range):
             return weight_scale(weight.detach(), self.spec)
         self._initialise(weight)
-        return self._own_scale()
+        return self.used_scale()
 
-    def _own_scale(self) -> Tensor:
-        """The scale that state or a parameter holds, (1,) or (O,)."""
-        if self.spec.scale is ScaleRule.LEARNED:
-            return finish(self.scale.detach(), self.spec)
-        low, high = self.ends.detach()[:, 0], self.ends.detach()[:, -1].clamp(min=0)
-        low = low.clamp(max=0) if self.ends.shape[1] > 1 else -high
-        return finish(scale_of_range(low, high, self.spec), self.spec)
-
-    def _zero_points(self) -> Tensor:
-        """One a scale, float64."""
-        return zero_point_of(self.ends[:, 0], self._own_scale(), self.spec.format)
-
-    def _affine_format(self, chosen: IntegerFormat) -> IntegerFormat:
-        if not bool(self.ends.any()):
+    def _affine_format(self) -> Format:
+        chosen = self.spec.format
+        if not bool(self.range.any()):
             return chosen
-        zeros = self._zero_points()
+        zeros = self.zero_points()
         if len(zeros) == 1:
             return chosen.with_zero(int(zeros))
         low, high = chosen.min_code - int(zeros.max()), chosen.max_code - int(zeros.min())
@@ -306,14 +255,14 @@ class WeightQuantizer(nn.Module):
             return torch.where(self.pinned_mask, kept, self._on_grid(ratio)), unit
         stochastic = self.spec.rounding is Rounding.STOCHASTIC
         rounding = Rounding.HALF_EVEN if stochastic else self.spec.rounding
-        if isinstance(self.spec.format, BlockFormat):
-            return self._blocks(weight, self.spec.format, rounding)
+        if self.spec.format.block:
+            return self._blocks(weight, rounding)
         unit = self.current_scale(weight).to(torch.float64) * self.spec.format.lsb
-        if self._is_twn:
-            return _twn_levels(weight.to(torch.float64), self.spec), unit
+        if has_threshold(self.spec):
+            return threshold_levels(weight.to(torch.float64), self.spec), unit
         if self.spec.zero_point:
-            stairs = self._interval(weight, rounding).stairs
-            return to_levels_(weight.to(torch.float64) / spread(unit, weight), stairs), unit
+            levels = self._affine_range(weight, rounding)
+            return to_levels_(weight.to(torch.float64) / spread(unit, weight), levels), unit
         levels = encode_levels(
             weight,
             self.format,
@@ -326,7 +275,7 @@ class WeightQuantizer(nn.Module):
     def _on_grid(self, ratio: Tensor) -> Tensor:
         """Levels of reals in units of a level, float64, half to even."""
         if self.spec.zero_point:
-            return to_levels_(ratio, self._interval(ratio, Rounding.HALF_EVEN).stairs)
+            return to_levels_(ratio, self._affine_range(ratio, Rounding.HALF_EVEN))
         return quantize_ratio(ratio, self.format)
 
     @torch.no_grad()
@@ -335,58 +284,52 @@ class WeightQuantizer(nn.Module):
         levels, unit = self.levels(weight)
         return (levels * spread(unit, weight)).to(weight.dtype)
 
-    @property
-    def _is_twn(self) -> bool:
-        """Ternary with Li and Liu's threshold, which is not half a level."""
-        return isinstance(self.spec.format, TernaryFormat) and self.spec.scale is ScaleRule.MEAN
-
-    def _interval(self, weight: Tensor, rounding: Rounding) -> Interval:
-        """Smallest and largest level, one or one an output channel."""
-        number_format, steps = self.spec.format, steps_of(self.spec)
-        if not self.spec.zero_point:
-            stairs = self._stairs
-            return Interval(stairs.low, stairs.high, steps, rounding)
-        zeros = spread(self._zero_points(), weight).to(weight.device)
-        first, last = number_format.min_code, number_format.max_code
-        return Interval(first - zeros, last - zeros, steps, rounding)
+    def _affine_range(self, weight: Tensor, rounding: Rounding) -> LevelRange:
+        """The levels in use around the zero points, one or one an output channel."""
+        zeros = spread(self.zero_points(), weight).to(weight.device)
+        number_format = self.spec.format
+        return LevelRange(number_format.min_code - zeros, number_format.max_code - zeros, rounding)
 
     @property
-    def _stairs(self) -> Stairs:
+    def level_range(self) -> LevelRange:
+        """The levels in use where there is no zero point."""
         number_format = self.format
         low, high = number_format.min_level, number_format.max_level
         if self.spec.overflow is Overflow.SAT_SYM and low < 0:
             low = -high
-        return Stairs(
-            low, high, self.spec.rounding, None if number_format.uniform else number_format
-        )
+        grid = None if number_format.uniform else number_format
+        return LevelRange(low, high, self.spec.rounding, grid)
 
-    def block_exponents(self, weight: Tensor) -> Tensor:
+    def _levels_of(self, weight: Tensor) -> LevelRange:
+        if self.spec.zero_point:
+            return self._affine_range(weight, self.spec.rounding)
+        return self.level_range
+
+    @torch.no_grad()
+    def block_exponents(self, x: Tensor) -> Tensor:
         """Of a block format: the exponent of every weight's block, float64; blocks of zeros have
         that of the smallest other.
         """
-        number_format = self.spec.format
-        if not isinstance(number_format, BlockFormat):
-            raise ModelError(f"{number_format} has no blocks")
-        found = block_exponents(weight, number_format)
-        unused = block_exponents(torch.zeros_like(weight), number_format)
-        used = found[found > unused]
-        return found if used.numel() == 0 else found.clamp(min=float(used.min()))
+        if not self.spec.format.block:
+            raise ModelError(f"{self.spec.format} has no blocks")
+        found = super().block_exponents(x)
+        lowest = torch.where(found > MIN_EXPONENT, found, torch.inf).amin()
+        return found.clamp(min=torch.where(torch.isinf(lowest), found.amin(), lowest))
 
-    def _blocks(
-        self, weight: Tensor, number_format: BlockFormat, rounding: Rounding
-    ) -> tuple[Tensor, Tensor]:
+    def _blocks(self, weight: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
+        number_format = self.spec.format
         exponent = self.block_exponents(weight)
         lowest = exponent.min()
         ratio = weight.to(torch.float64) / (torch.exp2(exponent) * number_format.lsb)
-        levels = quantize_ratio(ratio, number_format.element, 0, rounding, self.spec.overflow)
+        levels = quantize_ratio(ratio, number_format.stored, 0, rounding, self.spec.overflow)
         unit = torch.exp2(lowest).reshape(1) * number_format.lsb
         return levels * torch.exp2(exponent - lowest), unit
 
     def _quantize(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
         """Quantized weight and the mask of the gradient (None: it passes everywhere)."""
         spec = self.spec
-        if isinstance(spec.format, BlockFormat):
-            levels, unit = self._blocks(weight, spec.format, spec.rounding)
+        if spec.format.block:
+            levels, unit = self._blocks(weight, spec.rounding)
             return levels.mul_(unit).to(weight.dtype), None
         scale = self.current_scale(weight)
         if not spec.format.exact_levels:
@@ -395,64 +338,61 @@ class WeightQuantizer(nn.Module):
             levels = quantize_ratio(weight.to(torch.float64) / wide, self.format, 0, spec.rounding)
             return levels.mul_(wide).to(weight.dtype), None
         unit = spread((scale * spec.format.lsb).to(weight.dtype), weight)
-        if isinstance(spec.format, BipolarFormat):
+        if spec.format.sign_only:
             sign = quantize_ratio(weight / unit, spec.format, rounding=spec.rounding)
             # BinaryConnect clips weights to [-1, 1]; stopping the gradient there does the same.
             return sign.mul_(unit), weight.abs() <= 1
-        if self._is_twn:
-            return _twn_levels(weight, spec).mul_(unit), None
+        if has_threshold(spec):
+            return threshold_levels(weight, spec).mul_(unit), None
         if spec.overflow is Overflow.WRAP:
             levels = quantize_ratio(weight / unit, spec.format, 0, spec.rounding, spec.overflow)
             return levels.mul_(unit), None
-        ratio, stairs = weight / unit, self._stairs
-        if spec.zero_point:
-            stairs = self._interval(weight, spec.rounding).stairs
+        ratio, levels_in_use = weight / unit, self._levels_of(weight)
         keep = None
-        if spec.scale is not ScaleRule.MAX:
-            keep = (ratio >= stairs.low) & (ratio <= stairs.high)
-        return to_levels_(ratio, stairs).mul_(unit), keep
+        if self.rule.clips:
+            keep = (ratio >= levels_in_use.low) & (ratio <= levels_in_use.high)
+        return to_levels_(ratio, levels_in_use).mul_(unit), keep
 
-    def _learned(self, weight: Tensor) -> Tensor:
+    def _trained(self, weight: Tensor) -> Tensor:
+        """With a scale or a range that is a parameter."""
         self._initialise(weight)
         number_format = self.spec.format
-        unit = finish(self.scale.detach(), self.spec) * number_format.lsb
-        share = weight.numel() // self.scale.numel()
-        if isinstance(number_format, BipolarFormat):
+        if number_format.sign_only:
             sign = SubstituteWeight.apply(
                 weight,
                 quantize_ratio(weight.detach(), number_format),
                 weight.detach().abs() <= 1,
             )
             return sign * spread(self.scale.abs() * number_format.lsb, weight)
-        factor = gradient_factor(number_format, number_format.lsb, share)
-        return LearnedWeight.apply(weight, self.scale, unit, self._stairs, factor)
-
-    def _trained_interval(self, weight: Tensor) -> Tensor:
-        self._initialise(weight)
-        unit = (self._own_scale() * self.spec.format.lsb).to(weight.dtype)
-        interval = self._interval(weight, self.spec.rounding)
-        return QuantizeInterval.apply(weight, self.ends, unit, interval)
+        unit = self.used_scale() * number_format.lsb
+        if self.spec.has_range:
+            unit = unit.to(weight.dtype)
+        levels = self._levels_of(weight)
+        return self.rule.weight(weight, self.trained_state, unit, levels, self.spec)
 
     @torch.no_grad()
     def _initialise(self, weight: Tensor) -> None:
-        if self.spec.has_range:
-            if not bool(self.ends.any()):
+        if not self._is_set and not bool(self.trained_state.any()):
+            if self.spec.has_range:
                 self._observe(weight.detach(), 1.0)
-        elif not bool(self.scale.any()):
-            self.scale.copy_(weight_scale(weight.detach(), self.spec))
+            else:
+                self.scale.copy_(weight_scale(weight.detach(), self.spec))
+        self._is_set = True
 
     @torch.no_grad()
     def _observe(self, weight: Tensor, share: float | None = None) -> None:
-        """Bring the ends nearer to those of this weight, by a share of the distance."""
-        table = rows(weight, self.spec.granularity)
-        trained = self.spec.scale is ScaleRule.INTERVAL
-        low, high = first_range(table, self.spec) if trained else range_of(table)
+        """Bring the range nearer to that of this weight, by a share of the distance."""
+        table, rule = rows(weight, self.spec.granularity), self.rule
+        assert isinstance(rule, RangeRule)
+        low, high = rule.first_range(table, self.spec)
         found = torch.stack([low, high], dim=1)
-        if self.ends.shape[1] == 1:
+        if self.range.shape[1] == 1:
             found = found.abs().amax(dim=1, keepdim=True)
         if share is None:
-            share = self.spec.momentum if bool(self.ends.any()) else 1.0
-        self.ends.lerp_(found.to(self.ends), share)
+            if not self._is_set:
+                self._is_set = bool(self.range.any())
+            share = self.spec.momentum if self._is_set else 1.0
+        rule.update(self.range, found.to(self.range), share)
 
     def extra_repr(self) -> str:
         pinned = ", pinned" if self.pinned else ""
@@ -462,13 +402,3 @@ class WeightQuantizer(nn.Module):
 def _single(found: tuple[CodebookFormat, list[Tensor]]) -> tuple[CodebookFormat, Tensor]:
     codebook, (scale,) = found
     return codebook, scale
-
-
-def _twn_levels(weight: Tensor, spec: QuantSpec) -> Tensor:
-    """sign(w) where |w| exceeds 0.7 x its mean, else 0 (Li and Liu 2016, eq. 3 and 6)."""
-    magnitude = weight.abs()
-    if spec.granularity is Granularity.PER_CHANNEL:
-        mean = magnitude.mean(dim=tuple(range(1, weight.dim())), keepdim=True)
-    else:
-        mean = magnitude.mean()
-    return torch.sign(weight) * (magnitude > TERNARY_THRESHOLD * mean)

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.base.errors import ModelError
-from bitwright.formats import BlockFormat, CodebookFormat, Format
+from bitwright.formats import CodebookFormat, Format
 from bitwright.formats.clustering import kmeans
 from bitwright.formats.rounding import FloatArray
 from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
-from bitwright.quantize.scale_rules import TINY, rows
+from bitwright.quantize.scale_rules import rows
+from bitwright.quantize.scale_search import TINY
 
 #: The names of the optional buffers.
 OPTIONAL = ("table", "table_scale", "pinned_levels", "pinned_unit", "pinned_mask")
@@ -91,7 +92,7 @@ def holds(number_format: Format, levels: FloatArray) -> np.ndarray[Any, np.dtype
     """Whether whole numbers are levels of a format; of blocks, levels shifted by an exponent."""
     whole = levels.astype(np.int64)
     known = number_format.contains(whole) & (whole.astype(np.float64) == levels)
-    if isinstance(number_format, BlockFormat):
+    if number_format.block:
         for _ in range(62):
             if known.all():
                 break

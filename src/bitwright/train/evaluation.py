@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bitwright.base.errors import DataError
 from bitwright.data import Dataset
+from bitwright.models.common import device_of
 from bitwright.models.modes import evaluating
 from bitwright.train.images import Images, on_device
 from bitwright.train.transforms import to_real
@@ -65,13 +66,6 @@ def evaluate(
     images, labels = on_device(dataset, place)
     scores = score_images(model, images, dataset.scale, batch_size).cpu()
     return summarise(scores, labels.cpu(), len(dataset.classes))
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Where a model's first parameter or buffer is; the CPU when it has none."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        return tensor.device
-    return torch.device("cpu")
 
 
 def run_batches(model: Model, inputs: Tensor, batch_size: int) -> Tensor:

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, ModelError
 from bitwright.data import Dataset
+from bitwright.models.common import device_of
 from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
-from bitwright.train.evaluation import device_of, score_images
+from bitwright.train.evaluation import score_images
 from bitwright.train.images import on_device
 from bitwright.train.teachers import fingerprint
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from bitwright.base.errors import ModelError
 from bitwright.data import DataSplits
+from bitwright.models.common import device_of
 from bitwright.models.modes import evaluating
-from bitwright.train.evaluation import device_of
 from bitwright.train.images import on_device
 from bitwright.train.transforms import to_real
 

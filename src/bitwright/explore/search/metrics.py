@@ -18,7 +18,8 @@ from bitwright.base.errors import BitwrightError, DataError, ModelError, RecipeE
 from bitwright.base.plugins import is_plugin, load_attribute, load_plugin, place_of, plugged
 from bitwright.data import Dataset
 from bitwright.explore.subject import Subject
-from bitwright.train.evaluation import device_of, run_batches, score_images
+from bitwright.models.common import device_of
+from bitwright.train.evaluation import run_batches, score_images
 from bitwright.train.images import Images, on_device
 
 BATCH = 100

@@ -21,7 +21,7 @@ from torch import Tensor, fx, nn
 from bitwright.base.errors import ModelError
 from bitwright.explore.search.candidates import Candidates
 from bitwright.explore.search.units import Option, Space, Unit, make_space, with_damage
-from bitwright.quantize.activation_quantizer import ActivationQuantizer, Phase
+from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.convert import apply
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
 from bitwright.quantize.policy import Policy, Role
@@ -29,6 +29,7 @@ from bitwright.quantize.ptq.calibration import floating, observe, set_scale
 from bitwright.quantize.ptq.estimators import estimate_scale, estimator_of
 from bitwright.quantize.ptq.samples import Samples, calibration_batches, check_fit
 from bitwright.quantize.ptq.statistics import Observed
+from bitwright.quantize.quantizer import Phase
 from bitwright.quantize.weight_quantizer import WeightQuantizer
 from bitwright.report.table import Column, Kind, Table, Value, rows_to_csv
 

@@ -41,7 +41,6 @@ from bitwright.low_precision.arithmetic.operands import (
 )
 from bitwright.low_precision.arithmetic.quantizer_kernels import quantize_levels, runs_natively
 from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
-from bitwright.quantize.policy_defaults import STATELESS
 from bitwright.quantize.scale_rules import dynamic_exponent, weight_scale
 
 #: One in units of the fraction that random bits round.
@@ -69,10 +68,10 @@ def quantize(
     """
     if spec is None:
         return Operand(None, real=x)
-    if spec.scale not in STATELESS:
+    if not spec.scale.stateless:
         raise RecipeError(
             f"scale {spec.scale.value!r} is no rule for {name} in training, which has no memory",
-            hint=f"one of {', '.join(rule.value for rule in STATELESS)}",
+            hint=f"one of {', '.join(rule for rule in ScaleRule.all() if rule.stateless)}",
         )
     if has_levels(spec):
         return _integers(x, spec, seed, name)

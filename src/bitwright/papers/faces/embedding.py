@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bitwright.base.errors import DataError, ModelError, RecipeError
+from bitwright.models.common import device_of
 from bitwright.papers.faces.face_mixing import FaceJitter, FaceMixing, jitter_faces, mix_faces
 from bitwright.train.checkpoint import load_checkpoint, load_state, save_checkpoint
-from bitwright.train.evaluation import device_of
 
 OnEpoch = Callable[[int, float], None]
 _FIELDS = ("epoch", "model", "training", "optimizer", "losses", "settings")

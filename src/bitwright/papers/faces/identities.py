@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bitwright.base.errors import DataError, ModelError, RecipeError
+from bitwright.models.common import device_of
 from bitwright.papers.faces.images import FaceSet
-from bitwright.train.evaluation import device_of, run_batches
+from bitwright.train.evaluation import run_batches
 
 _BATCH = 50
 HIDDEN = (100, 100)

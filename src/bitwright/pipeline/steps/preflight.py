@@ -179,7 +179,9 @@ def _untrained_graph(work: Workspace) -> Graph:
     from bitwright.pipeline.steps.quantize import calibrated, integer_model
 
     work.progress("checking the whole path on the untrained network", 0, 0)
-    model = calibrated(work, work.fresh_model(), work.progress, images=_CALIBRATION_IMAGES)
+    model = calibrated(
+        work, work.fresh_model(), work.progress, images=_CALIBRATION_IMAGES, quick=True
+    )
     made = integer_model(work, model).graph
     graph: Graph = optimise(replace(made, name=graph_name(work.recipe.name)))
     return graph

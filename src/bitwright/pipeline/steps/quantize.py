@@ -87,24 +87,34 @@ def _study(
 
 
 def calibrated(
-    work: Workspace, model: nn.Module, progress: Progress, *, images: int = CALIBRATION_IMAGES
+    work: Workspace,
+    model: nn.Module,
+    progress: Progress,
+    *,
+    images: int = CALIBRATION_IMAGES,
+    quick: bool = False,
 ) -> QuantizedModel:
-    """The converted model with every activation scale set from training images, ready to train."""
+    """A float model in the recipe's formats, by its ``quant.methods`` and from training images:
+    every activation scale is set, and it is ready to train on.
+
+    Args:
+        images: how many are used.
+        quick: leave out the methods that take long; the structure of the network is the same.
+    """
     import torch
 
-    from bitwright.quantize import apply
+    from bitwright.quantize.ptq import method_words
+    from bitwright.quantize.ptq.post_training import post_training_quantize
 
-    shape = work.sample_shape
-    converted = apply(model, work.policy, "calibrate", sample_shape=shape).eval()
     order = torch.randperm(
         len(work.data.train), generator=torch.Generator().manual_seed(work.recipe.seed)
     )
     reals = torch.from_numpy(work.data.train.take(order[:images].numpy()).reals())
-    with torch.no_grad():
-        for start in range(0, len(reals), _BATCH):
-            converted(reals[start : start + _BATCH])
-            progress("calibrating", min(start + _BATCH, len(reals)), len(reals))
-    return apply(converted, work.policy, "train")
+    words = work.policy.methods
+    methods = method_words.quick(words) if quick else words
+    progress(f"{', '.join(methods)} on {len(reals)} images", 0, 0)
+    converted, _ = post_training_quantize(model, work.policy, reals, methods, batch_size=_BATCH)
+    return converted
 
 
 def integer_model(work: Workspace, model: QuantizedModel) -> IntegerModel:
@@ -120,10 +130,15 @@ def integer_model(work: Workspace, model: QuantizedModel) -> IntegerModel:
 
 def quantized_model(work: Workspace, folder: Path) -> QuantizedModel:
     """The quantized model, ready to train on, as the step left it."""
+    import torch
+
     from bitwright.quantize import apply
+    from bitwright.quantize.ptq.post_training import prepare_network
     from bitwright.train import load_weights
 
-    model = apply(work.fresh_model(), work.policy, "train", sample_shape=work.sample_shape)
+    example = torch.zeros((1, *work.sample_shape))
+    prepared, _ = prepare_network(work.fresh_model(), work.policy.methods, example)
+    model = apply(prepared, work.policy, "train", sample_shape=work.sample_shape)
     load_weights(folder / WEIGHTS, model)
     return model
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 from torch import fx, nn
 
-from bitwright.formats import MinifloatFormat
 from bitwright.formats.rounding import FloatArray
 from bitwright.formats.thresholds import Thresholds, affine_thresholds
 from bitwright.ir import Attr, IntArray, TensorType
@@ -41,7 +40,7 @@ def quantizer(
     if value.function is not None:
         found = function_integers(value, kind, module, bits, path)
         made = _of_function(found, value)
-    elif isinstance(module.spec.format, MinifloatFormat):
+    elif module.spec.format.is_float:
         made = _float(gain, offset, module, kind, value, path)
     elif module.spec.format.bits <= bits:
         rule = (module.format, module.spec.rounding)
@@ -120,8 +119,8 @@ def _float(
         "significant": significant,
         "smallest": smallest,
         "rounding": str(module.spec.rounding),
-        "lo": int(module.stairs.low),
-        "hi": int(module.stairs.high),
+        "lo": int(module.level_range.low),
+        "hi": int(module.level_range.high),
     }
     params = {"multiplier": value.ordered(multiplier), "offset": value.ordered(shifted)}
     return "requant_float", attrs, params

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from bitwright.base.errors import ModelError
-from bitwright.formats import BipolarFormat, Format
+from bitwright.formats import Format
 from bitwright.formats.base import IntArray
 from bitwright.formats.rounding import FloatArray, round_to_int
 from bitwright.formats.thresholds import Thresholds
@@ -72,7 +72,7 @@ def function_integers(
 def _levels(real: FloatArray, quantizer: ActivationQuantizer, number_format: Format) -> IntArray:
     """The quantizer's rule in float64; ``number_format`` has the zero point."""
     spec: QuantSpec = quantizer.spec
-    if isinstance(spec.format, BipolarFormat):
+    if spec.format.sign_only:
         return np.where(real >= 0, 1, -1)
     if not spec.format.uniform:
         scale = quantizer.unit / spec.format.lsb

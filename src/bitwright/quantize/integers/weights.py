@@ -11,7 +11,6 @@ from torch import Tensor
 
 from bitwright.base.errors import ModelError
 from bitwright.formats import (
-    BlockFormat,
     CodebookFormat,
     Format,
     IntegerFormat,
@@ -84,7 +83,7 @@ def _without_common_power(levels: IntArray, number_format: Format) -> tuple[IntA
 
 def _of_blocks(levels: IntArray, number_format: Format, path: str) -> Format:
     """The format itself, or for blocks the smaller of an integer and a float that hold them."""
-    if not isinstance(number_format, BlockFormat):
+    if not number_format.block:
         return number_format
     low, high = int(levels.min()), int(levels.max())
     bits = max(2, max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0) + 1)

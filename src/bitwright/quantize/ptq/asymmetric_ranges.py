@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from bitwright.base.errors import RecipeError
-from bitwright.formats import IntegerFormat
 from bitwright.formats.pytorch.rounding import quantize_ratio
+from bitwright.quantize.histogram import Histogram
 from bitwright.quantize.policy import QuantSpec
 from bitwright.quantize.ptq.estimators import Estimator, EstimatorKind
-from bitwright.quantize.ptq.statistics import Histogram
 from bitwright.quantize.scale_rules import finish, scale_of_range, zero_point_of
 
 #: Smallest and largest value of a batch; zero lies between them.
@@ -85,8 +84,6 @@ def _mse(histogram: Histogram, widest: Range, spec: QuantSpec) -> Range:
 
 def _squared_error(centers: Tensor, counts: Tensor, ends: Tensor, spec: QuantSpec) -> float:
     number_format = spec.format
-    if not isinstance(number_format, IntegerFormat):
-        return 0.0
     unit = finish(scale_of_range(ends[0], ends[1], spec), spec)
     affine = number_format.with_zero(int(zero_point_of(ends[0], unit, number_format)))
     quantized = quantize_ratio(centers / unit, affine) * unit

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError
-from bitwright.quantize.activation_quantizer import ActivationQuantizer, Phase, set_phase
+from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.convert import apply
+from bitwright.quantize.histogram import Histogram
 from bitwright.quantize.policy import Policy, Role
 from bitwright.quantize.ptq.asymmetric_ranges import estimate_range
 from bitwright.quantize.ptq.estimators import (
@@ -28,7 +29,8 @@ from bitwright.quantize.ptq.estimators import (
     parse_estimator,
 )
 from bitwright.quantize.ptq.samples import Samples, calibration_batches, check_fit
-from bitwright.quantize.ptq.statistics import Histogram, Observed
+from bitwright.quantize.ptq.statistics import Observed
+from bitwright.quantize.quantizer import Phase, set_phase
 
 _SLIGHTLY = 1e-3
 
@@ -93,7 +95,7 @@ def set_scale(owner: ActivationQuantizer, scale: float) -> None:
         member.batches.fill_(1)
         if member.group is not None:
             member.seen.fill_(scale * owner.spec.format.lsb / member.spec.format.lsb)
-        member._ready = None
+        member._is_set = None
 
 
 def members_of(owner: ActivationQuantizer) -> list[ActivationQuantizer]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bitwright.formats import BipolarFormat
 from bitwright.formats.pytorch.rounding import quantize_ratio
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.policy import QuantSpec, Role
@@ -95,7 +94,7 @@ def _has_one_scale(quantizer: ActivationQuantizer) -> bool:
     """Whether there is a scale of its own to search, and no zero point that goes with it."""
     spec = quantizer.spec
     fixed = quantizer.group is not None or quantizer.constant or spec.format.block
-    return not (fixed or spec.zero_point or isinstance(spec.format, BipolarFormat))
+    return not (fixed or spec.zero_point or spec.format.sign_only)
 
 
 def _sample(batches: Batches) -> Tensor:

@@ -33,7 +33,7 @@ class RefitCodebooks:
         quantizer = view.layer.weight_quantizer
         spec = quantizer.spec
         shared = spec.scope is not Scope.LAYER or quantizer.codebooks is not None
-        if not isinstance(spec.format, CodebookFormat) or spec.format.is_fitted or shared:
+        if not isinstance(spec.format, CodebookFormat) or not spec.format.needs_table or shared:
             return
         if spec.scale is ScaleRule.CONST:
             return

@@ -3,7 +3,7 @@
 
 ``max`` keeps everything; ``average`` takes the mean of the batches' maxima; ``percentile`` clips a
 share of the magnitudes; ``mse`` minimises the squared error (as in Banner et al. 2019);
-``entropy`` loses the least information (`bitwright.quantize.entropy`). The last two search over
+``entropy`` loses the least information (`bitwright.quantize.histogram`). The last two search over
 clipping points and work for every format.
 """
 
@@ -15,16 +15,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
-from torch import Tensor
 
 from bitwright.base.errors import RecipeError
-from bitwright.formats import Format
-from bitwright.formats.pytorch.rounding import quantize_ratio
-from bitwright.quantize import entropy
-from bitwright.quantize.entropy import entropy_scale
+from bitwright.quantize.histogram import entropy_scale
 from bitwright.quantize.policy import QuantSpec, ScaleRule
-from bitwright.quantize.ptq.statistics import Histogram, Observed
-from bitwright.quantize.scale_rules import TINY, largest_level, steps_of
+from bitwright.quantize.ptq.statistics import Observed
+from bitwright.quantize.scale_rules import rule_of, steps_of
+from bitwright.quantize.scale_search import TINY, least_squares
 
 _CANDIDATES = 120
 _SMALLEST = 0.05
@@ -92,23 +89,11 @@ def parse_estimator(text: str | Estimator) -> Estimator:
         ) from None
 
 
-_OF_RULE = {
-    ScaleRule.MAX: EstimatorKind.MAX,
-    ScaleRule.PERCENTILE: EstimatorKind.PERCENTILE,
-    ScaleRule.MSE: EstimatorKind.MSE,
-    ScaleRule.LEARNED: EstimatorKind.MSE,
-    ScaleRule.MEAN: EstimatorKind.MSE,
-    ScaleRule.ENTROPY: EstimatorKind.ENTROPY,
-    ScaleRule.MINMAX: EstimatorKind.AVERAGE,
-    ScaleRule.INTERVAL: EstimatorKind.AVERAGE,
-}
-
-
 def estimator_of(spec: QuantSpec) -> Estimator:
     """The estimator that a policy's scale rule asks for; a learned scale starts at the MSE one."""
     if spec.scale is ScaleRule.INTERVAL and steps_of(spec) == 1:
         return Estimator(EstimatorKind.MSE)  # as `first_range`
-    return Estimator(_OF_RULE.get(spec.scale, EstimatorKind.MSE), spec.percentile)
+    return Estimator(EstimatorKind(rule_of(spec).estimator), spec.percentile)
 
 
 def estimate_scale(seen: Observed, spec: QuantSpec, estimator: Estimator) -> float:
@@ -117,7 +102,7 @@ def estimate_scale(seen: Observed, spec: QuantSpec, estimator: Estimator) -> flo
     For ``power_of_two`` the range is rounded up to a power with the three statistics (what they
     keep is not clipped), and the search of the other two is over powers.
     """
-    reach = largest_level(spec.format) * spec.format.lsb
+    reach = spec.format.reach
     if seen.largest <= TINY or seen.histogram is None:
         return _as_power(1.0 / reach) if spec.power_of_two else 1.0 / reach
     range_ = _RANGES.get(estimator.kind)
@@ -128,10 +113,10 @@ def estimate_scale(seen: Observed, spec: QuantSpec, estimator: Estimator) -> flo
     if not centers.numel():
         return 1.0 / reach
     if estimator.kind is EstimatorKind.ENTROPY:
-        return float(entropy_scale(_magnitudes(seen.histogram, spec.lowest < 0), spec))
+        return float(entropy_scale(seen.histogram, spec))
     candidates = _candidates(seen.largest / reach, spec.power_of_two)
-    losses = [_squared_error(centers, counts, scale, spec.format) for scale in candidates]
-    return candidates[min(range(len(losses)), key=losses.__getitem__)]
+    tried = [torch.tensor([scale], dtype=torch.float64) for scale in candidates]
+    return float(least_squares(centers[None], tried, spec.format, tried[0], counts))
 
 
 def _as_power(scale: float) -> float:
@@ -160,11 +145,8 @@ def _percentile(seen: Observed, spec: QuantSpec, estimator: Estimator) -> float:
     """The upper edge of the bin in which the share of magnitudes is reached."""
     if seen.histogram is None:
         return seen.largest
-    counts = seen.histogram.counts
-    half = len(counts) // 2
-    magnitudes = counts[half:].clone()
-    if spec.lowest < 0:
-        magnitudes += counts[:half].flip(0)
+    magnitudes = seen.histogram.magnitudes(spec.lowest < 0)
+    half = len(magnitudes)
     total = magnitudes.cumsum(0)
     if total[-1] == 0:
         return seen.largest
@@ -178,21 +160,3 @@ _RANGES: dict[EstimatorKind, Callable[[Observed, QuantSpec, Estimator], float]] 
     EstimatorKind.AVERAGE: _average,
     EstimatorKind.PERCENTILE: _percentile,
 }
-
-
-def _magnitudes(histogram: Histogram, signed: bool) -> entropy.Histogram:
-    """The histogram of magnitudes that `entropy_scale` takes."""
-    half = len(histogram.counts) // 2
-    counts = histogram.counts[half:].clone()
-    if signed:
-        counts += histogram.counts[:half].flip(0)
-    found = entropy.Histogram()
-    found.top = histogram.reach
-    found.counts = counts.reshape(entropy.BINS, -1).sum(dim=1).numpy()
-    return found
-
-
-def _squared_error(centers: Tensor, counts: Tensor, scale: float, number_format: Format) -> float:
-    unit = scale * number_format.lsb
-    quantized = quantize_ratio(centers / unit, number_format) * unit
-    return float((counts * (quantized - centers).square()).sum())

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from bitwright.base.errors import FormatError, ModelError
-from bitwright.formats import BipolarFormat, BlockFormat, Format, Rounding
+from bitwright.formats import Format, Rounding
 from bitwright.formats.pytorch.rounding import quantize_ratio
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
 from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
-from bitwright.quantize.scale_rules import TINY, finish, is_unfitted, largest_level
+from bitwright.quantize.scale_rules import finish
+from bitwright.quantize.scale_search import TINY
 
 _FRACTIONS = (1.0, 0.92, 0.85, 0.78, 0.71, 0.65, 0.59, 0.53, 0.47, 0.4)
 _POWERS = (2.0, 1.0, 0.5, 0.25)
@@ -81,9 +82,9 @@ def lattice_of(layer: QuantConv2d | QuantLinear) -> Lattice:
     unit = unit.to(torch.float64)
     spec = quantizer.spec
     steps = torch.ones_like(levels) * unit.reshape(-1, *(1,) * (weight.dim() - 1))
-    if isinstance(spec.format, BlockFormat):
+    if spec.format.block:
         exponents = quantizer.block_exponents(weight)
-        return Lattice(spec.format.element, spec, unit, torch.exp2(exponents) * spec.format.lsb)
+        return Lattice(spec.format.stored, spec, unit, torch.exp2(exponents) * spec.format.lsb)
     return Lattice(quantizer.format, spec, unit, steps)
 
 
@@ -94,16 +95,15 @@ def candidates(layer: QuantConv2d | QuantLinear, lattice: Lattice) -> list[Tenso
     scales, tables, blocks and units that go with a zero point have no other.
     """
     spec = lattice.spec
-    fixed = spec.scale is ScaleRule.CONST or is_unfitted(spec.format) or spec.zero_point
-    if fixed or isinstance(spec.format, BlockFormat | BipolarFormat):
+    fixed = spec.scale is ScaleRule.CONST or spec.format.needs_table or spec.zero_point
+    if fixed or spec.format.block or spec.format.sign_only:
         return [lattice.unit]
     if spec.power_of_two:
         others = [p for p in _POWERS if p != 1.0]
         return [lattice.unit, *(lattice.unit * power for power in others)]
     weight = layer.weight.detach().to(torch.float64)
     table = weight.reshape(len(weight), -1) if _is_channelwise(spec) else weight.reshape(1, -1)
-    reach = largest_level(spec.format) * spec.format.lsb
-    top = (table.abs().amax(dim=1) / reach).clamp(min=TINY)
+    top = (table.abs().amax(dim=1) / spec.format.reach).clamp(min=TINY)
     # Scales are float32 numbers everywhere else; so are these, to the bit.
     tried = [finish((top * f).to(torch.float32), spec).to(torch.float64) for f in _FRACTIONS]
     return [lattice.unit, *(scale * spec.format.lsb for scale in tried)]

@@ -1,18 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods of post-training quantization, their words and their order."""
+"""The methods of post-training quantization.
+
+A method is a value with a ``name`` and one of two functions: ``prepare`` changes the float network
+before activation scales are found, ``treat`` one layer afterwards. A user's own needs nothing else;
+it is named as ``package.module:name``, a class or function that gives it when called.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor, nn
 
 from bitwright.base.errors import RecipeError
+from bitwright.base.plugins import load_plugin
 from bitwright.quantize.ptq.adaround import AdaRound
 from bitwright.quantize.ptq.bias_correction import BiasCorrection, BiasKind
 from bitwright.quantize.ptq.clipping import ClipSearch, Recalibrate
 from bitwright.quantize.ptq.codebooks import RefitCodebooks
+from bitwright.quantize.ptq.equalization import absorb_high_biases, equalize
 from bitwright.quantize.ptq.estimators import Estimator, parse_estimator
+from bitwright.quantize.ptq.folding import fold_batch_norms
 from bitwright.quantize.ptq.gptq import Gptq
+from bitwright.quantize.ptq.method_words import DEFAULT, ORDER, check_words, is_own
+from bitwright.quantize.ptq.reconstruction import LayerView
+
+
+@runtime_checkable
+class NetworkMethod(Protocol):
+    """A method of the float network."""
+
+    name: str
+
+    def prepare(self, model: nn.Module, example: Tensor) -> tuple[nn.Module, Any]:
+        """Another float network (the one given stays as it is), and what was done, for the report.
+
+        Args:
+            example: one sample.
+        """
+
+
+@runtime_checkable
+class LayerMethod(Protocol):
+    """A method that treats the layers one after the other, in the order in which they run."""
+
+    name: str
+
+    def treat(self, view: LayerView, biased: bool) -> None:
+        """Choose scale, table, levels or bias of one layer.
+
+        Args:
+            view: the layer, what it gets, and what it ought to give.
+            biased: a later method corrects the bias, so mean errors do not count.
+        """
 
 
 @dataclass(frozen=True)
@@ -22,6 +64,9 @@ class Fold:
     dense: bool = False
     name = "fold"
 
+    def prepare(self, model: nn.Module, example: Tensor) -> tuple[nn.Module, Any]:
+        return fold_batch_norms(model, example, dense=self.dense), None
+
 
 @dataclass(frozen=True)
 class Equalize:
@@ -30,6 +75,9 @@ class Equalize:
     iterations: int = 50
     name = "equalize"
 
+    def prepare(self, model: nn.Module, example: Tensor) -> tuple[nn.Module, Any]:
+        return equalize(model, iterations=self.iterations, example=example)
+
 
 @dataclass(frozen=True)
 class Absorb:
@@ -37,6 +85,9 @@ class Absorb:
 
     deviations: float = 3.0
     name = "absorb"
+
+    def prepare(self, model: nn.Module, example: Tensor) -> tuple[nn.Module, Any]:
+        return absorb_high_biases(model, deviations=self.deviations, example=example)
 
 
 @dataclass(frozen=True)
@@ -51,77 +102,54 @@ class Calibrate:
     name = "calibrate"
 
 
-Method = (
-    Fold
-    | Equalize
-    | Absorb
-    | Calibrate
-    | Recalibrate
-    | RefitCodebooks
-    | ClipSearch
-    | Gptq
-    | AdaRound
-    | BiasCorrection
-)
-LayerMethod = RefitCodebooks | ClipSearch | Gptq | AdaRound | BiasCorrection
-
-#: The words, in the only order that makes sense: the float network first, then activation scales,
-#: then tables, levels and biases of each layer, layer by layer.
-ORDER = (
-    "fold",
-    "equalize",
-    "absorb",
-    "calibrate",
-    "recalibrate",
-    "codebooks",
-    "clip",
-    "gptq",
-    "adaround",
-    "bias",
-)
-#: Each chooses the levels of the weights, so only one of them can.
-_CHOOSE = ("clip", "gptq", "adaround")
-DEFAULT = ("fold", "calibrate", "gptq", "bias")
+Method = NetworkMethod | LayerMethod | Calibrate | Recalibrate
 
 
 def parse_methods(methods: Sequence[str | Method]) -> tuple[Method, ...]:
-    """Methods from their words: those of `ORDER`, and ``calibrate:ESTIMATOR``, ``bias:analytic``,
-    ``fold:dense``.
+    """Methods from their words: those of `ORDER`, ``calibrate:ESTIMATOR``, ``bias:analytic``,
+    ``fold:dense``, and ``package.module:name`` of the user's own.
 
     ``calibrate`` is added where it is missing: without activation scales nothing is quantized.
 
     Raises:
         RecipeError: an unknown word, one given twice, one at the wrong place, or two that exclude
             each other.
+        ModelError: the user's own method cannot be imported.
     """
+    check_words([method if isinstance(method, str) else _word(method) for method in methods])
     parsed = [_parse(method) for method in methods]
     if not any(isinstance(method, Calibrate) for method in parsed):
-        early = sum(ORDER.index(m.name) < ORDER.index("calibrate") for m in parsed)
+        early = sum(isinstance(method, NetworkMethod) for method in parsed)
         parsed.insert(early, Calibrate())
-    names = [method.name for method in parsed]
-    for name in names:
-        if names.count(name) > 1:
-            raise RecipeError(f"{name} is given twice", where="methods", hint="name it once")
-    wanted = sorted(names, key=ORDER.index)
-    if names != wanted:
+    places = [isinstance(method, NetworkMethod) for method in parsed]
+    if places != sorted(places, reverse=True):
+        late = parsed[places.index(True, places.index(False))]
         raise RecipeError(
-            f"the order {', '.join(names)} makes no sense",
+            f"{late.name} changes the float network, after activation scales were found",
             where="methods",
-            hint=f"write {', '.join(wanted)}",
+            hint="name it before calibrate and before methods of layers",
         )
-    chosen = [name for name in names if name in _CHOOSE]
-    if len(chosen) > 1:
+    kinds = [isinstance(method, Calibrate) for method in parsed]
+    if kinds.index(True) != sum(places):
+        early_one = parsed[sum(places)].name
         raise RecipeError(
-            f"{' and '.join(chosen)} both choose the levels of the weights",
+            f"{early_one} works on quantized layers, before there are scales",
             where="methods",
-            hint="keep one of them",
+            hint="name it after calibrate",
         )
     return tuple(parsed)
 
 
+def _word(method: Method) -> str:
+    """The word that an object with settings stands for."""
+    return method.name if method.name in ORDER else f"own:{type(method).__name__}"
+
+
 def _parse(method: str | Method) -> Method:
     if not isinstance(method, str):
-        return method
+        return _checked(method, str(method.name))
+    if is_own(method):
+        return _checked(load_plugin(method, "methods")(), method)
     word, _, option = method.partition(":")
     if word == "calibrate":
         return Calibrate(parse_estimator(option) if option else None)
@@ -135,15 +163,23 @@ def _parse(method: str | Method) -> Method:
             ) from None
     if method == "fold:dense":
         return Fold(dense=True)
-    plain = _PLAIN.get(method)
-    if plain is None:
-        raise RecipeError(
-            f"unknown method {method!r}", where="methods", hint=f"one of {', '.join(ORDER)}"
-        )
-    return plain()
+    if option:
+        raise RecipeError(f"{word} has no option {option!r}", where="methods", hint=f"write {word}")
+    return _PLAIN[word]()
 
 
-_PLAIN: dict[str, type[Method]] = {
+def _checked(method: Any, what: str) -> Method:
+    """A method that has what one needs."""
+    if isinstance(method, NetworkMethod | LayerMethod | Calibrate | Recalibrate):
+        return method
+    raise RecipeError(
+        f"{what} gives a {type(method).__name__}, which is no method",
+        where="methods",
+        hint="a method has a name and either prepare(model, example) or treat(view, biased)",
+    )
+
+
+_PLAIN: dict[str, Any] = {
     "fold": Fold,
     "equalize": Equalize,
     "absorb": Absorb,
@@ -154,3 +190,5 @@ _PLAIN: dict[str, type[Method]] = {
     "adaround": AdaRound,
     "bias": BiasCorrection,
 }
+
+__all__ = ["DEFAULT", "ORDER", "LayerMethod", "Method", "NetworkMethod", "parse_methods"]

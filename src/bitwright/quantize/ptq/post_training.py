@@ -18,22 +18,15 @@ from bitwright.quantize.policy import Policy
 from bitwright.quantize.ptq.bias_correction import BiasCorrection, expected_inputs
 from bitwright.quantize.ptq.calibration import calibrate
 from bitwright.quantize.ptq.clipping import Recalibrate
-from bitwright.quantize.ptq.equalization import (
-    Equalized,
-    absorb_high_biases,
-    as_graph,
-    equalize,
-    give_biases,
-)
-from bitwright.quantize.ptq.folding import Folding, fold_batch_norms, folding_of
+from bitwright.quantize.ptq.equalization import Equalized, as_graph, give_biases
+from bitwright.quantize.ptq.folding import Folding, folding_of
 from bitwright.quantize.ptq.methods import (
     DEFAULT,
     Absorb,
     Calibrate,
-    Equalize,
-    Fold,
     LayerMethod,
     Method,
+    NetworkMethod,
     parse_methods,
 )
 from bitwright.quantize.ptq.reconstruction import LayerView, twin_of, walk_layers
@@ -148,9 +141,13 @@ def post_training_quantize(
     batches = calibration_batches(data, batch_size)
     check_fit(model, batches)
     example = batches[0][:1]
-    prepared, equalized, absorbed = _prepare(model, wanted, example)
-    layerwise = [_ready(m, prepared, example) for m in wanted if isinstance(m, LayerMethod)]
+    prepared, done = prepare_network(model, wanted, example)
     again = next((m for m in wanted if isinstance(m, Recalibrate)), None)
+    layerwise = [
+        _ready(m, prepared, example)
+        for m in wanted
+        if isinstance(m, LayerMethod) and not isinstance(m, Recalibrate)
+    ]
     estimator = next(m.estimator for m in wanted if isinstance(m, Calibrate))
     converted = calibrate(prepared, policy, batches, estimator=estimator)
     layers = _treat(converted, batches, layerwise, again)
@@ -159,8 +156,8 @@ def post_training_quantize(
         methods=tuple(method.name for method in wanted),
         samples=sample_count(batches),
         folding=folding_of(prepared),
-        equalized=tuple(equalized),
-        absorbed=absorbed,
+        equalized=tuple(done.get("equalize", ())),
+        absorbed=done.get("absorb", {}),
         layers=tuple(layers),
         scales=_scales(converted),
         analytic=tuple(corrections[0]) if corrections else (),
@@ -169,26 +166,23 @@ def post_training_quantize(
     return converted, report
 
 
-def _prepare(
-    model: nn.Module, methods: Sequence[Method], example: Tensor
-) -> tuple[nn.Module, list[Equalized], dict[str, int]]:
-    """What is done to the float network."""
+def prepare_network(
+    model: nn.Module, methods: Sequence[str | Method], example: Tensor
+) -> tuple[nn.Module, dict[str, Any]]:
+    """What the methods do to the float network before it is quantized, and what they report.
+
+    The same methods give a network of the same structure, whatever its weights are.
+    """
     prepared: nn.Module = model
-    equalized: list[Equalized] = []
-    absorbed: dict[str, int] = {}
-    for method in methods:
-        if isinstance(method, Fold):
-            prepared = fold_batch_norms(prepared, example, dense=method.dense)
-        elif isinstance(method, Equalize):
-            prepared, equalized = equalize(prepared, iterations=method.iterations, example=example)
-        elif isinstance(method, Absorb):
-            prepared, absorbed = absorb_high_biases(
-                prepared, deviations=method.deviations, example=example
-            )
-    if any(isinstance(method, BiasCorrection) for method in methods):
+    done: dict[str, Any] = {}
+    wanted = parse_methods(methods)
+    for method in wanted:
+        if isinstance(method, NetworkMethod):
+            prepared, done[method.name] = method.prepare(prepared, example)
+    if any(isinstance(method, BiasCorrection | Absorb) for method in wanted):
         prepared = as_graph(prepared, example)
         give_biases(prepared)
-    return prepared, equalized, absorbed
+    return prepared, done
 
 
 def _ready(method: LayerMethod, prepared: nn.Module, example: Tensor) -> LayerMethod:

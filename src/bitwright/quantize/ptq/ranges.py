@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.base.errors import ModelError
+from bitwright.models.common import device_of
 from bitwright.quantize.ptq.samples import Samples, calibration_batches, check_fit
 from bitwright.quantize.range_formulas import (
     activation_il,
@@ -140,15 +141,16 @@ def measure_ranges(
         ModelError: the model holds NaN or infinity, or no convolution or dense layer runs.
     """
     used = list(islice(calibration_batches(data, batch_size), batches))
-    check_fit(model, used)
+    check_fit(model, used, anywhere=True)
     seen: dict[str, list[float]] = {}
     layers = {n: m for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)}
     handles = [layer.register_forward_hook(_recorder(seen, path)) for path, layer in layers.items()]
+    place = device_of(model)
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
         for batch in used:
-            model(batch)
+            model(batch.to(place))
     finally:
         for handle in handles:
             handle.remove()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, ModelError
 from bitwright.data import Dataset
+from bitwright.models.common import device_of
 
 #: What every method takes: one tensor, batches of tensors, (tensor, label) pairs, or a data set.
 Samples = Tensor | Dataset | Iterable[Tensor | Sequence[Tensor]]
@@ -69,8 +70,11 @@ def sample_count(batches: Sequence[Tensor]) -> int:
 
 
 @torch.no_grad()
-def check_fit(model: nn.Module, batches: Sequence[Tensor]) -> None:
+def check_fit(model: nn.Module, batches: Sequence[Tensor], *, anywhere: bool = False) -> None:
     """Run one sample through a model in evaluation mode; it is left as it was.
+
+    Args:
+        anywhere: the model may be on any device; what fits weights to data runs on the CPU.
 
     A model that says what it is for, in an attribute ``sample_shape`` (`build_model` sets it), gets
     no other: a network that ends in a global pool would compute something for images of any size.
@@ -81,7 +85,7 @@ def check_fit(model: nn.Module, batches: Sequence[Tensor]) -> None:
     """
     refuse_non_finite(model)
     elsewhere = {str(t.device) for t in model.state_dict().values() if t.device.type != "cpu"}
-    if elsewhere:
+    if elsewhere and not anywhere:
         raise ModelError(
             f"is on {', '.join(sorted(elsewhere))}",
             where=type(model).__name__,
@@ -89,7 +93,7 @@ def check_fit(model: nn.Module, batches: Sequence[Tensor]) -> None:
         )
     modes = {module: module.training for module in model.modules()}
     model.eval()
-    sample = batches[0][:1]
+    sample = batches[0][:1].to(device_of(model))
     meant, found = getattr(model, "sample_shape", None), tuple(sample.shape[1:])
     if meant is not None and tuple(meant) != found:
         raise DataError(

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibration by information loss: the clipping that TensorRT's entropy calibration chooses.
+"""A fine histogram of an activation, and the clipping that loses the least information.
 
-A histogram of magnitudes is taken over all batches. For each candidate of the largest magnitude
-kept, the histogram is compared with what is left of it when all bins that share a level share their
+The histogram is compared with what is left of it when all bins that share a level share their
 counts; the candidate with the smallest Kullback-Leibler divergence wins (Migacz, "8-bit inference
 with TensorRT", GTC 2017). Bins are given to levels by the format itself, so every format can be
 calibrated.
@@ -11,6 +10,7 @@ calibrated.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -20,55 +20,81 @@ from bitwright.formats import Format
 from bitwright.formats.pytorch.rounding import quantize_ratio
 from bitwright.formats.rounding import FloatArray
 from bitwright.quantize.policy import QuantSpec
-from bitwright.quantize.scale_rules import TINY, largest_level
+from bitwright.quantize.scale_search import TINY
 
-BINS = 2048
+#: Bins on each side of zero. A quantization step of 8 bits spans 16 of them.
+BINS = 4096
+#: Bins of magnitudes that the information is measured with.
+_MAGNITUDES = 2048
 _CANDIDATES = 100
 _SMALLEST = 1 / 16
+_POWERS = 5
 #: A share for bins that the quantized histogram has lost, so that the logarithm exists.
 _EPSILON = 1e-4
 
 
+@dataclass
 class Histogram:
-    """Counts of magnitudes in `BINS` equal bins; its range doubles when it is exceeded."""
+    """Counts of the nonzero values of a tensor in equal bins from ``-reach`` to ``reach``.
 
-    def __init__(self) -> None:
-        self.top = 0.0
-        self.counts: FloatArray = np.zeros(BINS)
+    Zeros are left out: every format but bipolar holds them, and after a ReLU they would hide
+    everything else. So are NaN and infinity.
+
+    Attributes:
+        reach: largest magnitude; what lies beyond is counted at the end.
+        counts: (2 * BINS,) float64, on the CPU.
+    """
+
+    reach: float
+    counts: Tensor = field(default_factory=lambda: torch.zeros(2 * BINS, dtype=torch.float64))
 
     def add(self, x: Tensor) -> None:
-        """Count one batch. NaN and infinity are left out."""
-        values = x.detach().reshape(-1).abs()
-        values = values[torch.isfinite(values)]
-        largest = float(values.max()) if values.numel() else 0.0
-        if largest == 0.0:
+        """Count the values of one batch."""
+        values = x.detach().reshape(-1)
+        values = values[(values != 0) & torch.isfinite(values)]
+        if not values.numel() or self.reach <= 0:
             return
-        if self.top == 0.0:
-            self.top = 2.0 ** math.ceil(math.log2(largest))
-        while largest > self.top:
-            half = self.counts.reshape(-1, 2).sum(axis=1)
-            self.counts = np.concatenate([half, np.zeros(BINS // 2)])
-            self.top *= 2
-        found = torch.histc(values.to(torch.float32), BINS, 0.0, self.top)
-        self.counts = self.counts + found.to(torch.float64).cpu().numpy()
+        places = ((values / self.reach + 1.0) * BINS).long().clamp_(0, 2 * BINS - 1)
+        self.counts += torch.bincount(places, minlength=2 * BINS).to("cpu", torch.float64)
+
+    @property
+    def centers(self) -> Tensor:
+        """(2 * BINS,) float64 reals."""
+        steps = torch.arange(2 * BINS, dtype=torch.float64) + 0.5
+        return (steps / BINS - 1.0) * self.reach
+
+    def magnitudes(self, signed: bool) -> Tensor:
+        """(BINS,) counts of magnitudes; of positive values only if not signed."""
+        counts = self.counts[BINS:].clone()
+        return counts + self.counts[:BINS].flip(0) if signed else counts
+
+    def occupied(self, signed: bool) -> tuple[Tensor, Tensor]:
+        """(centers, counts) of the bins that hold something; of positive ones if not signed."""
+        centers = self.centers
+        chosen = self.counts > 0
+        if not signed:
+            chosen &= centers > 0
+        return centers[chosen], self.counts[chosen]
 
 
 @torch.no_grad()
 def entropy_scale(histogram: Histogram, spec: QuantSpec) -> Tensor:
     """The scale (1,) that loses the least information, float64; `TINY` without any value."""
-    seen = np.flatnonzero(histogram.counts)
+    magnitudes = histogram.magnitudes(spec.lowest < 0)
+    counts = magnitudes.reshape(_MAGNITUDES, -1).sum(dim=1).numpy()
+    seen = np.flatnonzero(counts)
     if not seen.size:
         return torch.full((1,), TINY, dtype=torch.float64)
-    reach = largest_level(spec.format) * spec.format.lsb
-    width = histogram.top / BINS
+    reach = spec.format.reach
+    width = histogram.reach / _MAGNITUDES
     last = int(seen[-1]) + 1
     if spec.power_of_two:
         exponent = math.ceil(math.log2(last * width / reach) - 1e-9)
-        scales = [2.0 ** (exponent - k) for k in range(5)]
+        scales = [2.0 ** (exponent - k) for k in range(_POWERS)]
     else:
         share = np.linspace(_SMALLEST, 1.0, _CANDIDATES)
         scales = [float(last * width * part / reach) for part in share]
-    counts = histogram.counts[:last].copy()
+    counts = counts[:last].copy()
     # Zeros are exact at every scale; behind a ReLU they would outweigh everything else.
     counts[0] = counts[1] if last > 1 else counts[0]
     losses = [_divergence(counts, width, scale * reach, scale, spec.format) for scale in scales]

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Quantizer`: a number format and a scale rule, with the state that the rule needs.
+
+What is common to weights, biases, activations and inputs. The state (learned scales, ranges,
+running statistics) sits under keys of its own, so a float state dict loads into a quantized model.
+
+No forward pass in training asks a device for a number: what Python must know (whether a scale has
+been set) is kept as Python state, and scales stay tensors where waiting for one would cost.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitwright.formats import Format
+from bitwright.quantize.policy import QuantSpec
+from bitwright.quantize.scale_rules import (
+    Rule,
+    block_exponents,
+    finish,
+    rule_of,
+    scale_of_range,
+    zero_point_of,
+)
+
+#: Devices whose numbers Python can read without waiting.
+HOST = ("cpu",)
+#: State of checkpoints of before, by its name then.
+_OLD_NAMES = {"ends": "range"}
+
+
+def present_name(key: str) -> str:
+    """The key of a quantizer's state today, of one that may be from before."""
+    path, dot, name = key.rpartition(".")
+    return f"{path}{dot}{_OLD_NAMES.get(name, name)}"
+
+
+class Phase(StrEnum):
+    """What `apply` prepares a model for: observe, train with quantization, or exact integers."""
+
+    CALIBRATE = "calibrate"
+    TRAIN = "train"
+    FREEZE = "freeze"
+
+
+class Quantizer(nn.Module):
+    """Tensor -> quantized tensor of the same shape, with straight-through gradients.
+
+    Args:
+        spec: what to do. A trained rule adds a parameter: ``scale`` (R,), or of a rule with a range
+            ``range``, (R, 2) minimum and maximum with a zero point, else (R, 1). ``minmax`` adds a
+            buffer ``range`` (R, 2) of running averages. All are 0 until they are set.
+        scales: R, how many scales there are.
+    """
+
+    def __init__(self, spec: QuantSpec, scales: int = 1) -> None:
+        super().__init__()
+        self.spec = spec
+        self.phase = Phase.TRAIN
+        self._is_set: bool | None = None
+        rule = spec.scale
+        if rule.has_range and rule.trained:
+            self.range = nn.Parameter(torch.zeros(scales, 1 + spec.zero_point))
+        elif rule.has_range:
+            self.register_buffer("range", torch.zeros(scales, 2))
+        elif rule.trained:
+            self.scale = nn.Parameter(torch.zeros(scales))
+        self.register_load_state_dict_pre_hook(_before_load)
+        self.register_load_state_dict_post_hook(_after_load)
+
+    @property
+    def rule(self) -> Rule:
+        """What its scale rule does."""
+        return rule_of(self.spec)
+
+    @property
+    def format(self) -> Format:
+        """The format of the levels: that of the specification, with a zero point as the range asks
+        for, or with a table.
+        """
+        return self.spec.format
+
+    @property
+    def trained_state(self) -> Tensor:
+        """What the rule keeps: the range of one that has a range, else the scale."""
+        kept: Tensor = self.range if self.spec.has_range else self.scale
+        return kept
+
+    def raw_scale(self) -> Tensor:
+        """The scale (R,) that is state, before `Rule.finish`."""
+        if "scale" in self._parameters or "scale" in self._buffers:
+            return self.scale.detach()
+        low, high = self.range.detach()[:, 0], self.range.detach()[:, -1].clamp(min=0)
+        low = low.clamp(max=0) if self.range.shape[1] > 1 else -high
+        return scale_of_range(low, high, self.spec)
+
+    @torch.no_grad()
+    def used_scale(self) -> Tensor:
+        """The same as it is used: positive, and a power of two where asked."""
+        return finish(self.raw_scale(), self.spec)
+
+    def zero_points(self) -> Tensor:
+        """The code of real zero that the range asks for, (R,) float64."""
+        return zero_point_of(self.range[:, 0], self.used_scale(), self.spec.format)
+
+    @torch.no_grad()
+    def block_exponents(self, x: Tensor) -> Tensor:
+        """Of a block format: the exponent of every value's block along axis 1, float64."""
+        return block_exponents(x, self.spec.format)
+
+    def _missing_state(self, state: dict[str, Any], prefix: str) -> None:
+        """Complete a state dict that lacks this quantizer's state."""
+
+
+def _before_load(module: Quantizer, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for old, new in _OLD_NAMES.items():
+        if prefix + old in state:
+            state[prefix + new] = state.pop(prefix + old)
+    module._missing_state(state, prefix)
+
+
+def _after_load(module: Quantizer, _: Any) -> None:
+    module._is_set = None
+
+
+def set_phase(model: nn.Module, phase: Phase) -> None:
+    """Switch every quantizer of a converted model."""
+    for module in model.modules():
+        if isinstance(module, Quantizer):
+            module.phase = phase
