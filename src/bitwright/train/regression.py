@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, ModelError
+from bitwright.models.common import device_of
 from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
-from bitwright.train.evaluation import device_of
 from bitwright.train.features import Watched, watched
 from bitwright.train.loss import relative_error
 
