@@ -89,11 +89,12 @@ def test_a_wrong_weight_word_in_the_rtl(copied: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_wrong_threshold_in_the_rtl(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    memory = copied / RTL / "mem" / "act2_thr0.mem"
-    words = [line for line in memory.read_text().splitlines() if not line.startswith("//")]
-    for channel in range(3):
-        digits = len(words[channel])
-        lowest = format(1 << (4 * digits - 1), "x") if digits == 1 else "8" + "0" * (digits - 1)
+    memory = copied / RTL / "mem" / "act2_thr0_0000.mem"  # of the first lane
+    text = memory.read_text().splitlines()
+    bits = int(text[1].rpartition(" of ")[2].split()[0])  # "// N words of B bits"
+    words = [line for line in text if not line.startswith("//")]
+    lowest = f"{1 << (bits - 1):0{len(words[0])}x}"
+    for channel in range(len(words)):
         try:
             line_changed(memory, channel, lowest)
         except AssertionError:
