@@ -61,7 +61,7 @@ def test_a_whole_run_is_equal(built: Path, capsys: pytest.CaptureFixture[str]) -
     assert code == 0
     assert found["equal"]
     by_name = stages(found)
-    assert list(by_name) == ["quantized", "frozen", "graph", "hardware", "rtl"]
+    assert list(by_name) == ["quantized", "integers", "graph", "hardware", "rtl"]
     assert all(by_name[name]["first"] is None for name in ("graph", "hardware", "rtl"))
     assert by_name["rtl"]["compared"] > by_name["hardware"]["compared"] > 0
     assert {"conv1", "act1", "conv2", "act2", "fc1"} <= {

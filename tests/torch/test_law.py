@@ -174,6 +174,17 @@ def test_hooks_see_the_exact_values() -> None:
     assert seen["0"].shape == (4, 6, 6, 6)
 
 
+def test_autocast_changes_no_integer() -> None:
+    x = torch.rand(8, 2, 6, 6)
+    model = apply(small(), Policy.uniform("int8", "uint8", "uint8"), "train", x).eval()
+    with torch.no_grad():
+        scores = model(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(model(x), scores)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model(x).detach().float(), scores)
+
+
 def test_gradients_are_those_of_the_simulation() -> None:
     """At few bits both compute the same values, so the same gradients."""
     x = torch.rand(8, 2, 6, 6)

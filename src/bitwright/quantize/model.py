@@ -149,7 +149,7 @@ def _forward(self: QuantizedModel, x: Tensor) -> Tensor:
     if _wants_gradient(self, x) or _hooked(self):
         return self._observed(x, integers)
     scores: Tensor = integers(x)
-    return scores
+    return scores.to(torch.float64) if x.dtype is torch.float64 else scores
 
 
 def _wants_gradient(model: nn.Module, x: Tensor) -> bool:

@@ -42,10 +42,12 @@ class TorchExecutor:
             levels: of the input, channels on axis 1.
         """
         values = {self.graph.inputs[0]: levels}
-        for node in self.graph:
-            types = tuple(self.graph.types[edge] for edge in node.inputs)
-            operands = tuple(values[edge] for edge in node.inputs)
-            values[node.output] = _OPS[node.op](self, node, types, operands)
+        # Where training is in 16 bits, autocast would put products into them, too.
+        with torch.autocast(levels.device.type, enabled=False):
+            for node in self.graph:
+                types = tuple(self.graph.types[edge] for edge in node.inputs)
+                operands = tuple(values[edge] for edge in node.inputs)
+                values[node.output] = _OPS[node.op](self, node, types, operands)
         return values
 
     def param(self, node: Node, name: str, like: Tensor, dtype: torch.dtype) -> Tensor:
