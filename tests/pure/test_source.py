@@ -170,13 +170,19 @@ CASES: dict[str, tuple[str, set[str]]] = {
         "from importlib.resources import files\nT = files('bitwright') / 'table.toml'\n",
         {"bitwright/table.toml"},
     ),
+    "data that data includes": (
+        "PAGE = 'page.html'\n", {"bitwright/page.html", "bitwright/base.html"}
+    ),
     "data folder": (
         "from pathlib import Path\nP = Path(__file__).parent / 'native'\n",
         {"bitwright/native/a.c", "bitwright/native/b.h"},
     ),
     "data of any name": (
         "from pathlib import Path\ndef f(n):\n    return Path(__file__).parent / n\n",
-        {"bitwright/native/a.c", "bitwright/native/b.h", "bitwright/table.toml"},
+        {
+            f"bitwright/{name}"
+            for name in ("native/a.c", "native/b.h", "table.toml", "page.html", "base.html")
+        },
     ),
 }  # fmt: skip
 
@@ -197,6 +203,8 @@ def _package(tmp_path: Path) -> Iterator[Path]:
             "table.toml": "",
             "native/a.c": "",
             "native/b.h": "",
+            "page.html": '{% extends "base.html" %}',
+            "base.html": "",
             "room/__init__.py": lazy,
             "room/one.py": "class One: pass\n",
             "room/two.py": "class Two: pass\n",

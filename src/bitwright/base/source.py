@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 _KEPT = f"sources-5-{sys.version_info[0]}.{sys.version_info[1]}.json"
 _KEPT_AT_MOST = 4000
 _DATA = frozenset({".sv", ".c", ".h", ".cpp", ".toml", ".vlt", ".json", ".html", ".css", ".js"})
+_INCLUDES = frozenset({".c", ".h", ".cpp", ".html", ".css", ".js"})
+_FILE_NAME = re.compile(rb"[\w-]+\.\w+")
 _WORD = re.compile(r"[\w.-]+(/[\w.-]+)*")
 #: A function of ours that is looked up by its name, and the beginning of such a name.
 _NAMED = re.compile(r"bitwright(\.\w+)+:\w+")
@@ -56,7 +58,7 @@ class Source:
         is_facade: it does nothing but import and name: of a package that does, only what is taken
             from it matters.
         folders: packages of which a module is looked up by a name found out at run time.
-        words: constants that may name data files.
+        words: constants that may name data files; of a data file, names of files in it.
         reads: it looks for files beside itself.
     """
 
@@ -201,6 +203,12 @@ class Sources:
                 taken.add(path.parent / word)
         if source.reads and not taken:
             taken.update(beside)
+        queue = list(taken)
+        while queue:  # what a template or a C file includes
+            names = self.source(queue.pop()).words
+            included = {file for file in beside if file.name in names} - taken
+            taken |= included
+            queue.extend(included)
         return {file.relative_to(package.parent).as_posix(): file for file in taken}
 
 
@@ -284,7 +292,7 @@ class _Kept:
         content = hashlib.sha256(body).hexdigest()
         self._used.add(content)
         if path.suffix != ".py":
-            return Source(content)
+            return Source(content, words=_included(body) if path.suffix in _INCLUDES else ())
         if content not in self._sources:
             known = self._before.get(content)
             self._sources[content] = read_source(body) if known is None else known
@@ -307,6 +315,12 @@ class _Kept:
 @cache
 def _sources_kept() -> _Kept:
     return _Kept()
+
+
+def _included(body: bytes) -> tuple[str, ...]:
+    """Names of files in a template or a C file, such as those that it includes."""
+    names = {match.decode() for match in _FILE_NAME.findall(body)}
+    return tuple(sorted(name for name in names if Path(name).suffix in _INCLUDES))
 
 
 def _from_json(fields: dict[str, object]) -> Source:
