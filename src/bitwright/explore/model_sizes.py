@@ -132,9 +132,9 @@ def facts_of(model: nn.Module, policy: Policy, sample_shape: tuple[int, ...]) ->
 def _planned_weight(plan: Plan, node: fx.Node, shapes: _Shapes, group: str) -> Facts:
     operand: Operand = plan.weights[node]
     path = operand.layer.path
-    layer = plan.modules[plan.sites[node].path]
+    layer = plan.modules[plan.matches[node].path]
     shape = tuple(layer.get_parameter("weight").shape)
-    source = plan.sites[node].operands[0]
+    source = plan.matches[node].operands[0]
     made = math.prod(shapes[node][1:])
     bias = getattr(layer, "bias", None)
     keys = {n: f"{o.layer.path}.{o.role.value}" for n, o in plan.activations.items()}

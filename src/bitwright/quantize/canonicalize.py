@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chains of views, transposes and size arithmetic -> the one rearrangement they amount to.
 
-A user writes space-to-depth, a channel shuffle or a flatten in many ways. Each chain of pure
-movement is run on a tensor of indices, and what comes out says what it does: nothing, a flatten,
-or blocks of pixels (of any size, one included) turned into channels in some order.
+A user writes space-to-depth, a channel shuffle or a flatten in many ways. Each chain of reshapes
+and transposes is run on a tensor of indices, and what comes out says what it does: nothing, a
+flatten, or blocks of pixels (of any size, one included) turned into channels in some order.
 """
 
 from __future__ import annotations
@@ -109,14 +109,14 @@ class _Chains:
         )
 
     def source(self, node: fx.Node) -> tuple[fx.Node, int]:
-        """The tensor a chain starts from, and the number of movements in it."""
+        """The tensor a chain starts from, and the number of its operations."""
         count = 0
         while node in self.moving:
             node, count = node.args[0], count + 1
         return node, count
 
     def exits(self, graph: fx.Graph) -> list[fx.Node]:
-        """The ends of chains: moved tensors that something other than a movement reads."""
+        """The ends of chains: tensors that something else than a reshape or transpose reads."""
         outside = self.moving | self.scalars
         return [
             n for n in graph.nodes if n in self.moving and any(u not in outside for u in n.users)
@@ -202,16 +202,16 @@ def _moved(chains: _Chains, exit_: fx.Node, start: fx.Node, shape: Any, shapes: 
 
 
 @dataclass(frozen=True)
-class Movement:
-    """What a chain does: ``identity``, ``flatten``, or ``rearrange`` with a block and an order."""
+class CanonicalForm:
+    """What a chain amounts to: ``identity``, ``flatten``, or ``rearrange`` with block and order."""
 
     kind: str
     block: int = 1
     order: tuple[int, ...] = ()
 
 
-def recognise(index: Tensor, shape: tuple[int, ...]) -> Movement | None:
-    """The movement that took ``arange(prod(shape)).view(shape)`` to ``index``, if known."""
+def recognise(index: Tensor, shape: tuple[int, ...]) -> CanonicalForm | None:
+    """Of the chain that took ``arange(prod(shape)).view(shape)`` to ``index``, if it is known."""
     count, *rest = shape
     each = math.prod(rest)
     if index.dim() < 2 or index.shape[0] != count or index.numel() != count * each:
@@ -222,13 +222,13 @@ def recognise(index: Tensor, shape: tuple[int, ...]) -> Movement | None:
         return None
     straight = torch.equal(first.reshape(-1), torch.arange(each))
     if straight and tuple(first.shape) == tuple(rest):
-        return Movement("identity")
+        return CanonicalForm("identity")
     if straight and first.dim() == 1:
-        return Movement("flatten")
+        return CanonicalForm("flatten")
     return _blocks(first, rest) if first.dim() == 3 and len(rest) == 3 else None
 
 
-def _blocks(first: Tensor, rest: list[int]) -> Movement | None:
+def _blocks(first: Tensor, rest: list[int]) -> CanonicalForm | None:
     channels, height, width = rest
     if not all(first.shape) or height % first.shape[1] or width % first.shape[2]:
         return None
@@ -242,7 +242,7 @@ def _blocks(first: Tensor, rest: list[int]) -> Movement | None:
         return None
     whole = torch.arange(channels * height * width).view(1, channels, height, width)
     fits = torch.equal(rearrange(whole, block, order)[0], first)
-    return Movement("rearrange", block, order) if fits else None
+    return CanonicalForm("rearrange", block, order) if fits else None
 
 
 #: Why a chain was refused, and what to do.
@@ -287,13 +287,13 @@ def simplify(graph: fx.Graph, shapes: Shapes) -> Simplified:
 def _settled(graph: fx.Graph, chains: _Chains, exit_: fx.Node, shapes: Shapes) -> bool:
     """Replace a chain, in parts if it is known in parts only: a shuffle, then a flatten."""
     start, _ = chains.source(exit_)
-    found = _movement(chains, exit_, start, shapes)
+    found = _canonical_form(chains, exit_, start, shapes)
     if found is not None:
         _replace(graph, chains, exit_, start, found, shapes)
         return True
     node = exit_.args[0]
     while node is not start:
-        found = _movement(chains, node, start, shapes)
+        found = _canonical_form(chains, node, start, shapes)
         if found is not None:
             _replace(graph, chains, node, start, found, shapes, whole=True)
             return _settled(graph, chains, exit_, shapes)
@@ -348,7 +348,9 @@ def _judged_later(node: fx.Node) -> bool:
     return name in ("view", "reshape", "flatten")
 
 
-def _movement(chains: _Chains, exit_: fx.Node, start: fx.Node, shapes: Shapes) -> Movement | None:
+def _canonical_form(
+    chains: _Chains, exit_: fx.Node, start: fx.Node, shapes: Shapes
+) -> CanonicalForm | None:
     if start in shapes:
         tries: tuple[tuple[int, ...], ...] = ((2, *shapes[start][1:]),)
     else:
@@ -364,14 +366,14 @@ def _movement(chains: _Chains, exit_: fx.Node, start: fx.Node, shapes: Shapes) -
     return None
 
 
-def _symbolic(found: Movement, channels: int) -> Movement | None:
+def _symbolic(found: CanonicalForm, channels: int) -> CanonicalForm | None:
     """A rearrangement whose order follows a rule for any number of channels."""
     from bitwright.quantize.joins import channel_major
 
     if found.order == tuple(range(len(found.order))):
-        return Movement("rearrange", found.block)
+        return CanonicalForm("rearrange", found.block)
     if found.order == channel_major(found.block, channels):
-        return Movement("pixel_unshuffle", found.block)
+        return CanonicalForm("pixel_unshuffle", found.block)
     return None
 
 
@@ -380,11 +382,11 @@ def _replace(
     chains: _Chains,
     exit_: fx.Node,
     start: fx.Node,
-    found: Movement,
+    found: CanonicalForm,
     shapes: Shapes,
     whole: bool = False,
 ) -> None:
-    """Put a movement in the place of a chain; with ``whole`` for the rest of the chain, too."""
+    """Put the form in the place of a chain; with ``whole`` for the rest of the chain, too."""
     outside = chains.moving | chains.scalars
     new = start
     if found.kind != "identity":

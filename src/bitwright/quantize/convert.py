@@ -140,14 +140,14 @@ def _insert_quantizers(root: nn.Module, plan: Plan) -> Quantizers:
         if operand.spec is None:
             continue
         quantizer = made[node] = _quantizer(plan, node, operand)
-        site = plan.sites[node]
-        if site.kind is not Kind.ACTIVATION or site.function is not None:
+        match = plan.matches[node]
+        if match.kind is not Kind.ACTIVATION or match.function is not None:
             _add_after(root, plan, node, quantizer)
             continue
         target = _own_path(root, plan, node, taken)
         taken.add(target)
         _set(root, target, quantizer)
-        quantizer.reuse_input = _is_fresh(plan, site.operands[0])
+        quantizer.reuse_input = _is_fresh(plan, match.operands[0])
         node.op, node.target = "call_module", target
         node.args, node.kwargs = _now(node, 1), {}
     return made
@@ -159,7 +159,7 @@ _FRESH = (Kind.BATCH_NORM, Kind.CONV, Kind.LINEAR, Kind.ADD, Kind.CAT)
 
 def _is_fresh(plan: Plan, node: fx.Node) -> bool:
     """Whether the activation behind this node may write over its result."""
-    return node in plan.sites and plan.sites[node].kind in _FRESH and len(node.users) == 1
+    return node in plan.matches and plan.matches[node].kind in _FRESH and len(node.users) == 1
 
 
 def _quantizer(plan: Plan, node: fx.Node, operand: Operand) -> ActivationQuantizer:
@@ -174,7 +174,7 @@ def _own_path(root: nn.Module, plan: Plan, node: fx.Node, taken: set[str]) -> st
     """The user's path of an activation layer; a fresh one for functions and for second uses."""
     if node.op == "call_module" and str(node.target) not in taken:
         return str(node.target)
-    return _fresh(root, f"{plan.sites[node].path}_quantizer")
+    return _fresh(root, f"{plan.matches[node].path}_quantizer")
 
 
 def _fresh(root: nn.Module, wish: str) -> str:
@@ -195,13 +195,13 @@ def _set(root: nn.Module, path: str, module: nn.Module) -> None:
 
 def _add_after(root: nn.Module, plan: Plan, node: fx.Node, quantizer: ActivationQuantizer) -> None:
     """Quantize what a node gives to layers and joins; other activations keep the float value."""
-    site = plan.sites[node]
-    path = _fresh(root, f"{site.path.replace('.', '_')}_quantizer")
+    match = plan.matches[node]
+    path = _fresh(root, f"{match.path.replace('.', '_')}_quantizer")
     root.add_module(path, quantizer)
     with plan.graph.inserting_after(node):
         inserted = plan.graph.call_module(path, (node,))
     inserted.meta = {k: v for k, v in node.meta.items() if k == "stack_trace"}
-    whole = site.kind is Kind.INPUT or site.function is not None
+    whole = match.kind is Kind.INPUT or match.function is not None
     for user in list(node.users):
         if user is not inserted and (whole or _needs_levels(plan, user)):
             user.replace_input_with(node, inserted)
@@ -211,8 +211,8 @@ def _needs_levels(plan: Plan, node: fx.Node) -> bool:
     """Whether a node, or one behind it, takes a quantized operand."""
     if node in plan.readers:
         return True
-    site = plan.sites.get(node)
-    if site is None or site.kind not in PASSING:
+    match = plan.matches.get(node)
+    if match is None or match.kind not in PASSING:
         return False
     return any(_needs_levels(plan, user) for user in node.users)
 
@@ -251,7 +251,7 @@ def _replace_layers(root: nn.Module, plan: Plan, quantizers: Quantizers) -> None
         quantized = wrapper(layer, operand.spec, None if bias is None else bias.spec)
         quantized.train(layer.training)
         _set(root, str(node.target), quantized)
-        feeding = _feeding_quantizer(plan, plan.sites[node].operands[0], quantizers)
+        feeding = _feeding_quantizer(plan, plan.matches[node].operands[0], quantizers)
         # A bias remains an integer of its own only if nothing behind the layer takes it up.
         if node is plan.source(plan.output) and feeding is not None:
             quantized.bind_input(feeding)
@@ -269,16 +269,16 @@ def _feeding_quantizer(
 
 def _replace_functions(root: nn.Module, plan: Plan, quantizers: Quantizers) -> None:
     """Functions and methods become layers; what does nothing goes."""
-    for node, site in plan.sites.items():
-        if site.kind in (Kind.IDENTITY, Kind.COPY):
+    for node, match in plan.matches.items():
+        if match.kind in (Kind.IDENTITY, Kind.COPY):
             node.replace_all_uses_with(node.args[0])
-        elif site.kind is Kind.ADD:
-            add = QuantAdd(site.sign)
-            bound = [_feeding_quantizer(plan, operand, quantizers) for operand in site.operands]
+        elif match.kind is Kind.ADD:
+            add = QuantAdd(match.sign)
+            bound = [_feeding_quantizer(plan, operand, quantizers) for operand in match.operands]
             if None not in bound:
                 add.bind_operands(*bound)
             _replace_call(root, node, add, _now(node, 2))
-        elif site.kind is Kind.CAT:
+        elif match.kind is Kind.CAT:
             _replace_call(
                 root,
                 node,
@@ -289,16 +289,16 @@ def _replace_functions(root: nn.Module, plan: Plan, quantizers: Quantizers) -> N
             if hasattr(root.get_submodule(str(node.target)), "inplace"):
                 # A quantizer keeps its output for the backward pass.
                 root.get_submodule(str(node.target)).inplace = False
-        elif site.kind is Kind.SCALE and site.replacement is not None:
-            _replace_call(root, node, site.replacement, _scale_inputs(plan, node))
-        elif site.replacement is not None:
-            _replace_call(root, node, site.replacement, _now(node, 1))
+        elif match.kind is Kind.SCALE and match.replacement is not None:
+            _replace_call(root, node, match.replacement, _scale_inputs(plan, node))
+        elif match.replacement is not None:
+            _replace_call(root, node, match.replacement, _now(node, 1))
 
 
 def _scale_inputs(plan: Plan, node: fx.Node) -> tuple[fx.Node, ...]:
     """The tensor first, then the constant of the model, if there is one."""
     tensors = _now(node, 2)
-    kinds = [plan.sites[t].kind if t in plan.sites else None for t in tensors]
+    kinds = [plan.matches[t].kind if t in plan.matches else None for t in tensors]
     return tuple(sorted(tensors, key=lambda t: kinds[tensors.index(t)] is Kind.CONSTANT))
 
 

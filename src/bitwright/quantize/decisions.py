@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import fx, nn
 
-from bitwright.quantize.op_match import PASSING, Clip, Kind, Site
+from bitwright.quantize.op_match import PASSING, Clip, Kind, OpMatch
 from bitwright.quantize.policy import Layer, QuantSpec, Role
 
 
@@ -26,17 +26,17 @@ class Problem:
     """Something that stands in the way.
 
     Attributes:
-        site: where; None if it concerns the model as a whole.
+        match: where; None if it concerns the model as a whole.
         what: what is wrong.
         advice: what to do.
     """
 
-    site: Site | None
+    match: OpMatch | None
     what: str
     advice: str
 
     def __str__(self) -> str:
-        place = "" if self.site is None else f"{self.site.place}: "
+        place = "" if self.match is None else f"{self.match.place}: "
         return f"{place}{self.what}; {self.advice}"
 
 
@@ -46,7 +46,7 @@ class Plan:
 
     Attributes:
         graph: the traced graph, its chains of views made simple.
-        sites: one a node, in execution order.
+        matches: one a node, in execution order.
         modules: the model's modules by path.
         weights: decision for each conv and linear node.
         biases: the same for their biases, where there is one.
@@ -60,7 +60,7 @@ class Plan:
     """
 
     graph: fx.Graph
-    sites: dict[fx.Node, Site]
+    matches: dict[fx.Node, OpMatch]
     modules: dict[str, nn.Module]
     weights: dict[fx.Node, Operand] = field(default_factory=dict)
     biases: dict[fx.Node, Operand] = field(default_factory=dict)
@@ -72,24 +72,24 @@ class Plan:
 
     def source(self, node: fx.Node) -> fx.Node:
         """The node whose grid ``node`` carries: upstream through pools, flatten and dropout."""
-        while node in self.sites and self.sites[node].kind in PASSING:
-            node = self.sites[node].operands[0]
+        while node in self.matches and self.matches[node].kind in PASSING:
+            node = self.matches[node].operands[0]
         return node
 
     def leaves(self, node: fx.Node) -> list[fx.Node]:
         """The nodes whose grids ``node`` carries: several behind concatenations."""
         source = self.source(node)
-        if self.sites[source].kind is not Kind.CAT:
+        if self.matches[source].kind is not Kind.CAT:
             return [source]
-        return [leaf for part in self.sites[source].operands for leaf in self.leaves(part)]
+        return [leaf for part in self.matches[source].operands for leaf in self.leaves(part)]
 
     @property
     def output(self) -> fx.Node:
         """The node that the model returns."""
-        (node,) = self.sites[self.graph.output_node()].operands
+        (node,) = self.matches[self.graph.output_node()].operands
         return node
 
     def is_depthwise(self, node: fx.Node) -> bool:
         """Whether a node is a convolution with one group a channel."""
-        layer = self.modules.get(self.sites[node].path)
+        layer = self.modules.get(self.matches[node].path)
         return isinstance(layer, nn.Conv2d) and layer.groups == layer.in_channels

@@ -9,8 +9,8 @@ from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError, RecipeError
 from bitwright.quantize.decisions import Operand, Plan, Problem
-from bitwright.quantize.op_match import Kind, Site
-from bitwright.quantize.plan import check, decide, make_plan, site_problems, traced_plan
+from bitwright.quantize.op_match import Kind, OpMatch
+from bitwright.quantize.plan import check, decide, make_plan, match_problems, traced_plan
 from bitwright.quantize.plan_activations import is_table
 from bitwright.quantize.policy import OPERAND_ROLES, PRODUCT_ROLES, RESULT_ROLES, Layer, Policy
 from bitwright.quantize.policy_defaults import simulated_only
@@ -107,7 +107,7 @@ def inspect_model(
         if operand.spec is not None:
             reason = simulated_only(operand.spec.format, operand.role)
         if reason is not None:
-            found.append(f"{plan.sites[node].place}: {reason}")
+            found.append(f"{plan.matches[node].place}: {reason}")
     return found
 
 
@@ -162,7 +162,7 @@ def examine(model: nn.Module, policy: Policy, example_input: Tensor | None = Non
         ModelError: the model cannot be traced, or the example does not pass.
     """
     plan = traced_plan(model, example_input)
-    problems = site_problems(plan)
+    problems = match_problems(plan)
     general: list[str] = []
     if not problems:
         try:
@@ -171,26 +171,26 @@ def examine(model: nn.Module, policy: Policy, example_input: Tensor | None = Non
                 check(plan, policy)
         except (RecipeError, ModelError) as error:
             general.append(str(error))
-    by_site: dict[fx.Node, Problem] = {}
+    by_match: dict[fx.Node, Problem] = {}
     for problem in problems:
-        if problem.site is None:
+        if problem.match is None:
             general.append(str(problem))
         else:
-            by_site.setdefault(problem.site.node, problem)
-    shown = (site for site in plan.sites.values() if site.kind is not Kind.SIZE)
-    findings = [_finding(plan, policy, site, by_site.get(site.node)) for site in shown]
+            by_match.setdefault(problem.match.node, problem)
+    shown = (match for match in plan.matches.values() if match.kind is not Kind.SIZE)
+    findings = [_finding(plan, policy, match, by_match.get(match.node)) for match in shown]
     return Examination(findings, general)
 
 
-def _finding(plan: Plan, policy: Policy, site: Site, problem: Problem | None) -> Finding:
-    operand = plan.activations.get(site.node)
+def _finding(plan: Plan, policy: Policy, match: OpMatch, problem: Problem | None) -> Finding:
+    operand = plan.activations.get(match.node)
     quantized = "" if operand is None else _format(operand)
     return Finding(
-        site.path,
-        site.type,
-        "" if site.kind is None else site.kind.value,
-        user_line(site.node) or "",
-        "" if site.kind is None or problem is not None else _becomes(plan, policy, site),
+        match.path,
+        match.type,
+        "" if match.kind is None else match.kind.value,
+        user_line(match.node) or "",
+        "" if match.kind is None or problem is not None else _becomes(plan, policy, match),
         quantized,
         "" if problem is None else problem.what,
         "" if problem is None else problem.advice,
@@ -218,25 +218,25 @@ _BECOMES = {
 }
 
 
-def _becomes(plan: Plan, policy: Policy, site: Site) -> str:
-    weight, operand = plan.weights.get(site.node), plan.activations.get(site.node)
-    if site.kind in (Kind.CONV, Kind.LINEAR):
+def _becomes(plan: Plan, policy: Policy, match: OpMatch) -> str:
+    weight, operand = plan.weights.get(match.node), plan.activations.get(match.node)
+    if match.kind in (Kind.CONV, Kind.LINEAR):
         text = "" if weight is None else f", {_format(weight)} weights"
-        name = "dense layer" if site.kind is Kind.LINEAR else "convolution"
-        grouped = ", one channel at a time" if plan.is_depthwise(site.node) else ""
+        name = "dense layer" if match.kind is Kind.LINEAR else "convolution"
+        grouped = ", one channel at a time" if plan.is_depthwise(match.node) else ""
         return f"integer {name}{text}{grouped}"
-    if site.kind is Kind.ACTIVATION:
+    if match.kind is Kind.ACTIVATION:
         if operand is None:  # nothing decided yet
             return "activation"
         if operand.spec is None:
             return "float"
-        if is_table(plan, policy, site.node):
+        if is_table(plan, policy, match.node):
             return "table"
         if operand.spec.format.is_float:
             return "multiply, shift and round to a float"
         few = operand.spec.format.bits <= policy.threshold_bits
         return "thresholds" if few else "multiply, shift and round"
-    return _BECOMES.get(site.kind, "") if site.kind is not None else ""
+    return _BECOMES.get(match.kind, "") if match.kind is not None else ""
 
 
 def _format(operand: Operand) -> str:

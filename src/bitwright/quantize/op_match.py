@@ -2,7 +2,7 @@
 """What each node of a traced model is to the converter, or why it cannot be converted.
 
 One table a node kind (module type, function, method); a row gives the kind and, where arguments
-matter, a check (`site_checks`) that returns a complaint.
+matter, a check (`op_checks`) that returns a complaint.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Clip:
 
 
 @dataclass(frozen=True)
-class Site:
+class OpMatch:
     """One node as the converter sees it.
 
     Attributes:
@@ -252,10 +252,10 @@ _METHODS: dict[str, Kind] = {
 }
 
 
-def classify(node: fx.Node, modules: dict[str, nn.Module]) -> Site:
-    """The site of one node; ``modules`` maps the model's paths to its modules."""
+def classify(node: fx.Node, modules: dict[str, nn.Module]) -> OpMatch:
+    """The match of one node; ``modules`` maps the model's paths to its modules."""
     if node.op == "placeholder":
-        return Site(node, Kind.INPUT, str(node.target), "input")
+        return OpMatch(node, Kind.INPUT, str(node.target), "input")
     if node.op == "output":
         return _output(node)
     if node.op == "call_module":
@@ -265,27 +265,27 @@ def classify(node: fx.Node, modules: dict[str, nn.Module]) -> Site:
         return _call(node, name, _FUNCTIONS.get(node.target))
     if node.op == "call_method":
         return _call(node, str(node.target), _METHODS.get(str(node.target)))
-    return Site(node, Kind.CONSTANT, str(node.target), "constant")
+    return OpMatch(node, Kind.CONSTANT, str(node.target), "constant")
 
 
-def refuse(node: fx.Node, path: str, kind: str, problem: str, advice: str) -> Site:
-    """The site of a node that cannot be converted."""
-    return Site(node, None, path, kind, problem=problem, advice=advice)
+def refuse(node: fx.Node, path: str, kind: str, problem: str, advice: str) -> OpMatch:
+    """The match of a node that cannot be converted."""
+    return OpMatch(node, None, path, kind, problem=problem, advice=advice)
 
 
-def _output(node: fx.Node) -> Site:
+def _output(node: fx.Node) -> OpMatch:
     if not isinstance(node.args[0], fx.Node):
         return refuse(
             node, "output", "output", "forward returns more than one tensor", "return the scores"
         )
-    return Site(node, Kind.OUTPUT, "output", "output", (node.args[0],))
+    return OpMatch(node, Kind.OUTPUT, "output", "output", (node.args[0],))
 
 
 def _operands(node: fx.Node) -> tuple[fx.Node, ...]:
     return tuple(node.all_input_nodes[:1])
 
 
-def _module(node: fx.Node, path: str, module: nn.Module) -> Site:
+def _module(node: fx.Node, path: str, module: nn.Module) -> OpMatch:
     name = type(module).__name__
     row = MODULES.get(type(module))
     if row is None:
@@ -298,9 +298,9 @@ def _module(node: fx.Node, path: str, module: nn.Module) -> Site:
     if kind is Kind.OWN:
         if node.kwargs:
             return refuse(node, path, name, "it is called with names", "call it with tensors only")
-        return Site(node, kind, path, name, tuple(node.all_input_nodes))
+        return OpMatch(node, kind, path, name, tuple(node.all_input_nodes))
     clip, function = _module_clip(module), of_module(module)
-    return Site(node, kind, path, name, _operands(node), clip=clip, function=function)
+    return OpMatch(node, kind, path, name, _operands(node), clip=clip, function=function)
 
 
 def _supported() -> str:
@@ -313,8 +313,8 @@ def _module_clip(module: nn.Module) -> Clip | None:
     return _RELU if isinstance(module, nn.ReLU) else None
 
 
-def _scale(node: fx.Node, name: str) -> Site | None:
-    """The site of a tensor scaled or shifted by a constant; None if it is something else."""
+def _scale(node: fx.Node, name: str) -> OpMatch | None:
+    """The match of a tensor scaled or shifted by a constant; None if it is something else."""
     operation = _SCALES.get(node.target)
     extra = {k for k in node.kwargs if k != "other"}
     if operation is None or extra:
@@ -331,17 +331,17 @@ def _scale(node: fx.Node, name: str) -> Site | None:
     if number is not None and not isinstance(number, int | float):
         return None
     replacement = ScaleShift(operation, number, swapped)
-    return Site(node, Kind.SCALE, node.name, name, tuple(tensors), replacement=replacement)
+    return OpMatch(node, Kind.SCALE, node.name, name, tuple(tensors), replacement=replacement)
 
 
-def _call(node: fx.Node, name: str, kind: Kind | None) -> Site:
+def _call(node: fx.Node, name: str, kind: Kind | None) -> OpMatch:
     scaled = _scale(node, name)
     if scaled is not None:
         return scaled
     same = module_for(node.target, node.args[1:], dict(node.kwargs))
     if same is not None:
         function = of_module(same)
-        return Site(
+        return OpMatch(
             node,
             Kind.ACTIVATION,
             node.name,
@@ -359,7 +359,7 @@ def _call(node: fx.Node, name: str, kind: Kind | None) -> Site:
     operands = tuple(node.args[0]) if kind is Kind.CAT else _operands(node)
     if kind is Kind.ADD:
         operands = (node.args[0], argument(node, 1, "other", None))
-    return Site(
+    return OpMatch(
         node,
         kind,
         node.name,

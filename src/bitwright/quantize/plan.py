@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model + policy -> `Plan`: every site, every quantizer to make, or all that stands in the way.
+"""Model + policy -> `Plan`: every match, every quantizer to make, or all that stands in the way.
 
 Nothing is changed here. `apply` executes a plan, `explain` prints it, and an unsupported model
 fails here, before any work, with all its problems at once.
@@ -17,7 +17,7 @@ from bitwright.formats import Rounding
 from bitwright.ir.op_activations import MAX_TABLE
 from bitwright.quantize.canonicalize import Shapes, Simplified, simplify
 from bitwright.quantize.decisions import Operand, Plan, Problem
-from bitwright.quantize.op_match import AFFINE, LAYERS, PASSING, Kind, Site, classify, refuse
+from bitwright.quantize.op_match import AFFINE, LAYERS, PASSING, Kind, OpMatch, classify, refuse
 from bitwright.quantize.plan_activations import (
     decide_activations,
     group_problems,
@@ -47,7 +47,7 @@ def make_plan(model: nn.Module, policy: Policy, example_input: Tensor | None = N
         RecipeError: the policy asks for something this model cannot have.
     """
     plan = traced_plan(model, example_input)
-    problems = site_problems(plan)
+    problems = match_problems(plan)
     if problems:
         _fail(model, problems)
     problems = decide(plan, policy)
@@ -83,7 +83,7 @@ def check(plan: Plan, policy: Policy) -> None:
 
 
 def traced_plan(model: nn.Module, example_input: Tensor | None = None) -> Plan:
-    """The sites of a model, nothing decided yet; a site without a kind holds its problem.
+    """The matches of a model, nothing decided yet; a match without a kind holds its problem.
 
     Raises:
         ModelError: the model cannot be traced, or the example does not pass.
@@ -97,31 +97,31 @@ def traced_plan(model: nn.Module, example_input: Tensor | None = None) -> Plan:
     if example_input is not None:
         shapes = example_shapes(model, graph, example_input)
     simplified = simplify(graph, shapes)
-    sites = {node: _site(node, modules, simplified) for node in graph.nodes}
-    return Plan(graph, sites, modules)
+    matches = {node: _match(node, modules, simplified) for node in graph.nodes}
+    return Plan(graph, matches, modules)
 
 
-def _site(node: fx.Node, modules: dict[str, nn.Module], simplified: Simplified) -> Site:
+def _match(node: fx.Node, modules: dict[str, nn.Module], simplified: Simplified) -> OpMatch:
     if node in simplified.quiet:
-        return Site(node, Kind.SIZE, node.name, "size")
-    site = classify(node, modules)
+        return OpMatch(node, Kind.SIZE, node.name, "size")
+    match = classify(node, modules)
     complaint = simplified.problems.get(node)
     if complaint is None and simplified.quiet.intersection(node.all_input_nodes):
-        if site.kind is not Kind.FLATTEN:
+        if match.kind is not Kind.FLATTEN:
             complaint = (
                 "it depends on the size of the input",
                 "pass example_input to apply (a recipe knows it from its data), or write the "
                 "number out",
             )
-    return site if complaint is None else refuse(node, site.path, site.type, *complaint)
+    return match if complaint is None else refuse(node, match.path, match.type, *complaint)
 
 
-def site_problems(plan: Plan) -> list[Problem]:
+def match_problems(plan: Plan) -> list[Problem]:
     """Everything that has no few-bit form whatever the policy."""
     found = [
-        Problem(site, site.problem, site.advice)
-        for site in plan.sites.values()
-        if site.kind is None
+        Problem(match, match.problem, match.advice)
+        for match in plan.matches.values()
+        if match.kind is None
     ]
     return found + _structure_problems(plan)
 
@@ -139,14 +139,14 @@ def _structure_problems(plan: Plan) -> list[Problem]:
     problems = []
     calls = Counter(str(n.target) for n in plan.graph.nodes if n.op == "call_module")
     stateful = (*LAYERS, Kind.BATCH_NORM)
-    for node, site in plan.sites.items():
-        if site.kind in stateful and calls[str(node.target)] > 1:
+    for node, match in plan.matches.items():
+        if match.kind in stateful and calls[str(node.target)] > 1:
             what, advice = "the layer is used more than once", "make one for each use"
-            problems.append(Problem(site, what, advice))
+            problems.append(Problem(match, what, advice))
             calls[str(node.target)] = 0
-    inputs = [site for site in plan.sites.values() if site.kind is Kind.INPUT]
+    inputs = [match for match in plan.matches.values() if match.kind is Kind.INPUT]
     if len(inputs) != 1:
-        names = ", ".join(site.path for site in inputs) or "none"
+        names = ", ".join(match.path for match in inputs) or "none"
         what = f"forward takes {len(inputs)} inputs ({names})"
         problems.append(Problem(None, what, "it must take exactly one"))
     return problems
@@ -154,12 +154,12 @@ def _structure_problems(plan: Plan) -> list[Problem]:
 
 def _layers(plan: Plan) -> dict[fx.Node, Layer]:
     """Conv and linear nodes with their place: first in order, last before the output."""
-    nodes = [node for node, site in plan.sites.items() if site.kind in LAYERS]
+    nodes = [node for node, match in plan.matches.items() if match.kind in LAYERS]
     last = _before_output(plan)
     return {
         node: Layer(
-            plan.sites[node].path,
-            plan.sites[node].type,
+            plan.matches[node].path,
+            plan.matches[node].type,
             first=index == 0,
             last=node in last if last else index == len(nodes) - 1,
         )
@@ -173,11 +173,11 @@ def _before_output(plan: Plan) -> set[fx.Node]:
     through = (*PASSING, *AFFINE, Kind.ADD, Kind.AVG_POOL)
     while queue:
         node = queue.pop()
-        site = plan.sites[node]
-        if site.kind in LAYERS:
+        match = plan.matches[node]
+        if match.kind in LAYERS:
             found.add(node)
-        elif site.kind in through:
-            queue.extend(site.operands)
+        elif match.kind in through:
+            queue.extend(match.operands)
     return found
 
 
@@ -188,31 +188,31 @@ def _weight_problems(plan: Plan) -> list[Problem]:
         weight = plan.modules[operand.layer.path].weight.detach()
         if not bool(torch.isfinite(weight).all()):
             what = "its weight holds NaN or infinity"
-            problems.append(Problem(plan.sites[node], what, "train again, or load other weights"))
+            problems.append(Problem(plan.matches[node], what, "train again, or load other weights"))
         spec = operand.spec
         if spec is None or not spec.format.is_codebook:
             continue
         if spec.scope is Scope.LAYER and spec.format.entries > weight.numel():
             what = f"{spec.format} has more entries than the layer has weights, {weight.numel()}"
-            problems.append(Problem(plan.sites[node], what, "choose a smaller codebook for it"))
+            problems.append(Problem(plan.matches[node], what, "choose a smaller codebook for it"))
     return problems
 
 
 def _grid_problems(plan: Plan) -> list[Problem]:
     """Zero padding of what cannot hold a zero, or where a zero is not neutral."""
     problems = []
-    for node, site in plan.sites.items():
-        if site.kind in (Kind.CONV, Kind.AVG_POOL, Kind.PAD) and _is_padded(plan, site):
-            if is_bipolar(plan, site.operands[0]):
+    for node, match in plan.matches.items():
+        if match.kind in (Kind.CONV, Kind.AVG_POOL, Kind.PAD) and _is_padded(plan, match):
+            if is_bipolar(plan, match.operands[0]):
                 what = "it pads with zeros, which its bipolar input cannot represent"
                 advice = "use padding=0, or another activation format before this layer"
-                problems.append(Problem(site, what, advice))
-        if site.kind is Kind.PAD:
-            problems += [_pad_problem(plan, site, plan.sites[user]) for user in node.users]
+                problems.append(Problem(match, what, advice))
+        if match.kind is Kind.PAD:
+            problems += [_pad_problem(plan, match, plan.matches[user]) for user in node.users]
     return [problem for problem in problems if problem is not None]
 
 
-def _pad_problem(plan: Plan, pad: Site, user: Site) -> Problem | None:
+def _pad_problem(plan: Plan, pad: OpMatch, user: OpMatch) -> Problem | None:
     """A border is made by the layer behind it."""
     layer = user.replacement or plan.modules.get(user.path)
     if user.kind is Kind.MAX_POOL and not never_negative(plan, pad.operands[0]):
@@ -226,8 +226,8 @@ def _pad_problem(plan: Plan, pad: Site, user: Site) -> Problem | None:
     return Problem(pad, what, "put it directly in front of a convolution or pool")
 
 
-def _is_padded(plan: Plan, site: Site) -> bool:
-    layer = site.replacement or plan.modules.get(site.path)
+def _is_padded(plan: Plan, match: OpMatch) -> bool:
+    layer = match.replacement or plan.modules.get(match.path)
     padding = getattr(layer, "padding", 0)
     if isinstance(padding, str):
         kernel = layer.kernel_size
@@ -238,25 +238,25 @@ def _is_padded(plan: Plan, site: Site) -> bool:
 def _check_last(plan: Plan) -> None:
     """Scores that are compared share one scale: per-tensor weights, no batch norm behind them."""
     node = plan.source(plan.output)
-    site = plan.sites[node]
-    if site.kind is Kind.SCALE:
+    match = plan.matches[node]
+    if match.kind is Kind.SCALE:
         raise ModelError(
             "the scores are scaled or shifted after the last layer",
-            where=site.place,
+            where=match.place,
             hint="leave that to the loss, or to whoever reads the scores",
         )
-    if site.kind is Kind.BATCH_NORM and _before_output(plan):
+    if match.kind is Kind.BATCH_NORM and _before_output(plan):
         raise ModelError(
             "batch norm after the last layer gives every score a scale of its own",
-            where=site.place,
+            where=match.place,
             hint="remove it: the last layer has a bias, and the loss takes care of the scale",
         )
-    if site.kind not in LAYERS or _is_image(plan, node):
+    if match.kind not in LAYERS or _is_image(plan, node):
         return
     spec = plan.weights[node].spec
     if spec is not None and spec.granularity is Granularity.PER_CHANNEL:
         raise RecipeError(
-            f"the scores of the last layer {site.path!r} would have a scale per channel",
+            f"the scores of the last layer {match.path!r} would have a scale per channel",
             where=plan.weights[node].reason,
             hint="give its weight granularity per_tensor (the default for the last layer)",
         )
@@ -266,10 +266,10 @@ def _is_image(plan: Plan, last: fx.Node) -> bool:
     """Whether the scores are an image: a convolution's, not flattened."""
     node = plan.output
     while node is not last:
-        if plan.sites[node].kind is Kind.FLATTEN:
+        if plan.matches[node].kind is Kind.FLATTEN:
             return False
-        (node,) = plan.sites[node].operands
-    return plan.sites[last].kind is Kind.CONV
+        (node,) = plan.matches[node].operands
+    return plan.matches[last].kind is Kind.CONV
 
 
 def _check_shift(plan: Plan, policy: Policy) -> None:
@@ -293,10 +293,10 @@ def _check_shift(plan: Plan, policy: Policy) -> None:
 def _table_problems(plan: Plan, policy: Policy) -> list[Problem]:
     """Tables over formats whose levels reach too far: those of a wide float are few, but apart."""
     problems = []
-    for node, site in plan.sites.items():
-        if site.kind is not Kind.ACTIVATION or not is_table(plan, policy, node):
+    for node, match in plan.matches.items():
+        if match.kind is not Kind.ACTIVATION or not is_table(plan, policy, node):
             continue
-        for leaf in plan.leaves(site.operands[0]):
+        for leaf in plan.leaves(match.operands[0]):
             spec = plan.activations[leaf].spec if leaf in plan.activations else None
             if spec is None or spec.zero_point:
                 continue
@@ -304,8 +304,8 @@ def _table_problems(plan: Plan, policy: Policy) -> list[Problem]:
             if reach > MAX_TABLE:
                 what = f"it becomes a table over {spec.format.name} numbers, which span {reach} "
                 what += f"units of their step; a table has at most {MAX_TABLE} entries"
-                advice = f"give {plan.sites[leaf].place} a narrower format, such as int8"
-                problems.append(Problem(site, what, advice))
+                advice = f"give {plan.matches[leaf].place} a narrower format, such as int8"
+                problems.append(Problem(match, what, advice))
                 break
     return problems
 

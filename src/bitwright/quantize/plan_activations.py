@@ -26,7 +26,7 @@ from bitwright.quantize.op_match import (
     PASSING,
     Clip,
     Kind,
-    Site,
+    OpMatch,
     copy_tensor,
 )
 from bitwright.quantize.policy import Change, Layer, Policy, Resolved, Role, ScaleRule
@@ -41,39 +41,39 @@ _POSITIVE = Clip(0.0, math.inf)
 
 def decide_activations(plan: Plan, policy: Policy) -> None:
     """Fill in ``activations``, ``clips``, ``groups`` and ``joins``."""
-    for node, site in plan.sites.items():
-        if site.kind is Kind.INPUT:
-            layer = Layer(site.path, "input", first=True)
+    for node, match in plan.matches.items():
+        if match.kind is Kind.INPUT:
+            layer = Layer(match.path, "input", first=True)
             resolved = policy.resolve(layer, Role.INPUT)
             plan.activations[node] = Operand(layer, Role.INPUT, resolved.spec, resolved.reason)
             plan.clips[node] = None
-        elif site.kind is Kind.ACTIVATION:
-            layer = Layer(site.path, site.type)
-            clip = _clip(site)
-            fitted = fit(policy.resolve(layer, Role.ACTIVATION), clip, site.type)
+        elif match.kind is Kind.ACTIVATION:
+            layer = Layer(match.path, match.type)
+            clip = _clip(match)
+            fitted = fit(policy.resolve(layer, Role.ACTIVATION), clip, match.type)
             plan.activations[node] = Operand(layer, Role.ACTIVATION, fitted.spec, fitted.reason)
             plan.clips[node] = clip
-    for node, site in plan.sites.items():
+    for node, match in plan.matches.items():
         table = is_table(plan, policy, node)
-        if table or site.kind in (*LAYERS, *JOINS) or _loses(plan, node):
+        if table or match.kind in (*LAYERS, *JOINS) or _loses(plan, node):
             plan.readers.add(node)
-            for operand in site.operands:
+            for operand in match.operands:
                 _insert(plan, policy, node, operand, table)
     _group(plan, common_concats(plan, policy))
-    for node, site in plan.sites.items():
-        if site.kind in JOINS:
-            plan.joins[node] = _join_note(plan, node, site)
+    for node, match in plan.matches.items():
+        if match.kind in JOINS:
+            plan.joins[node] = _join_note(plan, node, match)
 
 
-def _clip(site: Site) -> Clip | None:
-    if site.function is not None:
-        return _POSITIVE if site.function.positive else None
-    return site.clip
+def _clip(match: OpMatch) -> Clip | None:
+    if match.function is not None:
+        return _POSITIVE if match.function.positive else None
+    return match.clip
 
 
 def is_table(plan: Plan, policy: Policy, node: fx.Node) -> bool:
     """Whether an activation becomes a table over a quantized input: not monotone, or many bits."""
-    function = plan.sites[node].function
+    function = plan.matches[node].function
     if function is None or plan.activations[node].spec is None:
         return False
     chosen = plan.activations[node].spec.format
@@ -88,36 +88,36 @@ def _loses(plan: Plan, node: fx.Node) -> bool:
 
 def _turns_maximum(plan: Plan, node: fx.Node) -> bool:
     """Whether a maximum lies between two factors per channel, either of which may be negative."""
-    site = plan.sites[node]
-    if site.kind not in AFFINE:
+    match = plan.matches[node]
+    if match.kind not in AFFINE:
         return False
-    pooled, source = False, site.operands[0]
-    while plan.sites[source].kind in PASSING:
-        pooled = pooled or plan.sites[source].kind is Kind.MAX_POOL
-        source = plan.sites[source].operands[0]
-    return pooled and plan.sites[source].kind in AFFINE
+    pooled, source = False, match.operands[0]
+    while plan.matches[source].kind in PASSING:
+        pooled = pooled or plan.matches[source].kind is Kind.MAX_POOL
+        source = plan.matches[source].operands[0]
+    return pooled and plan.matches[source].kind in AFFINE
 
 
 def _loses_scale(plan: Plan, node: fx.Node) -> bool:
     """Whether a node moves elements between channels that still have a scale or offset each."""
-    site = plan.sites[node]
-    if site.kind not in (Kind.FLATTEN, Kind.REARRANGE):
+    match = plan.matches[node]
+    if match.kind not in (Kind.FLATTEN, Kind.REARRANGE):
         return False
     if not _leads_beyond(plan, node):
         return False
     source = plan.source(node)
-    if plan.sites[source].kind in AFFINE:
+    if plan.matches[source].kind in AFFINE:
         return True
-    if plan.sites[source].kind not in LAYERS:
+    if plan.matches[source].kind not in LAYERS:
         return False
     spec = plan.weights[source].spec
-    biased = getattr(plan.modules[plan.sites[source].path], "bias", None) is not None
+    biased = getattr(plan.modules[plan.matches[source].path], "bias", None) is not None
     return spec is not None and (biased or spec.granularity.value == "per_channel")
 
 
 def _leads_beyond(plan: Plan, node: fx.Node) -> bool:
     """Whether anything but the output reads what passes through a node."""
-    kinds = {user: plan.sites[user].kind for user in node.users}
+    kinds = {user: plan.matches[user].kind for user in node.users}
     return any(
         _leads_beyond(plan, user) if kind in PASSING else kind is not Kind.OUTPUT
         for user, kind in kinds.items()
@@ -128,22 +128,22 @@ def _insert(
     plan: Plan, policy: Policy, consumer: fx.Node, operand: fx.Node, table: bool = False
 ) -> None:
     source = plan.source(operand)
-    if source in plan.activations or plan.sites[source].kind is Kind.CAT:
+    if source in plan.activations or plan.matches[source].kind is Kind.CAT:
         return
-    site = plan.sites[source]
-    layer = Layer(site.path, site.type)
+    match = plan.matches[source]
+    layer = Layer(match.path, match.type)
     resolved = policy.resolve(layer, Role.ACTIVATION)
-    reader = plan.sites[consumer]
+    reader = plan.matches[consumer]
     if table:
         layer, resolved = _table_input(policy, reader, resolved)
     clip = _POSITIVE if never_negative(plan, source) else None
     why = f"feeds {reader.path} without an activation; {resolved.reason}"
-    fitted = fit(Resolved(resolved.spec, why), clip, site.type)
+    fitted = fit(Resolved(resolved.spec, why), clip, match.type)
     plan.activations[source] = Operand(layer, Role.ACTIVATION, fitted.spec, fitted.reason)
     plan.clips[source] = clip
 
 
-def _table_input(policy: Policy, reader: Site, resolved: Resolved) -> tuple[Layer, Resolved]:
+def _table_input(policy: Policy, reader: OpMatch, resolved: Resolved) -> tuple[Layer, Resolved]:
     """The input of a table: ``TABLE_BITS`` at least, or what a rule for ``LAYER.input`` says."""
     layer = Layer(f"{reader.path}.input", reader.type)
     if any(
@@ -164,14 +164,14 @@ def _table_input(policy: Policy, reader: Site, resolved: Resolved) -> tuple[Laye
 def never_negative(plan: Plan, node: fx.Node) -> bool:
     """Whether a tensor can only be zero or above."""
     node = plan.source(node)
-    site, clip = plan.sites[node], plan.clips.get(node)
+    match, clip = plan.matches[node], plan.clips.get(node)
     operand = plan.activations.get(node)
     if operand is not None and operand.spec is not None:
         return operand.spec.format.min_level >= 0 and not operand.spec.zero_point
     if clip is not None:
         return clip.low >= 0
-    if site.kind in (Kind.ADD, Kind.CAT, Kind.AVG_POOL, Kind.COPY):
-        return site.sign > 0 and all(never_negative(plan, part) for part in site.operands)
+    if match.kind in (Kind.ADD, Kind.CAT, Kind.AVG_POOL, Kind.COPY):
+        return match.sign > 0 and all(never_negative(plan, part) for part in match.operands)
     return False
 
 
@@ -185,32 +185,32 @@ def common_concats(plan: Plan, policy: Policy | None) -> set[fx.Node]:
 
 def _demands(plan: Plan, policy: Policy | None) -> Iterator[tuple[fx.Node, bool]]:
     """Tensors that must have one scale; and whether that also holds for what they average."""
-    for node, site in plan.sites.items():
-        if site.kind is Kind.CONV:
+    for node, match in plan.matches.items():
+        if match.kind is Kind.CONV:
             if not plan.is_depthwise(node) or plan.source(plan.output) is node:
-                yield site.operands[0], False
-        elif site.kind in (Kind.LINEAR, Kind.ADD, Kind.OWN):
-            yield from ((operand, False) for operand in site.operands)
-        elif site.kind in (Kind.FLATTEN, Kind.REARRANGE, Kind.OUTPUT) or _flattens(site):
-            yield site.operands[0], True
-        elif site.function is not None and (policy is None or is_table(plan, policy, node)):
-            yield site.operands[0], False
+                yield match.operands[0], False
+        elif match.kind in (Kind.LINEAR, Kind.ADD, Kind.OWN):
+            yield from ((operand, False) for operand in match.operands)
+        elif match.kind in (Kind.FLATTEN, Kind.REARRANGE, Kind.OUTPUT) or _flattens(match):
+            yield match.operands[0], True
+        elif match.function is not None and (policy is None or is_table(plan, policy, node)):
+            yield match.operands[0], False
 
 
-def _flattens(site: Site) -> bool:
+def _flattens(match: OpMatch) -> bool:
     """Whether an average gives a vector: ``mean((2, 3))``."""
-    return isinstance(site.replacement, GlobalAverage) and not site.replacement.keep
+    return isinstance(match.replacement, GlobalAverage) and not match.replacement.keep
 
 
 def _mark(plan: Plan, tensor: fx.Node, through: bool, found: set[fx.Node]) -> None:
     source = plan.source(tensor)
-    site = plan.sites[source]
-    if site.kind is Kind.CAT:
+    match = plan.matches[source]
+    if match.kind is Kind.CAT:
         found.add(source)
-        for part in site.operands:
+        for part in match.operands:
             _mark(plan, part, False, found)
-    elif site.kind is Kind.AVG_POOL and through and source not in plan.activations:
-        _mark(plan, site.operands[0], True, found)
+    elif match.kind is Kind.AVG_POOL and through and source not in plan.activations:
+        _mark(plan, match.operands[0], True, found)
 
 
 def separate_inputs(plan: Plan) -> None:
@@ -219,17 +219,17 @@ def separate_inputs(plan: Plan) -> None:
     Its own scale comes from the data; the features' is trained.
     """
     for concat in common_concats(plan, None):
-        for part in set(plan.sites[concat].operands):
-            if plan.sites[plan.source(part)].kind is not Kind.INPUT:
+        for part in set(plan.matches[concat].operands):
+            if plan.matches[plan.source(part)].kind is not Kind.INPUT:
                 continue
             with plan.graph.inserting_before(concat):
                 copied = plan.graph.call_function(copy_tensor, (part,))
             copied.meta = {k: v for k, v in concat.meta.items() if k == "stack_trace"}
             concat.replace_input_with(part, copied)
-            old = plan.sites[concat]
+            old = plan.matches[concat]
             operands = tuple(copied if o is part else o for o in old.operands)
-            plan.sites[concat] = replace(old, operands=operands)
-            plan.sites[copied] = Site(copied, Kind.COPY, f"{old.path}_input", "copy", (part,))
+            plan.matches[concat] = replace(old, operands=operands)
+            plan.matches[copied] = OpMatch(copied, Kind.COPY, f"{old.path}_input", "copy", (part,))
 
 
 def _group(plan: Plan, concats: set[fx.Node]) -> None:
@@ -241,12 +241,12 @@ def _group(plan: Plan, concats: set[fx.Node]) -> None:
             members |= other
             groups.remove(other)
         groups.append(members)
-    place = {node: index for index, node in enumerate(plan.sites)}
+    place = {node: index for index, node in enumerate(plan.matches)}
     plan.groups = [sorted(group, key=place.__getitem__) for group in groups if len(group) > 1]
     for group in plan.groups:
         for node in group:
             operand = plan.activations[node]
-            others = ", ".join(plan.sites[n].path for n in group if n is not node)
+            others = ", ".join(plan.matches[n].path for n in group if n is not node)
             why = f"{operand.reason}; one scale with {others}, concatenated before a product"
             plan.activations[node] = replace(operand, reason=why)
 
@@ -266,12 +266,12 @@ def group_problems(plan: Plan) -> list[Problem]:
         for node in group:
             spec = plan.activations[node].spec
             if spec is not None and spec.scale.value == "const":
-                units[plan.sites[node].place] = spec.value * spec.format.lsb
+                units[plan.matches[node].place] = spec.value * spec.format.lsb
         if len(set(units.values())) > 1:
             listed = ", ".join(f"{place} has {unit:g}" for place, unit in units.items())
             problems.append(
                 Problem(
-                    plan.sites[group[0]],
+                    plan.matches[group[0]],
                     "constant scales differ in front of a concatenation that a product reads: "
                     f"{listed}",
                     "give them one scale, or use a learned one",
@@ -292,21 +292,21 @@ def _affine_problem(plan: Plan, group: list[fx.Node]) -> Problem | None:
         return None
     listed = ", ".join(sorted(rule.value for rule in rules))
     return Problem(
-        plan.sites[group[0]],
+        plan.matches[group[0]],
         "it has a zero point, and shares its scale in front of a concatenation that a product "
         f"reads (scale: {listed})",
         "use scale: minmax for all parts, or zero_point: false",
     )
 
 
-def _join_note(plan: Plan, node: fx.Node, site: Site) -> Operand:
-    layer = Layer(site.path, site.type)
-    if site.kind is Kind.ADD:
+def _join_note(plan: Plan, node: fx.Node, match: OpMatch) -> Operand:
+    layer = Layer(match.path, match.type)
+    if match.kind is Kind.ADD:
         reason = "exact sum; integer multipliers bring the operands' scales to one"
-    elif site.kind is Kind.AVG_POOL:
+    elif match.kind is Kind.AVG_POOL:
         reason = "exact sum; the window's size is divided out by the scale"
-    elif site.kind is Kind.OWN:
-        reason = f"by the rule that {site.type} was registered with"
+    elif match.kind is Kind.OWN:
+        reason = f"by the rule that {match.type} was registered with"
     else:
         shared = [group for group in plan.groups if set(plan.leaves(node)) & set(group)]
         reason = "parts share one scale" if shared else "each part keeps its scale"

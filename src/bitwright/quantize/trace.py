@@ -31,7 +31,7 @@ class _Tracer(fx.Tracer):
     """Leaves are the layers of ``torch.nn`` and `WHOLE`; everything else is traced into."""
 
     def __init__(self) -> None:
-        # A graph that was made simple before (`movement`) holds this function.
+        # A graph that was made simple before (`canonicalize`) holds this function.
         super().__init__(autowrap_functions=(rearrange,))
         self.record_stack_traces = True
 

@@ -370,7 +370,7 @@ def write_tables(
         "calibration": f"{recipe.calibration} images of known people, no labels",
         "seconds": f"{sum(row.seconds for row in rows):.0f}",
         "choice of the minifloat": "smallest squared error of the embeddings of the calibration "
-        "images, before weights are rounded with feedback; no measured person takes part",
+        "images, before weights are rounded by GPTQ; no measured person takes part",
         "bitwright": __version__,
         **request.notes,
     }

@@ -15,8 +15,8 @@ from bitwright.pipeline.inspection.graph import Become, becomes_by_layer, hardwa
 from bitwright.pipeline.inspection.results import Inspection, NodeRow, Problem
 from bitwright.quantize import apply
 from bitwright.quantize.decisions import Plan
-from bitwright.quantize.op_match import LAYERS, Kind, Site
-from bitwright.quantize.plan import make_plan, site_problems, traced_plan
+from bitwright.quantize.op_match import LAYERS, Kind, OpMatch
+from bitwright.quantize.plan import make_plan, match_problems, traced_plan
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.trace import user_line
 
@@ -49,8 +49,8 @@ def inspect_torch(
         plan = traced_plan(model, example)
     except BitwrightError as error:
         return Inspection(name, (), (_problem(error),))
-    rows = {node: _row(site) for node, site in plan.sites.items()}
-    problems = _site_problems(plan)
+    rows = {node: _row(match) for node, match in plan.matches.items()}
+    problems = _match_problems(plan)
     if not problems:
         problems = _policy_problems(model, policy, example)
     if problems:
@@ -60,7 +60,7 @@ def inspect_torch(
         return Inspection(name, tuple(rows.values()), tuple(problems))
     hardware, problems = hardware_of(graph)
     made = becomes_by_layer(graph, hardware)
-    full = tuple(_with(row, plan.sites[node], made, graph) for node, row in rows.items())
+    full = tuple(_with(row, plan.matches[node], made, graph) for node, row in rows.items())
     return Inspection(name, (*full, *_inserted(full, made, graph)), tuple(problems))
 
 
@@ -68,29 +68,31 @@ def _problem(error: BitwrightError) -> Problem:
     return Problem(error.where or "", error.message, error.hint or "")
 
 
-def _line(site: Site) -> str:
+def _line(match: OpMatch) -> str:
     """``file:line`` of the user's code."""
-    found = user_line(site.node)
+    found = user_line(match.node)
     return "" if found is None else ":".join(found.split(":")[:2])
 
 
-def _row(site: Site) -> NodeRow:
-    becomes = "" if site.kind is None else _WORDS.get(site.kind, site.kind.value.replace("_", " "))
+def _row(match: OpMatch) -> NodeRow:
+    becomes = (
+        "" if match.kind is None else _WORDS.get(match.kind, match.kind.value.replace("_", " "))
+    )
     return NodeRow(
-        node=site.path,
-        type=site.type,
-        line=_line(site),
+        node=match.path,
+        type=match.type,
+        line=_line(match),
         becomes=becomes,
-        problem=site.problem,
-        advice=site.advice,
+        problem=match.problem,
+        advice=match.advice,
     )
 
 
-def _site_problems(plan: Plan) -> list[Problem]:
+def _match_problems(plan: Plan) -> list[Problem]:
     """Nodes that have no few-bit form, then what is wrong with the structure."""
-    refused = [site for site in plan.sites.values() if site.kind is None]
-    own = [Problem(site.place, site.problem, site.advice) for site in refused]
-    return own + [Problem("", text) for text in site_problems(plan)[len(refused) :]]
+    refused = [match for match in plan.matches.values() if match.kind is None]
+    own = [Problem(match.place, match.problem, match.advice) for match in refused]
+    return own + [Problem("", text) for text in match_problems(plan)[len(refused) :]]
 
 
 def _policy_problems(model: nn.Module, policy: Policy, example: torch.Tensor) -> list[Problem]:
@@ -103,7 +105,7 @@ def _policy_problems(model: nn.Module, policy: Policy, example: torch.Tensor) ->
         return [Problem("", text.strip(), error.hint or "") for text in listed]
     operands = {**plan.weights, **plan.activations}
     return [
-        Problem(plan.sites[node].place, f"its {o.role.value} is kept float", "give it a format")
+        Problem(plan.matches[node].place, f"its {o.role.value} is kept float", "give it a format")
         for node, o in operands.items()
         if o.spec is None
     ]
@@ -127,9 +129,9 @@ def _lowered(
         return None, [_problem(error)]
 
 
-def _found(site: Site, made: dict[str, Become]) -> Become | None:
-    """What a site has become."""
-    return made.get(_name(site.path, made))
+def _found(match: OpMatch, made: dict[str, Become]) -> Become | None:
+    """What a match has become."""
+    return made.get(_name(match.path, made))
 
 
 def _name(path: str, made: dict[str, Become]) -> str:
@@ -142,18 +144,18 @@ def _names(path: str) -> tuple[str, ...]:
     return path, f"{path}_layer", f"{path}_quantizer", f"{path.replace('.', '_')}_quantizer"
 
 
-def _with(row: NodeRow, site: Site, made: dict[str, Become], graph: Graph) -> NodeRow:
+def _with(row: NodeRow, match: OpMatch, made: dict[str, Become], graph: Graph) -> NodeRow:
     """The row with operations, blocks, bits and shape."""
-    if site.kind is Kind.INPUT:
+    if match.kind is Kind.INPUT:
         kind = graph.types[graph.inputs[0]]
         words = f"input levels, {kind.format.name}" if kind.format is not None else row.becomes
         return replace(row, becomes=words, bits=kind.wire_bits, shape=kind.shape)
-    become = _found(site, made)
+    become = _found(match, made)
     if become is None:
         words = row.becomes
-        if site.kind is Kind.ACTIVATION:
+        if match.kind is Kind.ACTIVATION:
             words = "clipped by the thresholds behind"
-        elif site.kind not in _WORDS and site.kind not in LAYERS:
+        elif match.kind not in _WORDS and match.kind not in LAYERS:
             words = f"{words}, moved or merged by the passes"
         return replace(row, becomes=words)
     return replace(

@@ -152,7 +152,7 @@ def _columns(view: LayerView) -> tuple[Tensor, Tensor]:
 
 
 def _bias(view: LayerView, shape: torch.Size) -> Tensor:
-    bias = view.twin.bias
+    bias = view.float_layer.bias
     return torch.zeros(1) if bias is None else bias.detach().reshape(shape[0], shape[1], 1)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.quantize.decisions import Plan
-from bitwright.quantize.op_match import LAYERS, PASSING, Kind, Site
+from bitwright.quantize.op_match import LAYERS, PASSING, Kind, OpMatch
 from bitwright.quantize.plan import traced_plan
 
 Product = nn.Conv2d | nn.Linear
@@ -42,45 +42,45 @@ def find_pairs(model: nn.Module, example: Tensor | None = None) -> list[Pair]:
     plan = traced_plan(model, example)
     calls = [str(node.target) for node in plan.graph.nodes if node.op == "call_module"]
     found = []
-    for node, site in plan.sites.items():
-        if site.kind in LAYERS and calls.count(str(node.target)) == 1:
-            pair = _follow(plan, node, site)
+    for node, match in plan.matches.items():
+        if match.kind in LAYERS and calls.count(str(node.target)) == 1:
+            pair = _follow(plan, node, match)
             if pair is not None and calls.count(pair.second) == 1:
                 found.append(pair)
     return found
 
 
-def _follow(plan: Plan, start: fx.Node, first: Site) -> Pair | None:
+def _follow(plan: Plan, start: fx.Node, first: OpMatch) -> Pair | None:
     node, rectified, pooled, padded = start, 0, False, False
     vector = first.kind is Kind.LINEAR
     while len(node.users) == 1:
         (node,) = node.users
-        site = plan.sites[node]
-        if site.kind in LAYERS:
-            if vector != (site.kind is Kind.LINEAR):
+        match = plan.matches[node]
+        if match.kind in LAYERS:
+            if vector != (match.kind is Kind.LINEAR):
                 return None  # a dense layer along the last axis of an image mixes no channels
-            layer = cast(Product, plan.modules[site.path])
+            layer = cast(Product, plan.modules[match.path])
             padded = padded or _pads(layer)
-            return Pair(first.path, site.path, rectified > 0, pooled, padded)
-        if site.kind is Kind.ACTIVATION:
-            if not _is_relu(site):
+            return Pair(first.path, match.path, rectified > 0, pooled, padded)
+        if match.kind is Kind.ACTIVATION:
+            if not _is_relu(match):
                 return None
             rectified += 1
-        elif site.kind in (Kind.MAX_POOL, Kind.AVG_POOL):
+        elif match.kind in (Kind.MAX_POOL, Kind.AVG_POOL):
             pooled = True
             vector = vector or "mean" in str(node.target)  # mean over both axes leaves a vector
-            padded = padded or (site.kind is Kind.AVG_POOL and _pads(plan.modules.get(site.path)))
-        elif site.kind is Kind.PAD:
+            padded = padded or (match.kind is Kind.AVG_POOL and _pads(plan.modules.get(match.path)))
+        elif match.kind is Kind.PAD:
             padded = True
-        elif site.kind is Kind.FLATTEN:
+        elif match.kind is Kind.FLATTEN:
             vector = True
-        elif site.kind not in PASSING or site.kind is Kind.REARRANGE:
+        elif match.kind not in PASSING or match.kind is Kind.REARRANGE:
             return None
     return None
 
 
-def _is_relu(site: Site) -> bool:
-    return site.clip is not None and site.clip.low == 0 and site.clip.high == float("inf")
+def _is_relu(match: OpMatch) -> bool:
+    return match.clip is not None and match.clip.low == 0 and match.clip.high == float("inf")
 
 
 def _pads(layer: nn.Module | None) -> bool:

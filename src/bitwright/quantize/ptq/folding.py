@@ -127,7 +127,7 @@ def fold_batch_norms(
     norms: list[FoldedNorm] = []
     statistics = {} if earlier is None else dict(earlier.statistics)
     groups = _plain_groups(plan) | ({} if earlier is None else earlier.groups)
-    for node in [n for n, site in plan.sites.items() if site.kind is Kind.BATCH_NORM]:
+    for node in [n for n, match in plan.matches.items() if match.kind is Kind.BATCH_NORM]:
         path = str(node.target)
         norm = cast(Norm, copied.get_submodule(path))
         product = _product_before(plan, node)
@@ -228,31 +228,31 @@ def affine_of(norm: Norm) -> tuple[Tensor, Tensor]:
 
 
 def _refuse_unfoldable(plan: Plan) -> None:
-    for site in plan.sites.values():
-        if site.kind is None and site.type.lower().startswith("batchnorm"):
-            raise ModelError(site.problem, where=site.place, hint=site.advice)
+    for match in plan.matches.values():
+        if match.kind is None and match.type.lower().startswith("batchnorm"):
+            raise ModelError(match.problem, where=match.place, hint=match.advice)
     calls = [str(node.target) for node in plan.graph.nodes if node.op == "call_module"]
-    for node, site in plan.sites.items():
-        if site.kind is Kind.BATCH_NORM and calls.count(str(node.target)) > 1:
+    for node, match in plan.matches.items():
+        if match.kind is Kind.BATCH_NORM and calls.count(str(node.target)) > 1:
             raise ModelError(
-                "the batch norm is used more than once", where=site.place, hint="make one a use"
+                "the batch norm is used more than once", where=match.place, hint="make one a use"
             )
 
 
 def _plain_groups(plan: Plan) -> dict[str, Group]:
     kinds = {Kind.CONV: Group.CONV, Kind.LINEAR: Group.LINEAR}
-    return {site.path: kinds[site.kind] for site in plan.sites.values() if site.kind in kinds}
+    return {match.path: kinds[match.kind] for match in plan.matches.values() if match.kind in kinds}
 
 
 def _product_before(plan: Plan, norm: fx.Node) -> fx.Node | None:
     """The product that nothing but this batch norm reads; None if there is no such product."""
     node = cast(fx.Node, norm.args[0])
-    while plan.sites[node].kind in (Kind.IDENTITY, Kind.DROPOUT) and len(node.users) == 1:
-        node = plan.sites[node].operands[0]
-    if plan.sites[node].kind not in LAYERS or len(node.users) != 1:
+    while plan.matches[node].kind in (Kind.IDENTITY, Kind.DROPOUT) and len(node.users) == 1:
+        node = plan.matches[node].operands[0]
+    if plan.matches[node].kind not in LAYERS or len(node.users) != 1:
         return None
     image = isinstance(plan.modules[str(norm.target)], nn.BatchNorm2d)
-    if image != (plan.sites[node].kind is Kind.CONV):
+    if image != (plan.matches[node].kind is Kind.CONV):
         return None  # a dense layer along the last axis of an image: its outputs are no channels
     uses = [n for n in plan.graph.nodes if n.op == "call_module" and n.target == node.target]
     return node if len(uses) == 1 else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error feedback: weights rounded one after the other, each error made up for by those to come.
+"""GPTQ: weights rounded one after the other, each error made up for by those to come.
 
 The order and the update are GPTQ's (Frantar et al. 2023, after Optimal Brain Surgeon): the Hessian
 of a layer's squared output error is the second moment of its inputs. Rounding is to the nearest
@@ -44,7 +44,7 @@ class ColumnOrder(StrEnum):
 
 @dataclass(frozen=True)
 class Gptq:
-    """Error feedback as a method of `post_training_quantize`.
+    """GPTQ as a method of `post_training_quantize`.
 
     Attributes:
         damping: added to the diagonal of the Hessian, as a share of its mean.

@@ -29,7 +29,7 @@ from bitwright.quantize.ptq.methods import (
     NetworkMethod,
     parse_methods,
 )
-from bitwright.quantize.ptq.reconstruction import LayerView, twin_of, walk_layers
+from bitwright.quantize.ptq.reconstruction import LayerView, reference_model, walk_layers
 from bitwright.quantize.ptq.samples import (
     BATCH,
     Samples,
@@ -123,7 +123,7 @@ def post_training_quantize(
         policy: the formats of weights, activations and input.
         data: typical inputs, as the model takes them, some hundred; no labels are used.
         methods: see `parse_methods`; the default folds batch norm, calibrates, rounds the weights
-            with error feedback and corrects the biases.
+            with GPTQ and corrects the biases.
         batch_size: of a data set or tensor.
 
     Returns:
@@ -212,7 +212,11 @@ def _treat(
         reports.append(LayerReport(view.path, name, before, view.error()))
 
     walk_layers(
-        converted, twin_of(converted), batches, on_layer, None if again is None else again.treat
+        converted,
+        reference_model(converted),
+        batches,
+        on_layer,
+        None if again is None else again.treat,
     )
     return reports
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass through a quantized model and its float twin together, layer by layer.
+"""One pass through a quantized model and its float reference model together, layer by layer.
 
 Every layer is met once, in order, with what it really gets: inputs that the layers before it,
 already quantized and mended, have made, beside the inputs of the float network. What a method
@@ -33,15 +33,15 @@ class LayerView:
     Attributes:
         path: of the layer.
         layer: in the quantized model; methods change it.
-        twin: the same layer of the float model.
+        float_layer: the same layer of the reference model, in float.
         inputs: what it gets in the quantized model, a tensor a batch.
-        references: what its twin gets.
+        references: what the float layer gets.
         rectified: a ReLU (or a quantizer that clamps at zero) follows directly.
     """
 
     path: str
     layer: QuantLayer
-    twin: QuantLayer
+    float_layer: QuantLayer
     inputs: Batches
     references: Batches
     rectified: bool
@@ -50,7 +50,7 @@ class LayerView:
     def targets(self) -> Batches:
         """What the float layer gives."""
         with torch.no_grad():
-            return [self.twin(x) for x in self.references]
+            return [self.float_layer(x) for x in self.references]
 
     @torch.no_grad()
     def outputs(self) -> Batches:
@@ -67,7 +67,7 @@ class LayerView:
 
 @dataclass
 class QuantizerView:
-    """One activation quantizer: what it gets in both models; the twin's are not quantized."""
+    """One activation quantizer: what it gets in both models; the reference's are not quantized."""
 
     path: str
     quantizer: ActivationQuantizer
@@ -79,7 +79,7 @@ OnLayer = Callable[[LayerView], None]
 OnQuantizer = Callable[[QuantizerView], None]
 
 
-def twin_of(converted: fx.GraphModule) -> fx.GraphModule:
+def reference_model(converted: fx.GraphModule) -> fx.GraphModule:
     """A copy to run in floating point beside a model whose layers change."""
     return copy.deepcopy(converted)
 
@@ -87,7 +87,7 @@ def twin_of(converted: fx.GraphModule) -> fx.GraphModule:
 @torch.no_grad()
 def walk_layers(
     converted: fx.GraphModule,
-    twin: fx.GraphModule,
+    reference: fx.GraphModule,
     batches: Sequence[Tensor],
     on_layer: OnLayer,
     on_quantizer: OnQuantizer | None = None,
@@ -97,20 +97,20 @@ def walk_layers(
     Args:
         converted: in phase ``train`` with all scales set; what the callbacks change in it counts
             from there on.
-        twin: `twin_of` it, from before any change.
+        reference: `reference_model` of it, from before any change.
         on_layer: called for every convolution and dense layer with a quantized weight.
         on_quantizer: called for every activation quantizer.
     """
     converted.eval()
-    with floating(twin):
-        pair = (_Run(converted, batches), _Run(twin, batches))
-        for node, double in zip(converted.graph.nodes, twin.graph.nodes, strict=True):
+    with floating(reference):
+        pair = (_Run(converted, batches), _Run(reference, batches))
+        for node, double in zip(converted.graph.nodes, reference.graph.nodes, strict=True):
             module = _module(converted, node)
             if isinstance(module, QuantConv2d | QuantLinear):
                 view = LayerView(
                     str(node.target),
                     module,
-                    twin.get_submodule(str(double.target)),
+                    reference.get_submodule(str(double.target)),
                     pair[0].operand(node),
                     pair[1].operand(double),
                     _is_rectified(converted, node),

@@ -50,7 +50,7 @@ def there_and_back(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
-MOVEMENTS = {
+CHAINS = {
     "reorg": (ReorgLayer(), 16),
     "permute": (blocks_by_permute, 16),
     "numbers": (blocks_in_numbers, 16),
@@ -61,11 +61,11 @@ MOVEMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", MOVEMENTS)
+@pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("groups", [1, 2, 0], ids=["dense", "grouped", "depthwise"])
-def test_each_movement_is_the_same_in_integers(name: str, groups: int) -> None:
+def test_each_chain_is_the_same_in_integers(name: str, groups: int) -> None:
     torch.manual_seed(1)
-    function, channels = MOVEMENTS[name]
+    function, channels = CHAINS[name]
     groups = groups or channels
     tail = nn.Sequential(nn.Conv2d(channels, 2 * channels, 1, groups=groups), nn.ReLU())
     model = Around(function, nn.Sequential(tail, nn.Conv2d(2 * channels, 3, 1))).eval()
@@ -80,7 +80,7 @@ def test_each_movement_is_the_same_in_integers(name: str, groups: int) -> None:
 
 @pytest.mark.parametrize("name", ["reorg", "permute", "unshuffle", "module", "identity"])
 def test_size_arithmetic_needs_no_example(name: str) -> None:
-    function, channels = MOVEMENTS[name]
+    function, channels = CHAINS[name]
     assert not inspect_model(Around(function, nn.Conv2d(channels, 3, 1)), POLICY)
 
 
@@ -132,7 +132,7 @@ def test_sizes_in_pools_and_interpolation() -> None:
     compare_edges(frozen.graph, frozen.edges(x), accumulators=True).require()
 
 
-def test_other_movements_are_refused_with_the_line() -> None:
+def test_other_chains_are_refused_with_the_line() -> None:
     def rotate(x: Tensor) -> Tensor:
         x = x.transpose(2, 3)
         return x.contiguous()
@@ -141,7 +141,7 @@ def test_other_movements_are_refused_with_the_line() -> None:
     assert not found.convertible
     (finding,) = [finding for finding in found.findings if finding.problem]
     assert "no hardware" in finding.problem and "space to depth" in finding.advice
-    assert "test_quant_movement.py" in finding.line and "contiguous" in finding.line
+    assert "test_quant_canonicalize.py" in finding.line and "contiguous" in finding.line
 
 
 def test_an_indivisible_image_is_refused() -> None:
