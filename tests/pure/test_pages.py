@@ -13,9 +13,14 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+PACKAGE = ROOT / "src" / "bitwright"
 PAGES = sorted(DOCS.rglob("*.md"))
 TEXTS = [*PAGES, *ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md")]
 _LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
+#: A file of the package as pages name it; capitals stand for a name to be chosen.
+_FILE = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:py|sv|toml|json|c))`")
+#: Folders that pages name files below.
+_BELOW = (PACKAGE, ROOT, PACKAGE / "rtl")
 
 
 def entries(nav: Any) -> Iterator[str]:
@@ -47,3 +52,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         other = (page.parent / target).resolve() if target else page
         assert other.exists(), f"{page.name} links to {target}, which is not there"
         assert not anchor or anchor in anchors(other), f"{page.name}: {target} has no #{anchor}"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    missing = {
+        name
+        for name in _FILE.findall(page.read_text())
+        if not any((folder / name).exists() for folder in _BELOW)
+    }
+    assert not missing, f"{page.name} names files that are not there: {sorted(missing)}"
