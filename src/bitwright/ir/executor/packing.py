@@ -219,7 +219,8 @@ def pack_xnor(product: Product, library: Library, allow_narrow: bool) -> Packed 
         return None
     # Padded columns are 0, that is, the bit 0 on both sides.
     units = _segments(product, 64, per_tap=True) > 0
-    words = np.packbits(units, axis=-1, bitorder="little").view(np.uint64)[..., 0]
+    octets = np.ascontiguousarray(np.packbits(units, axis=-1, bitorder="little"))
+    words = octets.view(np.uint64)[..., 0]
     segments, length = words.shape[2:4]
     lanes = library.lanes[Op.XNOR]
     panels, packed = _panels(words.reshape(product.groups, product.rows, -1), lanes)
