@@ -9,8 +9,9 @@ Both models of a pair are built from the same module and run in one process, alt
 quantized, float, quantized, ...), so that whatever else the machine does meets both. A step is
 forward, cross entropy, backward and an SGD update with momentum. Policy: 4-bit weights (per
 channel, maximum), 4-bit activations (learned scales), 8-bit input. Evaluation is without
-gradients: the trained model in ``eval()`` is the exact integer network. The ratio is that of the fastest rounds (what the code costs); the
-medians (what this machine gave, its other load included) stand beside it.
+gradients: the trained model in ``eval()`` is the exact integer network. The ratio is that of the
+fastest rounds (what the code costs); the medians (what this machine gave, its other load included)
+stand beside it.
 """
 
 from __future__ import annotations
