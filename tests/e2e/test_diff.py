@@ -13,8 +13,7 @@ import pytest
 
 from bitwright.cli import entry as cli
 from bitwright.hw.dialect import HARDWARE
-from bitwright.ir import INTEGER, Graph, load_graph, rebuild, save_graph
-from bitwright.ir.graph import Node
+from bitwright.ir import INTEGER, Graph, Node, load_graph, rebuild, save_graph
 
 RTL = Path("04-map") / "rtl"
 

@@ -25,8 +25,7 @@ from bitwright.hw import (
 from bitwright.hw.blocks import blocks_of
 from bitwright.hw.search import Problem, memory_styles, options_of
 from bitwright.hw.solver import FoldingModel, Link, Option
-from bitwright.ir import Graph
-from bitwright.ir.graph import rebuild
+from bitwright.ir import Graph, rebuild
 
 CLOCK = 100e6
 

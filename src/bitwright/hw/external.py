@@ -18,8 +18,7 @@ from bitwright.hw.blocks import MatVec, blocks_of
 from bitwright.hw.blocks.matvec import EXTERNAL
 from bitwright.hw.folding import Folding
 from bitwright.hw.memory import packing, ram_style
-from bitwright.ir import Attr, Graph
-from bitwright.ir.graph import rebuild
+from bitwright.ir import Attr, Graph, rebuild
 
 BURST = 16  # memory words
 PAGE = 4096  # bytes; no burst crosses a multiple (AXI4, A3.4.1)

@@ -12,8 +12,7 @@ from bitwright.hw.blocks import Block, MatVec, block_of, blocks_of
 from bitwright.hw.dataflow import DIRECT_BEATS, FIFO_LATENCY, Dataflow, analyse
 from bitwright.hw.folding import Folding
 from bitwright.hw.memory import ram_style
-from bitwright.ir import Attr, Graph, Node
-from bitwright.ir.graph import rebuild
+from bitwright.ir import Attr, Graph, Node, rebuild
 
 _GRAIN = 16  # LUT RAM comes in units of 16 or 32 words
 

@@ -14,8 +14,7 @@ from bitwright.hw.fifos import insert_fifos, is_fifo_name
 from bitwright.hw.folding import Folding, NodeFolding, resolve_reuse
 from bitwright.hw.memory import FAMILIES
 from bitwright.hw.template import template
-from bitwright.ir import Attr, Graph, Node
-from bitwright.ir.graph import rebuild
+from bitwright.ir import Attr, Graph, Node, rebuild
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from bitwright.hw.blocks import blocks_of
 from bitwright.hw.cost import graph_resources
 from bitwright.hw.cuts import LINK_LATENCY, CutPlan, link_fifo, units_of
 from bitwright.hw.dataflow import block_intervals
-from bitwright.ir import Graph, GraphBuilder, IntArray, Node
-from bitwright.ir.graph import rebuild
+from bitwright.ir import Graph, GraphBuilder, IntArray, Node, rebuild
 
 
 @dataclass(frozen=True)

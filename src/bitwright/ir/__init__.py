@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The intermediate representation: immutable graphs, dialects as tables, an interpreter."""
 
-from bitwright.ir.dialect import AttrSpec, Dialect, OpSpec, ParamSpec, verify
-from bitwright.ir.graph import Attr, Graph, GraphBuilder, IntArray, Node, rebuild
+from bitwright.ir.builder import GraphBuilder, rebuild
+from bitwright.ir.dialect import AttrSpec, Dialect, OpSpec, ParamSpec
+from bitwright.ir.graph import Graph, print_graph, random_feeds, run, verify
 from bitwright.ir.integer import INTEGER, window_shape
 from bitwright.ir.intervals import ChannelRange, DotInterval, dot_interval
+from bitwright.ir.node import Attr, IntArray, Node
 from bitwright.ir.passes import Pass, compare_graphs, pipeline
-from bitwright.ir.reference import random_feeds, run
-from bitwright.ir.text import load_graph, parse_graph, print_graph, save_graph
+from bitwright.ir.text import load_graph, parse_graph, save_graph
 from bitwright.ir.types import TensorType, bits_for_interval, parse_type
 
 __all__ = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from bitwright.base.errors import GraphError
-from bitwright.ir.graph import Attr, Graph, IntArray, Node
+from bitwright.ir.node import Attr, IntArray, Node
 from bitwright.ir.types import TensorType
 
 TypeRule = Callable[[Node, tuple[TensorType, ...]], tuple[TensorType, ...]]
@@ -169,44 +169,3 @@ def _check_params(spec: OpSpec, node: Node) -> None:
             f"{node.op} has parameters {sorted(spec.params)}; unknown {unknown}, missing {absent}",
             where=node.name,
         )
-
-
-def verify(graph: Graph) -> None:
-    """Check a whole graph against its dialect.
-
-    Raises:
-        GraphError: names the first node that breaks a rule.
-    """
-    known: dict[str, TensorType] = {}
-    for edge in graph.inputs:
-        if edge not in graph.types:
-            raise GraphError(f"input {edge!r} has no type", where=graph.name)
-        known[edge] = graph.types[edge]
-    names: set[str] = set()
-    for node in graph.nodes:
-        if node.name in names:
-            raise GraphError(f"two nodes are named {node.name!r}", where=graph.name)
-        names.add(node.name)
-        undefined = [edge for edge in node.inputs if edge not in known]
-        if undefined:
-            raise GraphError(
-                f"reads {undefined} before they are defined (nodes must be in topological order)",
-                where=node.name,
-            )
-        inferred = graph.dialect.infer(node, tuple(known[edge] for edge in node.inputs))
-        for edge, edge_type in zip(node.outputs, inferred, strict=True):
-            if edge in known:
-                raise GraphError(f"edge {edge!r} is defined twice", where=node.name)
-            if graph.types.get(edge) != edge_type:
-                raise GraphError(
-                    f"edge {edge!r} says {graph.types.get(edge)}, the rule of {node.op} gives "
-                    f"{edge_type}",
-                    where=node.name,
-                )
-            known[edge] = edge_type
-    missing = [edge for edge in graph.outputs if edge not in known]
-    if missing or not graph.outputs:
-        raise GraphError(f"outputs {missing or '()'} are not defined", where=graph.name)
-    stray = sorted(set(graph.types) - set(known))
-    if stray:
-        raise GraphError(f"types are given for edges that do not exist: {stray}", where=graph.name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bitwright.ir.graph import IntArray
+from bitwright.ir.node import IntArray
 
 _INT64_SAFE = float(1 << 62)
 

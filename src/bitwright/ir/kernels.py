@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bitwright.ir.graph import IntArray
+from bitwright.ir.node import IntArray
 
 SHIFT_ROUNDINGS = ("half_even", "half_up", "floor")
 

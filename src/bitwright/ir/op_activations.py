@@ -8,7 +8,7 @@ import numpy as np
 from bitwright.base.errors import GraphError
 from bitwright.formats import Format, MinifloatFormat, parse_format
 from bitwright.ir import kernels
-from bitwright.ir.graph import Node
+from bitwright.ir.node import Node
 from bitwright.ir.op_common import Arrays, Types, need, per_channel
 from bitwright.ir.types import TensorType
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bitwright.base.errors import GraphError
-from bitwright.ir.graph import IntArray, Node
+from bitwright.ir.node import IntArray, Node
 from bitwright.ir.types import TensorType
 
 Types = tuple[TensorType, ...]

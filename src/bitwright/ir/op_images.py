@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from bitwright.ir import kernels
-from bitwright.ir.graph import Node
+from bitwright.ir.node import Node
 from bitwright.ir.op_common import Arrays, Types, image_shape, need, window_shape
 from bitwright.ir.types import TensorType
 

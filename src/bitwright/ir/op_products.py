@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from bitwright.formats import parse_format
 from bitwright.ir import kernels
-from bitwright.ir.graph import IntArray, Node
 from bitwright.ir.intervals import dot_interval
+from bitwright.ir.node import IntArray, Node
 from bitwright.ir.op_common import Arrays, Types, image_shape, need, window_shape
 from bitwright.ir.types import TensorType
 

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from bitwright.base.errors import MismatchError
-from bitwright.ir.dialect import verify
-from bitwright.ir.graph import Graph
-from bitwright.ir.reference import random_feeds
+from bitwright.ir.graph import Graph, random_feeds, verify
 
 Pass = Callable[[Graph], Graph]
 

@@ -24,8 +24,9 @@ import numpy as np
 
 from bitwright.base.errors import DataError, GraphError
 from bitwright.base.files import atomic_write
-from bitwright.ir.dialect import Dialect, verify
-from bitwright.ir.graph import Attr, Graph, IntArray, Node, array_digest
+from bitwright.ir.dialect import Dialect
+from bitwright.ir.graph import Graph, print_graph, verify
+from bitwright.ir.node import Attr, IntArray, Node, array_digest
 from bitwright.ir.types import TensorType, parse_type
 
 _NODE = re.compile(
@@ -33,22 +34,6 @@ _NODE = re.compile(
     r"(?P<attrs>\{.*\}) <(?P<params>[^>]*)> @(?P<source>\S*) : (?P<types>.+)$"
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-
-
-def print_graph(graph: Graph) -> str:
-    """The canonical text of a graph; parameters appear as content hashes."""
-    lines = [f"graph {graph.name} {graph.dialect.name}"]
-    lines += [f"input {edge} : {graph.types[edge]}" for edge in graph.inputs]
-    for node in graph.nodes:
-        attrs = json.dumps(dict(sorted(node.attrs.items())))
-        params = " ".join(f"{name}={digest}" for name, digest in node.digests.items())
-        types = " ; ".join(str(graph.types[edge]) for edge in node.outputs)
-        lines.append(
-            f"{', '.join(node.outputs)} = {node.name}:{node.op}({', '.join(node.inputs)}) "
-            f"{attrs} <{params}> @{node.source} : {types}"
-        )
-    lines.append(f"output {' '.join(graph.outputs)}")
-    return "\n".join(lines) + "\n"
 
 
 def parse_graph(

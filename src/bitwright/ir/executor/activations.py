@@ -7,7 +7,7 @@ import numpy as np
 
 from bitwright.ir.executor.builder import Builder
 from bitwright.ir.executor.layout import PAD_ROWS, COp, Epilogue, Kind, storage
-from bitwright.ir.graph import IntArray, Node
+from bitwright.ir.node import IntArray, Node
 from bitwright.ir.types import TensorType
 
 REQUANTS = ("requant", "requant_float")

@@ -16,8 +16,9 @@ from bitwright.ir.executor.layout import Feature, Op
 from bitwright.ir.executor.numpy_backend import make_numpy_plan
 from bitwright.ir.executor.plan import make_plan, supported
 from bitwright.ir.executor.runner import FEED_KINDS, NativeRunner
-from bitwright.ir.graph import Graph, IntArray
-from bitwright.ir.reference import check_levels
+from bitwright.ir.graph import Graph
+from bitwright.ir.levels import check_levels
+from bitwright.ir.node import IntArray
 
 Array = NDArray[np.generic]
 Backend = Literal["auto", "native", "numpy"]

@@ -11,7 +11,7 @@ from bitwright.ir.executor.activations import activation_after, fuse, takes_int1
 from bitwright.ir.executor.builder import Builder, View
 from bitwright.ir.executor.layout import COp, Kind, Op, storage
 from bitwright.ir.executor.products import INT32_TOP
-from bitwright.ir.graph import IntArray, Node
+from bitwright.ir.node import IntArray, Node
 from bitwright.ir.types import TensorType
 
 _INT16_TOP = (1 << 15) - 1

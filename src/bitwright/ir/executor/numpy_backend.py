@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from bitwright.ir import kernels
 from bitwright.ir.executor.products import Product, product_of
-from bitwright.ir.graph import Graph, IntArray, Node
+from bitwright.ir.graph import Graph
+from bitwright.ir.integer import INTEGER
+from bitwright.ir.node import IntArray, Node
 from bitwright.ir.types import TensorType
 
 Array = NDArray[Any]
@@ -220,8 +222,6 @@ def _add_step(node: Node, types: tuple[TensorType, ...], result: TensorType) -> 
 
 def _reference_step(node: Node, types: tuple[TensorType, ...], result: TensorType) -> Join:
     """The interpreter's own kernel, for what is not worth more."""
-    from bitwright.ir.integer import INTEGER
-
     reference = INTEGER.spec(node).reference
     out = _dtype(result)
     return lambda *x: reference(node, types, tuple(v.astype(np.int64) for v in x))[0].astype(out)
@@ -229,8 +229,6 @@ def _reference_step(node: Node, types: tuple[TensorType, ...], result: TensorTyp
 
 def _moving_step(node: Node, types: tuple[TensorType, ...], result: TensorType) -> Join:
     """What only moves elements works on any integer type."""
-    from bitwright.ir.integer import INTEGER
-
     reference = INTEGER.spec(node).reference
     out = _dtype(result)
     return lambda *x: reference(node, types, tuple(v.astype(out, copy=False) for v in x))[0]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bitwright.ir.executor.compiler import Library
 from bitwright.ir.executor.layout import Feature, Kind, Op, storage
 from bitwright.ir.executor.products import INT32_TOP, Product, segment_taps
-from bitwright.ir.graph import IntArray
+from bitwright.ir.node import IntArray
 
 Array = NDArray[np.generic]
 

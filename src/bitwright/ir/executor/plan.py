@@ -30,7 +30,8 @@ from bitwright.ir.executor.products import (
     product_of,
     segment_taps,
 )
-from bitwright.ir.graph import Graph, IntArray, Node
+from bitwright.ir.graph import Graph
+from bitwright.ir.node import IntArray, Node
 
 _MAX_SHIFT = 62
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bitwright.ir.executor.layout import Kind, storage
-from bitwright.ir.graph import IntArray, Node
+from bitwright.ir.node import IntArray, Node
 from bitwright.ir.types import TensorType
 
 INT32_TOP = (1 << 31) - 1  # sums stay below, so that a threshold one above them fits too

@@ -13,8 +13,9 @@ from bitwright.base.errors import GraphError
 from bitwright.ir.executor.builder import NativePlan
 from bitwright.ir.executor.compiler import Library
 from bitwright.ir.executor.layout import CFeed
-from bitwright.ir.graph import Graph, IntArray
-from bitwright.ir.reference import check_levels
+from bitwright.ir.graph import Graph
+from bitwright.ir.levels import check_levels
+from bitwright.ir.node import IntArray
 
 Array = NDArray[np.generic]
 
