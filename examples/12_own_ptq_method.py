@@ -37,7 +37,7 @@ class KeepChannelSums:
             order = ((wanted - found) * step).argsort(descending=True)
             free = [i for i in order.tolist() if low <= found[i] + step <= high]
             rounded[row, free[: abs(missing)]] += step
-        layer.weight_quantizer.pin(rounded.reshape(levels.shape), unit)
+        layer.weight_quantizer.fix_levels(rounded.reshape(levels.shape), unit)
 
 
 digits = data.load_dataset("digits")

@@ -102,7 +102,7 @@ def test_portions_fix_the_largest_weights_and_the_rest_trains_on(few: DataSplits
     fixed = []
     for layer in layers(model):
         quantizer = layer.weight_quantizer
-        mask, levels = quantizer.pinned_mask, quantizer.pinned_levels
+        mask, levels = quantizer.fixed_mask, quantizer.fixed_levels
         assert mask is not None and levels is not None
         assert int(mask.sum()) == round(0.5 * mask.numel())
         magnitude = layer.weight.detach().abs()
@@ -122,10 +122,10 @@ def test_portions_fix_the_largest_weights_and_the_rest_trains_on(few: DataSplits
     fix_portion(model, 0.75)
     for layer, mask, values in fixed:
         assert torch.equal(layer.weight_quantizer(layer.weight).detach()[mask], values)
-        assert int(layer.weight_quantizer.pinned_mask.sum()) == round(0.75 * mask.numel())
+        assert int(layer.weight_quantizer.fixed_mask.sum()) == round(0.75 * mask.numel())
     fix_portion(model, 1.0)
     assert all(
-        layer.weight_quantizer.pinned and layer.weight_quantizer.pinned_mask is None
+        layer.weight_quantizer.fixed and layer.weight_quantizer.fixed_mask is None
         for layer in layers(model)
     )
     assert_integers_agree(model.eval(), few)
@@ -161,7 +161,7 @@ def test_masks_are_in_the_checkpoint(few: DataSplits, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fit(quantized(few), few, config(PORTIONS), run_dir=tmp_path, on_progress=stop)
     state = load_checkpoint(tmp_path / "checkpoint.pt")["learners"]["student"]["model"]
-    masks = [value for name, value in state.items() if name.endswith("pinned_mask")]
+    masks = [value for name, value in state.items() if name.endswith("fixed_mask")]
     assert masks and all(mask.dtype is torch.bool and mask.any() for mask in masks)
 
 

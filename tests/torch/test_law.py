@@ -81,7 +81,9 @@ class _Layerwise(fx.Interpreter):
                 module.reuse_input = False
             elif isinstance(module, QuantConv2d | QuantLinear):
                 # A scale found in float64 would round a weight at a border to the other side.
-                module.weight_quantizer.pin(*original.weight_quantizer.levels(original.weight))
+                module.weight_quantizer.fix_levels(
+                    *original.weight_quantizer.levels(original.weight)
+                )
         self.gains = {name: float(v.gain.max()) for name, v in integers.values.items()}
         super().__init__(wide)
 

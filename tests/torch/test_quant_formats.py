@@ -192,44 +192,48 @@ def test_layers_share_a_table_where_the_policy_says_so() -> None:
     assert len(units) == 1
 
 
-def test_pinned_levels_hold_until_the_weight_is_loaded_anew() -> None:
+def test_fixed_levels_hold_until_the_weight_is_loaded_anew() -> None:
     values = torch.randn(5, 4, 3, 3)
     quantizer, weight = quantizer_of("e4m3", values)
     levels, unit = quantizer.levels(weight)
     wanted = torch.where(levels.abs() < levels.abs().median(), torch.zeros_like(levels), levels)
-    quantizer.pin(wanted, unit)
+    quantizer.fix_levels(wanted, unit)
     assert torch.equal(quantizer.levels(weight)[0], wanted)
     quantizer.train()
     assert torch.equal(quantizer(weight), quantizer.frozen_weight(weight))
-    quantizer.unpin()
+    quantizer.release()
     assert torch.equal(quantizer.levels(weight)[0], levels)
     revision = quantizer.revision
-    quantizer.pin(levels, unit)
+    quantizer.fix_levels(levels, unit)
     assert quantizer.revision > revision  # evaluation must not give back what it kept
-    quantizer.unpin()
+    quantizer.release()
     with pytest.raises(ModelError, match="is no level of e4m3"):
-        quantizer.pin(torch.full_like(levels, 17.0), unit)
+        quantizer.fix_levels(torch.full_like(levels, 17.0), unit)
     with pytest.raises(ModelError, match="whole numbers"):
-        quantizer.pin(levels + 0.5, unit)
+        quantizer.fix_levels(levels + 0.5, unit)
     with pytest.raises(ModelError, match="positive and finite"):
-        quantizer.pin(levels, torch.zeros(1))
+        quantizer.fix_levels(levels, torch.zeros(1))
     with pytest.raises(ModelError, match="2 units"):
-        quantizer.pin(levels, torch.ones(2))
+        quantizer.fix_levels(levels, torch.ones(2))
 
 
-def test_a_state_dict_of_float_weights_forgets_pins_and_tables() -> None:
+def test_a_state_dict_of_float_weights_forgets_levels_and_tables() -> None:
     model, policy, images = networks("cb16", "uint8")
     converted = apply(model, policy, "train", images).eval()
     layer = converted.get_submodule("one")
     levels, unit = layer.weight_quantizer.levels(layer.weight)
-    layer.weight_quantizer.pin(torch.zeros_like(levels) + levels.max(), unit)
-    pinned = {key: value.clone() for key, value in converted.state_dict().items()}
+    layer.weight_quantizer.fix_levels(torch.zeros_like(levels) + levels.max(), unit)
+    fixed = {key: value.clone() for key, value in converted.state_dict().items()}
     converted.load_state_dict(model.state_dict(), strict=False)
-    assert not layer.weight_quantizer.pinned
+    assert not layer.weight_quantizer.fixed
     assert layer.weight_quantizer.table is None
-    converted.load_state_dict(pinned)
-    assert layer.weight_quantizer.pinned
+    converted.load_state_dict(fixed)
+    assert layer.weight_quantizer.fixed
     assert torch.equal(layer.weight_quantizer.levels(layer.weight)[0], levels * 0 + levels.max())
+    layer.weight_quantizer.release()
+    former = {key.replace("fixed_", "pinned_"): value for key, value in fixed.items()}
+    converted.load_state_dict(former)  # a checkpoint of before
+    assert layer.weight_quantizer.fixed
 
 
 def test_the_window_of_powers_ends_at_the_largest_weight() -> None:

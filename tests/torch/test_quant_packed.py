@@ -121,17 +121,17 @@ def test_a_learned_power_of_two_takes_one_byte(tmp_path: Path) -> None:
         assert ((mine / back).log2().abs() <= 0.5).all()
 
 
-def test_pinned_levels_survive(tmp_path: Path) -> None:
+def test_fixed_levels_survive(tmp_path: Path) -> None:
     rules = policy("int4")
     model, other = trained(1, rules), trained(2, rules)
     quantizer = model.get_submodule("0").weight_quantizer
     wanted = torch.randint(-7, 8, (7, 3, 3, 3))
-    quantizer.pin(wanted, torch.linspace(0.1, 0.3, 7, dtype=torch.float64))
+    quantizer.fix_levels(wanted, torch.linspace(0.1, 0.3, 7, dtype=torch.float64))
     save_packed(tmp_path / "m.bwq", model)
     load_packed(tmp_path / "m.bwq", other)
     levels, unit = other.get_submodule("0").weight_quantizer.levels(other.get_submodule("0").weight)
     assert torch.equal(levels, wanted.double())
-    assert torch.equal(unit, quantizer.pinned_unit)
+    assert torch.equal(unit, quantizer.fixed_unit)
 
 
 def broken(path: Path, change: Any) -> Path:

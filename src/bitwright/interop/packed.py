@@ -172,8 +172,8 @@ def save_packed(
 def load_packed(path: Path, model: fx.GraphModule) -> None:
     """Load what `save_packed` wrote into a model converted by the same policy.
 
-    Weights whose scale follows from float weights are pinned to their levels
-    (`WeightQuantizer.pin`); before training on, call ``unpin``.
+    Weights whose scale follows from float weights are fixed to their levels
+    (`WeightQuantizer.fix_levels`); before training on, call ``release``.
 
     Raises:
         DataError: the file is missing, corrupt or of another version.
@@ -243,7 +243,7 @@ def _write_codes(out: _Writer, name: str, quantizer: WeightQuantizer, tensor: Te
         "name": name,
         "format": spec.format.name,
         "shape": list(tensor.shape),
-        "pinned": quantizer.pinned or not _is_stable(quantizer),
+        "pinned": quantizer.fixed or not _is_stable(quantizer),
         "parts": [],
     }
     if spec.zero_point:
@@ -390,8 +390,8 @@ def _weight_state(
     state[name] = (exact * spread(wide, exact)).to(like.dtype)
     if entry.get("pinned"):
         whole = number_format.exact_levels
-        state[f"{prefix}pinned_levels"] = smallest_integer(exact) if whole else exact
-        state[f"{prefix}pinned_unit"] = wide
+        state[f"{prefix}fixed_levels"] = smallest_integer(exact) if whole else exact
+        state[f"{prefix}fixed_unit"] = wide
     if spec.scale is ScaleRule.LEARNED and f"{prefix}scale" not in state:
         used = torch.from_numpy(unit / number_format.lsb).to(torch.float32)
         state[f"{prefix}scale"] = used.expand(quantizer.scale.shape).clone()

@@ -78,13 +78,13 @@ def fix_portion(model: nn.Module, portion: float) -> None:
         reason = no_portions(layer.weight_quantizer)
         if reason is not None:
             raise ModelError(reason, where=path)
-        layer.weight_quantizer.fix(layer.weight, portion)
+        layer.weight_quantizer.fix_portion(layer.weight, portion)
 
 
 def unfix(model: nn.Module) -> None:
     """Let every weight follow its float value again."""
     for _, layer in _layers(model):
-        layer.weight_quantizer.unpin()
+        layer.weight_quantizer.release()
 
 
 def no_portions(quantizer: WeightQuantizer) -> str | None:

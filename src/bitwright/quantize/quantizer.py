@@ -30,7 +30,12 @@ from bitwright.quantize.scale_rules import (
 #: Devices whose numbers Python can read without waiting.
 HOST = ("cpu",)
 #: State of checkpoints of before, by its name then.
-_OLD_NAMES = {"ends": "range"}
+_OLD_NAMES = {
+    "ends": "range",
+    "pinned_levels": "fixed_levels",
+    "pinned_unit": "fixed_unit",
+    "pinned_mask": "fixed_mask",
+}
 
 
 def present_name(key: str) -> str:

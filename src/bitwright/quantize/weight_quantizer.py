@@ -2,7 +2,7 @@
 """The quantizer of weights and biases, for every format.
 
 Its state sits under keys of its own, so a float state dict loads into a quantized model: learned
-scales, tables and pinned levels that were found for other weights are then forgotten.
+scales, tables and fixed levels that were found for other weights are then forgotten.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bitwright.quantize.scale_rules import (
 from bitwright.quantize.straight_through import LevelRange, SubstituteWeight, spread, to_levels_
 from bitwright.quantize.weight_state import (
     OPTIONAL,
-    check_pin,
+    check_levels,
     fit_codebook,
     make_room,
     smallest_integer,
@@ -45,16 +45,16 @@ class WeightQuantizer(Quantizer):
 
     Attributes:
         codebooks: for a table that several layers share, who fits it; else None.
-        revision: counts the tables and pinned levels there have been; whoever keeps a quantized
+        revision: counts the tables and fixed levels there have been; whoever keeps a quantized
             weight compares it, since a new tensor may lie where an old one lay.
     """
 
     table: Tensor | None
     table_scale: Tensor | None
-    pinned_levels: Tensor | None
-    pinned_unit: Tensor | None
-    #: Which weights are pinned, where it is not all of them.
-    pinned_mask: Tensor | None
+    fixed_levels: Tensor | None
+    fixed_unit: Tensor | None
+    #: Which weights are fixed, where it is not all of them.
+    fixed_mask: Tensor | None
 
     def __init__(self, spec: QuantSpec, channels: int) -> None:
         super().__init__(spec, channels if spec.granularity is Granularity.PER_CHANNEL else 1)
@@ -99,8 +99,8 @@ class WeightQuantizer(Quantizer):
             return weight
         if not (self.training or torch.is_grad_enabled()):
             return self.frozen_weight(weight)
-        if self.pinned_levels is not None:
-            return self._pinned_weight(weight)
+        if self.fixed_levels is not None:
+            return self._fixed_weight(weight)
         if self.spec.scale.trained:
             return self._trained(weight)
         if self.spec.has_range and self.training:
@@ -108,10 +108,10 @@ class WeightQuantizer(Quantizer):
         quantized, keep = self._quantize(weight.detach())
         return SubstituteWeight.apply(weight, quantized, keep)
 
-    def pin(self, levels: Tensor, unit: Tensor | float) -> None:
+    def fix_levels(self, levels: Tensor, unit: Tensor | float) -> None:
         """Give exactly these levels from now on, whatever the float weight.
 
-        Until `unpin`, or until the float weight is loaded anew. Pinned levels belong to the state
+        Until `release`, or until the float weight is loaded anew. Fixed levels belong to the state
         dict.
 
         Args:
@@ -124,23 +124,23 @@ class WeightQuantizer(Quantizer):
         """
         wide = torch.as_tensor(unit, dtype=torch.float64).detach().reshape(-1).clone()
         given = levels.detach()
-        check_pin(given, wide, self.format, (1, self.channels))
+        check_levels(given, wide, self.format, (1, self.channels))
         exact = self.format.exact_levels
-        self.pinned_levels = smallest_integer(given) if exact else given.to(torch.float64).clone()
-        self.pinned_unit, self.pinned_mask = wide.to(given.device), None
+        self.fixed_levels = smallest_integer(given) if exact else given.to(torch.float64).clone()
+        self.fixed_unit, self.fixed_mask = wide.to(given.device), None
         self.revision += 1
 
     @torch.no_grad()
-    def fix(self, weight: Tensor, portion: float) -> None:
+    def fix_portion(self, weight: Tensor, portion: float) -> None:
         """Pin a share of the weights to their levels, largest magnitude first; until all of them
-        are, the others are trained as real numbers. What is pinned stays so.
+        are, the others are trained as real numbers. What is fixed stays so.
 
         The unit is that of the first call.
         """
         levels, unit = self.levels(weight)
-        if self.pinned_levels is not None and self.pinned_mask is None:
+        if self.fixed_levels is not None and self.fixed_mask is None:
             return
-        before = self.pinned_mask
+        before = self.fixed_mask
         magnitude = weight.detach().abs().reshape(-1)
         if before is not None:
             magnitude = magnitude.masked_fill(before.reshape(-1), torch.inf)
@@ -149,21 +149,21 @@ class WeightQuantizer(Quantizer):
         mask[chosen] = True
         if before is not None:
             mask |= before.reshape(-1)
-        self.pin(levels, unit)
+        self.fix_levels(levels, unit)
         if not bool(mask.all()):
-            self.pinned_mask = mask.reshape(weight.shape)
+            self.fixed_mask = mask.reshape(weight.shape)
 
-    def _pinned_weight(self, weight: Tensor) -> Tensor:
-        """Pinned weights, and among them those that are not pinned yet as they are."""
+    def _fixed_weight(self, weight: Tensor) -> Tensor:
+        """Fixed weights, and among them those that are not fixed yet as they are."""
         quantized = self.frozen_weight(weight)
-        if self.pinned_mask is None:
+        if self.fixed_mask is None:
             return SubstituteWeight.apply(weight, quantized, None)
-        mixed = torch.where(self.pinned_mask, quantized, weight.detach())
-        return SubstituteWeight.apply(weight, mixed, ~self.pinned_mask)
+        mixed = torch.where(self.fixed_mask, quantized, weight.detach())
+        return SubstituteWeight.apply(weight, mixed, ~self.fixed_mask)
 
-    def unpin(self) -> None:
+    def release(self) -> None:
         """Follow the float weight again."""
-        self.pinned_levels = self.pinned_unit = self.pinned_mask = None
+        self.fixed_levels = self.fixed_unit = self.fixed_mask = None
         self.revision += 1
 
     @torch.no_grad()
@@ -181,9 +181,9 @@ class WeightQuantizer(Quantizer):
             self.trained_state.zero_()
 
     @property
-    def pinned(self) -> bool:
-        """Whether `pin` has fixed the levels."""
-        return self.pinned_levels is not None
+    def fixed(self) -> bool:
+        """Whether `fix_levels` has fixed the levels."""
+        return self.fixed_levels is not None
 
     def fit(self, weight: Tensor) -> None:
         """Find the table of a codebook anew, for this weight (layers that share it: for all)."""
@@ -204,8 +204,8 @@ class WeightQuantizer(Quantizer):
     @torch.no_grad()
     def current_scale(self, weight: Tensor) -> Tensor:
         """The scale for this weight, (1,) or (O,), as forward uses it."""
-        if self.pinned_unit is not None:
-            return self.pinned_unit / self.spec.format.lsb
+        if self.fixed_unit is not None:
+            return self.fixed_unit / self.spec.format.lsb
         if self.spec.format.needs_table:
             if self.table_scale is None:
                 self.fit(weight)
@@ -239,20 +239,20 @@ class WeightQuantizer(Quantizer):
         unit.
 
         Raises:
-            ModelError: levels of another shape are pinned.
+            ModelError: levels of another shape are fixed.
         """
-        if self.pinned_levels is not None and self.pinned_unit is not None:
-            if self.pinned_levels.shape != weight.shape:
+        if self.fixed_levels is not None and self.fixed_unit is not None:
+            if self.fixed_levels.shape != weight.shape:
                 raise ModelError(
-                    f"levels of shape {tuple(self.pinned_levels.shape)} are pinned to a weight of "
+                    f"levels of shape {tuple(self.fixed_levels.shape)} are fixed to a weight of "
                     f"shape {tuple(weight.shape)}"
                 )
-            kept, unit = self.pinned_levels.to(torch.float64), self.pinned_unit.to(torch.float64)
-            if self.pinned_mask is None:
+            kept, unit = self.fixed_levels.to(torch.float64), self.fixed_unit.to(torch.float64)
+            if self.fixed_mask is None:
                 return kept, unit
             # The others lie on the same grid, each where it is now.
             ratio = weight.to(torch.float64) / spread(unit, weight)
-            return torch.where(self.pinned_mask, kept, self._on_grid(ratio)), unit
+            return torch.where(self.fixed_mask, kept, self._on_grid(ratio)), unit
         stochastic = self.spec.rounding is Rounding.STOCHASTIC
         rounding = Rounding.HALF_EVEN if stochastic else self.spec.rounding
         if self.spec.format.block:
@@ -395,8 +395,8 @@ class WeightQuantizer(Quantizer):
         rule.update(self.range, found.to(self.range), share)
 
     def extra_repr(self) -> str:
-        pinned = ", pinned" if self.pinned else ""
-        return f"{self.spec.format}, {self.spec.granularity}, {self.spec.scale_text}{pinned}"
+        fixed = ", fixed" if self.fixed else ""
+        return f"{self.spec.format}, {self.spec.granularity}, {self.spec.scale_text}{fixed}"
 
 
 def _single(found: tuple[CodebookFormat, list[Tensor]]) -> tuple[CodebookFormat, Tensor]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a weight quantizer may keep beside its parameters: the table of a codebook, pinned levels.
+"""What a weight quantizer may keep beside its parameters: the table of a codebook, fixed levels.
 
 Both are buffers that are None until they are set. They travel with the state dict, and float
 weights that are loaded anew make the quantizer forget them.
@@ -22,7 +22,7 @@ from bitwright.quantize.scale_rules import rows
 from bitwright.quantize.scale_search import TINY
 
 #: The names of the optional buffers.
-OPTIONAL = ("table", "table_scale", "pinned_levels", "pinned_unit", "pinned_mask")
+OPTIONAL = ("table", "table_scale", "fixed_levels", "fixed_unit", "fixed_mask")
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -57,7 +57,9 @@ def smallest_integer(levels: Tensor) -> Tensor:
     return whole.to(next(fitting))
 
 
-def check_pin(levels: Tensor, unit: Tensor, number_format: Format, counts: tuple[int, ...]) -> None:
+def check_levels(
+    levels: Tensor, unit: Tensor, number_format: Format, counts: tuple[int, ...]
+) -> None:
     """Refuse levels that the format has not.
 
     Args:
@@ -66,7 +68,7 @@ def check_pin(levels: Tensor, unit: Tensor, number_format: Format, counts: tuple
     Raises:
         ModelError: what is wrong.
     """
-    where, values = "pin", levels.to(torch.float64)
+    where, values = "fix_levels", levels.to(torch.float64)
     if unit.numel() not in counts:
         raise ModelError(
             f"{unit.numel()} units for a weight that may have {' or '.join(map(str, counts))}",

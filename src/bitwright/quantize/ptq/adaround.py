@@ -56,7 +56,7 @@ class AdaRound:
             raise RecipeError("needs at least one iteration and one column", where="adaround")
 
     def treat(self, view: LayerView, biased: bool) -> None:
-        """Choose the levels of one layer and pin them; arguments as for `Gptq.treat`."""
+        """Choose the levels of one layer and fix them; arguments as for `Gptq.treat`."""
         inputs, references = _columns(view)
         weight = as_matrix(view.layer, view.layer.weight.detach())
         targets = weight @ references
@@ -64,7 +64,7 @@ class AdaRound:
         choice = _Choice(view, lattice)
         with torch.enable_grad():
             self._learn(choice, view, inputs, targets)
-        lattice.pin(view.layer, choice.decided().reshape(view.layer.weight.shape))
+        lattice.fix_levels(view.layer, choice.decided().reshape(view.layer.weight.shape))
 
     def _lattice(self, view: LayerView, inputs: Tensor) -> Lattice:
         """The policy's scale, or the tried one whose nearest rounding errs least, each input

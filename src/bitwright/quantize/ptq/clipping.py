@@ -32,10 +32,10 @@ class ClipSearch:
     name = "clip"
 
     def treat(self, view: LayerView, biased: bool) -> None:
-        """Choose the scale of one layer and pin its rounded weights."""
+        """Choose the scale of one layer and fix its rounded weights."""
         found = moments(view)
         lattice = smallest_error(view, found.centered() if biased else found)
-        lattice.pin(view.layer, rounded(view, lattice))
+        lattice.fix_levels(view.layer, rounded(view, lattice))
 
 
 def rounded(view: LayerView, lattice: Lattice) -> Tensor:

@@ -70,7 +70,7 @@ class Gptq:
             raise RecipeError(f"match {self.match}", where="gptq", hint="0 to 1")
 
     def treat(self, view: LayerView, biased: bool) -> None:
-        """Choose the levels of one layer and pin them.
+        """Choose the levels of one layer and fix them.
 
         Args:
             biased: the bias is corrected afterwards.
@@ -84,7 +84,7 @@ class Gptq:
         tried = candidates(view.layer, lattice) if self.search_scale else [lattice.unit]
         lattices = [with_unit(lattice, unit) for unit in tried]
         best, values = self._best(view, lattices, target, found.hessian)
-        best.pin(view.layer, values.reshape(view.layer.weight.shape))
+        best.fix_levels(view.layer, values.reshape(view.layer.weight.shape))
 
     def _best(
         self, view: LayerView, lattices: list[Lattice], target: Tensor, hessian: Tensor

@@ -27,7 +27,7 @@ class Lattice:
     Attributes:
         format: of a level (of the element, for blocks).
         spec: the weight's specification.
-        unit: (1,) or (O,), real value of one pinned level.
+        unit: (1,) or (O,), real value of one fixed level.
         steps: of the weight's shape (broadcastable): real value of one level of ``format``; the
             unit, times a power of two where blocks have scales of their own.
     """
@@ -53,10 +53,10 @@ class Lattice:
         spread = factor.reshape(-1, *(1,) * (self.steps.dim() - 1))
         return replace(self, unit=self.unit * factor, steps=self.steps * spread)
 
-    def pin(self, layer: QuantConv2d | QuantLinear, values: Tensor) -> None:
+    def fix_levels(self, layer: QuantConv2d | QuantLinear, values: Tensor) -> None:
         """Fix a layer's weight to representable reals."""
         spread = self.unit.reshape(-1, *(1,) * (values.dim() - 1))
-        layer.weight_quantizer.pin(torch.round(values / spread), self.unit)
+        layer.weight_quantizer.fix_levels(torch.round(values / spread), self.unit)
         layer.cache.clear()
 
     def levels(self) -> Tensor:
@@ -77,7 +77,7 @@ class Lattice:
 def lattice_of(layer: QuantConv2d | QuantLinear) -> Lattice:
     """The lattice of a layer as its policy sets it, before any method."""
     quantizer, weight = layer.weight_quantizer, layer.weight.detach()
-    quantizer.unpin()
+    quantizer.release()
     levels, unit = quantizer.levels(weight)
     unit = unit.to(torch.float64)
     spec = quantizer.spec

@@ -128,7 +128,7 @@ def post_training_quantize(
 
     Returns:
         A converted model as `apply` gives it, in phase ``train`` and evaluation mode, its weights
-        pinned where a method chose them: evaluate it, or freeze it with ``apply(model, policy,
+        fixed where a method chose them: evaluate it, or freeze it with ``apply(model, policy,
         "freeze")``. And what was done.
 
     Raises:
