@@ -17,7 +17,8 @@ import torch
 
 from bitwright.formats.pytorch.quantize_library import QUANTIZE
 from bitwright.low_precision.arithmetic.operand_quantizer import quantize
-from bitwright.quantize.policy import Layer, Policy, Product, Role
+from bitwright.quantize.policy import Policy
+from bitwright.quantize.spec import Layer, Product, Role
 
 SHAPES = ((128, 16, 32, 32), (128, 32, 16, 16), (128, 64, 8, 8), (128, 3, 32, 32), (64, 64, 3, 3))
 FORMATS = ("int8", "int12", "int16", "e4m3", "e8m7", "mxfp8")

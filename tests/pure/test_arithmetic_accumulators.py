@@ -14,7 +14,7 @@ from bitwright.low_precision.arithmetic.accumulators import (
     parse_accumulator,
     widest_operands,
 )
-from bitwright.quantize.policy import Product
+from bitwright.quantize.spec import Product
 
 
 @given(bits=st.tuples(st.integers(2, 17), st.integers(2, 17)), width=st.integers(2, 64))

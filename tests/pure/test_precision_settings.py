@@ -19,7 +19,7 @@ from bitwright.low_precision.log import write_log
 from bitwright.low_precision.policy import Entry
 from bitwright.low_precision.settings import MuppetSettings, ReplaySettings
 from bitwright.pipeline.recipe import Recipe, load_recipe, recipe_from_dict
-from bitwright.quantize.policy import Layer, Product, Role, ScaleRule
+from bitwright.quantize.spec import Layer, Product, Role, ScaleRule
 from bitwright.train import TrainConfig
 from bitwright.train.differences import differences, in_words
 

@@ -9,10 +9,10 @@ import pytest
 
 from bitwright.base.errors import RecipeError
 from bitwright.formats.rounding import Rounding
-from bitwright.quantize.policy import (
+from bitwright.quantize.policy import Policy
+from bitwright.quantize.spec import (
     Granularity,
     Layer,
-    Policy,
     Product,
     QuantSpec,
     Role,

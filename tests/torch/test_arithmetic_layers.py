@@ -23,7 +23,7 @@ from bitwright.low_precision.arithmetic.layers import Context
 from bitwright.low_precision.arithmetic.operand_quantizer import quantize
 from bitwright.lower.compare import compare_edges
 from bitwright.quantize import Policy, apply, explain
-from bitwright.quantize.policy import PRODUCT_ROLES, Layer, Product, QuantSpec, Role
+from bitwright.quantize.spec import PRODUCT_ROLES, Layer, Product, QuantSpec, Role
 from bitwright.quantize.weight_quantizer import WeightQuantizer
 
 EIGHT = {"format": "int8", "rounding": "stochastic"}

@@ -17,7 +17,8 @@ from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
 from bitwright.low_precision.arithmetic.geometry import Geometry
 from bitwright.low_precision.arithmetic.operand_quantizer import container, quantize
 from bitwright.low_precision.arithmetic.operands import Operand, scaled
-from bitwright.quantize.policy import Layer, Policy, Product, Role
+from bitwright.quantize.policy import Policy
+from bitwright.quantize.spec import Layer, Product, Role
 
 ENGINE = EmulatedEngine()
 LAST = torch.channels_last

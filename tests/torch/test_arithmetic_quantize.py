@@ -29,8 +29,9 @@ from bitwright.low_precision.arithmetic.int_mm import IntMatrixEngine
 from bitwright.low_precision.arithmetic.layers import Context
 from bitwright.low_precision.arithmetic.operand_quantizer import quantize, signed_bits
 from bitwright.low_precision.arithmetic.operands import NotFinite, Operand
-from bitwright.quantize.policy import Layer, Policy, QuantSpec, Role, ScaleRule
+from bitwright.quantize.policy import Policy
 from bitwright.quantize.scale_rules import dynamic_exponent, weight_scale
+from bitwright.quantize.spec import Layer, QuantSpec, Role, ScaleRule
 
 #: Probability with which a right quantizer fails one of the tests of chance below.
 ALPHA = 1e-9

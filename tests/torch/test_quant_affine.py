@@ -22,10 +22,10 @@ from bitwright.interop.packed import load_packed, save_packed
 from bitwright.lower.compare import compare_edges
 from bitwright.quantize import Policy, apply, explain
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
-from bitwright.quantize.policy import Change, Granularity, QuantSpec, Role, ScaleRule
 from bitwright.quantize.policy_defaults import complete
 from bitwright.quantize.ptq.calibration import calibrate
 from bitwright.quantize.quantizer import Phase
+from bitwright.quantize.spec import Change, Granularity, QuantSpec, Role, ScaleRule
 from bitwright.quantize.straight_through import LevelRange, QuantizeRange, spread
 from bitwright.quantize.weight_quantizer import WeightQuantizer
 from bitwright.train import TrainConfig

@@ -17,7 +17,7 @@ from bitwright.ir.executor import Executor
 from bitwright.lower import certify, check, optimise
 from bitwright.lower.compare import compare_edges
 from bitwright.quantize import Policy, apply, inspect_model
-from bitwright.quantize.policy import Granularity, Role, ScaleRule
+from bitwright.quantize.spec import Granularity, Role, ScaleRule
 
 WEIGHTS: dict[str, Any] = {
     "e4m3": "e4m3",
@@ -366,7 +366,7 @@ def test_entropy_clips_outliers_and_keeps_everything_else() -> None:
 
 def test_specifications_of_new_formats() -> None:
     policy = Policy.uniform("po2_4<zero>", "e4m3", "uint8", "dfp16")
-    from bitwright.quantize.policy import Layer
+    from bitwright.quantize.spec import Layer
 
     layer = Layer("a", "Conv2d")
     weight = policy.resolve(layer, Role.WEIGHT).spec

@@ -11,10 +11,10 @@ import torch
 from bitwright.formats import Rounding, parse_format
 from bitwright.quantize import straight_through as functions
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
-from bitwright.quantize.policy import Change, Granularity, Role, ScaleRule
 from bitwright.quantize.policy_defaults import complete
 from bitwright.quantize.quantizer import Phase
 from bitwright.quantize.scale_rules import observed_scale, weight_scale
+from bitwright.quantize.spec import Change, Granularity, Role, ScaleRule
 from bitwright.quantize.straight_through import (
     LearnedWeight,
     LevelRange,

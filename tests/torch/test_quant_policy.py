@@ -11,7 +11,7 @@ import pytest
 from bitwright.base.errors import RecipeError
 from bitwright.formats import Overflow, Rounding
 from bitwright.quantize import Granularity, Policy, Role, ScaleRule
-from bitwright.quantize.policy import Layer
+from bitwright.quantize.spec import Layer
 
 BODY = Layer("features.3", "Conv2d")
 FIRST = Layer("features.0", "Conv2d", first=True)

@@ -14,9 +14,9 @@ from bitwright.base.errors import BitwrightError, ModelError
 from bitwright.formats import parse_format
 from bitwright.quantize import activation_quantizer
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
-from bitwright.quantize.policy import Change, Granularity, QuantSpec, Role, ScaleRule
 from bitwright.quantize.policy_defaults import complete
 from bitwright.quantize.scale_rules import Rule, register_rule
+from bitwright.quantize.spec import Change, Granularity, QuantSpec, Role, ScaleRule
 from bitwright.quantize.weight_quantizer import WeightQuantizer
 
 FORMATS = ("int8", "int3", "uint4", "bipolar", "ternary", "fixed<8,3>", "e4m3", "e8m7", "e8m23",

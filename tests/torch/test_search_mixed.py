@@ -23,9 +23,9 @@ from bitwright.explore.search.sensitivity import Damage, SensitivityTable, sensi
 from bitwright.interop.packed import save_packed
 from bitwright.models import build_model
 from bitwright.quantize import Policy, apply
-from bitwright.quantize.policy import Role
 from bitwright.quantize.ptq.calibration import calibrate
 from bitwright.quantize.ptq.folding import fold_batch_norms
+from bitwright.quantize.spec import Role
 from bitwright.train.evaluation import run_batches
 
 FEW = parse_candidates("int2,int4,int8,e2m1,cb4", "uint2,uint4,uint8")

@@ -21,8 +21,9 @@ from bitwright.quantize.decisions import Operand, Plan
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
 from bitwright.quantize.model import QuantizedModel
 from bitwright.quantize.plan import make_plan
-from bitwright.quantize.policy import Granularity, Policy, QuantSpec, Role, ScaleRule, Scope
+from bitwright.quantize.policy import Policy
 from bitwright.quantize.shapes import example_shapes, model_shapes
+from bitwright.quantize.spec import Granularity, QuantSpec, Role, ScaleRule, Scope
 
 BIAS_BITS = 32
 SCALE_BITS = 32

@@ -42,9 +42,9 @@ from bitwright.interop.packed_parts import (
 )
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
-from bitwright.quantize.policy import ScaleRule, Scope
 from bitwright.quantize.quantizer import present_name
 from bitwright.quantize.scale_rules import finish
+from bitwright.quantize.spec import ScaleRule, Scope
 from bitwright.quantize.straight_through import spread
 from bitwright.quantize.weight_quantizer import WeightQuantizer
 from bitwright.quantize.weight_state import OPTIONAL, smallest_integer

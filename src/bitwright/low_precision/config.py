@@ -31,7 +31,8 @@ from bitwright.base.errors import FormatError, RecipeError
 from bitwright.formats import parse_rounding
 from bitwright.low_precision.ladder import FLOAT32, check_rising, parse_level
 from bitwright.low_precision.settings import POLICIES, AnyPolicy, MuppetSettings, PolicySettings
-from bitwright.quantize.policy import Policy, Role
+from bitwright.quantize.policy import Policy
+from bitwright.quantize.spec import Role
 
 _Count = Annotated[int, Field(ge=1, le=100_000)]
 _Epochs = Annotated[int, Field(ge=0, le=100_000)]

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bitwright.base.errors import RecipeError
-from bitwright.quantize.policy import PRODUCT_ROLES, Layer, Policy, Product, QuantSpec, Rule
+from bitwright.quantize.policy import Policy
+from bitwright.quantize.spec import PRODUCT_ROLES, Layer, Product, QuantSpec, Rule
 
 #: The left operand, the right one, and the result of a product; None is float32.
 Specs = tuple[QuantSpec | None, QuantSpec | None, QuantSpec | None]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import RecipeError
 from bitwright.low_precision.ladder import FLOAT32
-from bitwright.quantize.policy import Product
+from bitwright.quantize.spec import Product
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bitwright.quantize.policy import Granularity, Policy, QuantSpec, Role, ScaleRule
+from bitwright.quantize.policy import Policy
+from bitwright.quantize.spec import Granularity, QuantSpec, Role, ScaleRule
 
 if TYPE_CHECKING:
     from bitwright.quantize.convert import apply, is_converted

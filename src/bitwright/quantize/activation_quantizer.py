@@ -17,7 +17,6 @@ from torch import Tensor
 from bitwright.base.errors import ModelError
 from bitwright.formats import Format
 from bitwright.formats.pytorch.rounding import quantize_ratio
-from bitwright.quantize.policy import QuantSpec, Role, ScaleRule
 from bitwright.quantize.quantizer import HOST, Phase, Quantizer
 from bitwright.quantize.scale_rules import (
     TINY,
@@ -31,6 +30,7 @@ from bitwright.quantize.scale_rules import (
     steps_of,
     zero_point_of,
 )
+from bitwright.quantize.spec import QuantSpec, Role, ScaleRule
 from bitwright.quantize.straight_through import (
     LevelRange,
     SignActivation,

@@ -18,8 +18,9 @@ from bitwright.quantize.layers import CodebookGroup, QuantConv2d, QuantLinear
 from bitwright.quantize.model import POLICY, SHAPE, QuantizedModel
 from bitwright.quantize.op_match import PASSING, Kind
 from bitwright.quantize.plan import make_plan
-from bitwright.quantize.policy import Policy, QuantSpec, Scope
+from bitwright.quantize.policy import Policy
 from bitwright.quantize.quantizer import Phase, set_phase
+from bitwright.quantize.spec import QuantSpec, Scope
 
 #: Operands that stay float, by the name of the node that gives them.
 FLOATS = "bitwright_floats"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import fx, nn
 
 from bitwright.quantize.op_match import PASSING, Clip, Kind, OpMatch
-from bitwright.quantize.policy import Layer, QuantSpec, Role
+from bitwright.quantize.spec import Layer, QuantSpec, Role
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from bitwright.quantize.decisions import Operand, Plan, Problem
 from bitwright.quantize.op_match import Kind, OpMatch
 from bitwright.quantize.plan import check, decide, make_plan, match_problems, traced_plan
 from bitwright.quantize.plan_activations import is_table
-from bitwright.quantize.policy import OPERAND_ROLES, PRODUCT_ROLES, RESULT_ROLES, Layer, Policy
+from bitwright.quantize.policy import Policy
 from bitwright.quantize.policy_defaults import simulated_only
+from bitwright.quantize.spec import OPERAND_ROLES, PRODUCT_ROLES, RESULT_ROLES, Layer
 from bitwright.quantize.trace import user_line
 
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from bitwright.formats import Format
 from bitwright.formats.pytorch.rounding import quantize_ratio
 from bitwright.formats.rounding import FloatArray
-from bitwright.quantize.policy import QuantSpec
 from bitwright.quantize.scale_search import TINY
+from bitwright.quantize.spec import QuantSpec
 
 #: Bins on each side of zero. A quantization step of 8 bits spans 16 of them.
 BINS = 4096

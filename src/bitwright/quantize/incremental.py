@@ -15,8 +15,8 @@ from torch import nn
 from bitwright.base.errors import ModelError
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
-from bitwright.quantize.policy import QuantSpec, Role, ScaleRule
 from bitwright.quantize.quantizer import Quantizer
+from bitwright.quantize.spec import QuantSpec, Role, ScaleRule
 from bitwright.quantize.weight_quantizer import WeightQuantizer
 
 

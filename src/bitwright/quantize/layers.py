@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
-from bitwright.quantize.policy import QuantSpec
 from bitwright.quantize.quantizer import Phase
+from bitwright.quantize.spec import QuantSpec
 from bitwright.quantize.weight_quantizer import WeightQuantizer
 from bitwright.quantize.weight_state import fit_codebook, forget
 

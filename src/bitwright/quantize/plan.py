@@ -26,8 +26,9 @@ from bitwright.quantize.plan_activations import (
     never_negative,
     separate_inputs,
 )
-from bitwright.quantize.policy import Granularity, Layer, Policy, Role, Scope
+from bitwright.quantize.policy import Policy
 from bitwright.quantize.shapes import example_shapes
+from bitwright.quantize.spec import Granularity, Layer, Role, Scope
 from bitwright.quantize.trace import trace
 
 #: Roundings that a multiply-shift activation can have in hardware.

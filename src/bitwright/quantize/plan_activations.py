@@ -29,9 +29,10 @@ from bitwright.quantize.op_match import (
     OpMatch,
     copy_tensor,
 )
-from bitwright.quantize.policy import Change, Layer, Policy, Resolved, Role, ScaleRule
+from bitwright.quantize.policy import Policy
 from bitwright.quantize.policy_defaults import complete
 from bitwright.quantize.sign_fit import fit
+from bitwright.quantize.spec import Change, Layer, Resolved, Role, ScaleRule
 
 #: Bits of the quantizer in front of an activation that becomes a table, unless a rule for
 #: ``LAYER.input`` says otherwise.

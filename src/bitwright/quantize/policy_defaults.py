@@ -11,7 +11,7 @@ import math
 from bitwright.base.errors import FormatError, RecipeError
 from bitwright.formats import Format
 from bitwright.formats.rounding import Overflow, Rounding
-from bitwright.quantize.policy import (
+from bitwright.quantize.spec import (
     OPERAND_ROLES,
     RESULT_ROLES,
     Change,

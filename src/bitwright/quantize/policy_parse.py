@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe's ``quant`` section -> `Policy`. Every error names the field and what it may be.
+"""A recipe's ``quant`` section -> the rules of a `Policy`. Errors name the field and its choices.
 
 ::
 
@@ -37,12 +37,13 @@ from typing import Any, TypeVar
 from bitwright.base.errors import FormatError, ModelError, RecipeError
 from bitwright.formats import Format, load_format, parse_format, parse_overflow, parse_rounding
 from bitwright.formats.integer import MAX_BITS
-from bitwright.quantize.policy import (
+from bitwright.quantize.policy_defaults import complete
+from bitwright.quantize.ptq.method_words import RECIPE_DEFAULT, check_words
+from bitwright.quantize.spec import (
     OPERAND_ROLES,
     RESULT_ROLES,
     Change,
     Granularity,
-    Policy,
     Product,
     Role,
     Rule,
@@ -50,8 +51,6 @@ from bitwright.quantize.policy import (
     Scope,
     Selector,
 )
-from bitwright.quantize.policy_defaults import complete
-from bitwright.quantize.ptq.method_words import RECIPE_DEFAULT, check_words
 
 _BASE_ROLES = (Role.INPUT, Role.WEIGHT, Role.ACTIVATION, Role.BIAS)
 _TRAINING_ROLES = (*OPERAND_ROLES, *RESULT_ROLES)
@@ -62,9 +61,13 @@ _SELECTOR_FIELDS = ("layers", "type", "position", "role", "product")
 E = TypeVar("E", bound=StrEnum)
 
 
-def policy_from_dict(data: Mapping[str, Any], where: str) -> Policy:
-    """See the module's docstring. Scores need one common scale, so the last layer's weights
-    are per tensor unless a rule of the user says otherwise (and then `inspect_model` objects).
+def parse_quant(
+    data: Mapping[str, Any], where: str
+) -> tuple[tuple[Rule, ...], int, tuple[str, ...]]:
+    """The rules, ``threshold_bits`` and ``methods``; see the module's docstring.
+
+    Scores need one common scale, so the last layer's weights are per tensor unless a rule of the
+    user says otherwise (and then `inspect_model` objects).
     """
     if not isinstance(data, Mapping):
         raise RecipeError(f"expected a mapping, found {data!r}", where=where)
@@ -77,13 +80,17 @@ def policy_from_dict(data: Mapping[str, Any], where: str) -> Policy:
         rules.append(_base_rule(role, given, f"{where}.{role.value}"))
     last = Change(granularity=Granularity.PER_TENSOR)
     rules.append(Rule(Selector(position="last"), Role.WEIGHT, last, "default for the last layer"))
+    rules += [_rule(entry, place) for entry, place in _listed(data, where)]
+    bits = _integer(data.get("threshold_bits", 6), f"{where}.threshold_bits", 1, 12)
+    return tuple(rules), bits, _methods(data.get("methods"), f"{where}.methods")
+
+
+def _listed(data: Mapping[str, Any], where: str) -> list[tuple[Any, str]]:
+    """The entries of ``rules``, each with its place."""
     listed = data.get("rules") or []
     if not isinstance(listed, list | tuple):
         raise RecipeError(f"expected a list of rules, found {listed!r}", where=f"{where}.rules")
-    for index, entry in enumerate(listed):
-        rules.append(_rule(entry, f"{where}.rules[{index}]"))
-    bits = _integer(data.get("threshold_bits", 6), f"{where}.threshold_bits", 1, 12)
-    return Policy(tuple(rules), bits, methods=_methods(data.get("methods"), f"{where}.methods"))
+    return [(entry, f"{where}.rules[{index}]") for index, entry in enumerate(listed)]
 
 
 def _methods(given: Any, where: str) -> tuple[str, ...]:
@@ -113,14 +120,13 @@ def _base_rule(role: Role, given: Any, where: str, training: bool = False) -> Ru
         fields = {"format": _DEFAULTS[role], **fields}
     change = _change(fields, where)
     if not change.keep_float:
-        complete(
-            change, role, where, training=training
-        )  # contradictions are reported where they were written
+        # Contradictions are reported where they were written.
+        complete(change, role, where, training=training)
     return Rule(Selector(), role, change, where)
 
 
-def training_policy_from_dict(data: Mapping[str, Any], where: str) -> Policy:
-    """Formats of what the products of training take and give::
+def parse_training(data: Mapping[str, Any], where: str) -> tuple[Rule, ...]:
+    """Rules for the formats of what the products of training take and give::
 
         input: int8                     # operands; left out or `float`: float32
         weight: int8
@@ -152,13 +158,10 @@ def training_policy_from_dict(data: Mapping[str, Any], where: str) -> Policy:
             raise RecipeError("no format", where=place, hint="for instance format: int8")
         rules.append(rule)
         given.append(role)
-    listed = data.get("rules") or []
-    if not isinstance(listed, list | tuple):
-        raise RecipeError(f"expected a list of rules, found {listed!r}", where=f"{where}.rules")
     roles = tuple(role for role in _TRAINING_ROLES if role in (*OPERAND_ROLES, *given))
-    for index, entry in enumerate(listed):
-        rules += _training_rules(entry, roles, f"{where}.rules[{index}]")
-    return Policy(tuple(rules), training=True)
+    for entry, place in _listed(data, where):
+        rules += _training_rules(entry, roles, place)
+    return tuple(rules)
 
 
 def _training_rules(entry: Any, roles: tuple[Role, ...], where: str) -> list[Rule]:

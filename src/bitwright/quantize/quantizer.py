@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.formats import Format
-from bitwright.quantize.policy import QuantSpec
 from bitwright.quantize.scale_rules import (
     Rule,
     block_exponents,
@@ -26,6 +25,7 @@ from bitwright.quantize.scale_rules import (
     scale_of_range,
     zero_point_of,
 )
+from bitwright.quantize.spec import QuantSpec
 
 #: Devices whose numbers Python can read without waiting.
 HOST = ("cpu",)

@@ -23,8 +23,8 @@ from bitwright.formats import Format, IntegerFormat
 from bitwright.formats.block import MAX_EXPONENT, MIN_EXPONENT
 from bitwright.formats.pytorch.grid import power_of_two
 from bitwright.quantize.histogram import Histogram, entropy_scale
-from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
 from bitwright.quantize.scale_search import TINY, mse_scale
+from bitwright.quantize.spec import Granularity, QuantSpec, ScaleRule
 from bitwright.quantize.straight_through import (
     LearnedWeight,
     LevelRange,

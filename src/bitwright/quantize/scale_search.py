@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bitwright.formats import Format
 from bitwright.formats.pytorch.rounding import quantize_ratio
-from bitwright.quantize.policy import QuantSpec
+from bitwright.quantize.spec import QuantSpec
 
 #: Smallest scale: keeps a tensor of zeros, and a learned scale gone astray, dividing by something.
 TINY = 2.0**-60

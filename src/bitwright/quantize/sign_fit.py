@@ -8,7 +8,7 @@ from dataclasses import replace
 from bitwright.base.errors import FormatError, RecipeError
 from bitwright.formats import Format, IntegerFormat
 from bitwright.quantize.op_match import Clip
-from bitwright.quantize.policy import QuantSpec, Resolved
+from bitwright.quantize.spec import QuantSpec, Resolved
 
 
 def fit(resolved: Resolved, clip: Clip | None, name: str) -> Resolved:

@@ -16,7 +16,6 @@ from bitwright.base.errors import ModelError
 from bitwright.formats import CodebookFormat, Format, IntegerFormat, Overflow, Rounding
 from bitwright.formats.block import MIN_EXPONENT
 from bitwright.formats.pytorch.rounding import encode_levels, quantize_ratio
-from bitwright.quantize.policy import Granularity, QuantSpec
 from bitwright.quantize.quantizer import Phase, Quantizer
 from bitwright.quantize.scale_rules import (
     RangeRule,
@@ -26,6 +25,7 @@ from bitwright.quantize.scale_rules import (
     threshold_levels,
     weight_scale,
 )
+from bitwright.quantize.spec import Granularity, QuantSpec
 from bitwright.quantize.straight_through import LevelRange, SubstituteWeight, spread, to_levels_
 from bitwright.quantize.weight_state import (
     OPTIONAL,

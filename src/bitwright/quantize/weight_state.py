@@ -17,9 +17,9 @@ from bitwright.base.errors import ModelError
 from bitwright.formats import CodebookFormat, Format
 from bitwright.formats.clustering import kmeans
 from bitwright.formats.rounding import FloatArray
-from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
 from bitwright.quantize.scale_rules import rows
 from bitwright.quantize.scale_search import TINY
+from bitwright.quantize.spec import Granularity, QuantSpec, ScaleRule
 
 #: The names of the optional buffers.
 OPTIONAL = ("table", "table_scale", "fixed_levels", "fixed_unit", "fixed_mask")

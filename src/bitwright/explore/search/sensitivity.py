@@ -24,12 +24,13 @@ from bitwright.explore.search.units import Option, Space, Unit, make_space, with
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.convert import apply
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
-from bitwright.quantize.policy import Policy, Role
+from bitwright.quantize.policy import Policy
 from bitwright.quantize.ptq.calibration import floating, observe, set_scale
 from bitwright.quantize.ptq.estimators import estimate_scale, estimator_of
 from bitwright.quantize.ptq.samples import Samples, calibration_batches, check_fit
 from bitwright.quantize.ptq.statistics import Observed
 from bitwright.quantize.quantizer import Phase
+from bitwright.quantize.spec import Role
 from bitwright.quantize.weight_quantizer import WeightQuantizer
 from bitwright.report.table import Column, Kind, Table, Value, rows_to_csv
 

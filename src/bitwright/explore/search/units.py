@@ -18,8 +18,9 @@ from bitwright.explore.search.candidates import Candidates
 from bitwright.formats import (
     Format,
 )
-from bitwright.quantize.policy import Granularity, Policy, Role, ScaleRule
+from bitwright.quantize.policy import Policy
 from bitwright.quantize.policy_defaults import default_scale
+from bitwright.quantize.spec import Granularity, Role, ScaleRule
 
 #: A table of this share of a layer's weights and more is no compression.
 _TABLE_SHARE = 4

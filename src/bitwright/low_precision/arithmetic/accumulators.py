@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from bitwright.base.errors import RecipeError
-from bitwright.quantize.policy import Product
+from bitwright.quantize.spec import Product
 
 EXACT, FLOAT32 = "exact", "float32"
 MAX_BITS = 64

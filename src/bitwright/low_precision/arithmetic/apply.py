@@ -21,7 +21,8 @@ from bitwright.low_precision.arithmetic.layers import (
 )
 from bitwright.low_precision.arithmetic.operand_quantizer import signed_bits
 from bitwright.low_precision.layer_rules import named_layers, product_specs
-from bitwright.quantize.policy import Layer, Policy
+from bitwright.quantize.policy import Policy
+from bitwright.quantize.spec import Layer
 
 _LAYERS = {nn.Conv2d: LowPrecisionConv2d, nn.Linear: LowPrecisionLinear}
 

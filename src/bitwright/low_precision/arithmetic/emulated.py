@@ -23,7 +23,7 @@ from torch import Tensor
 from bitwright.low_precision.arithmetic.geometry import Geometry
 from bitwright.low_precision.arithmetic.operands import Operand, scaled
 from bitwright.low_precision.arithmetic.product_kernels import most_squares
-from bitwright.quantize.policy import Product
+from bitwright.quantize.spec import Product
 
 #: Integers up to this are float32 numbers.
 EXACT = 1 << 24

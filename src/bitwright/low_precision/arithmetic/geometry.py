@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from bitwright.low_precision.arithmetic.operands import Operand
-from bitwright.quantize.policy import Product
+from bitwright.quantize.spec import Product
 
 __all__ = ["Engine", "Geometry", "Product"]
 

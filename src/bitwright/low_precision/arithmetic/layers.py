@@ -22,7 +22,7 @@ from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Produc
 from bitwright.low_precision.arithmetic.operand_quantizer import not_finite, quantize
 from bitwright.low_precision.arithmetic.operands import NotFinite, Operand
 from bitwright.low_precision.arithmetic.seeds import Stream, tensor_seed
-from bitwright.quantize.policy import QuantSpec
+from bitwright.quantize.spec import QuantSpec
 
 
 @dataclass(frozen=True)

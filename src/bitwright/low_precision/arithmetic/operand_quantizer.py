@@ -40,8 +40,8 @@ from bitwright.low_precision.arithmetic.operands import (
     Operand,
 )
 from bitwright.low_precision.arithmetic.quantizer_kernels import quantize_levels, runs_natively
-from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
 from bitwright.quantize.scale_rules import dynamic_exponent, weight_scale
+from bitwright.quantize.spec import Granularity, QuantSpec, ScaleRule
 
 #: One in units of the fraction that random bits round.
 _ONE = 2.0**24

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.formats.rounding import Rounding
-from bitwright.quantize.policy import QuantSpec, ScaleRule
+from bitwright.quantize.spec import QuantSpec, ScaleRule
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]

@@ -20,7 +20,7 @@ from bitwright.low_precision.costs.network import Network
 from bitwright.low_precision.costs.roofline import forecast_costs
 from bitwright.low_precision.ladder import FLOAT32, parse_level
 from bitwright.low_precision.layer_rules import check_rules, named_layers, product_specs
-from bitwright.quantize.policy import Product, QuantSpec
+from bitwright.quantize.spec import Product, QuantSpec
 
 
 def levels_of_products(

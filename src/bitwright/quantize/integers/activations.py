@@ -21,7 +21,7 @@ from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.integers.affine import INPUT, AffineValue, Context
 from bitwright.quantize.integers.functions import function_integers
 from bitwright.quantize.integers.requantize import shift_parameters
-from bitwright.quantize.policy import Role
+from bitwright.quantize.spec import Role
 
 Attrs = dict[str, Attr]
 Params = dict[str, IntArray]

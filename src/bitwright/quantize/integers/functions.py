@@ -20,7 +20,7 @@ from bitwright.ir.op_activations import MAX_TABLE
 from bitwright.quantize import elementwise
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.integers.affine import AffineValue
-from bitwright.quantize.policy import QuantSpec
+from bitwright.quantize.spec import QuantSpec
 
 
 def function_integers(

@@ -31,9 +31,10 @@ from bitwright.quantize.integers.affine import (
 from bitwright.quantize.integers.model import IntegerModel
 from bitwright.quantize.joins import Concatenate, GlobalAverage, QuantAdd, Rearrange, ScaleShift
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
-from bitwright.quantize.policy import Policy, Role
+from bitwright.quantize.policy import Policy
 from bitwright.quantize.policy_defaults import simulated_only
 from bitwright.quantize.shapes import model_shapes
+from bitwright.quantize.spec import Role
 from bitwright.quantize.trace import user_line
 
 #: (context, node, module, operands ...) -> what the node is in integers.

@@ -16,9 +16,9 @@ from torch import Tensor
 from bitwright.base.errors import RecipeError
 from bitwright.formats.pytorch.rounding import quantize_ratio
 from bitwright.quantize.histogram import Histogram
-from bitwright.quantize.policy import QuantSpec
 from bitwright.quantize.ptq.estimators import Estimator, EstimatorKind
 from bitwright.quantize.scale_rules import finish, scale_of_range, zero_point_of
+from bitwright.quantize.spec import QuantSpec
 
 #: Smallest and largest value of a batch; zero lies between them.
 Range = tuple[float, float]

@@ -20,7 +20,7 @@ from bitwright.base.errors import ModelError
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.convert import apply
 from bitwright.quantize.histogram import Histogram
-from bitwright.quantize.policy import Policy, Role
+from bitwright.quantize.policy import Policy
 from bitwright.quantize.ptq.asymmetric_ranges import estimate_range
 from bitwright.quantize.ptq.estimators import (
     Estimator,
@@ -31,6 +31,7 @@ from bitwright.quantize.ptq.estimators import (
 from bitwright.quantize.ptq.samples import Samples, calibration_batches, check_fit
 from bitwright.quantize.ptq.statistics import Observed
 from bitwright.quantize.quantizer import Phase, set_phase
+from bitwright.quantize.spec import Role
 
 _SLIGHTLY = 1e-3
 

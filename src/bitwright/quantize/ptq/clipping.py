@@ -10,11 +10,11 @@ from torch import Tensor
 
 from bitwright.formats.pytorch.rounding import quantize_ratio
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
-from bitwright.quantize.policy import QuantSpec, Role
 from bitwright.quantize.ptq.calibration import set_scale
 from bitwright.quantize.ptq.lattice import Lattice, candidates, lattice_of, with_unit
 from bitwright.quantize.ptq.matrices import Moments, as_matrix, moments
 from bitwright.quantize.ptq.reconstruction import Batches, LayerView, QuantizerView
+from bitwright.quantize.spec import QuantSpec, Role
 
 _VALUES = 1 << 18
 _FRACTIONS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5)

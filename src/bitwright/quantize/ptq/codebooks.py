@@ -14,9 +14,9 @@ import torch
 
 from bitwright.formats import CodebookFormat
 from bitwright.formats.clustering import kmeans
-from bitwright.quantize.policy import Granularity, ScaleRule, Scope
 from bitwright.quantize.ptq.matrices import as_matrix, moments
 from bitwright.quantize.ptq.reconstruction import LayerView
+from bitwright.quantize.spec import Granularity, ScaleRule, Scope
 
 
 @dataclass(frozen=True)

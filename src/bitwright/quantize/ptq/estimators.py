@@ -18,10 +18,10 @@ import torch
 
 from bitwright.base.errors import RecipeError
 from bitwright.quantize.histogram import entropy_scale
-from bitwright.quantize.policy import QuantSpec, ScaleRule
 from bitwright.quantize.ptq.statistics import Observed
 from bitwright.quantize.scale_rules import rule_of, steps_of
 from bitwright.quantize.scale_search import TINY, least_squares
+from bitwright.quantize.spec import QuantSpec, ScaleRule
 
 _CANDIDATES = 120
 _SMALLEST = 0.05

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from bitwright.base.errors import ModelError, RecipeError
-from bitwright.quantize.policy import Granularity
 from bitwright.quantize.ptq.lattice import Lattice, candidates, lattice_of, with_unit
 from bitwright.quantize.ptq.matrices import Moments, as_matrix, moments
 from bitwright.quantize.ptq.reconstruction import LayerView
+from bitwright.quantize.spec import Granularity
 
 Nearest = Callable[[Tensor, Tensor], Tensor]
 _BLOCK = 64

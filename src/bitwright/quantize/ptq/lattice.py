@@ -12,9 +12,9 @@ from bitwright.base.errors import FormatError, ModelError
 from bitwright.formats import Format, Rounding
 from bitwright.formats.pytorch.rounding import quantize_ratio
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
-from bitwright.quantize.policy import Granularity, QuantSpec, ScaleRule
 from bitwright.quantize.scale_rules import finish
 from bitwright.quantize.scale_search import TINY
+from bitwright.quantize.spec import Granularity, QuantSpec, ScaleRule
 
 _FRACTIONS = (1.0, 0.92, 0.85, 0.78, 0.71, 0.65, 0.59, 0.53, 0.47, 0.4)
 _POWERS = (2.0, 1.0, 0.5, 0.25)
