@@ -388,7 +388,7 @@ def test_packed_models_keep_their_zero_points(rule: str, granularity: str, tmp_p
 
 
 @pytest.mark.parametrize("estimator", [None, "max", "average", "percentile:99", "mse"])
-def test_calibration_finds_both_ends(estimator: str | None) -> None:
+def test_calibration_finds_minimum_and_maximum(estimator: str | None) -> None:
     policy = Policy.from_dict(
         {
             "activation": {"format": "uint4", "scale": "minmax"},
@@ -405,7 +405,7 @@ def test_calibration_finds_both_ends(estimator: str | None) -> None:
     average = [sum(float(f(b)) for b in batches) / 3 for f in (torch.min, torch.max)]
     assert entering.range[0].tolist() == pytest.approx(average, rel=1e-5)
     assert_integers_agree(model.eval(), policy, exact=True)
-    with pytest.raises(RecipeError, match="two ends"):
+    with pytest.raises(RecipeError, match="asymmetric range"):
         calibrate(net().eval(), policy, images(), estimator="entropy")
 
 
@@ -423,7 +423,7 @@ def test_calibration_finds_both_ends(estimator: str | None) -> None:
             "which is no integer|sign alone",
         ),
         ("activation", {"format": "e4m3", "scale": "minmax"}, "which is no integer"),
-        ("activation", {"format": "uint4", "zero_point": True}, "no interval of two ends"),
+        ("activation", {"format": "uint4", "zero_point": True}, "no range with a minimum"),
         ("weight", {"format": "int4", "scale": "max", "zero_point": True}, "no interval"),
         (
             "weight",

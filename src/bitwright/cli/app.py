@@ -123,8 +123,8 @@ def _add_step(name: str, text: str) -> None:
 
 for _name, _text in (
     ("train", "Train the model in floating point."),
-    ("quantize", "Calibrate, train in few bits and freeze to integers."),
-    ("lower", "Make the integer graph; prove it equal to the quantized model; export QONNX."),
+    ("quantize", "Calibrate, train in few bits, and derive the integer graph."),
+    ("lower", "Optimise the integer graph; prove it equal to the trained model; export QONNX."),
     ("map", "Choose the folding for the target and write the RTL."),
     ("simulate", "Simulate the RTL cycle by cycle; prove it equal to the integer graph."),
     ("implement", "Synthesise, place and route for the target; write the bitstream."),
@@ -141,7 +141,7 @@ def estimate(
     assign: Assign = None,
     json: Json = False,
 ) -> None:
-    """Cycles and resources by the models alone: nothing is trained, simulated or synthesised."""
+    """Predict cycles and resources; nothing is trained, simulated or synthesised."""
     from bitwright.pipeline.api import estimate_recipe
 
     job = resolve(recipe, None, data, assign, target)

@@ -32,7 +32,7 @@ def diff(
     index: Annotated[int, typer.Option("--index", help="Which test image.")] = 0,
     file: Annotated[
         Path | None,
-        typer.Option("--input", metavar="FILE.npy", help="One input instead: (C, H, W) reals."),
+        typer.Option("--input", metavar="FILE.npy", help="An input instead: (C, H, W) reals."),
     ] = None,
     until: Annotated[Until, typer.Option("--until", help="The last comparison.")] = Until.RTL,
     bound: Annotated[
@@ -42,7 +42,7 @@ def diff(
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """One input through float, quantized, integers, graph and RTL; names the first difference."""
+    """Run one input through every level, from float to RTL, and name the first difference."""
     from bitwright.pipeline.api import diff_run
 
     output = Output(json)

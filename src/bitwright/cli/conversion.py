@@ -48,7 +48,7 @@ InputType = Annotated[
     typer.Option(help="The input holds integers of this format, such as uint8 pixels."),
 ]
 InputLayout = Annotated[
-    Layout | None, typer.Option(help="Layout of the input; found out if not given.")
+    Layout | None, typer.Option(help="Layout of the input; detected if not given.")
 ]
 Target = Annotated[
     str | None, typer.Option(help="Also choose a folding for this target and write RTL.")
@@ -78,7 +78,7 @@ OutputLayer = Annotated[
 ]
 IgnoreExtra = Annotated[
     bool,
-    typer.Option("--ignore-extra", help="Caffe: layers that only the caffemodel has are fine."),
+    typer.Option("--ignore-extra", help="Caffe: ignore layers that only the caffemodel has."),
 ]
 
 

@@ -80,9 +80,11 @@ def compare(  # noqa: PLR0913, PLR0917 - one argument an option
         int, typer.Option("--images", help="Training images for calibration; no labels are used.")
     ] = 256,
     limit: Annotated[
-        int | None, typer.Option("--limit", help="Measure on so many test images only.")
+        int | None, typer.Option("--limit", help="Measure on this many test images only.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the calibration images.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed of the choice of calibration images.")
+    ] = 0,
     out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path("compare"),
     json: Json = False,
 ) -> None:

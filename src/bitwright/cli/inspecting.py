@@ -30,7 +30,7 @@ def inspect(
         typer.Option("--input-shape", metavar="HxWxC", help="An image, for a torch model."),
     ] = None,
     classes: Annotated[
-        int | None, typer.Option("--classes", min=1, help="Of a classifier.")
+        int | None, typer.Option("--classes", min=1, help="Number of classes.")
     ] = None,
     weight: Annotated[str, typer.Option("--weight", help="Format of weights.")] = "int4",
     activation: Annotated[

@@ -71,7 +71,7 @@ Reuse = Annotated[
         metavar="DIR",
         exists=True,
         file_okay=False,
-        help="A folder of run directories: steps they have finished just so are taken over.",
+        help="Reuse steps that runs in this folder have finished with the same inputs.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on standard output.")]

@@ -46,7 +46,7 @@ def search(  # noqa: PLR0913, PLR0917 - one argument an option
     input_shape: Shape = None,
     metric: MetricName = None,
     minimise: Annotated[
-        Minimise, typer.Option("--minimise", help="What an accuracy budget makes small.")
+        Minimise, typer.Option("--minimise", help="What to minimise under an accuracy budget.")
     ] = Minimise.MEMORY,
     images: Annotated[
         int, typer.Option("--images", min=2, help="For sensitivities and calibration.")
@@ -56,7 +56,9 @@ def search(  # noqa: PLR0913, PLR0917 - one argument an option
         typer.Option("--minutes", min=0.0, help="Measure no further network after this time."),
     ] = None,
     fold: Annotated[bool, typer.Option("--fold", help="Fold batch norms first.")] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Of the calibration images.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed of the choice of calibration images.")
+    ] = 0,
     json: Json = False,
 ) -> None:
     """Find the format of every layer: the best network within a budget, as a policy."""

@@ -25,7 +25,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one argument an option
     recipe: RecipeArgument,
     more: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=V1,V2]...", help="More of what --over says."),
+        typer.Argument(metavar="[KEY=V1,V2]...", help="More axes, as for --over."),
     ] = None,
     over: Annotated[
         list[str] | None,

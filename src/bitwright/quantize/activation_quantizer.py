@@ -209,7 +209,7 @@ class ActivationQuantizer(Quantizer):
 
     @torch.no_grad()
     def put_scale(self, scale: Tensor | float) -> None:
-        """Use this scale from now on; a range that has two ends keeps their ratio."""
+        """Use this scale from now on; an asymmetric range keeps its proportions."""
         if self.spec.has_range:
             kept = self.range
             wanted = torch.as_tensor(scale).to(kept)

@@ -107,7 +107,7 @@ def _zero_point(change: Change, scale: ScaleRule, role: Role, where: str) -> boo
         raise refuse(f"a {role.value} has no zero point", "leave it out")
     if not scale.has_range:
         raise refuse(
-            f"scale {scale.value!r} knows no interval of two ends",
+            f"scale {scale.value!r} knows no range with a minimum and a maximum",
             "use scale: minmax or scale: interval with a zero point",
         )
     if change.narrow:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimators of ranges with two ends, for activations with a zero point.
+"""Estimators of asymmetric ranges (minimum and maximum), for activations with a zero point.
 
 ``average`` takes the means of the batches' minima and maxima (what the running averages of training
 approach), ``max`` the smallest and the largest value, ``percentile`` cuts that share off each end,
-``mse`` draws both ends in by the factor that minimises the squared error.
+``mse`` draws minimum and maximum in by the factor that minimises the squared error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SMALLEST = 0.05
 def estimate_range(
     ranges: Sequence[Range], histogram: Histogram | None, spec: QuantSpec, estimator: Estimator
 ) -> Range:
-    """The ends of one activation's range.
+    """Minimum and maximum of one activation's range.
 
     Args:
         ranges: of each batch.
@@ -45,7 +45,7 @@ def estimate_range(
         return min(lows), max(highs)
     if estimator.kind is EstimatorKind.ENTROPY:
         raise RecipeError(
-            "entropy is defined on magnitudes and has no range of two ends",
+            "entropy is defined on magnitudes and has no asymmetric range",
             where="estimator",
             hint="use average, max, percentile or mse, or zero_point: false",
         )
