@@ -424,7 +424,11 @@ def test_calibration_finds_minimum_and_maximum(estimator: str | None) -> None:
         ),
         ("activation", {"format": "e4m3", "scale": "minmax"}, "which is no integer"),
         ("activation", {"format": "uint4", "zero_point": True}, "no range with a minimum"),
-        ("weight", {"format": "int4", "scale": "max", "zero_point": True}, "no range with a minimum"),
+        (
+            "weight",
+            {"format": "int4", "scale": "max", "zero_point": True},
+            "no range with a minimum",
+        ),
         (
             "weight",
             {"format": "int4", "scale": "minmax", "narrow": True, "zero_point": True},
