@@ -8,6 +8,8 @@ what training computes in float64 from the same inputs, but for a rounding at a 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError
 from bitwright.formats import MinifloatFormat
-from bitwright.quantize import Policy, QuantizedModel, apply
+from bitwright.quantize import Policy, QuantizedModel, apply, integerize
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.integers.torch_executor import round_shift
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
@@ -220,6 +222,166 @@ def test_training_differs_from_evaluation_by_a_rounding_at_a_border() -> None:
     exact = model.integers((2, 6, 6)).node_values(x)["_2"] / quantizer.unit
     apart = (recorded[0].double() - exact).abs()
     assert apart.max() < 1 + 1e-3 and (apart > 1e-3).double().mean() < 0.005
+
+
+def scores_anew(model: QuantizedModel, x: Tensor) -> Tensor:
+    """Of integers that are made now."""
+    return integerize(model, model.policy, tuple(x.shape[1:]))(x)
+
+
+def uint8_model(net: nn.Module | None = None) -> tuple[QuantizedModel, Tensor]:
+    x = torch.rand(8, 2, 6, 6, generator=torch.Generator().manual_seed(1))
+    policy = Policy.uniform("int8", "uint8", "uint8")
+    return apply(small() if net is None else net, policy, "train", x).eval(), x
+
+
+def _through_data(model: QuantizedModel) -> None:
+    model.get_parameter("0.weight").data.mul_(-1)
+
+
+def _there_and_back(model: QuantizedModel) -> None:
+    model.half().float()
+
+
+def _another_layer(model: QuantizedModel) -> None:
+    setattr(model, "3", nn.AvgPool2d(2))
+
+
+def _setting(model: QuantizedModel) -> None:
+    model.get_submodule("1").eps = 1.0
+
+
+def _assigned(model: QuantizedModel) -> None:
+    state = {name: t.clone() for name, t in model.state_dict().items()}
+    state["0.weight"] *= -1
+    model.load_state_dict(state, assign=True)
+
+
+@pytest.mark.parametrize(
+    "change", [_through_data, _there_and_back, _another_layer, _setting, _assigned]
+)
+@torch.no_grad()
+def test_evaluation_follows_every_change(change: Callable[[QuantizedModel], None]) -> None:
+    model, x = uint8_model()
+    before = model(x)
+    change(model)
+    found = model(x)
+    assert torch.equal(found, scores_anew(model, x)) and not torch.equal(found, before)
+
+
+def test_simulated_weights_follow_changes_through_data() -> None:
+    x = torch.rand(4, 2, 6, 6)
+    model = apply(small(), Policy.uniform("int8", None, None), "train", x).eval()
+    with torch.no_grad():
+        before = model(x)
+        _through_data(model)
+        after = model(x)
+    assert model.why_simulated and not torch.equal(after, before)
+    assert torch.allclose(after, model.simulate(x).detach(), atol=1e-6)
+
+
+def test_inference_mode_changes_no_integer() -> None:
+    with torch.inference_mode():
+        model, x = uint8_model()
+        before = model(x)
+        model.get_parameter("0.weight").mul_(-1)
+        found = model(x)
+        assert torch.equal(found, scores_anew(model, x)) and not torch.equal(found, before)
+
+
+class SharedPool(nn.Module):
+    """One pool that is called twice, as in many a LeNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.pool, self.dense = nn.MaxPool2d(2), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(torch.relu(self.first(x)))
+        x = self.pool(torch.relu(self.second(x)))
+        return self.dense(x.flatten(1))
+
+
+def test_a_module_called_twice_has_the_values_and_gradients_of_each_call() -> None:
+    x = torch.rand(8, 2, 6, 6)
+    policy = Policy.uniform("int4", "uint4", "uint8")
+    model = apply(SharedPool(), policy, "train", x).eval()
+    parameters = list(model.parameters())
+    exact = torch.autograd.grad(model(x).square().sum(), parameters)
+    simulated = torch.autograd.grad(model.simulate(x).square().sum(), parameters)
+    for found, wanted in zip(exact, simulated, strict=True):
+        assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-5)
+    shapes: list[torch.Size] = []
+    model.get_submodule("pool").register_forward_hook(lambda m, i, o: shapes.append(o.shape))
+    with torch.no_grad():
+        model(x)
+    assert shapes == [(8, 4, 3, 3), (8, 4, 1, 1)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.uint8])
+def test_dtypes_of_inputs_and_models(dtype: torch.dtype) -> None:
+    """Scores have the dtype of the parameters, with gradients and without."""
+    model, x = uint8_model()
+    x = (3 * x).to(dtype)
+    for made in (model, model.to(dtype) if dtype.is_floating_point else model):
+        with torch.no_grad():
+            scores = made(x)
+        assert not made.why_simulated and scores.dtype is made.get_parameter("0.weight").dtype
+        assert torch.equal(made(x).detach(), scores)
+        integers = made.integers((2, 6, 6))
+        assert integers is not None and torch.equal(integers.scores(x).to(scores.dtype), scores)
+
+
+def test_threads_with_gradients_do_not_meet() -> None:
+    model, x = uint8_model()
+    inputs = [x * share for share in (0.25, 0.5, 0.75, 1.0)]
+    with torch.no_grad():
+        wanted = [model(value) for value in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda i: model(inputs[i % 4]).detach(), range(32)))
+    assert all(torch.equal(scores, wanted[i % 4]) for i, scores in enumerate(found))
+
+
+@torch.no_grad()
+def test_shallow_copies_and_replicas_are_the_integers() -> None:
+    model, x = uint8_model()
+    for other in (copy.copy(model), model._replicate_for_data_parallel()):
+        assert isinstance(other, QuantizedModel)
+        assert torch.equal(other(x), model(x)) and not other.why_simulated
+
+
+@torch.no_grad()
+def test_a_layer_in_training_mode_is_obeyed_and_said() -> None:
+    layers = (nn.Conv2d(2, 6, 3), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(96, 3))
+    model, x = uint8_model(nn.Sequential(*layers))
+    assert torch.equal(model(x), model(x)) and not model.why_simulated
+    model.get_submodule("2").train()
+    assert not torch.equal(model(x), model(x)) and "training mode: 2" in model.why_simulated
+    model.eval()
+    assert torch.equal(model(x), model(x)) and not model.why_simulated
+
+
+@torch.no_grad()
+def test_integers_of_several_sizes_are_kept() -> None:
+    layers = (nn.Conv2d(2, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model, _ = uint8_model(nn.Sequential(*layers, nn.Linear(6, 3)))
+    kept = [model.integers((2, size, size)) for size in (6, 8, 6, 8)]
+    assert kept[0] is kept[2] and kept[1] is kept[3] and kept[0] is not kept[1]
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.mkldnn, "matmul"), reason="torch before 2.9")
+def test_precision_settings_are_left_as_they_were() -> None:
+    model, x = uint8_model()
+    place = torch.backends.cuda.matmul
+    before = place.fp32_precision
+    try:
+        place.fp32_precision = "tf32"
+        model.integers((2, 6, 6)).edges(x)
+        assert place.fp32_precision == "tf32"
+    finally:
+        place.fp32_precision = before
 
 
 def test_a_copy_computes_the_same() -> None:

@@ -8,38 +8,33 @@ until the weight changes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.quantizer import Phase
+from bitwright.quantize.snapshot import Snapshot, same_content
 from bitwright.quantize.spec import QuantSpec
 from bitwright.quantize.weight_quantizer import WeightQuantizer
 from bitwright.quantize.weight_state import fit_codebook, forget
 
 
 class _WeightCache:
-    """The last evaluation weight, valid while the float weight and the quantizer's state stand
-    still.
-    """
+    """The last evaluation weight, valid while the float weight and the quantizer stand still."""
 
     def __init__(self) -> None:
-        self._key: tuple[Any, ...] | None = None
-        self._value: Tensor | None = None
+        self._kept: tuple[Tensor, Snapshot, Tensor] | None = None
 
     def get(self, weight: Tensor, quantizer: WeightQuantizer) -> Tensor:
-        tensors = [weight, *quantizer.parameters(), *quantizer.buffers()]
-        state = (quantizer.phase, quantizer.revision)
-        key = (*state, *((t.data_ptr(), t._version, t.dtype) for t in tensors))
-        if self._value is None or key != self._key:
-            self._key, self._value = key, quantizer(weight)
-        return self._value
+        kept = self._kept
+        if kept is None or not (same_content(weight, kept[0]) and kept[1].matches(quantizer)):
+            value = quantizer(weight)  # may fit its state first
+            kept = self._kept = (weight.detach().clone(), Snapshot(quantizer), value)
+        return kept[2]
 
     def clear(self) -> None:
-        self._key = self._value = None
+        self._kept = None
 
 
 def _quantized_weight(layer: QuantConv2d | QuantLinear) -> Tensor:

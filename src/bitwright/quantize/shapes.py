@@ -61,6 +61,7 @@ def model_shapes(model: fx.GraphModule, sample: tuple[int, ...]) -> dict[fx.Node
     Raises:
         ModelError: such a sample does not pass.
     """
-    place = next(model.parameters(), torch.zeros(1)).device
-    found = example_shapes(model, model.graph, torch.zeros((1, *sample), device=place))
+    like = next(model.parameters(), torch.zeros(1))
+    example = torch.zeros((1, *sample), device=like.device, dtype=like.dtype)
+    found = example_shapes(model, model.graph, example)
     return {node: shape[1:] for node, shape in found.items()}

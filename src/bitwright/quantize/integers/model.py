@@ -114,7 +114,11 @@ class IntegerModel(nn.Module):
         return np.ascontiguousarray(whole.numpy())
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.real(SCORES, self.levels(x)).to(torch.float32)
+        return self.scores(x).to(torch.float32)
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The scores of real inputs, float64."""
+        return self.real(SCORES, self.levels(x))
 
     def real(self, edge: str, levels: Tensor) -> Tensor:
         """Levels of an edge, channels on axis 1, as the reals they stand for, float64."""

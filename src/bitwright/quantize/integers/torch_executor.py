@@ -8,7 +8,10 @@ Equal to `Graph.run` on every edge (tested on random graphs).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +24,7 @@ from bitwright.ir import Graph, IntArray, Node, TensorType
 
 _FLOAT32, _FLOAT64 = 1 << 24, 1 << 53
 Operands = tuple[Tensor, ...]
+_SETTINGS = threading.RLock()
 
 
 class TorchExecutor:
@@ -43,7 +47,7 @@ class TorchExecutor:
         """
         values = {self.graph.inputs[0]: levels}
         # Where training is in 16 bits, autocast would put products into them, too.
-        with torch.autocast(levels.device.type, enabled=False):
+        with torch.autocast(levels.device.type, enabled=False), _exact_products():
             for node in self.graph:
                 types = tuple(self.graph.types[edge] for edge in node.inputs)
                 operands = tuple(values[edge] for edge in node.inputs)
@@ -57,6 +61,27 @@ class TorchExecutor:
             array = torch.from_numpy(np.array(node.params[name]))
             self._params[key] = array.to(like.device, dtype)
         return self._params[key]
+
+
+@contextmanager
+def _exact_products() -> Iterator[None]:
+    """float32 products in full, and no Winograd transforms by NNPACK, which are not exact on
+    integers. These settings are the process's: one thread at a time.
+    """
+    places: list[Any] = [torch.backends.cuda.matmul]
+    name, full = "allow_tf32", False
+    if hasattr(torch.backends.mkldnn, "matmul"):  # the former names must not be mixed with these
+        places += [torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv]
+        name, full = "fp32_precision", "ieee"
+    with _SETTINGS, torch.backends.nnpack.flags(enabled=False):
+        before = [getattr(place, name) for place in places]
+        try:
+            for place in places:
+                setattr(place, name, full)
+            yield
+        finally:
+            for place, value in zip(places, before, strict=True):
+                setattr(place, name, value)
 
 
 def carrier(bound: int) -> torch.dtype:
@@ -93,9 +118,7 @@ def _conv(run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Ope
     x = _plain(F.pad(x.to(dtype), (left, right, top, bottom)))
     stride, dilation, groups = node.ints("stride"), node.ints("dilation"), node.integer("groups")
     if x.device.type == "cpu" and dtype.is_floating_point:
-        # NNPACK's Winograd transforms are not exact on integers; the other kernels are.
-        with torch.backends.nnpack.flags(enabled=False):
-            return F.conv2d(x, weight, bias, stride, 0, dilation, groups)
+        return F.conv2d(x, weight, bias, stride, 0, dilation, groups)
     # Elsewhere convolutions may choose Winograd or TF32; a matrix product stays exact.
     columns = F.unfold(x.double(), weight.shape[2:], dilation, 0, stride).to(dtype)
     batch, depth, pixels = columns.shape
@@ -119,12 +142,7 @@ def _plain(x: Tensor) -> Tensor:
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype is torch.int64 and a.device.type != "cpu":  # no integer product there
         return (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2)
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        return torch.matmul(a, b)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
+    return torch.matmul(a, b)
 
 
 def _dense(run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands) -> Tensor:
