@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from bitwright.ir.executor.builder import Builder
@@ -18,13 +20,19 @@ _ROUNDINGS = {"half_even": 0, "half_up": 1, "floor": 2}
 
 
 def set_activation(
-    builder: Builder, op: COp, node: Node, rows: IntArray, dtype: np.dtype[np.signedinteger]
+    builder: Builder,
+    op: COp,
+    node: Node,
+    rows: IntArray,
+    dtype: np.dtype[Any],
+    input_zero: int = 0,
 ) -> None:
     """Fill in the tables of a threshold, requant or requant_float node.
 
     Args:
         rows: channel of each padded row.
-        dtype: of the accumulators that are compared.
+        dtype: of the accumulators that are compared, uint8 for codes.
+        input_zero: the level of code 0, where codes are compared.
     """
     source = builder.graph.types[node.inputs[0]]
     zero = storage(builder.graph.types[node.output])[1]
@@ -40,7 +48,7 @@ def set_activation(
         return
     table, base, step = _threshold_tables(node, source)
     op.steps, op.padded = table.shape[1], rows.size
-    op.threshold = builder.address(table[rows].T.astype(dtype))
+    op.threshold = builder.address((table - input_zero)[rows].T.astype(dtype))
     op.base = builder.address((base - zero)[rows].astype(dtype))
     op.step = builder.address(step[rows].astype(dtype))
 

@@ -7,14 +7,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bitwright.ir.executor.activations import activation_after, fuse, takes_int16
+from bitwright.ir.executor.activations import (
+    activation_after,
+    fuse,
+    set_activation,
+    takes_int16,
+)
 from bitwright.ir.executor.builder import Builder, View
-from bitwright.ir.executor.layout import COp, Kind, Op, storage
+from bitwright.ir.executor.layout import PAD_ROWS, COp, Kind, Op, storage
 from bitwright.ir.executor.products import INT32_TOP
 from bitwright.ir.node import IntArray, Node
 from bitwright.ir.types import TensorType
 
 _INT16_TOP = (1 << 15) - 1
+_BYTE = 255
 #: Thresholds from which a table beats comparing with all; as in epilogue.c.
 _FEW = 32
 
@@ -91,13 +97,14 @@ def of_bytes(builder: Builder, node: Node, fused: set[str]) -> None:
     vectors where the thresholds are few, else a table with an entry for every level of a channel.
     """
     source, result = (builder.graph.types[e] for e in (node.inputs[0], node.output))
+    view = builder.views[node.inputs[0]]
     few = node.op == "threshold" and node.params["thresholds"].shape[1] < _FEW
-    if few and storage(result)[0] is Kind.U8:
-        view = builder.views[node.inputs[0]]
-        op = COp(op=Op.ADD, narrow=True)
-        op.times[0] = 1  # and nothing of the second operand
-        fuse(builder, op, node, np.arange(source.channels))
-        builder.emit(op, view, _target(builder, node.output), view)
+    # A code of 255 leaves no byte for a threshold that is never reached.
+    if few and source.hi - view.zero < _BYTE and storage(result)[0] is Kind.U8:
+        op = COp(op=Op.THRESHOLD, narrow=True)
+        rows = np.pad(np.arange(source.channels), (0, PAD_ROWS))
+        set_activation(builder, op, node, rows, np.dtype(np.uint8), view.zero)
+        builder.emit(op, view, _target(builder, node.output))
         return
     levels = np.arange(source.lo, source.hi + 1, dtype=np.int64)
     every = np.repeat(levels[:, None], source.channels, axis=1)

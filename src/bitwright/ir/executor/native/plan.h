@@ -67,7 +67,7 @@ typedef struct {
 
 typedef struct {
   int32_t op, port;       /* port: index of the graph input or output; move: first channel of the target */
-  int32_t narrow;         /* finished accumulators are int16 (thresholds too), else int32 */
+  int32_t narrow;         /* finished accumulators are int16 (thresholds too), else int32; threshold: bytes */
   int32_t wraps;          /* the kernel itself counts modulo 2^16, and `start` is 16 bits wide */
   int32_t epilogue;
   int32_t significant;    /* requant: significant bits of a float's levels; 0: all integers are levels */

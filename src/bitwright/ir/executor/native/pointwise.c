@@ -212,6 +212,23 @@ static int64_t threshold_one(const bw_op *op, int64_t row, int64_t padded, int64
   return ((const int64_t *)op->base)[row] + ((const int64_t *)op->step)[row] * low;
 }
 
+#define CHUNK 64 /* channels at a time: one vector, or a few */
+
+/* Thresholds of bytes, compared as codes; all tables are bytes, and sums modulo 256 are what is meant. */
+static void threshold_bytes(const bw_op *op, const uint8_t *from, uint8_t *to) {
+  const uint8_t *base = op->base, *step = op->step;
+  for (int c0 = 0; c0 < op->in.c; c0 += CHUNK) {
+    const int count = op->in.c - c0 < CHUNK ? op->in.c - c0 : CHUNK;
+    uint8_t x[CHUNK], reached[CHUNK] = {0};
+    memcpy(x, from + c0, (size_t)count);
+    const uint8_t *threshold = (const uint8_t *)op->threshold + c0;
+    for (int t = 0; t < op->steps; t++, threshold += op->padded)
+      for (int j = 0; j < CHUNK; j++) reached[j] = (uint8_t)(reached[j] + (x[j] >= threshold[j]));
+    for (int j = 0; j < CHUNK; j++) x[j] = (uint8_t)(base[c0 + j] + step[c0 + j] * reached[j]);
+    memcpy(to + c0, x, (size_t)count);
+  }
+}
+
 void bw_pointwise(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end) {
   const bw_tensor *in = &op->in, *out = &op->out;
   const int64_t area = (int64_t)out->h * out->w;
@@ -219,6 +236,10 @@ void bw_pointwise(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t e
     const int64_t image = item / area, at = item % area;
     const uint8_t *from = tile->arena + in->offset + image * in->pitch + at * in->pixel;
     uint8_t *to = tile->arena + out->offset + image * out->pitch + at * out->pixel;
+    if (op->narrow) {
+      threshold_bytes(op, from, to);
+      continue;
+    }
     for (int c = 0; c < in->c; c++) {
       const int64_t x = bw_load(from, in->kind, c) + in->zero;
       const int64_t code = op->op == BW_THRESHOLD ? threshold_one(op, c, op->padded, x)
