@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from bitwright.base.errors import GraphError, ModelError, RecipeError
-from bitwright.hw import OwnBlock, register_block
-from bitwright.hw.blocks import Threshold
+from bitwright.hw import Folding, OwnBlock, map_graph, own, register_block
+from bitwright.hw.blocks import BLOCKS, Threshold
 from bitwright.hw.dialect import HARDWARE, PE
 from bitwright.hw.own import own_sources, register_named
+from bitwright.pipeline.steps import energy
 from bitwright.rtl import module_files
 
+ROOT = Path(__file__).resolve().parents[2]
 OWN = OwnBlock(replace(HARDWARE.ops["threshold"], name="nothing"), Threshold, lambda *_: None)
 
 
@@ -27,6 +30,23 @@ def test_a_block_needs_a_name_of_its_own_and_pe(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="there is no file"):
         register_block(replace(OWN, sources=(tmp_path / "none.sv",)))
     assert "nothing" not in HARDWARE.ops and PE.kind == "int"
+
+
+def test_energy_counts_what_every_block_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of the user's own is an addition an element; none of the package counts as such."""
+    assert {*energy._FREE, *energy._COUNTERS} >= {*BLOCKS} - {*own._OWN}
+    example = runpy.run_path(str(ROOT / "examples" / "13_own_hardware_block.py"))
+    monkeypatch.setattr(own, "_OWN", {})
+    monkeypatch.setattr(own, "BLOCKS", BLOCKS | {})
+    monkeypatch.setitem(BLOCKS, "absolute", example["Absolute"])
+    before = HARDWARE.ops
+    try:
+        register_block(example["absolute_block"]())
+        graph = map_graph(example["network"](), Folding({}))
+        work = energy.work_of(graph)
+    finally:
+        object.__setattr__(HARDWARE, "ops", before)
+    assert energy.CompareWork(6 * 6 * 4, 4) in work.compares
 
 
 def test_a_recipe_names_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

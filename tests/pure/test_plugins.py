@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 
 from bitwright.base import plugins
-from bitwright.base.errors import ModelError
-from bitwright.base.plugins import BUILT_IN, ENTRY_POINTS, load_attribute, plugged
+from bitwright.base.errors import ModelError, RecipeError
+from bitwright.base.plugins import BUILT_IN, ENTRY_POINTS, importable, load_attribute, plugged
+from bitwright.explore.search.candidates import parse_candidates
+from bitwright.explore.variants import parse_variants
+from bitwright.formats import load_format, parse_format
 from bitwright.models.catalog import list_models
+from bitwright.pipeline.recipe import recipe_from_dict
+from bitwright.quantize import Policy
 
 KINDS = ("metrics", "benchmarks", "models", "commands")
 
@@ -68,3 +73,54 @@ def test_a_broken_one_is_named(installed: Path, text: str, words: str) -> None:
     with pytest.raises(ModelError, match=words) as error:
         plugged("metrics")
     assert "mine_of_a_test" in str(error.value)
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A recipe's folder with a module of the user's own, and another of its name where one is."""
+    for folder, first in (("recipe", 6), ("here", 4)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "beside_of_a_test.py").write_text(
+            "from bitwright.formats import IntegerFormat, parse_format\n"
+            f"def short(): return parse_format('int{first}')\n"
+            "value = parse_format('int5')\n"
+            "def long(bits): return parse_format(f'int{bits}')\n"
+            "def wrong(): return 3\n"
+            "def broken(): return 1 / 0\n"
+        )
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delitem(sys.modules, "beside_of_a_test", raising=False)
+    return tmp_path / "recipe"
+
+
+def test_the_folder_of_the_recipe_is_asked_first(beside: Path) -> None:
+    before = list(sys.path)
+    with importable(beside):
+        assert load_format("beside_of_a_test:short").name == "int6"
+    assert sys.path == before
+    del sys.modules["beside_of_a_test"]
+    assert load_format("beside_of_a_test:short").name == "int4"
+    del sys.modules["beside_of_a_test"]
+    fields = {"data": "digits", "model": "digits_cnn", "name": "own"}
+    weight = {"weight": {"format": "beside_of_a_test:short"}}
+    recipe_from_dict({**fields, "quant": weight}, beside)
+    assert Path(sys.modules["beside_of_a_test"].__file__ or "").parent == beside
+    del sys.modules["beside_of_a_test"]
+
+
+def test_a_value_of_the_users_own_is_a_function_or_the_value_itself(beside: Path) -> None:
+    assert load_format("beside_of_a_test:value").name == "int5"
+    assert parse_candidates("beside_of_a_test:value").weights == (parse_format("int5"),)
+    variant = parse_variants("beside_of_a_test:value/uint6")[0]
+    assert (variant.weight_format.name, variant.activation) == ("int5", "uint6")
+    with pytest.raises(RecipeError, match=r"without arguments: missing a required .*'bits'") as why:
+        load_format("beside_of_a_test:long")
+    assert "return long(...)" in (why.value.hint or "")
+    with pytest.raises(RecipeError, match=r"gives int, not a bitwright\.formats\.Format"):
+        load_format("beside_of_a_test:wrong")
+    with pytest.raises(ModelError, match="calling beside_of_a_test:broken failed: ZeroDivision"):
+        load_format("beside_of_a_test:broken")
+    with pytest.raises(RecipeError, match="without arguments") as why:
+        Policy.from_dict({"weight": {"format": "beside_of_a_test:long"}})
+    assert why.value.where == "quant.weight.format"
+    del sys.modules["beside_of_a_test"]

@@ -9,22 +9,27 @@ entry point of the group ``bitwright.plugins``.
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
-from bitwright.base.errors import ModelError, RecipeError
+from bitwright.base.errors import BitwrightError, ModelError, RecipeError
 
 #: The plug-ins that come with the package. Nothing else in the core names a paper.
 BUILT_IN = ("bitwright.papers.faces", "bitwright.papers.ristretto")
 ENTRY_POINTS = "bitwright.plugins"
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+#: The folders of the recipe that is being read or run; see `importable`.
+_FOLDERS: ContextVar[tuple[Path, ...]] = ContextVar("folders", default=())
 Kind = Literal["metrics", "benchmarks", "models", "commands", "recipes"]
 
 
@@ -100,7 +105,7 @@ def is_plugin(name: str) -> bool:
 
 
 def load_plugin(name: str, field: str) -> Callable[..., Any]:
-    """A function or class of the user's own, from an installed package or the present folder.
+    """A function or class of the user's own, from an installed package or `module_folders`.
 
     Args:
         name: ``package.module:name``.
@@ -110,18 +115,81 @@ def load_plugin(name: str, field: str) -> Callable[..., Any]:
         RecipeError: the name has another form.
         ModelError: the module cannot be imported or has no such function.
     """
+    module, found = _imported(name, field)
+    if not callable(found):
+        raise _missing(module, name.partition(":")[2])
+    plugin: Callable[..., Any] = found
+    return plugin
+
+
+def load_value(name: str, field: str, kind: type) -> Any:
+    """A value of the user's own: a function or class is called without arguments, an instance is
+    taken as it is.
+
+    Args:
+        name: ``package.module:name``.
+        field: of the recipe, for the message.
+        kind: what it must be.
+
+    Raises:
+        RecipeError: the name has another form, calling needs arguments, or gives something else.
+        ModelError: the module cannot be imported, has no such name, or the call fails.
+    """
+    found = load_made(name, field)
+    if not isinstance(found, kind):
+        package = kind.__module__.rpartition(".")[0]
+        raise RecipeError(
+            f"{name} gives {type(found).__name__}, not a {package}.{kind.__name__}",
+            where=field,
+            hint="name a function without arguments that returns one, or the value itself",
+        )
+    return found
+
+
+def load_made(name: str, field: str) -> Any:
+    """As `load_value`, of any kind: whatever cannot be called is the value."""
+    module, found = _imported(name, field)
+    attribute = name.partition(":")[2]
+    if found is None:
+        raise _missing(module, attribute)
+    if not callable(found):
+        return found
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        raise RecipeError(
+            f"{name} must be callable without arguments: {error}",
+            where=field,
+            hint=f"write a function beside it, `def mine(): return {attribute}(...)`, and name "
+            f"{name.partition(':')[0]}:mine",
+        ) from error
+    except ValueError:
+        pass  # no signature is known: calling it tells
+    try:
+        return found()
+    except BitwrightError:
+        raise
+    except Exception as error:  # the user's code may fail in any way
+        raise ModelError(
+            f"calling {name} failed: {type(error).__name__}: {error}",
+            where=place_of(error, name),
+            hint="correct it; it is called without arguments",
+        ) from error
+
+
+def _imported(name: str, field: str) -> tuple[ModuleType, Any]:
+    """The module that a name leads to, and what it stands for there; None: nothing."""
     module_name, _, attribute = name.partition(":")
     if not is_plugin(name):
-        raise RecipeError(f"{name!r} is not of the form package.module:factory", where=field)
-    here = os.getcwd()
-    sys.path.insert(0, here)  # a user's module lies where the user stands, as with `python -m`
+        raise RecipeError(f"{name!r} is not of the form package.module:name", where=field)
     try:
-        module = importlib.import_module(module_name)
+        with importable(*_FOLDERS.get()):
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ModelError(
             f"cannot import {error.name!r}",
             where=name,
-            hint=f"run from the folder that holds it (now {here}), or install it",
+            hint=f"it is looked for in {_searched()}, and among installed packages",
         ) from error
     except Exception as error:  # the user's module may fail in any way while it is imported
         raise ModelError(
@@ -129,30 +197,42 @@ def load_plugin(name: str, field: str) -> Callable[..., Any]:
             where=place_of(error, name),
             hint="correct the module; `python -c 'import ...'` shows the whole traceback",
         ) from error
-    finally:
-        if here in sys.path:
-            sys.path.remove(here)
-    found = getattr(module, attribute, None)
-    if not callable(found):
-        public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise ModelError(
-            f"module {module_name} has no function or class {attribute!r}",
-            where=str(module.__file__),
-            hint=f"it has: {', '.join(public) or 'none'}",
-        )
-    plugin: Callable[..., Any] = found
-    return plugin
+    return module, getattr(module, attribute, None)
+
+
+def _missing(module: ModuleType, attribute: str) -> ModelError:
+    public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+    return ModelError(
+        f"module {module.__name__} has no function or class {attribute!r}",
+        where=str(module.__file__),
+        hint=f"it has: {', '.join(public) or 'none'}",
+    )
+
+
+def module_folders(*folders: Path) -> tuple[Path, ...]:
+    """Where the user's own modules are looked for, first of all: these (a recipe's), then where the
+    user stands, as with ``python -m``.
+    """
+    return tuple(dict.fromkeys(folder.resolve() for folder in (*folders, Path.cwd())))
 
 
 @contextmanager
-def importable(folders: Iterable[Path]) -> Iterator[None]:
-    """Let the user's modules be found in these folders, first of all."""
-    before = list(sys.path)
-    sys.path[:0] = [str(folder) for folder in folders if str(folder) not in sys.path]
+def importable(*folders: Path) -> Iterator[None]:
+    """Let the user's modules be found in `module_folders`, also by `load_plugin` within."""
+    token = _FOLDERS.set(folders)
+    added = [str(folder) for folder in module_folders(*folders)]
+    sys.path[:0] = added
     try:
         yield
     finally:
-        sys.path[:] = before
+        _FOLDERS.reset(token)
+        for folder in added:
+            if folder in sys.path:
+                sys.path.remove(folder)
+
+
+def _searched() -> str:
+    return ", ".join(str(folder) for folder in module_folders(*_FOLDERS.get()))
 
 
 def place_of(error: BaseException, fallback: str, caller: str = __file__) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bitwright.base.errors import RecipeError
-from bitwright.formats import parse_format
+from bitwright.formats import load_format
 from bitwright.pipeline.recipe import Recipe, recipe_from_dict
 
 _DEFAULT_FORMATS = {"weight": "int4", "activation": "uint4"}
@@ -37,7 +37,7 @@ def with_bits(recipe: Recipe, bits: int) -> Recipe:
                 where=f"quant.{role}",
                 hint="give it a format, or leave the bits out",
             )
-        given_format = parse_format(str(section["format"]))
+        given_format = load_format(str(section["format"]))
         is_signed = given_format.min_level < 0
         narrow = "n" if bits > 1 and getattr(given_format, "narrow", False) else ""
         if bits == 1 and is_signed and not section.get("zero_point"):

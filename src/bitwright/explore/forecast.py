@@ -242,7 +242,7 @@ class _Job:
                 hint="height x width x channels, such as --input-shape 32x32x3",
             )
         plain = recipe.model.model_copy(update={"weights": None})
-        with importable(self.work.module_folders):
+        with importable(self.work.recipe.base_dir):
             built, _ = build_for(plain, self.request.classes, shape, recipe.seed)
         return built, (shape[2], shape[0], shape[1])
 

@@ -69,7 +69,7 @@ def _row(
     if name in usual or ":" in name:
         model: Any = name
         image = shape or usual.get(name)
-        folders: tuple[Path, ...] = (Path.cwd(),)
+        folders: tuple[Path, ...] = ()
         if image is None:
             raise RecipeError(
                 f"the size of an image is needed for {name!r}",
@@ -80,9 +80,9 @@ def _row(
         recipe = _recipe(name)
         # weights say nothing about how many there are
         model = recipe.model.model_copy(update={"weights": None})
-        folders = (recipe.base_dir, Path.cwd())
+        folders = (recipe.base_dir,)
         image, classes = _data_of(recipe)
-    with importable(folders):
+    with importable(*folders):
         built, classes = build_for(model, classes, image)
     count = sum(p.numel() for p in built.parameters() if p.requires_grad)
     return MemoryRow(name, image, classes, count, {b: parameter_mb(count, b) for b in bits})

@@ -199,7 +199,7 @@ def _built(
 ) -> nn.Module:
     from bitwright.interop.model_files import model_from_spec
 
-    with importable((Path.cwd(),)):
+    with importable():
         return model_from_spec(spec, classes, shape, data=data).eval()
 
 

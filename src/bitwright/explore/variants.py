@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bitwright.base.errors import FormatError, RecipeError
-from bitwright.formats import Format, FormatFamily, parse_format
+from bitwright.base.plugins import is_plugin
+from bitwright.formats import Format, FormatFamily, load_format, parse_format
 
 #: Weights, then activations, of every family at several widths.
 DEFAULT = (
@@ -117,7 +118,7 @@ def format_of(name: str) -> Format:
     Raises:
         FormatError: there is no such format.
     """
-    return DYNAMIC.parse(name.strip().lower()) or parse_format(name)
+    return DYNAMIC.parse(name.strip().lower()) or load_format(name)
 
 
 def parse_variants(
@@ -194,7 +195,8 @@ def split_names(text: str | None) -> list[str]:
             names.append(body[start:place])
             start = place + 1
     names.append(body[start:])
-    return [name.strip().lower() for name in names if name.strip()]
+    plain = (name.strip() for name in names)
+    return [name if is_plugin(name.partition("/")[0]) else name.lower() for name in plain if name]
 
 
 def check_method(method: str) -> None:

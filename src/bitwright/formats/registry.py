@@ -2,7 +2,7 @@
 """Names of formats: text to value, and the list of families.
 
 A family of the package adds one row here; one of a user's own is given to `register_family`, and
-recipes name its module: ``format: package.module:name`` (see `load_format`).
+recipes name it: ``format: package.module:name`` (see `load_format`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bitwright.base.errors import FormatError
-from bitwright.base.plugins import is_plugin, load_plugin
+from bitwright.base.plugins import is_plugin, load_value
 from bitwright.formats import (
     bipolar,
     block,
@@ -124,22 +124,23 @@ def register_family(family: FormatFamily) -> None:
 
 
 def load_format(text: str | Format) -> Format:
-    """`parse_format`, and ``package.module:name`` of the user's own: a class or function that gives
-    a `Format` when called, in a module that registers its family.
+    """`parse_format`, and ``package.module:name`` of the user's own: a `Format`, or a function or
+    class that gives one when called without arguments, in a module that registers its family.
 
     Only what a user writes comes here: a file that is read never imports anything.
 
     Raises:
         FormatError: as `parse_format`, or what was imported is no format that its name leads to.
+        RecipeError: it gives no `Format`, or needs arguments.
         ModelError: the module cannot be imported.
     """
     if not isinstance(text, str) or not is_plugin(text) or _parsed(text) is not None:
         return parse_format(text)
-    value = load_plugin(text, "format")()
-    if not isinstance(value, Format) or _parsed(value.name) != value:
+    value: Format = load_value(text, "format", Format)
+    if _parsed(value.name) != value:
         raise FormatError(
             f"{text} gives {value!r}, which is no format of a registered family",
-            hint="derive it from bitwright.formats.Format, and call register_family in its module",
+            hint="call bitwright.formats.register_family in its module",
         )
     return value
 

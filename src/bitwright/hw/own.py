@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitwright.base.errors import GraphError, RecipeError
-from bitwright.base.plugins import load_plugin
+from bitwright.base.errors import GraphError
+from bitwright.base.plugins import load_value
 from bitwright.hw.blocks import BLOCKS, Block
 from bitwright.hw.dialect import HARDWARE
 from bitwright.ir import Node, OpSpec, TensorType
@@ -74,21 +74,15 @@ def register_block(own: OwnBlock) -> None:
 
 
 def register_named(names: Iterable[str]) -> None:
-    """Register what functions named ``package.module:name`` give, without arguments.
+    """Register what ``package.module:name`` stand for: see `load_value`.
 
     Raises:
         ModelError: a module cannot be imported or has no such function.
-        RecipeError: a function does not give an `OwnBlock`.
+        RecipeError: a name does not give an `OwnBlock`.
         GraphError: as `register_block`.
     """
     for name in names:
-        own = load_plugin(name, "hardware.blocks")()
-        if not isinstance(own, OwnBlock):
-            raise RecipeError(
-                f"{name} gives {type(own).__name__}, not a bitwright.hw.OwnBlock",
-                where="hardware.blocks",
-            )
-        register_block(own)
+        register_block(load_value(name, "hardware.blocks", OwnBlock))
 
 
 def taken(node: Node, types: tuple[TensorType, ...]) -> Node | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import RecipeError
+from bitwright.base.plugins import importable
 from bitwright.base.progress import Progress, no_progress
 from bitwright.pipeline.diff.results import DiffReport
 from bitwright.pipeline.inspection.results import Inspection
@@ -81,7 +82,7 @@ class Pipeline:
 
     def _run(self, names: Sequence[str] | None, only: str = "") -> Summary:
         work = Workspace(self.recipe, self.progress)
-        with self._opened(work) as run:
+        with importable(self.recipe.base_dir), self._opened(work) as run:
             chosen = run.closure(only) if names is None else list(names)
             if not run.is_fresh(chosen[-1]):
                 from bitwright.pipeline.steps.preflight import preflight

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bitwright.base.errors import RecipeError
+from bitwright.base.plugins import importable
 from bitwright.pipeline.recipe_errors import explain_mistakes, run_with
 from bitwright.pipeline.recipe_paths import with_absolute_paths
 from bitwright.pipeline.recipe_schema import Recipe, name_alone
@@ -187,7 +188,8 @@ def _validate(document: Document, base_dir: Path) -> Recipe:
 def _check_policy(recipe: Recipe, document: Document) -> None:
     """The policy's own errors, with the line of the file."""
     try:
-        policy = Policy.from_dict(recipe.quant)
+        with importable(recipe.base_dir):
+            policy = Policy.from_dict(recipe.quant)
         if recipe.train.quantized is not None:
             check_trainable(policy.methods, "quant.methods")
     except RecipeError as error:

@@ -252,7 +252,7 @@ def _dynamic_fixed_point(fields: Mapping[str, Any], where: str) -> Mapping[str, 
 def _format(value: Any, where: str) -> Format:
     try:
         found = load_format(value)
-    except (FormatError, ModelError) as error:
+    except (FormatError, ModelError, RecipeError) as error:
         raise RecipeError(error.message, where=where, hint=error.hint) from error
     plain = found.with_zero(0) if found.is_integer else found
     if plain != found:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bitwright.base.errors import FormatError, RecipeError
-from bitwright.formats import Format, parse_format
+from bitwright.formats import Format, load_format
 
 #: Integers of 2 to 8 bits, small floats down to 5 bits, powers of two, and codebooks.
 WEIGHTS = "int2..int8,e2m1,e2m3,e3m2,e4m3,e3m4,e2m5,po2_4<zero>,po2_5<zero>,cb4,cb8,cb16,cb32"
@@ -45,7 +45,8 @@ def parse_candidates(
     weights: str | Iterable[str | Format] | None = None,
     features: str | Iterable[str | Format] | None = None,
 ) -> Candidates:
-    """Candidates from names: ``int2..int8,e4m3,po2_4,cb16`` or a list of them.
+    """Candidates from names: ``int2..int8,e4m3,po2_4,cb16`` or a list of them; of the user's
+    own, ``package.module:name`` (`load_format`).
 
     Args:
         weights: None: integers of 2 to 8 bits, small floats, powers of two and codebooks.
@@ -86,6 +87,6 @@ def _named(text: str, where: str) -> list[Format]:
             )
         names = [f"{match['kind']}{bits}" for bits in range(low, min(high, 64) + 1)]
     try:
-        return [parse_format(name) for name in names]
+        return [load_format(name) for name in names]
     except FormatError as error:
         raise RecipeError(error.message, where=where, hint=error.hint) from error

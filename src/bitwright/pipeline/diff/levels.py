@@ -133,7 +133,7 @@ class _Levels:
         from bitwright.pipeline.steps.map import read_hardware
 
         graph, edges = self._kept["graph"], self._kept["edges"]
-        hardware = self._kept["hardware"] = read_hardware(self.folder("map"))
+        hardware = self._kept["hardware"] = read_hardware(self.work, self.folder("map"))
         # Inputs that no image has, such as addresses, stay zero.
         feeds = random_feeds(hardware, 1, np.random.default_rng(0))
         feeds |= {edge: edges[edge] for edge in graph.inputs}

@@ -117,7 +117,7 @@ def _inspect_built(
     from bitwright.pipeline.inspection.torch_model import inspect_torch
 
     height, width, channels = shape
-    with importable((folder, Path.cwd())):
+    with importable(folder):
         try:
             built, _ = build_for(model, classes, shape, seed)
         except ModelError as error:

@@ -35,7 +35,7 @@ def work_of(hardware: Graph) -> Work:
     total = Work()
     for block in blocks_of(hardware).values():
         if block.node.op not in _FREE:
-            total = total + _COUNTERS[block.node.op](block)
+            total = total + _COUNTERS.get(block.node.op, _other)(block)
     return total
 
 
@@ -94,6 +94,15 @@ def _sums(block: Block) -> Work:
 def _lookup(block: Block) -> Work:
     """One table entry is read an element."""
     return Work(memory_bits=block.output_type.size * block.output_type.wire_bits)
+
+
+def _other(block: Block) -> Work:
+    """A block of the user's own: one addition of its widest number for each element it takes, or
+    gives if that is more.
+    """
+    elements = max(sum(kind.size for kind in block.input_types), block.output_type.size)
+    bits = max(kind.wire_bits for kind in (*block.input_types, block.output_type))
+    return Work(compares=(CompareWork(elements, bits),))
 
 
 #: Wires and registers only.

@@ -190,17 +190,18 @@ def outside_of(wanted: HardwareSection, graph: Graph) -> Outside | None:
 
 def register_blocks(work: Workspace) -> None:
     """Let mapping know the hardware blocks of the user's own that the recipe names."""
-    with importable(work.module_folders):
+    with importable(work.recipe.base_dir):
         register_named(work.recipe.hardware.blocks)
 
 
-def read_hardware(folder: Path) -> Graph:
+def read_hardware(work: Workspace, folder: Path) -> Graph:
     """The hardware graph as the step left it.
 
     Raises:
         ModelError: a block of the user's own is in it, and cannot be imported from here.
     """
-    register_named(load_result(MapResult, folder).own_blocks)
+    with importable(work.recipe.base_dir):
+        register_named(load_result(MapResult, folder).own_blocks)
     return load_graph(folder / HARDWARE, {"hardware": HARDWARE_DIALECT})
 
 

@@ -241,7 +241,7 @@ def _energy(work: Workspace, context: StepContext, found: Results) -> Energy | N
     if clock is None:
         return None
     made = energy_of(
-        read_hardware(context.inputs["map"]),
+        read_hardware(work, context.inputs["map"]),
         load_target(work.recipe.hardware.target),
         interval=interval_of(found),
         clock_mhz=clock,

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.base.plugins import importable
+from bitwright.base.plugins import importable, module_folders
 from bitwright.base.progress import Progress, no_progress
 from bitwright.data import DataSplits, load_dataset
 from bitwright.pipeline.steps.names import STEP_NAMES
@@ -55,12 +55,13 @@ class Workspace:
     @cached_property
     def policy(self) -> Policy:
         """What becomes of each operand."""
-        return Policy.from_dict(self.quant)
+        with importable(self.recipe.base_dir):
+            return Policy.from_dict(self.quant)
 
     @property
     def module_folders(self) -> tuple[Path, ...]:
         """Where the user's own modules are looked for: beside the recipe, then where they stand."""
-        return (self.recipe.base_dir, Path.cwd())
+        return module_folders(self.recipe.base_dir)
 
     @property
     def sample_shape(self) -> tuple[int, int, int]:
@@ -105,7 +106,7 @@ class Workspace:
         from bitwright.interop.model_files import model_from_spec
 
         check_unseen(spec, self.data)
-        with importable(self.module_folders):
+        with importable(self.recipe.base_dir):
             return model_from_spec(
                 spec, self.data.num_classes, self.data.image_shape, seed=seed, data=self.data.name
             )

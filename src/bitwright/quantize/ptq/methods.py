@@ -3,7 +3,8 @@
 
 A method is a value with a ``name`` and one of two functions: ``prepare`` changes the float network
 before activation scales are found, ``treat`` one layer afterwards. A user's own needs nothing else;
-it is named as ``package.module:name``, a class or function that gives it when called.
+it is named as ``package.module:name``, a class or function that gives it when called
+without arguments, or the value itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.plugins import load_plugin
+from bitwright.base.plugins import load_made
 from bitwright.quantize.ptq.adaround import AdaRound
 from bitwright.quantize.ptq.bias_correction import BiasCorrection, BiasKind
 from bitwright.quantize.ptq.clipping import ClipSearch, Recalibrate
@@ -149,7 +150,7 @@ def _parse(method: str | Method) -> Method:
     if not isinstance(method, str):
         return _checked(method, str(method.name))
     if is_own(method):
-        return _checked(load_plugin(method, "methods")(), method)
+        return _checked(load_made(method, "methods"), method)
     word, _, option = method.partition(":")
     if word == "calibrate":
         return Calibrate(parse_estimator(option) if option else None)
