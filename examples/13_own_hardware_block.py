@@ -87,8 +87,11 @@ class Absolute(Block):
 
 
 def take(node: Node, types: tuple[TensorType, ...]) -> Node | None:
-    """Every table of absolute values, one for all channels, of signed numbers."""
-    if node.op != "lookup" or types[0].lo >= 0 or types[0].code_format is not None:
+    """Every table of absolute values, one for all channels, from signed numbers to numbers.
+
+    A block must itself refuse what its module does not read or make: here codes and bipolar bits.
+    """
+    if node.op != "lookup" or not types[0].is_signed:
         return None
     table = node.params["table"]
     most = int(table.max())
@@ -96,7 +99,8 @@ def take(node: Node, types: tuple[TensorType, ...]) -> Node | None:
     if len(table) > 1 or not np.array_equal(table[0], np.minimum(np.abs(levels), most)):
         return None
     attrs = {**node.attrs, "most": most}
-    return Node(node.name, "absolute", node.inputs, node.outputs, attrs, {}, node.source)
+    own = Node(node.name, "absolute", node.inputs, node.outputs, attrs, {}, node.source)
+    return None if infer(own, types)[0].is_coded else own
 
 
 def absolute_block() -> OwnBlock:

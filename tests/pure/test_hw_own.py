@@ -4,18 +4,26 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
+from tests.hw_networks import Net
 
 from bitwright.base.errors import GraphError, ModelError, RecipeError
-from bitwright.hw import Folding, OwnBlock, map_graph, own, register_block
+from bitwright.hw import Folding, OwnBlock, blocks_of, map_graph, own, register_block
 from bitwright.hw.blocks import BLOCKS, Threshold
+from bitwright.hw.cost import block_resources
 from bitwright.hw.dialect import HARDWARE, PE
-from bitwright.hw.own import own_sources, register_named
+from bitwright.hw.own import own_sources, register_named, taken
+from bitwright.hw.tokens import simulate_tokens
 from bitwright.pipeline.steps import energy
+from bitwright.pipeline.steps.facts import _own_hardware
 from bitwright.rtl import module_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +35,9 @@ def test_a_block_needs_a_name_of_its_own_and_pe(tmp_path: Path) -> None:
         register_block(replace(OWN, spec=HARDWARE.ops["lookup"]))
     with pytest.raises(GraphError, match="no attribute pe"):
         register_block(replace(OWN, spec=replace(OWN.spec, attrs={})))
+    for spec in (replace(OWN.spec, arity=3), replace(OWN.spec, n_outputs=2)):
+        with pytest.raises(GraphError, match="one input or two and one output"):
+            register_block(replace(OWN, spec=spec))
     with pytest.raises(GraphError, match="there is no file"):
         register_block(replace(OWN, sources=(tmp_path / "none.sv",)))
     assert "nothing" not in HARDWARE.ops and PE.kind == "int"
@@ -59,6 +70,58 @@ def test_a_recipe_names_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         register_named(["mine_hw:wrong"])
     with pytest.raises(ModelError, match="has no function or class 'none'"):
         register_named(["mine_hw:none"])
+
+
+def test_take_keeps_inputs_and_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = Net((8,), "uint2", "int3").dense(4).finish()
+    node = graph.nodes[0]
+    wrong = replace(OWN, take=lambda node, _: replace(node, inputs=("other",)))
+    monkeypatch.setattr("bitwright.hw.own._OWN", {"nothing": wrong})
+    with pytest.raises(GraphError, match="`take` of block nothing changed inputs or outputs"):
+        taken(node, (graph.types[node.inputs[0]],))
+
+
+def test_what_is_in_no_fitted_line_costs_its_memory() -> None:
+    hardware = map_graph(Net((8,), "uint2", "int3").dense(4).threshold().finish())
+    block = next(b for b in blocks_of(hardware).values() if isinstance(b, Threshold))
+    counted = block.memory_cost("ecp5")
+    with (
+        patch.object(Threshold, "features", lambda *_: {}),
+        patch.object(Threshold, "cost_kind", "nothing"),
+    ):
+        assert counted.lut > 0
+        assert block_resources(block, "ecp5").lut == counted.lut
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_pipeline_too_deep_for_the_simulation_of_beats() -> None:
+    hardware = map_graph(Net((8,), "uint2", "int3").dense(4).threshold().finish())
+    with patch.object(Threshold, "pipeline", 65):
+        assert simulate_tokens(hardware).finished
+    with patch.object(Threshold, "pipeline", 66), pytest.raises(GraphError, match="66 cycles"):
+        simulate_tokens(hardware)
+
+
+def test_a_change_of_a_blocks_source_is_a_change_of_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "elsewhere" / "nothing.sv"
+    source.parent.mkdir()
+    source.write_text("module nothing (); endmodule\n")
+    (tmp_path / "mine_facts.py").write_text(
+        "from dataclasses import replace\nfrom pathlib import Path\n"
+        "from tests.pure.test_hw_own import OWN\n"
+        f"def block(): return replace(OWN, sources=(Path({str(source)!r}),))\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    hardware = SimpleNamespace(blocks=("mine_facts:block",))
+    work: Any = SimpleNamespace(
+        module_folders=(tmp_path,), recipe=SimpleNamespace(hardware=hardware)
+    )
+    before = _own_hardware(work)
+    assert _own_hardware(work) == before
+    source.write_text("module nothing (input logic clk_i); endmodule\n")
+    assert _own_hardware(work) != before
 
 
 def test_a_module_may_not_take_the_name_of_one_of_the_library(

@@ -52,10 +52,7 @@ def coefficients() -> dict[str, Any]:
 
 def block_terms(block: Block, family: str) -> dict[str, float]:
     """The terms that a block's cost is a line through: 1, LUTs of memories, and its features."""
-    features = block.features(family)
-    if not features:
-        return {}
-    return {"one": 1.0, "memory": block.memory_cost(family).lut, **features}
+    return {"one": 1.0, "memory": block.memory_cost(family).lut, **block.features(family)}
 
 
 def block_resources(block: Block, family: str) -> Resources:

@@ -11,7 +11,7 @@ yet taken.
 Why the hardware then runs at T. Blocks wait for input and for room, nothing else, so a self-timed
 pipeline never takes a beat later than any schedule that respects its FIFO depths. A pipeline that
 stands still as a whole may hold bubbles; that is at most its latency in beats, which is added to
-the depth behind it (the argument is in docs/architecture.md). No block can beat its own interval,
+the depth behind it (the argument is in docs/timing-proof.md). No block can beat its own interval,
 so the pipeline runs at T exactly.
 """
 

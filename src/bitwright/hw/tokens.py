@@ -7,9 +7,9 @@ stand still as a whole, output registers of two entries). So it proves for one d
 `hw.dataflow` claims for all: that no FIFO is too shallow to go on (no deadlock), and that frames
 leave at the predicted interval. A million cycles of a hundred blocks take a second or two.
 
-Whether a design deadlocks does not depend on how fast its ends are fed and emptied: blocks wait
-for one input or one output at a time and are deterministic, so the numbers of beats that can ever
-move are the same under every stall pattern, and one run without stalls decides for all.
+Whether a design deadlocks does not depend on how fast its ends are fed and emptied: blocks never
+choose (each step needs a fixed set of beats and room), so the numbers of beats that can ever move
+are the same under every stall pattern, and one run without stalls decides for all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.base.errors import MismatchError, ToolError
+from bitwright.base.errors import GraphError, MismatchError, ToolError
 from bitwright.hw.blocks import Block, Fifo, Firing, Flatten, Window, blocks_of
 from bitwright.hw.dataflow import Dataflow, analyse, readers
 from bitwright.hw.tokens_native import MAKES, SINK, SOURCE, STEPS, TOKENS, WINDOW, CBlock, CQueue
@@ -31,6 +31,7 @@ from bitwright.ir import Graph
 
 _REGISTER = 2  # beats in the register at the end of a block
 _UNBOUNDED = 1 << 40
+_MOST_LATENCY = 65  # register stages that `pipe` of tokens.c holds, and the output register
 _FRAMES = 6
 _MOST_FRAMES = 96
 _MOST_STEPS = 1_000_000_000  # blocks times cycles that `check_tokens_if_fast` spends: some seconds
@@ -97,6 +98,7 @@ def simulate_tokens(
 
     Raises:
         ToolError: there is no C compiler.
+        GraphError: a block has more than 65 cycles of latency.
     """
     if limit is None:
         flow = analyse(hardware)
@@ -229,6 +231,13 @@ class _Machine:
         self._end(SINK, f"output {edge}", f"{edge} register", port.beats)
 
     def _block(self, name: str, block: Block) -> None:
+        if block.pipeline > _MOST_LATENCY:
+            raise GraphError(
+                f"the latency of {block.pipeline} cycles is more than the {_MOST_LATENCY} that the "
+                "simulation of beats can hold",
+                where=name,
+                hint="split the block into two of fewer register stages",
+            )
         made = CBlock(latency=block.pipeline)
         made.inputs, made.outputs = len(block.node.inputs), len(block.node.outputs)
         for number, edge in enumerate(block.node.inputs):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.files import sha256_file
-from bitwright.base.plugins import is_plugin, load_attribute, plugged
+from bitwright.base.plugins import importable, is_plugin, load_attribute, plugged
 from bitwright.base.source import PACKAGE, Sources, code_key
 from bitwright.models import ModelSpec
 from bitwright.pipeline.recipe_schema import TeacherSection
@@ -116,9 +116,16 @@ def _own_code(section: Any, folders: Sequence[Path]) -> dict[str, str]:
 
 
 def _own_hardware(work: Workspace) -> list[Any]:
-    """Code of the user's own hardware blocks: Python, and all SystemVerilog beside it."""
-    files = sorted(path for folder in work.module_folders for path in folder.glob("*.sv"))
+    """Code of the user's own hardware blocks: Python, and the SystemVerilog that they name.
+
+    Raises:
+        ModelError, RecipeError: as `hw.own.named_blocks`.
+    """
+    from bitwright.hw.own import named_blocks
+
     blocks = work.recipe.hardware.blocks
+    with importable(*work.module_folders):
+        files = [path for own in named_blocks(blocks) for path in own.sources if path.is_file()]
     return [_own_code(blocks, work.module_folders), [sha256_file(path) for path in files]]
 
 
