@@ -68,17 +68,29 @@ def parse(text: str) -> PositFormat | None:
 
 
 register_family(FormatFamily("posit", "positN", "posit<N,0>", ("posit6", "posit8"), parse))
-posit5 = parse_format("posit5")
-print("posit5:", *(posit5.grid() * posit5.lsb))
 
-digits = data.load_dataset("digits")
-model = build_model("digits_cnn", 10, (8, 8, 1), seed=0)
-train.fit(model, digits, train.TrainConfig(epochs=6, lr=0.01), run_dir="runs/lesson-11")
-images = torch.from_numpy(digits.train.take(range(256)).reals())
-for name in ("posit4", "posit6", "int4"):
-    weight = {"format": name, "scale": "mse"}
-    policy = Policy.from_dict({"input": "uint8", "weight": weight, "activation": "uint6"})
-    quantized, _ = post_training_quantize(model, policy, images)
-    share = train.evaluate(quantized, digits.test).accuracy
-    print(f"{name}: {100 * share:.1f} % of the test images after training, by gptq")
-    assert share > 0.9
+
+def posit6() -> PositFormat:
+    """What a recipe names: ``weight: {format: "my_formats:posit6"}``."""
+    return PositFormat(6)
+
+
+def main() -> None:
+    posit5 = parse_format("posit5")
+    print("posit5:", *(posit5.grid() * posit5.lsb))
+
+    digits = data.load_dataset("digits")
+    model = build_model("digits_cnn", 10, (8, 8, 1), seed=0)
+    train.fit(model, digits, train.TrainConfig(epochs=6, lr=0.01), run_dir="runs/lesson-11")
+    images = torch.from_numpy(digits.train.take(range(256)).reals())
+    for name in ("posit4", "posit6", "int4"):
+        weight = {"format": name, "scale": "mse"}
+        policy = Policy.from_dict({"input": "uint8", "weight": weight, "activation": "uint6"})
+        quantized, _ = post_training_quantize(model, policy, images)
+        share = train.evaluate(quantized, digits.test).accuracy
+        print(f"{name}: {100 * share:.1f} % of the test images after training, by gptq")
+        assert share > 0.9
+
+
+if __name__ == "__main__":
+    main()

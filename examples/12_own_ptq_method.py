@@ -40,13 +40,18 @@ class KeepChannelSums:
         layer.weight_quantizer.fix_levels(rounded.reshape(levels.shape), unit)
 
 
-digits = data.load_dataset("digits")
-model = build_model("digits_cnn", 10, (8, 8, 1), seed=0)
-train.fit(model, digits, train.TrainConfig(epochs=6, lr=0.01), run_dir="runs/lesson-12")
-images = torch.from_numpy(digits.train.take(range(256)).reals())
-policy = Policy.from_dict({"input": "uint8", "weight": "int3", "activation": "uint6"})
-for methods in (["fold"], ["fold", KeepChannelSums()], ["fold", "gptq", "bias"]):
-    quantized, report = post_training_quantize(model, policy, images, methods)
-    share = train.evaluate(quantized, digits.test).accuracy
-    print(f"{' + '.join(report.methods):40} {100 * share:.1f} % of the test images")
-    assert share > 0.8
+def main() -> None:
+    digits = data.load_dataset("digits")
+    model = build_model("digits_cnn", 10, (8, 8, 1), seed=0)
+    train.fit(model, digits, train.TrainConfig(epochs=6, lr=0.01), run_dir="runs/lesson-12")
+    images = torch.from_numpy(digits.train.take(range(256)).reals())
+    policy = Policy.from_dict({"input": "uint8", "weight": "int3", "activation": "uint6"})
+    for methods in (["fold"], ["fold", KeepChannelSums()], ["fold", "gptq", "bias"]):
+        quantized, report = post_training_quantize(model, policy, images, methods)
+        share = train.evaluate(quantized, digits.test).accuracy
+        print(f"{' + '.join(report.methods):40} {100 * share:.1f} % of the test images")
+        assert share > 0.8
+
+
+if __name__ == "__main__":
+    main()

@@ -20,6 +20,7 @@ from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.quantize import Policy
 from bitwright.quantize.ptq import method_words, post_training_quantize
 from bitwright.quantize.ptq.methods import parse_methods
+from bitwright.quantize.ptq.reconstruction import LayerView
 from bitwright.train import save_weights
 
 QUANT = {"input": "uint8", "weight": "int4", "activation": "uint4"}
@@ -78,6 +79,30 @@ def test_methods_that_fix_weights_exclude_their_training(tmp_path: Path) -> None
     file.write_text(text + "train: {quantized: {epochs: 1}}\n")
     with pytest.raises(RecipeError, match=r"gptq fixes the weights, which train\.quantized"):
         load_recipe(file)
+
+
+class FixesLevels:
+    """A method of the user's own that chooses levels, as `examples/12` does."""
+
+    name = "fixes levels"
+
+    def treat(self, view: LayerView, biased: bool) -> None:
+        layer = view.layer
+        layer.weight_quantizer.fix_levels(*layer.weight_quantizer.levels(layer.weight))
+
+
+class NeedsBits(FixesLevels):
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+
+
+def test_a_method_of_ones_own_that_fixes_weights_excludes_their_training() -> None:
+    quant = {**QUANT, "methods": ["fold", f"{__name__}:FixesLevels"]}
+    work = Workspace(recipe_from_dict({**TINY, "quant": quant}))
+    with pytest.raises(RecipeError, match=r"FixesLevels fixes the weights of \w+, which train"):
+        calibrated(work, work.fresh_model().eval(), no_progress, images=8, quick=True)
+    with pytest.raises(RecipeError, match=r"without arguments: missing .*'bits'"):
+        parse_methods([f"{__name__}:NeedsBits"])
 
 
 def test_a_recipe_does_what_a_comparison_does_and_loads_again(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bitwright.base.errors import RecipeError
 from bitwright.base.figures import Figure, Source
 from bitwright.base.progress import Progress
 from bitwright.pipeline.context import LOGS, StepContext
@@ -114,7 +116,25 @@ def calibrated(
     methods = method_words.quick(words) if quick else words
     progress(f"{', '.join(methods)} on {len(reals)} images", 0, 0)
     converted, _ = post_training_quantize(model, work.policy, reals, methods, batch_size=_BATCH)
+    if work.recipe.train.quantized is not None:
+        _check_trainable(converted, [word for word in words if method_words.is_own(word)])
     return converted
+
+
+def _check_trainable(model: QuantizedModel, own: Sequence[str]) -> None:
+    """Refuse methods of the user's own that fixed weights which are to be trained; those of the
+    package are refused by their words (`method_words.check_trainable`).
+    """
+    from bitwright.quantize.layers import QuantConv2d, QuantLinear
+
+    for path, layer in model.named_modules():
+        if own and isinstance(layer, QuantConv2d | QuantLinear) and layer.weight_quantizer.fixed:
+            raise RecipeError(
+                f"{' or '.join(own)} fixes the weights of {path}, "
+                "which train.quantized is to train",
+                where="quant.methods",
+                hint="leave out the method, or train.quantized",
+            )
 
 
 def integer_model(work: Workspace, model: QuantizedModel) -> IntegerModel:
