@@ -97,7 +97,8 @@ class _Layerwise(fx.Interpreter):
         module = self.fetch_attr(str(n.target))
         if isinstance(module, ActivationQuantizer):
             apart = (found - exact).abs() / module.unit
-            assert bool((apart <= self.step(module, exact) + 1e-6).all()), n.name
+            # A scale in float64 is not quite the one in float32.
+            assert bool((apart <= self.step(module, exact) + 1e-3).all()), n.name
         else:
             near = 1e-6 * float(exact.abs().max()) + 1e-12
             if getattr(module, "input_quantizer", None) is not None:
