@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -11,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from bitwright.base import plugins
-from bitwright.base.errors import ModelError, RecipeError
+from bitwright.base.errors import FormatError, ModelError, RecipeError
 from bitwright.base.plugins import BUILT_IN, ENTRY_POINTS, importable, load_attribute, plugged
 from bitwright.explore.search.candidates import parse_candidates
 from bitwright.explore.variants import parse_variants
 from bitwright.formats import load_format, parse_format
 from bitwright.models.catalog import list_models
 from bitwright.pipeline.recipe import recipe_from_dict
+from bitwright.pipeline.run_files import SCHEMA, recipe_folder
 from bitwright.quantize import Policy
 
 KINDS = ("metrics", "benchmarks", "models", "commands")
@@ -123,4 +125,23 @@ def test_a_value_of_the_users_own_is_a_function_or_the_value_itself(beside: Path
     with pytest.raises(RecipeError, match="without arguments") as why:
         Policy.from_dict({"weight": {"format": "beside_of_a_test:long"}})
     assert why.value.where == "quant.weight.format"
+    del sys.modules["beside_of_a_test"]
+
+
+def test_a_command_says_which_option_names_no_format(beside: Path) -> None:
+    with pytest.raises(RecipeError, match="without arguments") as candidates:
+        parse_candidates("beside_of_a_test:long")
+    with pytest.raises(FormatError, match=r"weights: .* without arguments") as variants:
+        parse_variants("beside_of_a_test:long")
+    assert (candidates.value.where, variants.value.where) == ("--candidates", "--formats")
+    del sys.modules["beside_of_a_test"]
+
+
+def test_a_run_remembers_the_folder_of_its_recipe(beside: Path, tmp_path: Path) -> None:
+    header = {"schema": SCHEMA, "recipe_dir": str(beside)}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps(header))
+    assert recipe_folder(tmp_path / "run") == beside
+    with importable(recipe_folder(tmp_path / "run")):
+        assert load_format("beside_of_a_test:short").name == "int6"
     del sys.modules["beside_of_a_test"]

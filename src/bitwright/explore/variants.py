@@ -168,7 +168,7 @@ def parse_variants(
 def _known(name: str, what: str) -> None:
     try:
         format_of(name)
-    except FormatError as error:
+    except (FormatError, RecipeError) as error:
         raise FormatError(f"{what}: {error.message}", where="--formats", hint=error.hint) from error
 
 

@@ -15,6 +15,7 @@ from bitwright.base.errors import BitwrightError, DataError, MismatchError, Reci
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
 from bitwright.models.catalog import MODEL_FORMATS, PACKED
 from bitwright.pipeline.import_network import GRAPH, MODEL, integer_graph
+from bitwright.pipeline.run_files import recipe_folder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -197,7 +198,7 @@ def _quantized_of_run(run: Path) -> LoadedModel:
     from bitwright.pipeline.steps.quantize import quantized_model
     from bitwright.pipeline.steps.workspace import Workspace
 
-    work = Workspace(load_recipe(run / "recipe.yaml"))
+    work = Workspace(load_recipe(run / "recipe.yaml", base_dir=recipe_folder(run)))
     spec, shape = work.recipe.model, work.data.image_shape
     model = quantized_model(work, sorted(run.glob("*-quantize"))[0])
     loaded = LoadedModel(
@@ -312,7 +313,7 @@ def _of_run(run: Path) -> LoadedModel:
             where=str(run),
             hint=f"run `bitwright train {run}` first",
         )
-    recipe = load_recipe(recipe_file)
+    recipe = load_recipe(recipe_file, base_dir=recipe_folder(run))
     work = Workspace(recipe)
     model = trained_model(work, trained[0])
     return LoadedModel(model, work.data.image_shape, _convention(work), spec=None)

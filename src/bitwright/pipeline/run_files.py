@@ -105,6 +105,11 @@ def check_run_folder(folder: Path) -> dict[str, Any] | None:
     return result
 
 
+def recipe_folder(run: Path) -> Path:
+    """Where the relative paths and the user's modules of a run's recipe start."""
+    return Path(str((check_run_folder(run) or {}).get("recipe_dir", run)))
+
+
 def _is_foreign(entry: Path) -> bool:
     """Whether it makes a folder no place for a run; the files of the job that makes one do not."""
     return not entry.name.startswith(".") and entry.name not in JOB_FILES

@@ -88,5 +88,5 @@ def _named(text: str, where: str) -> list[Format]:
         names = [f"{match['kind']}{bits}" for bits in range(low, min(high, 64) + 1)]
     try:
         return [load_format(name) for name in names]
-    except FormatError as error:
+    except (FormatError, RecipeError) as error:
         raise RecipeError(error.message, where=where, hint=error.hint) from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bitwright.base.errors import RecipeError
 from bitwright.base.figures import Figure, Source
+from bitwright.base.plugins import importable
 from bitwright.base.progress import Progress
 from bitwright.pipeline.context import LOGS, StepContext
 from bitwright.pipeline.steps.results import OperandRow, PhaseRow, QuantizeResult, load_result
@@ -115,7 +116,8 @@ def calibrated(
     words = work.policy.methods
     methods = method_words.quick(words) if quick else words
     progress(f"{', '.join(methods)} on {len(reals)} images", 0, 0)
-    converted, _ = post_training_quantize(model, work.policy, reals, methods, batch_size=_BATCH)
+    with importable(work.recipe.base_dir):
+        converted, _ = post_training_quantize(model, work.policy, reals, methods, batch_size=_BATCH)
     if work.recipe.train.quantized is not None:
         _check_trainable(converted, [word for word in words if method_words.is_own(word)])
     return converted
@@ -157,7 +159,8 @@ def quantized_model(work: Workspace, folder: Path) -> QuantizedModel:
     from bitwright.train import load_weights
 
     example = torch.zeros((1, *work.sample_shape))
-    prepared, _ = prepare_network(work.fresh_model(), work.policy.methods, example)
+    with importable(work.recipe.base_dir):
+        prepared, _ = prepare_network(work.fresh_model(), work.policy.methods, example)
     model = apply(prepared, work.policy, "train", sample_shape=work.sample_shape)
     load_weights(folder / WEIGHTS, model)
     return model
