@@ -22,6 +22,7 @@ from bitwright.ir import INTEGER, load_graph
 from bitwright.models import ModelSpec, build_model
 from bitwright.pipeline.import_network import integer_graph
 from bitwright.quantize import Policy, apply
+from bitwright.quantize.ptq import post_training_quantize
 
 SHAPE = (8, 8, 1)
 QUANT = {"weight": "int3", "activation": "uint4", "input": "uint4"}
@@ -49,6 +50,18 @@ def test_a_file_says_which_model_it_is_and_gives_the_same_integers(tmp_path: Pat
     assert cli.run(["import", str(path), "--out", str(out)]) == 0
     assert load_graph(out / "graph.bwg", {"integer": INTEGER}) == graph
     assert json.loads((out / "import.json").read_text())["digest"] == graph.digest
+
+
+def test_methods_that_change_the_network_are_done_again(tmp_path: Path) -> None:
+    """Folded batch norms leave biases that the model of the zoo has not."""
+    quant = {**QUANT, "methods": ["fold", "equalize", "calibrate", "bias"]}
+    model = build_model(SPEC, 10, SHAPE, seed=3).eval()
+    images = torch.rand(32, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    policy = Policy.from_dict(quant)
+    made, _ = post_training_quantize(model, policy, images, policy.methods)
+    packed = LoadedModel(made.eval(), SHAPE, InputConvention(), None, SPEC, quant, 10)
+    save_packed_model(tmp_path / "net.bwq", packed)
+    assert integer_graph(load_packed_model(tmp_path / "net.bwq")) == integer_graph(packed)
 
 
 def test_a_quantized_file_of_another_framework_is_packed_too(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from bitwright.base.errors import DataError
 from bitwright.interop.caffe.quantized import is_quantized, quantized
@@ -24,13 +25,16 @@ from bitwright.interop.packed import PackedReport, load_packed, read_about, save
 from bitwright.models.catalog import ModelSpec
 from bitwright.models.factory import build_model
 from bitwright.quantize import Policy, apply
+from bitwright.quantize.ptq.post_training import prepare_network
 
 
 def converted(loaded: LoadedModel) -> LoadedModel:
     """A float model whose file says its formats, as a quantized model in evaluation mode."""
     height, width, channels = loaded.input_shape
     policy, sample = Policy.from_dict(loaded.quant), (channels, height, width)
-    return replace(loaded, model=apply(loaded.model, policy, "train", sample_shape=sample).eval())
+    # Methods may fold batch norms and give layers biases: the weights belong to that network.
+    network, _ = prepare_network(loaded.model, policy.methods, torch.zeros((1, *sample)))
+    return replace(loaded, model=apply(network, policy, "train", sample_shape=sample).eval())
 
 
 def save_packed_model(path: Path, loaded: LoadedModel) -> PackedReport:
