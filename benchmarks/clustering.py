@@ -82,7 +82,7 @@ def main() -> int:
             lines.append(line(count, k))
             print(lines[-1], flush=True)
     if not options.no_write:
-        kernel = "C" if KMEANS.library is not None else "Python (no C compiler)"
+        kernel = "C" if KMEANS.cdll is not None else "Python (no C compiler)"
         page = (
             "# One-dimensional k-means\n\n"
             f"`{' '.join(['python benchmarks/clustering.py', *sys.argv[1:]])}` on "

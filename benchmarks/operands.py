@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    native = "in C" if QUANTIZE.library is not None else "in torch operations, no C compiler"
+    native = "in C" if QUANTIZE.cdll is not None else "in torch operations, no C compiler"
     print(f"{given.threads} threads, integers {native}")
     for shape in SHAPES:
         for memory in (torch.channels_last, torch.contiguous_format):

@@ -256,7 +256,7 @@ def machine() -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         **versions,
         "python": platform.python_version(),
-        "kernels": "C" if QUANTIZE.library is not None else "torch (no C compiler)",
+        "kernels": "C" if QUANTIZE.cdll is not None else "torch (no C compiler)",
     }
 
 

@@ -75,7 +75,7 @@ def test_exact_is_never_worse_than_scikit_learn(given_values, k, seed) -> None:
 @pytest.mark.parametrize("k", [2, 5, 17, 64, 255, 299])
 @pytest.mark.parametrize("kind", ["normal", "even", "heavy"])
 def test_python_and_c_cut_alike(monkeypatch, k, kind) -> None:
-    if clustering_path.KMEANS.library is None:
+    if clustering_path.KMEANS.cdll is None:
         pytest.skip("no C compiler on PATH")
     rng = np.random.default_rng(k)
     values = {

@@ -55,7 +55,7 @@ def levels(x: Tensor, how: QuantSpec, seed: int = 0) -> Tensor:
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "torch":
         monkeypatch.setattr(operand_quantizer, "runs_natively", lambda x: False)
-    elif QUANTIZE.library is None:
+    elif QUANTIZE.cdll is None:
         pytest.skip("no C compiler")
     return str(request.param)
 
@@ -70,7 +70,7 @@ def threads() -> Iterator[None]:
 def test_there_is_a_c_program_where_there_is_a_compiler() -> None:
     if find_compiler() is None:
         pytest.skip("no C compiler")
-    assert QUANTIZE.library is not None
+    assert QUANTIZE.cdll is not None
 
 
 @pytest.mark.parametrize(

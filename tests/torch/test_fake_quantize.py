@@ -93,7 +93,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 @pytest.fixture
 def kernels() -> None:
-    if QUANTIZE.library is None:
+    if QUANTIZE.cdll is None:
         pytest.skip("no C compiler on PATH")
 
 
@@ -347,7 +347,7 @@ def test_without_a_compiler_torch_computes(monkeypatch) -> None:
     monkeypatch.setattr("bitwright.base.native.compiler.find_compiler", lambda: None)
     monkeypatch.setitem(vars(QUANTIZE), "loaded", None)  # brought back behind the test
     del vars(QUANTIZE)["loaded"]
-    assert QUANTIZE.library is None
+    assert QUANTIZE.cdll is None
     assert torch.equal(fake_quantize(x, "e4m3"), expected)
 
 

@@ -21,7 +21,7 @@ from bitwright.low_precision.arithmetic.operands import Operand
 from bitwright.low_precision.arithmetic.product_kernels import PRODUCT
 
 ENGINES = (IntegerEngine(), IntMatrixEngine())
-needs_compiler = pytest.mark.skipif(PRODUCT.library is None, reason="no C compiler")
+needs_compiler = pytest.mark.skipif(PRODUCT.cdll is None, reason="no C compiler")
 
 
 def random_operand(
@@ -150,7 +150,7 @@ def layers(draw: st.DrawFn) -> Layer:
 @settings(max_examples=25, deadline=None)
 @given(layer=layers(), seed=st.integers(0, 2**32))
 def test_any_convolution_is_exact(engine: Engine, threads: int, layer: Layer, seed: int) -> None:
-    if engine.name == "integer" and PRODUCT.library is None:
+    if engine.name == "integer" and PRODUCT.cdll is None:
         pytest.skip("no C compiler")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -19,7 +19,7 @@ from bitwright.low_precision.arithmetic.norms import (
 from bitwright.low_precision.arithmetic.product_kernels import PRODUCT
 from bitwright.models import build_model
 
-pytestmark = pytest.mark.skipif(PRODUCT.library is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(PRODUCT.cdll is None, reason="no C compiler")
 Found = dict[str, Tensor]
 
 

@@ -106,7 +106,7 @@ def _whole_cost(sums: FloatArray) -> float:
 def cheapest_cut(sums: FloatArray, price: float) -> IntArray:
     """Ends of the runs whose errors and prices add up to the least."""
     n = len(sums) - 1
-    library = KMEANS.library
+    library = KMEANS.cdll
     came_from = _cut_in_python(sums, price) if library is None else _cut_in_c(library, sums, price)
     ends = [n]
     while ends[-1] > 0:

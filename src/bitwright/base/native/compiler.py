@@ -52,13 +52,13 @@ class Loaded:
     """What became of a program on this machine.
 
     Attributes:
-        library: with its functions declared; None where it cannot be built.
+        cdll: with its functions declared; None where it cannot be built.
         compiler: path of the C compiler; empty if there is none.
         flags: those of `FLAG_SETS` that worked.
         error: why there is no library.
     """
 
-    library: ctypes.CDLL | None
+    cdll: ctypes.CDLL | None
     compiler: str = ""
     flags: tuple[str, ...] = ()
     error: ToolError | None = None
@@ -95,9 +95,9 @@ class Program:
     hint: str = "`bitwright doctor` says how to install a C compiler"
 
     @property
-    def library(self) -> ctypes.CDLL | None:
+    def cdll(self) -> ctypes.CDLL | None:
         """The library, or None where it cannot be built; tried once per process."""
-        return self.loaded.library
+        return self.loaded.cdll
 
     def require(self) -> ctypes.CDLL:
         """The library.
@@ -106,11 +106,11 @@ class Program:
             ToolError: it cannot be built or loaded here.
         """
         found = self.loaded
-        if found.library is None:
+        if found.cdll is None:
             error = found.error
             assert error is not None
             raise ToolError(error.message, where=error.where, hint=error.hint)
-        return found.library
+        return found.cdll
 
     @cached_property
     def loaded(self) -> Loaded:

@@ -119,7 +119,7 @@ def _quantized(
 ) -> tuple[Tensor, int] | None:
     """The result, reals or (``plain``) levels, and what the kernel saw."""
     rounding, overflow, seed = rules
-    library = QUANTIZE.library
+    library = QUANTIZE.cdll
     # Subclasses of Tensor may have no memory.
     in_memory = type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu"
     if library is None or not in_memory or x.dtype != torch.float32:

@@ -86,7 +86,7 @@ def _described(handle: ctypes.CDLL) -> Library:
 
 def native_library() -> Library | None:
     """The kernels of this machine, or None where they cannot be built; tried once per process."""
-    handle = EXECUTOR.library
+    handle = EXECUTOR.cdll
     return None if handle is None else _described(handle)
 
 

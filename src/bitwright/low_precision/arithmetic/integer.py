@@ -45,7 +45,7 @@ class IntegerEngine:
             return False
         if isinstance(left.exponent, Tensor) or isinstance(right.exponent, Tensor):
             return False
-        return PRODUCT.library is not None
+        return PRODUCT.cdll is not None
 
     def forward(self, x: Operand, w: Operand, geometry: Geometry) -> Tensor:
         """See `Engine`."""

@@ -90,7 +90,7 @@ class _ReLU(torch.autograd.Function):
         x = x if torch.ops.aten.is_non_overlapping_and_dense(x) else x.contiguous()
         out = torch.empty_like(x)
         bits = torch.empty((x.numel() + 7) // 8, dtype=torch.uint8)
-        library = PRODUCT.library
+        library = PRODUCT.cdll
         assert library is not None
         library.bw_relu_forward(
             x.data_ptr(), out.data_ptr(), bits.data_ptr(), x.numel(), torch.get_num_threads()
@@ -108,7 +108,7 @@ class _ReLU(torch.autograd.Function):
         gradient = gradients[0]
         if gradient.stride() != stride:
             gradient = torch.empty_strided(shape, stride).copy_(gradient)
-        library = PRODUCT.library
+        library = PRODUCT.cdll
         assert library is not None
         library.bw_relu_backward(
             gradient.data_ptr(), out.data_ptr(), bits.data_ptr(), out.numel(),
@@ -142,7 +142,7 @@ def _spec(
 
 
 def _run(name: str, spec: CNorm) -> None:
-    if getattr(PRODUCT.library, name)(ctypes.byref(spec)):
+    if getattr(PRODUCT.cdll, name)(ctypes.byref(spec)):
         raise MemoryError(f"{name}: not enough memory for its sums")
 
 
@@ -177,7 +177,7 @@ class TrainingBatchNorm2d(nn.BatchNorm2d):
             and x.numel() > x.shape[1]  # of one value a channel torch says what is wrong
             and all(t is None or (_native(t) and t.is_contiguous()) for t in own)
             and _native(x)
-            and PRODUCT.library is not None
+            and PRODUCT.cdll is not None
         )
 
 
@@ -187,7 +187,7 @@ class TrainingReLU(nn.ReLU):
     def forward(self, input: Tensor) -> Tensor:
         """Any float32 tensor."""
         wanted = torch.is_grad_enabled() and input.requires_grad and not self.inplace
-        if wanted and _native(input) and PRODUCT.library is not None:
+        if wanted and _native(input) and PRODUCT.cdll is not None:
             return _ReLU.apply(input)  # type: ignore[no-any-return, no-untyped-call]
         return super().forward(input)
 

@@ -133,7 +133,7 @@ def multiply(
     Raises:
         MemoryError: not enough memory for its buffers.
     """
-    library = PRODUCT.library
+    library = PRODUCT.cdll
     assert library is not None
     shape = CShape(
         **numbers,
@@ -151,7 +151,7 @@ def multiply(
 def most_squares(levels: Tensor) -> int:
     """The largest sum of squares that a channel of (N, C, H, W) has, of up to 16 bits, exactly."""
     images, channels, height, width = levels.shape
-    library = PRODUCT.library if levels.device.type == "cpu" else None
+    library = PRODUCT.cdll if levels.device.type == "cpu" else None
     dense = levels.is_contiguous(memory_format=torch.channels_last)
     if library is None or not dense or levels.dtype not in (torch.int8, torch.int16):
         return int(levels.double().square().sum((0, 2, 3)).amax())

@@ -19,7 +19,7 @@ def runs_natively(x: Tensor) -> bool:
     """Whether a tensor lies where the C program can read it, and there is one."""
     # Subclasses of Tensor may have no memory.
     plain = type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu"
-    return plain and x.dtype == torch.float32 and QUANTIZE.library is not None
+    return plain and x.dtype == torch.float32 and QUANTIZE.cdll is not None
 
 
 def quantize_levels(
@@ -38,7 +38,7 @@ def quantize_levels(
         limits: the smallest and the largest level.
         exponent: None: that of dynamic fixed point.
     """
-    library = QUANTIZE.library
+    library = QUANTIZE.cdll
     assert library is not None
     pixels, channels = max(x.numel(), 1), 1
     if x.dim() == 4 and not x.is_contiguous(memory_format=torch.channels_last):
