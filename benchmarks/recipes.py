@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,8 @@ COLUMNS = (
 )
 
 
-def build(name: str, runs: Path, until: str) -> dict[str, Any]:
-    """One row: the run's summary, and what the simulation compared."""
+def build(name: str, runs: Path, until: str, measured: dict[str, Any]) -> dict[str, Any]:
+    """One row: the run's summary, what the simulation compared, and where and when."""
     summary = Pipeline(load_recipe(name), runs / name).build(until)
     proof = load_result(SimulateResult, next((runs / name).glob("*-simulate")))
     return {
@@ -51,6 +52,7 @@ def build(name: str, runs: Path, until: str) -> dict[str, Any]:
         "differences": proof.differences,
         "seconds": summary.seconds,
         "until": until,
+        "measured": measured,
     }
 
 
@@ -63,12 +65,24 @@ def cpu() -> str:
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
     head = ["recipe", *COLUMNS, "RTL = graph: images", "values compared", "differ"]
+    head += ["processor", "date"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in rows:
         cells = [row["shown"].get(label, "-") for label in COLUMNS]
         cells += [str(row[key]) for key in ("images", "compared_values", "differences")]
+        cells += [row["measured"]["machine"]["cpu"], row["measured"]["date"]]
         lines.append("| " + " | ".join([row["recipe"], *cells]) + " |")
     return "\n".join(lines) + "\n"
+
+
+def sources(rows: list[dict[str, Any]]) -> str:
+    """For each command: its rows, machine and versions."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        measured = row["measured"]
+        facts = ", ".join(f"{key} {value}" for key, value in measured["machine"].items())
+        found.setdefault(f"`{measured['command']}` on {facts}.", []).append(row["recipe"])
+    return "\n".join(f"- {', '.join(names)}: {text}" for text, names in found.items()) + "\n"
 
 
 def main() -> None:
@@ -80,20 +94,20 @@ def main() -> None:
     file = RESULTS / "recipes.json"
     kept = json.loads(file.read_text())["rows"] if file.exists() else []
     rows = [row for row in kept if row["recipe"] not in chosen.recipes]
-    rows += [build(name, chosen.runs, chosen.until) for name in chosen.recipes]
+    measured = {
+        "command": "python " + " ".join(["benchmarks/recipes.py", *sys.argv[1:]]),
+        "date": date.today().isoformat(),
+        "machine": {"cpu": cpu(), "cores": os.cpu_count(), **versions()},
+    }
+    rows += [build(name, chosen.runs, chosen.until, measured) for name in chosen.recipes]
     rows.sort(key=lambda row: row["recipe"])
-    about = {"cpu": cpu(), "cores": os.cpu_count(), **versions()}
-    command = "python " + " ".join(["benchmarks/recipes.py", *sys.argv[1:]])
-    file.write_text(
-        json.dumps({"command": command, "machine": about, "rows": rows}, indent=1) + "\n"
-    )
-    facts = ", ".join(f"{key} {value}" for key, value in about.items())
+    file.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     note = (
         "LUT and BRAM by place and route where Fmax stands, else by the model. Accuracy on all "
         "test images; RTL compared with the integer graph by `==`, every score and label, with "
         "random stalls and a reset in mid-frame among the runs."
     )
-    text = f"# Recipes\n\n`{command}`\n\n{facts}\n\n{note}\n\n{table(rows)}"
+    text = f"# Recipes\n\n{note}\n\n{table(rows)}\n{sources(rows)}"
     (RESULTS / "recipes.md").write_text(text)
     print(table(rows))
 

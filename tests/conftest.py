@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 from functools import cache
 from pathlib import Path
 
@@ -27,6 +28,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
 settings.load_profile("ci" if IN_CI else "default")
+
+# A shell that starts the tests in the background has Ctrl-C ignored, and children inherit that:
+# the tests of Ctrl-C would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _DEFAULT_DATA = ROOT.parent / "shared" / "data"
 if "BITWRIGHT_DATA" not in os.environ and _DEFAULT_DATA.is_dir():
