@@ -3,9 +3,9 @@
 
     python benchmarks/ptq.py --runs RUNS [--peers PYTHON] [--only mnist|cifar]
 
-Trains the float models into RUNS if they are not there (``ptq_float.py``), quantizes them with the
-same calibration images, and measures every result on the whole test set: ours as the frozen integer
-model, Brevitas' as its own simulation, ONNX Runtime's as it runs. PYTHON is the interpreter of an
+Quantizes the float models that come with the package (`benchmarks/ptq_float.py` trained them) with
+the same calibration images, and measures every result on the whole test set: ours as the integer
+network, Brevitas' as its own simulation, ONNX Runtime's as it runs. PYTHON is the interpreter of an
 environment with ``brevitas`` (and ``tqdm``); without it its rows stay as the page has them, if the
 float network is the same. Writes ``docs/results/ptq.json`` and ``ptq.md``. What is measured is kept
 in RUNS, tool by tool, under a hash of all that it depends on (code, recipe, float weights, images,
@@ -18,7 +18,6 @@ import argparse
 import importlib.metadata
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from ptq_float import WEIGHTS, float_model, splits_of
+from ptq_float import splits_of
 from ptq_onnxruntime import measure as measure_onnxruntime
 from torch import nn
 
@@ -35,9 +34,11 @@ from bitwright.base.files import sha256_file
 from bitwright.base.source import script_key
 from bitwright.base.store import Store, content_key
 from bitwright.data import DataSplits, digest_of
-from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
+from bitwright.models import build_model
+from bitwright.models.pretrained import Pretrained, find_pretrained, load_into
+from bitwright.pipeline.recipe import find_recipe, load_recipe
 from bitwright.pipeline.steps.baseline import cpu_name
-from bitwright.quantize import Policy, apply
+from bitwright.quantize import Policy
 from bitwright.quantize.ptq import AdaRound, post_training_quantize
 from bitwright.train import evaluate
 
@@ -68,11 +69,11 @@ class Ours:
 ROWS = (
     Ours("nearest level, largest ranges", ("fold", "calibrate:max")),
     Ours("MSE ranges, clipping search, bias correction", ("fold", "clip", "bias")),
-    Ours("error feedback, bias correction (the default)", ("fold", "calibrate", "gptq", "bias")),
+    Ours("GPTQ, bias correction (the default)", ("fold", "calibrate", "gptq", "bias")),
     Ours("the same, percentile 99.9", ("fold", "calibrate:percentile:99.9", "gptq", "bias")),
     Ours("the same, ranges set again on the way", ("fold", "recalibrate", "gptq", "bias")),
     Ours(
-        "one scale a tensor: equalisation, error feedback, bias correction",
+        "one scale a tensor: equalization, GPTQ, bias correction",
         ("fold", "equalize", "gptq", "bias"),
         granularity="per_tensor",
     ),
@@ -91,8 +92,7 @@ def our_rows(model: nn.Module, splits: DataSplits) -> list[dict[str, Any]]:
         started = time.perf_counter()
         converted, report = post_training_quantize(model, row.policy, calibration, row.methods)
         seconds = time.perf_counter() - started
-        frozen = apply(converted, row.policy, "freeze")
-        accuracy = evaluate(frozen, splits.test).accuracy
+        accuracy = evaluate(converted.eval(), splits.test).accuracy
         entry = {"name": row.name, "bits": "4 / 4", "accuracy": accuracy, "seconds": seconds}
         entry["methods"] = list(report.methods)
         print("Bitwright:", row.name, accuracy, f"{seconds:.0f} s", flush=True)
@@ -130,10 +130,9 @@ def _kept(folder: Path, tool: str, depends_on: Iterable[str], measure: Callable[
     return store.keep(tool, key, measure()).value if found is None else found.value
 
 
-def _basis(recipe: Recipe, splits: DataSplits, folder: Path) -> tuple[str, ...]:
+def _basis(weights: Pretrained, splits: DataSplits) -> tuple[str, ...]:
     """What every tool's figures depend on: the float network and the images."""
-    images = digest_of(splits.train, splits.test)
-    return sha256_file(folder / WEIGHTS), recipe.model.model_dump_json(), str(IMAGES), images
+    return weights.sha256, str(IMAGES), digest_of(splits.train, splits.test)
 
 
 def _version_of(python: Path, package: str) -> str:
@@ -157,15 +156,14 @@ def measured(case: str, options: argparse.Namespace, earlier: dict[str, Any]) ->
     """
     recipe = load_recipe(find_recipe(CASES[case]))
     folder = options.runs / recipe.name
-    if not (folder / WEIGHTS).exists():
-        script = Path(__file__).with_name("ptq_float.py")
-        command = [sys.executable, str(script), recipe.name, "--out", str(options.runs)]
-        subprocess.run(command, check=True, timeout=24 * 3600)
     splits = splits_of(recipe, folder)
-    model = float_model(recipe, splits, folder)
+    shape, classes = splits.image_shape, splits.num_classes
+    weights = find_pretrained(recipe.model, shape, classes, recipe.data.name)
+    model = build_model(recipe.model, classes, shape, seed=recipe.seed).eval()
+    load_into(model, weights)
     result: dict[str, Any] = {"float": evaluate(model, splits.test).accuracy}
     print(case, "float", result["float"], flush=True)
-    basis = _basis(recipe, splits, folder)
+    basis = _basis(weights, splits)
     result["ours"] = _kept(
         folder,
         "ours",
@@ -205,7 +203,7 @@ def table(results: dict[str, Any]) -> str:
         f"Measured by `{results['command']}` on {results['machine']}, one thread a process, "
         f"{results['date']}; {results['versions']}. Calibration: the first {IMAGES} training "
         "images, without labels. Accuracy: share of the whole test set. Bits: weights / "
-        "activations; the input has 8. Ours is measured on the frozen integer model; Brevitas in "
+        "activations; the input has 8. Ours is measured on the integer network; Brevitas in "
         "its own simulation, with one scale a channel also in the last layer, where ours has one "
         "a tensor. ONNX Runtime runs what it quantized; without VNNI its 8-bit weights saturate in "
         "pairs unless reduce_range is set. Times are those of a busy machine.",

@@ -17,12 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from bitwright.data import Dataset, DataSplits, load_dataset
 from bitwright.models import build_model
 from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
-from bitwright.train import TrainProgress, evaluate, fit, load_weights, save_weights
+from bitwright.train import TrainProgress, evaluate, fit, save_weights
 
 WEIGHTS = "float.pt"
 _DATA = "data.npz"
@@ -57,17 +56,6 @@ def splits_of(recipe: Recipe, folder: Path) -> DataSplits:
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(cache, **arrays)
     return splits
-
-
-def float_model(recipe: Recipe, splits: DataSplits, folder: Path) -> nn.Module:
-    """The trained float model of a recipe, in evaluation mode.
-
-    Raises:
-        DataError: it has not been trained into this folder.
-    """
-    model = build_model(recipe.model, splits.num_classes, splits.image_shape, seed=recipe.seed)
-    load_weights(folder / WEIGHTS, model)
-    return model.eval()
 
 
 def main() -> None:
