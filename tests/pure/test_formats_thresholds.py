@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bitwright.base.errors import GraphError
 from bitwright.formats import Rounding, parse_format
-from bitwright.formats.thresholds import affine_levels, affine_thresholds, float32_affine
+from bitwright.formats.thresholds import affine_levels, affine_thresholds
 
 FORMATS = ["uint1", "uint2", "uint4", "int2", "int3n", "int4", "bipolar", "ternary", "uint6"]
 MODES = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
@@ -75,39 +75,3 @@ def test_wide_intervals() -> None:
 def test_impossible_parameters_are_refused(a, b, lo, hi) -> None:
     with pytest.raises(GraphError):
         affine_thresholds([a], [b], lo, hi, parse_format("uint2"))
-
-
-def float32_levels(fast, acc: np.ndarray, number_format) -> np.ndarray:
-    """The fast path as it runs: two float32 operations."""
-    value = acc.astype(np.float32) * fast.a[:, None]
-    value = value + fast.b[:, None]
-    if number_format.name == "bipolar":
-        return np.where(value >= 0, 1, -1)
-    return np.clip(np.rint(value), number_format.min_level, number_format.max_level).astype(int)
-
-
-@given(
-    st.lists(st.tuples(gains, offsets), min_size=1, max_size=5),
-    st.sampled_from(FORMATS),
-    st.sampled_from(MODES),
-    st.integers(-3000, 2000),
-    st.integers(0, 4000),
-)
-def test_proven_float32_equals_the_definition(pairs, name, mode, lo, width) -> None:
-    a, b = (np.array(column) for column in zip(*pairs, strict=True))
-    number_format = parse_format(name)
-    fast = float32_affine(a, b, lo, lo + width, number_format, mode)
-    acc = np.tile(np.arange(lo, lo + width + 1), (len(a), 1))
-    expected = affine_levels(acc, a[:, None], b[:, None], number_format, mode)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        got = float32_levels(fast, acc, number_format)
-    assert np.array_equal(got[fast.proven], expected[fast.proven])
-
-
-def test_float32_is_proven_for_ordinary_layers_and_refused_beyond_its_integers() -> None:
-    rng = np.random.default_rng(3)
-    a = rng.normal(size=256) * 2e-3
-    b = rng.normal(size=256) * 5
-    number_format = parse_format("uint4")
-    assert float32_affine(a, b, -60000, 60000, number_format).proven.all()
-    assert not float32_affine(a, b, -(1 << 24), 1 << 24, number_format).proven.any()

@@ -39,6 +39,7 @@ class Format(ABC):
         sign_only: the code is the sign alone: two levels, no zero, no zero point.
         mean_scaled: weights in it take the mean magnitude as their scale (XNOR-Net, TWN).
         in_training: the products of training in few bits can have it.
+        wraps: values beyond the range can wrap; else they saturate.
     """
 
     __slots__ = ()
@@ -51,6 +52,7 @@ class Format(ABC):
     sign_only: ClassVar[bool] = False
     mean_scaled: ClassVar[bool] = False
     in_training: ClassVar[bool] = False
+    wraps: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -88,14 +90,14 @@ class Format(ABC):
         """Largest level at zero point 0."""
 
     @property
-    @abstractmethod
     def level_step(self) -> int:
         """Distance of neighbouring levels; 1 except for formats with gaps (bipolar: 2)."""
+        return 1
 
     @property
-    @abstractmethod
     def lsb(self) -> float:
         """Real value of one level at scale 1: an exact power of two."""
+        return 1.0
 
     @property
     @abstractmethod
@@ -237,15 +239,16 @@ class Format(ABC):
         inside = (array >= self.min_level) & (array <= self.max_level)
         return np.asarray(inside & ((array - self.min_level) % self.level_step == 0))
 
-    @abstractmethod
     def codes(self, levels: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
         """Codes of exact levels. `FormatError` if a level has no code."""
+        shifted = np.asarray(levels) + self._offset(zero_point)
+        return checked_integers(shifted, self.min_code, self.max_code, f"{self.name} code")
 
-    @abstractmethod
     def levels(self, codes: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
         """Exact levels of codes. `FormatError` if a number is no code of this format."""
+        array = checked_integers(codes, self.min_code, self.max_code, f"{self.name} code")
+        return np.asarray(array - self._offset(zero_point))
 
-    @abstractmethod
     def quantize(
         self,
         ratio: FloatArray,
@@ -254,11 +257,33 @@ class Format(ABC):
         overflow: Overflow,
         rng: np.random.Generator | None,
     ) -> IntArray:
-        """Codes of real numbers given in units of one level (``x / (scale * lsb)``, no NaN)."""
+        """Codes of real numbers given in units of one level (``x / (scale * lsb)``, no NaN):
+        ``overflow(round(ratio) + zero_point)`` where the codes are evenly spaced.
+        """
+        low, high, zero = self.min_code, self.max_code, self._offset(zero_point)
+        rounded = round_to_int(ratio, rounding, rng)
+        if overflow is not Overflow.WRAP:
+            if overflow is Overflow.SAT_SYM and low < 0:
+                low = -high
+            # Clipping first keeps huge values and infinities out of the int64 conversion.
+            clipped = np.clip(rounded, low - zero, high - zero)
+            return np.asarray(clipped.astype(np.int64) + zero)
+        if not np.all(np.isfinite(rounded)):
+            raise FormatError("cannot wrap an infinite value")
+        span = high - low + 1
+        residue = np.fmod(rounded, span).astype(np.int64)  # fmod is exact, int64 could overflow
+        return np.asarray((residue + zero - low) % span + low)
 
-    @abstractmethod
+    def _offset(self, zero_point: npt.ArrayLike) -> IntArray:
+        """The code of level 0 for a zero point, which most formats do not have."""
+        if np.any(np.asarray(zero_point) != 0):
+            raise FormatError(f"{self.name} has no zero point", hint="use zero point 0")
+        return np.asarray(0, dtype=np.int64)
+
     def check(self, overflow: Overflow) -> None:
         """`FormatError` if this format has no such overflow behaviour."""
+        if overflow is Overflow.WRAP and not self.wraps:
+            raise FormatError(f"{self.name} cannot wrap", where=self.name, hint="use sat")
 
     def patterns_of(self, levels: FloatArray) -> IntArray:
         """`to_bits` of the codes of levels (float64, exact, also of formats with wide levels)."""
@@ -354,27 +379,3 @@ def checked_integers(values: npt.ArrayLike, low: int, high: int, what: str) -> I
         bad = int(array.min() if array.min() < low else array.max())
         raise FormatError(f"{bad} is no {what}: expected {low} .. {high}")
     return array
-
-
-def uniform_codes(
-    ratio: FloatArray,
-    zero_point: IntArray,
-    interval: tuple[int, int],
-    rounding: Rounding,
-    overflow: Overflow,
-    rng: np.random.Generator | None,
-) -> IntArray:
-    """``overflow(round(ratio) + zero_point)`` for the families whose codes are evenly spaced."""
-    low, high = interval
-    rounded = round_to_int(ratio, rounding, rng)
-    if overflow is not Overflow.WRAP:
-        if overflow is Overflow.SAT_SYM and low < 0:
-            low = -high
-        # Clipping first keeps huge values and infinities out of the int64 conversion.
-        clipped = np.clip(rounded, low - zero_point, high - zero_point)
-        return np.asarray(clipped.astype(np.int64) + zero_point)
-    if not np.all(np.isfinite(rounded)):
-        raise FormatError("cannot wrap an infinite value")
-    span = high - low + 1
-    residue = np.fmod(rounded, span).astype(np.int64)  # fmod is exact, int64 could overflow
-    return np.asarray((residue + zero_point - low) % span + low)

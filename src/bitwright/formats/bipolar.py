@@ -34,48 +34,16 @@ class BipolarFormat(Format):
     sign_only: ClassVar[bool] = True
     mean_scaled: ClassVar[bool] = True
 
+    name = "bipolar"
+    qonnx_name = "BIPOLAR"
+    bits = 1
+    signed = True
+    min_code, max_code = 0, 1
+    min_level, max_level = -1, 1
+    level_step = 2
+
     def with_bits(self, bits: int) -> Format:
         return IntegerFormat(bits, True, True) if bits > 1 else self
-
-    @property
-    def name(self) -> str:
-        return "bipolar"
-
-    @property
-    def bits(self) -> int:
-        return 1
-
-    @property
-    def signed(self) -> bool:
-        return True
-
-    @property
-    def min_code(self) -> int:
-        return 0
-
-    @property
-    def max_code(self) -> int:
-        return 1
-
-    @property
-    def min_level(self) -> int:
-        return -1
-
-    @property
-    def max_level(self) -> int:
-        return 1
-
-    @property
-    def level_step(self) -> int:
-        return 2
-
-    @property
-    def lsb(self) -> float:
-        return 1.0
-
-    @property
-    def qonnx_name(self) -> str:
-        return "BIPOLAR"
 
     def codes(self, levels: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
         array = checked_integers(levels, -1, 1, "bipolar level")
@@ -84,11 +52,8 @@ class BipolarFormat(Format):
         return np.asarray((array + 1) >> 1)
 
     def levels(self, codes: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
-        _refuse_zero_point(zero_point)
+        self._offset(zero_point)
         return checked_integers(codes, 0, 1, "bipolar code") * 2 - 1
-
-    def check(self, overflow: Overflow) -> None:
-        """Every overflow mode is the same: the sign never overflows."""
 
     def quantize(
         self,
@@ -98,17 +63,12 @@ class BipolarFormat(Format):
         overflow: Overflow,
         rng: np.random.Generator | None,
     ) -> IntArray:
-        _refuse_zero_point(zero_point)
+        self._offset(zero_point)  # every overflow mode is the same: the sign never overflows
         if rounding is not Rounding.STOCHASTIC:
             return (ratio >= 0).astype(np.int64)
         if rng is None:
             raise FormatError("stochastic rounding needs a random generator", hint="pass rng=")
         return (rng.random(ratio.shape) < (ratio + 1) * 0.5).astype(np.int64)
-
-
-def _refuse_zero_point(zero_point: npt.ArrayLike) -> None:
-    if np.any(np.asarray(zero_point) != 0):
-        raise FormatError("bipolar has no zero point")
 
 
 def parse(text: str) -> BipolarFormat | None:

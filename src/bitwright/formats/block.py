@@ -22,16 +22,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from operator import attrgetter
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bitwright.base.errors import FormatError
 from bitwright.formats.base import Format, IntArray
-from bitwright.formats.rounding import FloatArray, Overflow, Rounding
+from bitwright.formats.rounding import FloatArray
 
-SCALE_BITS = 8
 MIN_EXPONENT, MAX_EXPONENT = -127, 127
 _MAX_BLOCK = 1024
 _SHORT = {
@@ -44,6 +44,11 @@ _SHORT = {
     "mxfp4": ("e2m1", 32),
     "mxint8": ("fixed<8,2>", 32),
 }
+
+
+def _of_element(name: str) -> Any:
+    """What a block takes over from the format of its elements."""
+    return property(attrgetter(f"element.{name}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,94 +83,30 @@ class BlockFormat(Format):
     def number(self) -> Format:
         return self.element.number
 
-    def patterns_of(self, levels: FloatArray) -> IntArray:
-        return self.element.patterns_of(levels)
-
-    def levels_of(self, patterns: IntArray) -> FloatArray:
-        return self.element.levels_of(patterns)
-
-    @property
-    def bits(self) -> int:
-        return self.element.bits
-
-    @property
-    def bits_per_value(self) -> float:
-        """Bits of a value with its share of the block's scale."""
-        return self.element.bits + SCALE_BITS / self.length
-
     @property
     def block(self) -> int:
         return self.length
 
-    @property
-    def uniform(self) -> bool:
-        return self.element.uniform
-
-    @property
-    def signed(self) -> bool:
-        return self.element.signed
-
-    @property
-    def min_code(self) -> int:
-        return self.element.min_code
-
-    @property
-    def max_code(self) -> int:
-        return self.element.max_code
-
-    @property
-    def min_level(self) -> int:
-        return self.element.min_level
-
-    @property
-    def max_level(self) -> int:
-        return self.element.max_level
-
-    @property
-    def level_step(self) -> int:
-        return self.element.level_step
-
-    @property
-    def lsb(self) -> float:
-        return self.element.lsb
-
-    @property
-    def qonnx_name(self) -> str:
-        return self.element.qonnx_name
-
-    @property
-    def zero_is_representable(self) -> bool:
-        return self.element.zero_is_representable
-
-    def codes(self, levels: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
-        return self.element.codes(levels, zero_point)
-
-    def levels(self, codes: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
-        return self.element.levels(codes, zero_point)
-
-    def decode(
-        self, codes: npt.ArrayLike, scale: npt.ArrayLike = 1.0, zero_point: npt.ArrayLike = 0
-    ) -> FloatArray:
-        return self.element.decode(codes, scale, zero_point)
-
-    def grid(self) -> IntArray:
-        return self.element.grid()
-
-    def contains(self, levels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        return self.element.contains(levels)
-
-    def check(self, overflow: Overflow) -> None:
-        self.element.check(overflow)
-
-    def quantize(
-        self,
-        ratio: FloatArray,
-        zero_point: IntArray,
-        rounding: Rounding,
-        overflow: Overflow,
-        rng: np.random.Generator | None,
-    ) -> IntArray:
-        return self.element.quantize(ratio, zero_point, rounding, overflow, rng)
+    bits = _of_element("bits")
+    uniform = _of_element("uniform")
+    signed = _of_element("signed")
+    min_code = _of_element("min_code")
+    max_code = _of_element("max_code")
+    min_level = _of_element("min_level")
+    max_level = _of_element("max_level")
+    level_step = _of_element("level_step")
+    lsb = _of_element("lsb")
+    qonnx_name = _of_element("qonnx_name")
+    zero_is_representable = _of_element("zero_is_representable")
+    codes = _of_element("codes")
+    levels = _of_element("levels")
+    decode = _of_element("decode")
+    grid = _of_element("grid")
+    contains = _of_element("contains")
+    check = _of_element("check")
+    quantize = _of_element("quantize")
+    patterns_of = _of_element("patterns_of")
+    levels_of = _of_element("levels_of")
 
     def block_exponents(self, x: npt.ArrayLike, axis: int = -1) -> IntArray:
         """The shared exponent of every block: ``floor(log2(largest)) - top_exponent``, clipped to

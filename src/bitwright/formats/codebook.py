@@ -82,10 +82,6 @@ class CodebookFormat(GridFormat):
         return self.size
 
     @property
-    def is_fitted(self) -> bool:
-        return self.table is not None
-
-    @property
     def needs_table(self) -> bool:
         return self.table is None
 
@@ -154,7 +150,7 @@ class CodebookFormat(GridFormat):
         overflow: Overflow,
         rng: np.random.Generator | None,
     ) -> IntArray:
-        self._no_zero_point(zero_point)
+        self._offset(zero_point)
         return nearest_index(ratio, self.float_grid(), rounding, rng)
 
     def canonical_codes(self, levels: FloatArray) -> IntArray:

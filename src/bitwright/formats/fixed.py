@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.base.errors import FormatError
-from bitwright.formats.base import Format, IntArray, checked_integers, uniform_codes
-from bitwright.formats.rounding import FloatArray, Overflow, Rounding
+from bitwright.formats.base import Format, IntArray
 
 MAX_BITS = 16
 _MAX_POINT = 64
@@ -89,44 +88,16 @@ class FixedFormat(Format):
         return self.max_code
 
     @property
-    def level_step(self) -> int:
-        return 1
-
-    @property
-    def fractional(self) -> int:
-        """Bits right of the point, W - I."""
-        return self.width - self.integer
-
-    @property
     def lsb(self) -> float:
-        return float(2.0**-self.fractional)
+        return float(2.0 ** (self.integer - self.width))
 
     @property
     def qonnx_name(self) -> str:
         # QONNX's FIXED is signed; an unsigned one is an integer with a scale there.
         return f"FIXED<{self.width},{self.integer}>" if self.is_signed else f"UINT{self.width}"
 
-    def codes(self, levels: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
-        shifted = np.asarray(levels) + np.asarray(zero_point)
-        return checked_integers(shifted, self.min_code, self.max_code, f"{self.name} code")
-
-    def levels(self, codes: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
-        array = checked_integers(codes, self.min_code, self.max_code, f"{self.name} code")
-        return np.asarray(array - np.asarray(zero_point, dtype=np.int64))
-
-    def check(self, overflow: Overflow) -> None:
-        """Saturates or wraps."""
-
-    def quantize(
-        self,
-        ratio: FloatArray,
-        zero_point: IntArray,
-        rounding: Rounding,
-        overflow: Overflow,
-        rng: np.random.Generator | None,
-    ) -> IntArray:
-        interval = (self.min_code, self.max_code)
-        return uniform_codes(ratio, zero_point, interval, rounding, overflow, rng)
+    def _offset(self, zero_point: npt.ArrayLike) -> IntArray:
+        return np.asarray(zero_point, dtype=np.int64)
 
 
 def parse(text: str) -> FixedFormat | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,8 @@ class GridFormat(Format):
 
     __slots__ = ()
 
+    wraps: ClassVar[bool] = False
+
     @property
     def uniform(self) -> bool:
         return False
@@ -39,10 +42,6 @@ class GridFormat(Format):
     @property
     def max_code(self) -> int:
         return (1 << self.bits) - 1
-
-    @property
-    def level_step(self) -> int:
-        return 1
 
     @property
     def zero_is_representable(self) -> bool:
@@ -71,7 +70,7 @@ class GridFormat(Format):
         overflow: Overflow,
         rng: np.random.Generator | None,
     ) -> IntArray:
-        self._no_zero_point(zero_point)
+        self._offset(zero_point)
         known, codes = _listed(self)
         return np.asarray(codes[nearest_index(ratio, known, rounding, rng)])
 
@@ -85,12 +84,8 @@ class GridFormat(Format):
     def levels_of(self, patterns: IntArray) -> FloatArray:
         return self.float_levels(patterns)
 
-    def check(self, overflow: Overflow) -> None:
-        if overflow is Overflow.WRAP:
-            raise FormatError(f"{self.name} cannot wrap", hint="use sat")
-
     def codes(self, levels: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
-        self._no_zero_point(zero_point)
+        self._offset(zero_point)
         array = np.asarray(levels)
         if not np.array_equal(array.astype(np.int64), array):
             raise FormatError(f"a {self.name} level must be an integer")
@@ -100,7 +95,7 @@ class GridFormat(Format):
         return self.canonical_codes(array.astype(np.float64))
 
     def levels(self, codes: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
-        self._no_zero_point(zero_point)
+        self._offset(zero_point)
         if not self.exact_levels:
             raise FormatError(f"the levels of {self.name} do not fit 62 bits", hint="use decode")
         array = checked_integers(codes, self.min_code, self.max_code, f"{self.name} code")
@@ -113,7 +108,7 @@ class GridFormat(Format):
         self, codes: npt.ArrayLike, scale: npt.ArrayLike = 1.0, zero_point: npt.ArrayLike = 0
     ) -> FloatArray:
         """Reals of codes; those of special codes are infinities and NaN."""
-        self._no_zero_point(zero_point)
+        self._offset(zero_point)
         array = checked_integers(codes, self.min_code, self.max_code, f"{self.name} code")
         unit = np.asarray(scale, dtype=np.float64) * self.lsb
         return np.asarray(unit * self.float_levels(array), dtype=np.float64)
@@ -126,10 +121,6 @@ class GridFormat(Format):
 
     def contains(self, levels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         return np.isin(np.asarray(levels, dtype=np.int64), self.grid())
-
-    def _no_zero_point(self, zero_point: npt.ArrayLike) -> None:
-        if np.any(np.asarray(zero_point) != 0):
-            raise FormatError(f"{self.name} has no zero point", hint="use zero point 0")
 
 
 @lru_cache(maxsize=64)

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.base.errors import FormatError
-from bitwright.formats.base import Format, IntArray, checked_integers, uniform_codes
-from bitwright.formats.rounding import FloatArray, Overflow, Rounding
+from bitwright.formats.base import Format, IntArray
+from bitwright.formats.rounding import Overflow
 
 MAX_BITS = 16
 
@@ -113,14 +113,6 @@ class IntegerFormat(Format):
         return self.max_code - self.zero
 
     @property
-    def level_step(self) -> int:
-        return 1
-
-    @property
-    def lsb(self) -> float:
-        return 1.0
-
-    @property
     def qonnx_name(self) -> str:
         if self == IntegerFormat(1, False):
             return "BINARY"
@@ -131,13 +123,8 @@ class IntegerFormat(Format):
         bits = max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0)
         return f"INT{bits + 1}" if low < 0 else f"UINT{bits}"
 
-    def codes(self, levels: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
-        shifted = np.asarray(levels) + np.asarray(zero_point) + self.zero
-        return checked_integers(shifted, self.min_code, self.max_code, f"{self.name} code")
-
-    def levels(self, codes: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
-        array = checked_integers(codes, self.min_code, self.max_code, f"{self.name} code")
-        return np.asarray(array - np.asarray(zero_point, dtype=np.int64) - self.zero)
+    def _offset(self, zero_point: npt.ArrayLike) -> IntArray:
+        return np.asarray(zero_point, dtype=np.int64) + self.zero
 
     def check(self, overflow: Overflow) -> None:
         if overflow is Overflow.WRAP and self.narrow:
@@ -146,17 +133,6 @@ class IntegerFormat(Format):
             raise FormatError(
                 "a range with a zero point saturates", where=self.name, hint="use sat"
             )
-
-    def quantize(
-        self,
-        ratio: FloatArray,
-        zero_point: IntArray,
-        rounding: Rounding,
-        overflow: Overflow,
-        rng: np.random.Generator | None,
-    ) -> IntArray:
-        interval = (self.min_code, self.max_code)
-        return uniform_codes(ratio, zero_point + self.zero, interval, rounding, overflow, rng)
 
 
 def parse(text: str) -> IntegerFormat | None:

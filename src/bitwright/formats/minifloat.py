@@ -206,7 +206,7 @@ class MinifloatFormat(GridFormat):
         overflow: Overflow,
         rng: np.random.Generator | None,
     ) -> IntArray:
-        self._no_zero_point(zero_point)
+        self._offset(zero_point)
         return self.canonical_codes(self._rounded(ratio, rounding, rng))
 
     def canonical_codes(self, levels: FloatArray) -> IntArray:

@@ -85,10 +85,6 @@ class PowerOfTwoFormat(GridFormat):
         return (1 << (self.width - 1)) - int(self.zero)
 
     @property
-    def lsb(self) -> float:
-        return 1.0
-
-    @property
     def max_level(self) -> int:
         return 1 << (self.powers - 1)
 
@@ -108,7 +104,7 @@ class PowerOfTwoFormat(GridFormat):
         overflow: Overflow,
         rng: np.random.Generator | None,
     ) -> IntArray:
-        self._no_zero_point(zero_point)
+        self._offset(zero_point)
         if self.linear:
             grid = self.grid().astype(np.float64)
             return self.canonical_codes(grid[nearest_index(ratio, grid, rounding, rng)])

@@ -17,7 +17,7 @@ stochastic     floor(x) or floor(x) + 1, up with probability x - floor(x)
 =============  =====================================================  ======  ======  ======  ======
 
 QONNX uses two of these words for something else: its ``HALF_UP`` is ``half_away`` and its
-``HALF_DOWN`` is ``half_zero``. `Rounding.from_qonnx` and `Rounding.to_qonnx` translate.
+``HALF_DOWN`` is ``half_zero``. `Rounding.from_qonnx` translates.
 """
 
 from __future__ import annotations
@@ -58,13 +58,6 @@ class Rounding(StrEnum):
                 f"unknown QONNX rounding mode {name!r}", hint=f"one of {', '.join(_FROM_QONNX)}"
             )
         return mode
-
-    def to_qonnx(self) -> str:
-        """The QONNX ``rounding_mode`` attribute of this mode; `FormatError` if QONNX has none."""
-        for name, mode in _FROM_QONNX.items():
-            if mode is self and name != "STOCHASTIC":
-                return name
-        raise FormatError(f"QONNX has no rounding mode for {self.value!r}")
 
 
 class Overflow(StrEnum):

@@ -19,7 +19,6 @@ from bitwright.formats.base import Format, IntArray
 from bitwright.formats.rounding import FloatArray, Rounding, round_to_int
 
 EXACT_DOUBLE = 1 << 53
-EXACT_FLOAT = 1 << 24
 
 
 class Thresholds(NamedTuple):
@@ -95,86 +94,6 @@ def affine_thresholds(
         above = np.where(open_ & reached, middle, above)
         below = np.where(open_ & ~reached, middle, below)
     return Thresholds(above, flip, base, step)
-
-
-class Float32Affine(NamedTuple):
-    """A float32 stand-in for the float64 activation, and for which channels it is proven equal.
-
-    With ``v = acc * a + b`` in two IEEE float32 operations, ``clip(rint(v))``, or for bipolar the
-    sign of ``v``, equals `affine_levels` for every accumulator of the interval, where ``proven``.
-    """
-
-    a: npt.NDArray[np.float32]
-    b: npt.NDArray[np.float32]
-    proven: npt.NDArray[np.bool_]
-
-
-def float32_affine(
-    a: npt.ArrayLike,
-    b: npt.ArrayLike,
-    lo: npt.ArrayLike,
-    hi: npt.ArrayLike,
-    number_format: Format,
-    rounding: Rounding = Rounding.HALF_EVEN,
-) -> Float32Affine:
-    """Float32 coefficients that give the same levels, with a proof per channel.
-
-    ``a`` is rounded to float32; ``b`` is free to move inside the interval in which every threshold
-    ``t`` still lies at or above its rounding boundary and ``t - 1`` below it, and its middle is
-    taken. Then the float32 function is evaluated at every ``t`` and ``t - 1``: both functions are
-    monotone staircases, so equality there is equality everywhere. The accumulator must be exact
-    in float32 (below 2^24), and ``a`` no subnormal (which a processor may flush to zero).
-    """
-    gain, offset, low, high = _checked(a, b, lo, hi)
-    found = affine_thresholds(gain, offset, low, high, number_format, rounding)
-    start = np.where(found.flip, -high, low)[:, None]
-    end = np.where(found.flip, -low, high)[:, None]
-    steps = np.arange(found.thresholds.shape[1])
-    bipolar = number_format.sign_only
-    boundary = np.zeros((1, 1)) if bipolar else (found.base + steps + 0.5)[None, :]
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        gain32 = gain.astype(np.float32)
-        slope = np.abs(gain32.astype(np.float64))[:, None]
-        at, before = boundary - slope * found.thresholds, boundary - slope * (found.thresholds - 1)
-        least = np.where(found.thresholds <= end, at, -np.inf).max(axis=1)
-        most = np.where(found.thresholds > start, before, np.inf).min(axis=1)
-        offset32 = _between(least, most, offset).astype(np.float32)
-        sides = np.concatenate([found.thresholds, found.thresholds - 1, start, end], axis=1)
-        sides = np.clip(sides, start, end)
-        points = np.where(found.flip[:, None], -sides, sides)
-        wanted = affine_levels(points, gain[:, None], offset[:, None], number_format, rounding)
-        got = _float32_levels(points, gain32[:, None], offset32[:, None], number_format)
-    ordinary = (gain32 == 0) | (np.abs(gain32) >= np.finfo(np.float32).tiny)
-    exact = np.maximum(np.abs(low), np.abs(high)) < EXACT_FLOAT
-    finite = np.isfinite(gain32) & np.isfinite(offset32)
-    return Float32Affine(gain32, offset32, (wanted == got).all(axis=1) & ordinary & exact & finite)
-
-
-def _float32_levels(
-    acc: IntArray,
-    a: npt.NDArray[np.float32],
-    b: npt.NDArray[np.float32],
-    number_format: Format,
-) -> IntArray:
-    value = acc.astype(np.float32) * a
-    value = value + b
-    if number_format.sign_only:
-        return np.where(value >= 0, 1, -1)
-    levels = np.clip(np.rint(value), number_format.min_level, number_format.max_level)
-    # A NaN (an infinite product against an infinite offset) equals no level.
-    return np.where(np.isnan(levels), number_format.max_level + 1, levels).astype(np.int64)
-
-
-def _between(least: FloatArray, most: FloatArray, otherwise: FloatArray) -> FloatArray:
-    """A value well inside ``(least, most)``; next to the finite end if the other is infinite."""
-    result = otherwise.copy()
-    both = np.isfinite(least) & np.isfinite(most)
-    result[both] = (least[both] + most[both]) / 2
-    only_least = np.isfinite(least) & ~np.isfinite(most)
-    result[only_least] = np.maximum(otherwise, least + 1.0)[only_least]
-    only_most = ~np.isfinite(least) & np.isfinite(most)
-    result[only_most] = np.minimum(otherwise, most - 1.0)[only_most]
-    return result
 
 
 def _checked(

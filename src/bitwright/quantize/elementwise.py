@@ -67,7 +67,7 @@ MODULES: dict[type[nn.Module], Elementwise] = {
 }
 
 #: Functions and tensor methods -> (module that does the same, its arguments after the tensor).
-_CALLS: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
+CALLS: dict[Any, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
     F.leaky_relu: (nn.LeakyReLU, ("negative_slope",)),
     F.elu: (nn.ELU, ("alpha",)),
     F.celu: (nn.CELU, ("alpha",)),
@@ -99,22 +99,6 @@ def of_module(module: nn.Module) -> Elementwise | None:
         return None
     slope = module.alpha if isinstance(module, nn.ELU) else getattr(module, "negative_slope", 0.0)
     return found if slope >= 0 else _BENT
-
-
-def module_for(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module | None:
-    """The module that computes what a call does; None if the call is no such activation.
-
-    Args:
-        target: the function, or the name of a tensor method.
-        args, kwargs: behind the tensor.
-    """
-    row = _CALLS.get(target)
-    if row is None:
-        return None
-    kind, names = row
-    given = dict(zip(names, args, strict=False))
-    given |= {name: value for name, value in kwargs.items() if name in names}
-    return kind(**given)
 
 
 Function = Callable[[FloatArray], FloatArray]

@@ -43,21 +43,16 @@ def max_pool(module: nn.MaxPool2d) -> Complaint | None:
 
 
 def avg_pool(module: nn.AvgPool2d) -> Complaint | None:
-    return _average(
-        module.padding, module.ceil_mode, module.count_include_pad, module.divisor_override
-    )
-
-
-def _average(padding: Any, ceil: Any, include: Any, divisor: Any) -> Complaint | None:
-    if ceil:
+    if module.ceil_mode:
         return "ceil_mode=True", "use ceil_mode=False"
-    if any(pair(padding)) and not include:
+    if any(pair(module.padding)) and not module.count_include_pad:
         return (
             "count_include_pad=False: the windows at the border would have another divisor",
             "use count_include_pad=True, or padding=0",
         )
-    if divisor is not None:
-        return f"divisor_override={divisor}", "leave it out, and scale the next layer"
+    if module.divisor_override is not None:
+        what = f"divisor_override={module.divisor_override}"
+        return what, "leave it out, and scale the next layer"
     return None
 
 
@@ -74,13 +69,10 @@ def flatten(module: nn.Flatten) -> Complaint | None:
 
 
 def upsample(module: nn.Upsample) -> Complaint | None:
-    return _nearest(module.mode, module.size, module.scale_factor)
-
-
-def _nearest(mode: str, size: Any, factor: Any) -> Complaint | None:
-    if mode not in ("nearest", "nearest-exact"):
-        return f"mode={mode!r}", "use mode='nearest'"
-    if size is not None or factor is None:
+    factor = module.scale_factor
+    if module.mode not in ("nearest", "nearest-exact"):
+        return f"mode={module.mode!r}", "use mode='nearest'"
+    if module.size is not None or factor is None:
         return "it scales to a size", "give an integer scale_factor"
     if any(float(f) != math.floor(float(f)) or float(f) < 1 for f in pair(factor)):
         return f"scale_factor={factor}", "use an integer scale_factor"
@@ -88,10 +80,7 @@ def _nearest(mode: str, size: Any, factor: Any) -> Complaint | None:
 
 
 def pad(module: nn.ZeroPad2d | nn.ConstantPad2d) -> Complaint | None:
-    return _border(module.padding, getattr(module, "value", 0.0))
-
-
-def _border(sides: Any, value: Any) -> Complaint | None:
+    sides, value = module.padding, getattr(module, "value", 0.0)
     if value not in (0, 0.0, None):
         return f"it pads with {value}", "pad with zeros"
     if len(sides) > _AXES or any(not isinstance(s, int) or s < 0 for s in sides):
@@ -117,16 +106,6 @@ def _flatten_call(node: fx.Node) -> Complaint | None:
     return f"{name} to {shape} is no flattening", "only (N, C, H, W) -> (N, C*H*W): use flatten(1)"
 
 
-def _max_pool_call(node: fx.Node) -> Complaint | None:
-    if argument(node, 4, "dilation", 1) not in (1, (1, 1)):
-        return "dilation is not 1", "use dilation=1"
-    if argument(node, 5, "ceil_mode", False):
-        return "ceil_mode=True", "use ceil_mode=False"
-    if node.kwargs.get("return_indices", False):
-        return "return_indices=True", "use return_indices=False"
-    return None
-
-
 def _cat_call(node: fx.Node) -> Complaint | None:
     parts = node.args[0] if node.args else node.kwargs.get("tensors")
     if not isinstance(parts, list | tuple) or not all(isinstance(p, fx.Node) for p in parts):
@@ -136,21 +115,9 @@ def _cat_call(node: fx.Node) -> Complaint | None:
     return None
 
 
-def _average_call(node: fx.Node) -> Complaint | None:
-    name = getattr(node.target, "__name__", str(node.target))
-    if name == "adaptive_avg_pool2d":
+def _mean_call(node: fx.Node) -> Complaint | None:
+    if getattr(node.target, "__name__", node.target) != "mean":
         return None
-    if name != "mean":
-        given = [
-            argument(node, place, word, default)
-            for place, word, default in (
-                (3, "padding", 0),
-                (4, "ceil_mode", False),
-                (5, "count_include_pad", True),
-                (6, "divisor_override", None),
-            )
-        ]
-        return _average(*given)
     axes = argument(node, 1, "dim", None)
     if isinstance(axes, list | tuple) and sorted(int(a) % 4 for a in axes) == [2, 3]:
         return None
@@ -164,25 +131,16 @@ def _add_call(node: fx.Node) -> Complaint | None:
     return None
 
 
-def _upsample_call(node: fx.Node) -> Complaint | None:
-    mode = argument(node, 3, "mode", "nearest")
-    factor = argument(node, 2, "scale_factor", None)
-    return _nearest(mode, argument(node, 1, "size", None), factor)
-
-
 def _pad_call(node: fx.Node) -> Complaint | None:
     mode = argument(node, 2, "mode", "constant")
-    if mode != "constant":
-        return f"mode={mode!r}", "pad with zeros"
-    return _border(argument(node, 1, "pad", ()), argument(node, 3, "value", 0))
+    return None if mode == "constant" else (f"mode={mode!r}", "pad with zeros")
 
 
+#: What is said of the arguments of a call beyond what is said of the layer that does the same.
 CALLS: dict[str, Callable[[fx.Node], Complaint | None]] = {
     "flatten": _flatten_call,
-    "max_pool": _max_pool_call,
     "cat": _cat_call,
-    "avg_pool": _average_call,
+    "avg_pool": _mean_call,
     "add": _add_call,
-    "upsample": _upsample_call,
     "pad": _pad_call,
 }

@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from bitwright.quantize import elementwise
 from bitwright.quantize import op_checks as checks
-from bitwright.quantize.elementwise import MODULES as ELEMENTWISE
-from bitwright.quantize.elementwise import Elementwise, module_for, of_module
+from bitwright.quantize.elementwise import Elementwise, of_module
 from bitwright.quantize.joins import GlobalAverage, Rearrange, ScaleShift, rearrange
-from bitwright.quantize.op_checks import Complaint, argument, pair
+from bitwright.quantize.op_checks import Complaint, argument
 from bitwright.quantize.trace import user_line
 
 
@@ -150,7 +150,7 @@ MODULES: dict[type[nn.Module], tuple[Kind, Check | None]] = {
     nn.ReLU: (Kind.ACTIVATION, None),
     nn.ReLU6: (Kind.ACTIVATION, None),
     nn.Hardtanh: (Kind.ACTIVATION, None),
-    **{kind: (Kind.ACTIVATION, None) for kind in ELEMENTWISE},
+    **{kind: (Kind.ACTIVATION, None) for kind in elementwise.MODULES},
     nn.MaxPool2d: (Kind.MAX_POOL, checks.max_pool),
     nn.AvgPool2d: (Kind.AVG_POOL, checks.avg_pool),
     nn.AdaptiveAvgPool2d: (Kind.AVG_POOL, None),
@@ -166,7 +166,11 @@ MODULES: dict[type[nn.Module], tuple[Kind, Check | None]] = {
     nn.ConstantPad2d: (Kind.PAD, checks.pad),
 }
 
-_RELU = Clip(0.0, math.inf)
+#: Layers that only conversion makes.
+_MADE: dict[type[nn.Module], tuple[Kind, Check | None]] = {
+    GlobalAverage: (Kind.AVG_POOL, None),
+    Rearrange: (Kind.REARRANGE, None),
+}
 
 
 def copy_tensor(x: Any) -> Any:
@@ -174,40 +178,65 @@ def copy_tensor(x: Any) -> Any:
     return x
 
 
-_FUNCTIONS: dict[Any, Kind] = {
-    torch.relu: Kind.ACTIVATION,
-    torch.relu_: Kind.ACTIVATION,
-    F.relu: Kind.ACTIVATION,
-    F.relu6: Kind.ACTIVATION,
-    F.hardtanh: Kind.ACTIVATION,
+#: Functions and methods that no layer of their own stands for.
+_KINDS: dict[Any, Kind] = {
     torch.sign: Kind.ACTIVATION,
-    torch.clamp: Kind.ACTIVATION,
-    F.max_pool2d: Kind.MAX_POOL,
-    torch.max_pool2d: Kind.MAX_POOL,
-    torch.flatten: Kind.FLATTEN,
-    torch.reshape: Kind.FLATTEN,
+    "sign": Kind.ACTIVATION,
     F.dropout: Kind.DROPOUT,
     F.dropout2d: Kind.DROPOUT,
+    "contiguous": Kind.IDENTITY,
     operator.add: Kind.ADD,
     operator.iadd: Kind.ADD,
     torch.add: Kind.ADD,
+    "add": Kind.ADD,
+    "add_": Kind.ADD,
     operator.sub: Kind.ADD,
     operator.isub: Kind.ADD,
     torch.sub: Kind.ADD,
+    "sub": Kind.ADD,
+    "sub_": Kind.ADD,
     torch.cat: Kind.CAT,
     torch.concat: Kind.CAT,
     torch.concatenate: Kind.CAT,
-    F.avg_pool2d: Kind.AVG_POOL,
-    F.adaptive_avg_pool2d: Kind.AVG_POOL,
-    torch.mean: Kind.AVG_POOL,
-    F.interpolate: Kind.UPSAMPLE,
-    F.upsample: Kind.UPSAMPLE,
-    F.pixel_unshuffle: Kind.REARRANGE,
-    torch.pixel_unshuffle: Kind.REARRANGE,
-    torch.channel_shuffle: Kind.REARRANGE,
-    rearrange: Kind.REARRANGE,
-    F.pad: Kind.PAD,
     copy_tensor: Kind.COPY,
+}
+
+
+def _clamp(min: float | None = None, max: float | None = None) -> nn.Module:
+    return nn.Hardtanh(-math.inf if min is None else min, math.inf if max is None else max)
+
+
+def _mean(dim: Any = None, keepdim: bool = False) -> nn.Module:
+    return GlobalAverage(bool(keepdim))
+
+
+def _pad(pad: tuple[int, ...] = (), value: float | None = None) -> nn.Module:
+    return nn.ConstantPad2d(pad, value or 0.0)
+
+
+_POOL = ("kernel_size", "stride", "padding")
+_SIZES = ("size", "scale_factor", "mode")
+#: Functions and tensor methods -> (layer that does the same, its arguments after the tensor; "" is
+#: one that the layer does not take).
+_LAYERS: dict[Any, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
+    **elementwise.CALLS,
+    **dict.fromkeys((torch.relu, torch.relu_, F.relu, "relu", "relu_"), (nn.ReLU, ())),
+    F.relu6: (nn.ReLU6, ()),
+    F.hardtanh: (nn.Hardtanh, ("min_val", "max_val")),
+    **dict.fromkeys((torch.clamp, "clamp"), (_clamp, ("min", "max"))),
+    F.max_pool2d: (nn.MaxPool2d, (*_POOL, "dilation", "ceil_mode", "return_indices")),
+    torch.max_pool2d: (nn.MaxPool2d, (*_POOL, "dilation", "ceil_mode")),
+    F.avg_pool2d: (nn.AvgPool2d, (*_POOL, "ceil_mode", "count_include_pad", "divisor_override")),
+    F.adaptive_avg_pool2d: (nn.AdaptiveAvgPool2d, ("output_size",)),
+    **dict.fromkeys((torch.mean, "mean"), (_mean, ("dim", "keepdim"))),
+    **dict.fromkeys((torch.flatten, torch.reshape, "flatten", "view", "reshape"), (nn.Flatten, ())),
+    F.interpolate: (nn.Upsample, _SIZES),
+    F.upsample: (nn.Upsample, _SIZES),
+    F.pixel_unshuffle: (nn.PixelUnshuffle, ("downscale_factor",)),
+    torch.pixel_unshuffle: (nn.PixelUnshuffle, ("downscale_factor",)),
+    torch.channel_shuffle: (nn.ChannelShuffle, ("groups",)),
+    rearrange: (Rearrange, ("block", "order")),
+    F.pad: (_pad, ("pad", "", "value")),
 }
 #: Functions and methods of a tensor and a constant.
 _SCALES: dict[Any, str] = {
@@ -235,21 +264,6 @@ _SCALES: dict[Any, str] = {
     "sub": "sub",
     "sub_": "sub",
 }
-_METHODS: dict[str, Kind] = {
-    "relu": Kind.ACTIVATION,
-    "relu_": Kind.ACTIVATION,
-    "sign": Kind.ACTIVATION,
-    "clamp": Kind.ACTIVATION,
-    "flatten": Kind.FLATTEN,
-    "view": Kind.FLATTEN,
-    "reshape": Kind.FLATTEN,
-    "contiguous": Kind.IDENTITY,
-    "mean": Kind.AVG_POOL,
-    "add": Kind.ADD,
-    "add_": Kind.ADD,
-    "sub": Kind.ADD,
-    "sub_": Kind.ADD,
-}
 
 
 def classify(node: fx.Node, modules: dict[str, nn.Module]) -> OpMatch:
@@ -260,11 +274,8 @@ def classify(node: fx.Node, modules: dict[str, nn.Module]) -> OpMatch:
         return _output(node)
     if node.op == "call_module":
         return _module(node, str(node.target), modules[str(node.target)])
-    if node.op == "call_function":
-        name = getattr(node.target, "__name__", str(node.target))
-        return _call(node, name, _FUNCTIONS.get(node.target))
-    if node.op == "call_method":
-        return _call(node, str(node.target), _METHODS.get(str(node.target)))
+    if node.op in ("call_function", "call_method"):
+        return _call(node, getattr(node.target, "__name__", str(node.target)))
     return OpMatch(node, Kind.CONSTANT, str(node.target), "constant")
 
 
@@ -299,7 +310,7 @@ def _module(node: fx.Node, path: str, module: nn.Module) -> OpMatch:
         if node.kwargs:
             return refuse(node, path, name, "it is called with names", "call it with tensors only")
         return OpMatch(node, kind, path, name, tuple(node.all_input_nodes))
-    clip, function = _module_clip(module), of_module(module)
+    clip, function = _clip(module), of_module(module)
     return OpMatch(node, kind, path, name, _operands(node), clip=clip, function=function)
 
 
@@ -307,10 +318,10 @@ def _supported() -> str:
     return ", ".join(sorted(kind.__name__ for kind in MODULES))
 
 
-def _module_clip(module: nn.Module) -> Clip | None:
+def _clip(module: nn.Module | None) -> Clip | None:
     if isinstance(module, nn.Hardtanh):  # ReLU6 is one too
         return Clip(float(module.min_val), float(module.max_val))
-    return _RELU if isinstance(module, nn.ReLU) else None
+    return Clip(0.0, math.inf) if isinstance(module, nn.ReLU) else None
 
 
 def _scale(node: fx.Node, name: str) -> OpMatch | None:
@@ -334,99 +345,45 @@ def _scale(node: fx.Node, name: str) -> OpMatch | None:
     return OpMatch(node, Kind.SCALE, node.name, name, tuple(tensors), replacement=replacement)
 
 
-def _call(node: fx.Node, name: str, kind: Kind | None) -> OpMatch:
+def _layer(node: fx.Node) -> nn.Module | None:
+    """The layer that computes what a call does; None if the table has none."""
+    row = _LAYERS.get(node.target)
+    if row is None:
+        return None
+    make, names = row
+    given = dict(zip(names, node.args[1:], strict=False)) | node.kwargs
+    plain = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if k in names}
+    return make(**{name: value for name, value in plain.items() if name})
+
+
+def _call(node: fx.Node, name: str) -> OpMatch:
     scaled = _scale(node, name)
     if scaled is not None:
         return scaled
-    same = module_for(node.target, node.args[1:], dict(node.kwargs))
-    if same is not None:
-        function = of_module(same)
-        return OpMatch(
-            node,
-            Kind.ACTIVATION,
-            node.name,
-            name,
-            _operands(node),
-            function=function,
-            replacement=same,
-        )
+    layer, check = _layer(node), None
+    kind = _KINDS.get(node.target)
+    if layer is not None:
+        kind, check = MODULES.get(type(layer)) or _MADE[type(layer)]
     if kind is None:
         advice = _ADVICE.get(name, "remove it, or replace it by a supported layer")
         return refuse(node, node.name, name, f"{name} has no few-bit form here", advice)
     complaint = checks.CALLS[kind.value](node) if kind.value in checks.CALLS else None
+    if complaint is None and check is not None:
+        complaint = check(layer)
     if complaint is not None:
         return refuse(node, node.name, name, complaint[0], complaint[1])
     operands = tuple(node.args[0]) if kind is Kind.CAT else _operands(node)
     if kind is Kind.ADD:
         operands = (node.args[0], argument(node, 1, "other", None))
+    clip = Clip(-1.0, 1.0, sign=True) if name == "sign" else _clip(layer)
     return OpMatch(
         node,
         kind,
         node.name,
         name,
         operands,
-        clip=_call_clip(node, name) if kind is Kind.ACTIVATION else None,
-        replacement=_REPLACEMENTS[kind](node, name) if kind in _REPLACEMENTS else None,
+        clip=clip,
+        function=None if layer is None else of_module(layer),
+        replacement=layer if clip is None else None,  # a quantizer does the clipping
         sign=-1 if name in ("sub", "isub", "sub_") else 1,
     )
-
-
-def _call_clip(node: fx.Node, name: str) -> Clip:
-    if name == "sign":
-        return Clip(-1.0, 1.0, sign=True)
-    if name == "relu6":
-        return Clip(0.0, 6.0)
-    if name == "hardtanh":
-        low = argument(node, 1, "min_val", -1.0)
-        high = argument(node, 2, "max_val", 1.0)
-        return Clip(float(low), float(high))
-    if name == "clamp":
-        ends = argument(node, 1, "min", None), argument(node, 2, "max", None)
-        low, high = (
-            e if e is not None else s * math.inf for e, s in zip(ends, (-1, 1), strict=True)
-        )
-        return Clip(float(low), float(high))
-    return _RELU
-
-
-def _max_pool_layer(node: fx.Node, name: str) -> nn.Module:
-    kernel = argument(node, 1, "kernel_size", None)
-    stride = argument(node, 2, "stride", None)
-    return nn.MaxPool2d(kernel, stride or kernel, argument(node, 3, "padding", 0))
-
-
-def _avg_pool_layer(node: fx.Node, name: str) -> nn.Module:
-    if name == "mean":
-        return GlobalAverage(bool(argument(node, 2, "keepdim", False)))
-    if name == "adaptive_avg_pool2d":
-        return nn.AdaptiveAvgPool2d(argument(node, 1, "output_size", 1))
-    kernel = argument(node, 1, "kernel_size", None)
-    stride = argument(node, 2, "stride", None)
-    return nn.AvgPool2d(pair(kernel), pair(stride or kernel), argument(node, 3, "padding", 0))
-
-
-def _upsample_layer(node: fx.Node, name: str) -> nn.Module:
-    factor = argument(node, 2, "scale_factor", None)
-    return nn.Upsample(scale_factor=tuple(float(f) for f in pair(factor)))
-
-
-def _rearrange_layer(node: fx.Node, name: str) -> nn.Module:
-    if name == "rearrange":
-        return Rearrange(node.args[1], node.args[2])
-    if name == "pixel_unshuffle":
-        return nn.PixelUnshuffle(argument(node, 1, "downscale_factor", 1))
-    return nn.ChannelShuffle(argument(node, 1, "groups", 1))
-
-
-def _pad_layer(node: fx.Node, name: str) -> nn.Module:
-    return nn.ZeroPad2d(tuple(argument(node, 1, "pad", ())))
-
-
-_REPLACEMENTS: dict[Kind, Callable[[fx.Node, str], nn.Module]] = {
-    Kind.FLATTEN: lambda node, name: nn.Flatten(),
-    Kind.MAX_POOL: _max_pool_layer,
-    Kind.AVG_POOL: _avg_pool_layer,
-    Kind.UPSAMPLE: _upsample_layer,
-    Kind.REARRANGE: _rearrange_layer,
-    Kind.PAD: _pad_layer,
-}

@@ -19,13 +19,6 @@ Order = IntArray | None
 _IMAGE = 3
 
 
-def nhwc_order(shape: tuple[int, int, int]) -> IntArray:
-    """For an (H, W, C) image flattened: the index of each element in torch's flat (C, H, W)."""
-    height, width, channels = shape
-    places = np.arange(height * width * channels, dtype=np.int64)
-    return places.reshape(channels, height, width).transpose(1, 2, 0).ravel()
-
-
 def straight(order: IntArray) -> Order:
     """None where an order changes nothing."""
     return None if np.array_equal(order, np.arange(len(order))) else order

@@ -10,7 +10,6 @@ vector, two constants). All products and sums are computed in float64 and rounde
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
@@ -319,12 +318,3 @@ def _scale_layer(factor: Tensor, shift: Tensor, kind: torch.dtype, dense: bool) 
     layer.weight = nn.Parameter(weight[:, :, None, None].to(kind))
     layer.bias = nn.Parameter(shift.to(kind))
     return layer.eval()
-
-
-def largest_difference(first: nn.Module, second: nn.Module, x: Tensor) -> float:
-    """Largest difference of two models' outputs, relative to the largest output of the first."""
-    with torch.no_grad():
-        a, b = first.eval()(x).double(), second.eval()(x).double()
-    largest = float(a.abs().max())
-    difference = float((a - b).abs().max())
-    return difference / largest if largest > 0 else (0.0 if difference == 0 else math.inf)
