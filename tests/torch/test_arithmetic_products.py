@@ -11,8 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import arithmetic_reference as reference
 
-from bitwright.low_precision.arithmetic import emulated, reference
+from bitwright.low_precision.arithmetic import emulated
 from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
 from bitwright.low_precision.arithmetic.geometry import Geometry
 from bitwright.low_precision.arithmetic.operand_quantizer import container, quantize
@@ -124,16 +125,16 @@ def test_depthwise_and_pointwise(groups: int) -> None:
     )
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[torch.dtype]:
-    """The type of every call of one of the engine's convolutions."""
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """The type of every product that the engine computes in floats."""
     calls: list[torch.dtype] = []
-    real: Callable[..., torch.Tensor] = getattr(emulated, name)
+    real: Callable[..., torch.Tensor] = emulated.float_product
 
-    def call(first: torch.Tensor, *rest: Any) -> torch.Tensor:
-        calls.append(first.dtype)
-        return real(first, *rest)
+    def call(product: Product, left: torch.Tensor, *rest: Any) -> torch.Tensor:
+        calls.append(left.dtype)
+        return real(product, left, *rest)
 
-    monkeypatch.setattr(emulated, name, call)
+    monkeypatch.setattr(emulated, "float_product", call)
     return calls
 
 
@@ -143,7 +144,7 @@ def test_usual_operands_of_8_bits_take_one_pass_in_float32(
     draw = np.random.default_rng(0)
     _, x = operand((16, 16, 32, 32), 8, draw, "small")
     _, g = operand((16, 16, 32, 32), 8, draw, "small")
-    calls = counted(monkeypatch, "_grad_weight")
+    calls = counted(monkeypatch)
     ENGINE.grad_weight(x, g, Geometry((1, 1), (1, 1)), (16, 16, 3, 3))
     assert calls == [torch.float32]
 
@@ -153,7 +154,7 @@ def test_sums_beyond_float32_are_not_added_in_float32(monkeypatch: pytest.Monkey
     levels = torch.full((1, 4097, 1, 1), -128, dtype=torch.int8)
     x, w = Operand(levels, 0, 8), Operand(levels.clone(), 0, 8)
     w.tensor[0, 0], x.tensor[0, 0] = 1, 1
-    calls = counted(monkeypatch, "_forward")
+    calls = counted(monkeypatch)
     found = ENGINE.forward(x, w, Geometry())
     assert float(found) == float(np.float32(4096 * 128 * 128 + 1))
     assert len(calls) > 1

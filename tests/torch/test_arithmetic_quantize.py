@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
+from tests import arithmetic_reference as reference
 from torch import Tensor, nn
 
 from bitwright.base.errors import RecipeError
@@ -21,7 +22,7 @@ from bitwright.base.native import FLAG_SETS, Loaded, find_compiler
 from bitwright.formats import Overflow, Rounding
 from bitwright.formats.pytorch.noise import counter_noise
 from bitwright.formats.pytorch.quantize_library import QUANTIZE
-from bitwright.low_precision.arithmetic import operand_quantizer, reference
+from bitwright.low_precision.arithmetic import operand_quantizer
 from bitwright.low_precision.arithmetic.apply import apply_arithmetic, layer_formats
 from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
 from bitwright.low_precision.arithmetic.geometry import Engine, Geometry

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
-from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product
+from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product, Size
 from bitwright.low_precision.arithmetic.int_mm import IntMatrixEngine
 from bitwright.low_precision.arithmetic.integer import IntegerEngine
 from bitwright.low_precision.arithmetic.operands import Operand
@@ -79,7 +79,7 @@ _MEASURED: dict[
 ] = {}
 
 
-class ChoosingEngine:
+class ChoosingEngine(Engine):
     """An engine made of others: each product runs on the fastest one that supports it.
 
     The last engine is the reference: it supports every product that another one does, and an engine
@@ -94,30 +94,35 @@ class ChoosingEngine:
         self.choices: dict[Case, Choice] = {}
 
     def supports(self, product: Product, left: Operand, right: Operand, geometry: Geometry) -> bool:
-        """Whether any of them can."""
         return any(e.supports(product, left, right, geometry) for e in self._engines)
 
-    def forward(self, x: Operand, w: Operand, geometry: Geometry) -> Tensor:
-        """See `Engine`."""
-        return self._run(Product.FORWARD, x, w, geometry, lambda e: e.forward(x, w, geometry))
-
-    def grad_input(
-        self, g: Operand, w: Operand, geometry: Geometry, input_size: tuple[int, ...]
+    def multiply(
+        self, product: Product, left: Operand, right: Operand, geometry: Geometry, size: Size
     ) -> Tensor:
-        """See `Engine`."""
-        return self._run(
-            Product.GRAD_INPUT, g, w, geometry,
-            lambda e: e.grad_input(g, w, geometry, input_size),
-        )  # fmt: skip
-
-    def grad_weight(
-        self, x: Operand, g: Operand, geometry: Geometry, weight_size: tuple[int, ...]
-    ) -> Tensor:
-        """See `Engine`."""
-        return self._run(
-            Product.GRAD_WEIGHT, x, g, geometry,
-            lambda e: e.grad_weight(x, g, geometry, weight_size),
-        )  # fmt: skip
+        device, threads = str(left.tensor.device), torch.get_num_threads()
+        shapes, bits = (tuple(left.shape), tuple(right.shape)), (left.bits, right.bits)
+        case = Case(product, *shapes, geometry, bits, device, threads)
+        task = (product, left, right, geometry, size)
+        choice = self.choices.get(case)
+        if choice is not None:
+            return choice.engine.multiply(*task)
+        able = [e for e in self._engines if e.supports(*task[:4])]
+        if not able:
+            raise ValueError(f"no engine of {self.name!r} computes {case}")
+        key = (case, self._preferred, tuple(engine.name for engine in able))
+        if key in _MEASURED:
+            name, milliseconds, wrong = _MEASURED[key]
+            engine = next(engine for engine in able if engine.name == name)
+            self.choices[case] = Choice(engine, milliseconds, wrong)
+            return engine.multiply(*task)
+        if len(able) == 1:
+            self.choices[case] = Choice(able[0], {})
+            return able[0].multiply(*task)
+        compare = _first_right if self._preferred else _fastest
+        out, choice = compare(able, lambda engine: engine.multiply(*task), case)
+        self.choices[case] = choice
+        _MEASURED[key] = choice.engine.name, choice.milliseconds, choice.wrong
+        return out
 
     def table(self) -> str:
         """The choices as a Markdown table."""
@@ -139,44 +144,6 @@ class ChoosingEngine:
             ]
             lines.append("| " + " | ".join(cells) + " |")
         return "\n".join(lines) + "\n"
-
-    def _run(
-        self,
-        product: Product,
-        left: Operand,
-        right: Operand,
-        geometry: Geometry,
-        call: Callable[[Engine], Tensor],
-    ) -> Tensor:
-        case = Case(
-            product,
-            tuple(left.shape),
-            tuple(right.shape),
-            geometry,
-            (left.bits, right.bits),
-            str(left.tensor.device),
-            torch.get_num_threads(),
-        )
-        choice = self.choices.get(case)
-        if choice is not None:
-            return call(choice.engine)
-        able = [e for e in self._engines if e.supports(product, left, right, geometry)]
-        if not able:
-            raise ValueError(f"no engine of {self.name!r} computes {case}")
-        if len(able) == 1:
-            self.choices[case] = Choice(able[0], {})
-            return call(able[0])
-        key = (case, self._preferred, tuple(engine.name for engine in able))
-        if key in _MEASURED:
-            name, milliseconds, wrong = _MEASURED[key]
-            engine = next(engine for engine in able if engine.name == name)
-            self.choices[case] = Choice(engine, milliseconds, wrong)
-            return call(engine)
-        compare = _first_right if self._preferred else _fastest
-        out, choice = compare(able, call, case)
-        self.choices[case] = choice
-        _MEASURED[key] = choice.engine.name, choice.milliseconds, choice.wrong
-        return out
 
 
 def _cell(choice: Choice, name: str) -> str:

@@ -20,10 +20,9 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from bitwright.low_precision.arithmetic.geometry import Geometry
+from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product, Size
 from bitwright.low_precision.arithmetic.operands import Operand, scaled
 from bitwright.low_precision.arithmetic.product_kernels import most_squares
-from bitwright.quantize.spec import Product
 
 #: Integers up to this are float32 numbers.
 EXACT = 1 << 24
@@ -38,7 +37,7 @@ _WORTH_NORMS = 20
 _PLAIN = 100
 
 
-class EmulatedEngine:
+class EmulatedEngine(Engine):
     """The products on floating-point multipliers. Any geometry, format and device; formats that are
     no integers are multiplied in float32 as they are.
     """
@@ -46,60 +45,21 @@ class EmulatedEngine:
     name = "emulated"
 
     def __init__(self) -> None:
-        self._inputs, self._gradients, self._weights = _Buffer(), _Buffer(), _Buffer()
+        inputs, gradients, weights = _Buffer(), _Buffer(), _Buffer()
+        self._buffers = {
+            Product.FORWARD: (inputs, weights),
+            Product.GRAD_INPUT: (gradients, weights),
+            Product.GRAD_WEIGHT: (inputs, gradients),
+        }
 
     def supports(self, product: Product, left: Operand, right: Operand, geometry: Geometry) -> bool:
         return True
 
-    def forward(self, x: Operand, w: Operand, geometry: Geometry) -> Tensor:
-        taps = math.prod(w.shape[2:])
-        images = x.shape[0] * math.prod(_output_size(x, w, geometry))
-        shared = _Shared((1, 1), x.shape[1], taps, geometry.groups, images * w.shape[0] * taps)
-
-        def largest(a: Tensor, b: Tensor) -> float:
-            box = a.new_ones((1, 1, *b.shape[2:]), dtype=torch.float32)
-            squares = a.float().square().sum(1, keepdim=True)
-            patches = _forward(squares, box, replace(geometry, groups=1))
-            rows = b.float().square().sum((1, 2, 3))
-            return _norms(patches.amax(), rows.amax(), a.shape[1] * taps)
-
-        buffers = self._inputs, self._weights
-        return _product((x, w), buffers, shared, largest, lambda a, b: _forward(a, b, geometry))
-
-    def grad_input(
-        self, g: Operand, w: Operand, geometry: Geometry, input_size: tuple[int, ...]
+    def multiply(
+        self, product: Product, left: Operand, right: Operand, geometry: Geometry, size: Size
     ) -> Tensor:
-        taps = math.prod(w.shape[2:])
-        cost = g.shape[0] * math.prod(g.shape[2:]) * w.shape[1] * taps
-        shared = _Shared((1, 0), g.shape[1], taps, geometry.groups, cost)
-        size = (input_size[0], 1, *input_size[2:])
-
-        def largest(a: Tensor, b: Tensor) -> float:
-            box = a.new_ones((1, 1, *b.shape[2:]), dtype=torch.float32)
-            squares = a.float().square().sum(1, keepdim=True)
-            patches = _grad_input(squares, box, replace(geometry, groups=1), size)
-            columns = b.float().unflatten(0, (geometry.groups, -1)).square().sum((1, 3, 4))
-            return _norms(patches.amax(), columns.amax(), a.shape[1] * taps)
-
-        def run(a: Tensor, b: Tensor) -> Tensor:
-            return _grad_input(a, b, geometry, input_size)
-
-        return _product((g, w), (self._gradients, self._weights), shared, largest, run)
-
-    def grad_weight(
-        self, x: Operand, g: Operand, geometry: Geometry, weight_size: tuple[int, ...]
-    ) -> Tensor:
-        pixels = math.prod(g.shape[2:])
-        shared = _Shared((0, 0), g.shape[0], pixels, 1, pixels * math.prod(weight_size))
-
-        def largest(a: Tensor, b: Tensor) -> float:
-            # An input pixel meets each weight at most once.
-            return math.sqrt(most_squares(a) * most_squares(b))
-
-        def run(a: Tensor, b: Tensor) -> Tensor:
-            return _grad_weight(a, b, geometry, weight_size)
-
-        return _product((x, g), (self._inputs, self._gradients), shared, largest, run)
+        task = _Task.of(product, left, right, geometry, size)
+        return _product((left, right), self._buffers[product], task)
 
 
 class _Buffer:
@@ -129,31 +89,61 @@ class _Buffer:
 
 
 @dataclass(frozen=True)
-class _Shared:
-    """The axis that a product sums over.
+class _Task:
+    """A product, and the axis that it sums over.
 
     Attributes:
-        axes: which one it is, of the left and the right operand.
-        size: its length.
+        product, geometry, size: as in `Engine.multiply`.
+        axes: which axis is summed over, of the left and the right operand.
+        length: of that axis.
         each: how many products are added for each of its places.
         groups: parts of the axis that do not meet.
         cost: multiplications for each place.
     """
 
+    product: Product
+    geometry: Geometry
+    size: Size
     axes: tuple[int, int]
-    size: int
+    length: int
     each: int
     groups: int
     cost: int
 
-    @property
-    def right_is_weight(self) -> bool:
-        return self.axes[0] == 1
+    @classmethod
+    def of(
+        cls, product: Product, left: Operand, right: Operand, geometry: Geometry, size: Size
+    ) -> _Task:
+        each = math.prod(right.shape[2:])
+        if product is Product.GRAD_WEIGHT:
+            axes, cost, groups = (0, 0), each * math.prod(size), 1
+        elif product is Product.GRAD_INPUT:
+            pixels = left.shape[0] * math.prod(left.shape[2:])
+            axes, cost, groups = (1, 0), pixels * right.shape[1] * each, geometry.groups
+        else:
+            axes, cost, groups = (1, 1), math.prod(size) * each, geometry.groups
+        return cls(product, geometry, size, axes, left.shape[axes[0]], each, groups, cost)
 
     @property
-    def length(self) -> int:
+    def terms(self) -> int:
         """Products that one result adds."""
-        return self.size // self.groups * self.each
+        return self.length // self.groups * self.each
+
+    def run(self, a: Tensor, b: Tensor) -> Tensor:
+        """The product of two tensors of one floating type, or of parts along the axis."""
+        return float_product(self.product, a, b, self.geometry, self.size)
+
+    def largest(self, a: Tensor, b: Tensor) -> float:
+        """Bound of the sums of two tensors of levels from their norms."""
+        if self.product is Product.GRAD_WEIGHT:  # an input pixel meets each weight at most once
+            return math.sqrt(most_squares(a) * most_squares(b))
+        box = a.new_ones((1, 1, *b.shape[2:]), dtype=torch.float32)
+        squares = a.float().square().sum(1, keepdim=True)
+        plain, size = replace(self.geometry, groups=1), (self.size[0], 1, *self.size[2:])
+        patches = float_product(self.product, squares, box, plain, size)
+        kernels = b.float().square().unflatten(0, (self.groups, -1))
+        rows = kernels.sum((2, 3, 4) if self.product is Product.FORWARD else (1, 3, 4))
+        return _norms(patches.amax(), rows.amax(), a.shape[1] * self.each)
 
 
 @dataclass(frozen=True)
@@ -168,68 +158,53 @@ class _Cut:
     digits: tuple[int, int]
     places: int
 
-    def cost(self, shared: _Shared) -> float:
+    def cost(self, task: _Task) -> float:
         if not self.places:
             return math.inf
-        calls = -(-shared.size // self.places)
-        return math.prod(self.digits) * (shared.size * shared.cost + calls * _CALL)
+        calls = -(-task.length // self.places)
+        return math.prod(self.digits) * (task.length * task.cost + calls * _CALL)
 
 
 def _product(
-    operands: tuple[Operand, Operand],
-    buffers: tuple[_Buffer, _Buffer],
-    shared: _Shared,
-    largest: Callable[[Tensor, Tensor], float],
-    run: Callable[[Tensor, Tensor], Tensor],
+    operands: tuple[Operand, Operand], buffers: tuple[_Buffer, _Buffer], task: _Task
 ) -> Tensor:
-    """The product by the cheapest way that is exact.
-
-    Args:
-        buffers: where the operands are converted.
-        largest: bound of the sums of two tensors of levels from their norms.
-        run: the product of two tensors of one floating type.
-    """
+    """The product by the cheapest way that is exact, its operands converted in ``buffers``."""
     left, right = operands
     integers = left.levels is not None and right.levels is not None
     with whole_float32(left.tensor.device, exact=integers):
         if left.levels is None or right.levels is None:
-            return run(left.reals(), right.reals())
+            return task.run(left.reals(), right.reals())
         exponent = left.exponent + right.exponent
-        places = _exact_places(left, right, shared, largest)
+        places = _exact_places(left, right, task)
         if places:
             a, b = (buffer.floats(side) for buffer, side in zip(buffers, operands, strict=True))
             plain = isinstance(exponent, int) and abs(exponent) <= _PLAIN
-            if places >= shared.size and shared.right_is_weight and plain:
+            if places >= task.length and task.product is not Product.GRAD_WEIGHT and plain:
                 # The scale costs less on the weight; a power of two changes no rounding.
-                return run(a, b * 2.0**-exponent)
-            return scaled(_in_parts(a, b, shared, places, run), exponent)
-        cut = min(_cuts(left, right, shared), key=lambda way: way.cost(shared))
+                return task.run(a, b * 2.0**-exponent)
+            return scaled(_in_parts(a, b, task, places), exponent)
+        cut = min(_cuts(left, right, task), key=lambda way: way.cost(task))
         if not cut.places:
-            return scaled(run(left.levels.double(), right.levels.double()), exponent)
-        return scaled(_in_digits(left, right, shared, cut, run), exponent)
+            return scaled(task.run(left.levels.double(), right.levels.double()), exponent)
+        return scaled(_in_digits(left, right, task, cut), exponent)
 
 
-def _exact_places(
-    left: Operand,
-    right: Operand,
-    shared: _Shared,
-    largest: Callable[[Tensor, Tensor], float],
-) -> int:
+def _exact_places(left: Operand, right: Operand, task: _Task) -> int:
     """How many places of the shared axis at a time have sums that are surely below the bound; 0 if
     so few that there would be more than `_MOST_PARTS` parts.
     """
     a, b = left.levels, right.levels
     assert a is not None
     assert b is not None
-    if shared.length * left.top * right.top <= EXACT or 0 in (a.numel(), b.numel()):
-        return max(shared.size, 1)
+    if task.terms * left.top * right.top <= EXACT or 0 in (a.numel(), b.numel()):
+        return max(task.length, 1)
     if left.bits + right.bits > _WORTH_NORMS:
         return 0
     for count in range(_MOST_PARTS.bit_length()):
-        places = -(-shared.size // (1 << count))
-        if places < shared.size and shared.groups > 1:
+        places = -(-task.length // (1 << count))
+        if places < task.length and task.groups > 1:
             return 0
-        if all(largest(*pair) <= EXACT for pair in _parts(a, b, shared, places)):
+        if all(task.largest(*pair) <= EXACT for pair in _parts(a, b, task, places)):
             return places
     return 0
 
@@ -244,37 +219,35 @@ def _norms(left: Tensor, right: Tensor, terms: int) -> float:
     return math.sqrt(product) / (1 - 2 * terms / EXACT)
 
 
-def _parts(a: Tensor, b: Tensor, shared: _Shared, places: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _parts(a: Tensor, b: Tensor, task: _Task, places: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Both operands cut along the shared axis."""
-    if places >= shared.size:
+    if places >= task.length:
         return iter([(a, b)])
-    first, second = shared.axes
+    first, second = task.axes
     return zip(a.split(places, first), b.split(places, second), strict=True)
 
 
-def _in_parts(
-    a: Tensor, b: Tensor, shared: _Shared, places: int, run: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
+def _in_parts(a: Tensor, b: Tensor, task: _Task, places: int) -> Tensor:
     """The sum over parts, each of which is exact in float32; float64 if there are several."""
     sums: Tensor | None = None
-    for part in _parts(a, b, shared, places):
-        found = run(*part)
-        if places >= shared.size:
+    for part in _parts(a, b, task, places):
+        found = task.run(*part)
+        if places >= task.length:
             return found
         sums = found.double() if sums is None else sums.add_(found)
     assert sums is not None
     return sums
 
 
-def _cuts(left: Operand, right: Operand, shared: _Shared) -> Iterator[_Cut]:
+def _cuts(left: Operand, right: Operand, task: _Task) -> Iterator[_Cut]:
     """Ways whose exactness follows from the word lengths."""
     for m in range(1, _MOST_DIGITS + 1):
         for n in range(1, _MOST_DIGITS + 1):
             tops = _digit_top(left, m) * _digit_top(right, n)
-            if shared.groups > 1:  # channels of a group cannot be cut without cutting all groups
-                places = shared.size if shared.length * tops <= EXACT else 0
+            if task.groups > 1:  # channels of a group cannot be cut without cutting all groups
+                places = task.length if task.terms * tops <= EXACT else 0
             else:
-                places = min(EXACT // (shared.each * tops), shared.size)
+                places = min(EXACT // (task.each * tops), task.length)
             yield _Cut((m, n), places)
 
 
@@ -300,19 +273,13 @@ def _digits(operand: Operand, digits: int) -> Iterator[tuple[Tensor, int]]:
     yield rest.float(), (digits - 1) * bits
 
 
-def _in_digits(
-    left: Operand,
-    right: Operand,
-    shared: _Shared,
-    cut: _Cut,
-    run: Callable[[Tensor, Tensor], Tensor],
-) -> Tensor:
+def _in_digits(left: Operand, right: Operand, task: _Task, cut: _Cut) -> Tensor:
     """The sum over pairs of digits, float64."""
     others = list(_digits(right, cut.digits[1]))
     sums: Tensor | None = None
     for a, first in _digits(left, cut.digits[0]):
         for b, second in others:
-            found = _in_parts(a, b, shared, cut.places, run).double()
+            found = _in_parts(a, b, task, cut.places).double()
             found.mul_(2.0 ** (first + second))
             sums = found if sums is None else sums.add_(found)
     assert sums is not None
@@ -348,57 +315,25 @@ def whole_float32(device: torch.device, exact: bool) -> Iterator[None]:
             setattr(unit, name, value)
 
 
-def _output_size(x: Operand, w: Operand, geometry: Geometry) -> tuple[int, int]:
-    height, width = (
-        (x.shape[2 + a] + 2 * geometry.padding[a] - geometry.dilation[a] * (w.shape[2 + a] - 1) - 1)
-        // geometry.stride[a]
-        + 1
-        for a in (0, 1)
+def float_product(
+    product: Product, left: Tensor, right: Tensor, geometry: Geometry, size: Size
+) -> Tensor:
+    """A product of two tensors of one floating type as torch computes it, rounding as it does."""
+    pixels = math.prod(left.shape[2:]) * math.prod(right.shape[2:]) * math.prod(size[2:])
+    if pixels == 1 and geometry.groups == 1 and geometry.padding == (0, 0):
+        # Of matrices: convolutions are slow there.
+        a, b = left.flatten(1), right.flatten(1)
+        if product is Product.GRAD_WEIGHT:
+            return (b.T @ a)[:, :, None, None]
+        return (a @ (b.T if product is Product.FORWARD else b))[:, :, None, None]
+    moves = (geometry.stride, geometry.padding, geometry.dilation)
+    if product is Product.FORWARD:
+        return torch.nn.functional.conv2d(left, right, None, *moves, geometry.groups)
+    shape = left.new_empty(1).expand(size)  # all that matters of the tensor whose gradient it is
+    to_input = product is Product.GRAD_INPUT
+    tensors = (left, shape, right) if to_input else (right, left, shape)
+    mask = (to_input, not to_input, False)
+    found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
+        *tensors, None, *moves, False, (0, 0), geometry.groups, mask
     )
-    return height, width
-
-
-def _is_matrix(images: Tensor, kernel: tuple[int, ...], geometry: Geometry) -> bool:
-    """Whether a product is one of matrices: one pixel, one tap. Convolutions are slow there."""
-    pixels = math.prod(images.shape[2:]) * math.prod(kernel[2:])
-    return pixels == 1 and geometry.groups == 1 and geometry.padding == (0, 0)
-
-
-def _forward(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
-    if _is_matrix(x, tuple(w.shape), geometry):
-        return (x.flatten(1) @ w.flatten(1).T)[:, :, None, None]
-    return torch.nn.functional.conv2d(
-        x, w, None, geometry.stride, geometry.padding, geometry.dilation, geometry.groups
-    )
-
-
-def _grad_input(g: Tensor, w: Tensor, geometry: Geometry, size: tuple[int, ...]) -> Tensor:
-    if math.prod(size[2:]) == 1 and _is_matrix(g, tuple(w.shape), geometry):
-        return (g.flatten(1) @ w.flatten(1))[:, :, None, None]
-    return _backward(g, g.new_empty(1).expand(size), w, geometry, 0)
-
-
-def _grad_weight(x: Tensor, g: Tensor, geometry: Geometry, size: tuple[int, ...]) -> Tensor:
-    if _is_matrix(x, size, geometry):
-        return (g.flatten(1).T @ x.flatten(1))[:, :, None, None]
-    return _backward(g, x, g.new_empty(1).expand(size), geometry, 1)
-
-
-def _backward(g: Tensor, x: Tensor, w: Tensor, geometry: Geometry, which: int) -> Tensor:
-    """Gradient 0 (input) or 1 (weight) of a convolution; of the tensor asked for only the shape
-    matters.
-    """
-    found: Tensor = torch.ops.aten.convolution_backward(
-        g,
-        x,
-        w,
-        None,
-        geometry.stride,
-        geometry.padding,
-        geometry.dilation,
-        False,
-        (0, 0),
-        geometry.groups,
-        (which == 0, which == 1, False),
-    )[which]
-    return found
+    return found[not to_input]

@@ -7,14 +7,14 @@ Integers of more than 8 bits are sums of signed digits of 8 bits, so their produ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bitwright.low_precision.arithmetic.geometry import Geometry, Product
+from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product, Size
 from bitwright.low_precision.arithmetic.integer import exact_terms
 from bitwright.low_precision.arithmetic.operands import Operand, scaled
 
@@ -27,7 +27,7 @@ _MULTIPLE = 8
 _ROWS = 24
 
 
-class IntMatrixEngine:
+class IntMatrixEngine(Engine):
     """The three products by ``torch._int_mm``, exactly, on the CPU and on GPUs."""
 
     name = "int_mm"
@@ -38,50 +38,55 @@ class IntMatrixEngine:
             return False
         return exact_terms(product, left, right, geometry)
 
-    def forward(self, x: Operand, w: Operand, geometry: Geometry) -> Tensor:
-        """See `Engine`."""
-        n, _, height, width = x.shape
-        outputs, _, *kernel = w.shape
-        size = _out_size((height, width), kernel, geometry)
-        weight = _levels(w).permute(2, 3, 1, 0).reshape(-1, outputs)
-
-        def part(images: slice) -> Tensor:
-            columns = _columns(_levels(x)[images], kernel, geometry, size)
-            return _product(columns, weight, x.bits, w.bits).view(-1, *size, outputs)
-
-        sums = _joined(part, n, prod(size) * max(prod(w.shape[1:]), outputs))
-        return _result(sums.permute(0, 3, 1, 2), x, w)
-
-    def grad_input(
-        self, g: Operand, w: Operand, geometry: Geometry, input_size: tuple[int, ...]
+    def multiply(
+        self, product: Product, left: Operand, right: Operand, geometry: Geometry, size: Size
     ) -> Tensor:
-        """See `Engine`."""
-        outputs, channels, *kernel = w.shape
-        weight = _levels(w).reshape(outputs, -1)
-        pixels = prod(g.shape[2:])
+        compute = {
+            Product.FORWARD: _forward,
+            Product.GRAD_INPUT: _grad_input,
+            Product.GRAD_WEIGHT: _grad_weight,
+        }[product]
+        found = scaled(compute(left, right, geometry, size), left.exponent + right.exponent)
+        return found.contiguous(memory_format=torch.channels_last)
 
-        def part(images: slice) -> Tensor:
-            rows = _levels(g)[images].permute(0, 2, 3, 1).reshape(-1, outputs)
-            columns = _product(rows, weight, g.bits, w.bits).view(-1, pixels, weight.shape[1])
-            return functional.fold(
-                columns.transpose(1, 2), input_size[2:], kernel,
-                geometry.dilation, geometry.padding, geometry.stride,
-            )  # fmt: skip
 
-        return _result(_joined(part, g.shape[0], pixels * channels * prod(kernel)), g, w)
+def _forward(x: Operand, w: Operand, geometry: Geometry, size: Size) -> Tensor:
+    n, outputs, *pixels = size
+    weight = _levels(w).permute(2, 3, 1, 0).reshape(-1, outputs)
 
-    def grad_weight(
-        self, x: Operand, g: Operand, geometry: Geometry, weight_size: tuple[int, ...]
-    ) -> Tensor:
-        """See `Engine`."""
-        outputs, channels, *kernel = weight_size
-        size = (g.shape[2], g.shape[3])
-        total = torch.zeros((outputs, 1), dtype=torch.float64, device=g.tensor.device)
-        for images in _stretches(x.shape[0], prod(size) * channels * prod(kernel)):
-            columns = _columns(_levels(x)[images], kernel, geometry, size)
-            rows = _levels(g)[images].permute(1, 0, 2, 3).reshape(outputs, -1)
-            total = total + _product(rows, columns, g.bits, x.bits)
-        return _result(total.view(outputs, *kernel, channels).permute(0, 3, 1, 2), x, g)
+    def part(images: slice) -> Tensor:
+        columns = _columns(_levels(x)[images], w.shape[2:], geometry, pixels)
+        return _product(columns, weight, x.bits, w.bits).view(-1, *pixels, outputs)
+
+    sums = _joined(part, n, prod(pixels) * max(prod(w.shape[1:]), outputs))
+    return sums.permute(0, 3, 1, 2)
+
+
+def _grad_input(g: Operand, w: Operand, geometry: Geometry, size: Size) -> Tensor:
+    outputs, channels, *kernel = w.shape
+    weight = _levels(w).reshape(outputs, -1)
+    pixels = prod(g.shape[2:])
+
+    def part(images: slice) -> Tensor:
+        rows = _levels(g)[images].permute(0, 2, 3, 1).reshape(-1, outputs)
+        columns = _product(rows, weight, g.bits, w.bits).view(-1, pixels, weight.shape[1])
+        return functional.fold(
+            columns.transpose(1, 2), size[2:], kernel,
+            geometry.dilation, geometry.padding, geometry.stride,
+        )  # fmt: skip
+
+    return _joined(part, g.shape[0], pixels * channels * prod(kernel))
+
+
+def _grad_weight(x: Operand, g: Operand, geometry: Geometry, size: Size) -> Tensor:
+    outputs, channels, *kernel = size
+    pixels = g.shape[2:]
+    total = torch.zeros((outputs, 1), dtype=torch.float64, device=g.tensor.device)
+    for images in _stretches(x.shape[0], prod(pixels) * channels * prod(kernel)):
+        columns = _columns(_levels(x)[images], kernel, geometry, pixels)
+        rows = _levels(g)[images].permute(1, 0, 2, 3).reshape(outputs, -1)
+        total = total + _product(rows, columns, g.bits, x.bits)
+    return total.view(outputs, *kernel, channels).permute(0, 3, 1, 2)
 
 
 def _levels(operand: Operand) -> Tensor:
@@ -89,22 +94,7 @@ def _levels(operand: Operand) -> Tensor:
     return operand.levels
 
 
-def _result(sums: Tensor, left: Operand, right: Operand) -> Tensor:
-    found = scaled(sums, left.exponent + right.exponent)
-    return found.contiguous(memory_format=torch.channels_last)
-
-
-def _out_size(size: tuple[int, int], kernel: list[int], geometry: Geometry) -> tuple[int, int]:
-    high, wide = (
-        (size[i] + 2 * geometry.padding[i] - geometry.dilation[i] * (kernel[i] - 1) - 1)
-        // geometry.stride[i]
-        + 1
-        for i in range(2)
-    )
-    return high, wide
-
-
-def _columns(x: Tensor, kernel: list[int], geometry: Geometry, size: tuple[int, int]) -> Tensor:
+def _columns(x: Tensor, kernel: Sequence[int], geometry: Geometry, size: Sequence[int]) -> Tensor:
     """(n, C, H, W) -> (n * pixels, KH * KW * C): what each output pixel sees."""
     above, beside = geometry.padding
     padded = functional.pad(x.permute(0, 2, 3, 1), (0, 0, beside, beside, above, above))

@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from bitwright.low_precision.arithmetic.geometry import Geometry, Product
+from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product, Size, shapes_of
 from bitwright.low_precision.arithmetic.operands import Operand
 from bitwright.low_precision.arithmetic.product_kernels import PRODUCT, GatherIndices, multiply
 
@@ -29,7 +29,7 @@ _WORTH_TRANSFORMS = 8
 _TRANSFORMS = 1.25
 
 
-class IntegerEngine:
+class IntegerEngine(Engine):
     """The three products in integers on the CPU, exactly.
 
     Sums are of 32 bits as long as they surely fit, which the word lengths of the operands say, and
@@ -47,69 +47,41 @@ class IntegerEngine:
             return False
         return PRODUCT.cdll is not None
 
-    def forward(self, x: Operand, w: Operand, geometry: Geometry) -> Tensor:
-        """See `Engine`."""
-        n, _, height, width = x.shape
-        outputs, _, kernel_h, kernel_w = w.shape
-        rows = _forward_axis(height, kernel_h, *_along(geometry, 0))
-        columns = _forward_axis(width, kernel_w, *_along(geometry, 1))
-        size = (n, outputs, len(rows.start) - 1, len(columns.start) - 1)
-        corner = (-geometry.padding[0], -geometry.padding[1])
-        return _correlate((x, w), size, (rows, columns), geometry, corner, transposed=False)
-
-    def grad_input(
-        self, g: Operand, w: Operand, geometry: Geometry, input_size: tuple[int, ...]
+    def multiply(
+        self, product: Product, left: Operand, right: Operand, geometry: Geometry, size: Size
     ) -> Tensor:
-        """See `Engine`."""
-        rows = _input_axis(input_size[2], g.shape[2], w.shape[2], *_along(geometry, 0))
-        columns = _input_axis(input_size[3], g.shape[3], w.shape[3], *_along(geometry, 1))
-        corner = (geometry.padding[0] - w.shape[2] + 1, geometry.padding[1] - w.shape[3] + 1)
-        axes = (rows, columns)
-        return _correlate((g, w), input_size, axes, geometry, corner, transposed=True)
-
-    def grad_weight(
-        self, x: Operand, g: Operand, geometry: Geometry, weight_size: tuple[int, ...]
-    ) -> Tensor:
-        """See `Engine`."""
-        n, channels, height, width = x.shape
-        outputs, out_height, out_width = g.shape[1:]
-        kernel_h, kernel_w = weight_size[2:]
-        rows = _weight_axis(height, out_height, kernel_h, *_along(geometry, 0))
-        columns = _weight_axis(width, out_width, kernel_w, *_along(geometry, 1))
-        out = _empty(weight_size)
+        shapes = shapes_of(product, tuple(left.shape), tuple(right.shape), size)
+        axis, moves = _AXES[product], (geometry.stride, geometry.padding, geometry.dilation)
+        rows, columns = (
+            # of columns, neighbours are taken together
+            axis(*(each[2 + a] for each in shapes), *(each[a] for each in moves), a == 1)
+            for a in (0, 1)
+        )
+        n, channels, height, width = left.shape
+        _, kernels, outputs = shapes
         numbers = {
-            "images": n, "channels": channels, "outputs": outputs, "height": height,
-            "width": width, "out_height": out_height, "out_width": out_width,
-            "kernel_height": kernel_h, "kernel_width": kernel_w, **_sums(x, g),
+            "images": n, "channels": channels, "height": height, "width": width,
+            "kernel_height": kernels[2], "kernel_width": kernels[3], **_sums(left, right),
         }  # fmt: skip
-        left, right = _in_memory(x), _in_memory(g)
-        multiply("bw_product_weight", left, right, out, numbers, rows, columns)
+        name = "bw_product_weight"
+        if product is not Product.GRAD_WEIGHT:
+            transposed, padding = product is Product.GRAD_INPUT, geometry.padding
+            # The source's place of tap 0 at position 0.
+            corner = [
+                padding[a] - kernels[2 + a] + 1 if transposed else -padding[a] for a in (0, 1)
+            ]
+            numbers |= {
+                "transposed": transposed,
+                "row_offset": corner[0],
+                "column_offset": corner[1],
+            }
+            outputs = size
+            small = _suits_winograd(left, right, geometry, (rows, columns))
+            name = "bw_product_winograd" if small else "bw_product_correlate"
+        numbers |= dict(zip(("outputs", "out_height", "out_width"), outputs[1:], strict=True))
+        out = torch.empty(size, dtype=torch.float32, memory_format=torch.channels_last)
+        multiply(name, _in_memory(left), _in_memory(right), out, numbers, rows, columns)
         return out
-
-
-def _correlate(
-    operands: tuple[Operand, Operand],
-    size: tuple[int, ...],
-    axes: tuple[GatherIndices, GatherIndices],
-    geometry: Geometry,
-    corner: tuple[int, int],
-    transposed: bool,
-) -> Tensor:
-    """Images with weights; ``corner`` is the source's place of tap 0 at position 0."""
-    source, weight = operands
-    n, channels, height, width = source.shape
-    out = _empty(size)
-    numbers = {
-        "images": n, "channels": channels, "outputs": size[1], "height": height, "width": width,
-        "out_height": size[2], "out_width": size[3], "kernel_height": weight.shape[2],
-        "kernel_width": weight.shape[3], "transposed": int(transposed), **_sums(source, weight),
-        "row_offset": corner[0], "column_offset": corner[1],
-    }  # fmt: skip
-    small = _suits_winograd(source, weight, geometry, axes)
-    kernel = "bw_product_winograd" if small else "bw_product_correlate"
-    left, right = _in_memory(source), _in_memory(weight)
-    multiply(kernel, left, right, out, numbers, *axes)
-    return out
 
 
 def _suits_winograd(
@@ -165,20 +137,10 @@ def _in_memory(operand: Operand) -> Tensor:
     return operand.levels.contiguous(memory_format=torch.channels_last)
 
 
-def _empty(size: tuple[int, ...]) -> Tensor:
-    return torch.empty(size, dtype=torch.float32, memory_format=torch.channels_last)
-
-
-def _along(geometry: Geometry, axis: int) -> tuple[int, int, int, bool]:
-    """Stride, padding, dilation; and of columns, that neighbours are taken together."""
-    return geometry.stride[axis], geometry.padding[axis], geometry.dilation[axis], axis == 1
-
-
 @lru_cache(maxsize=512)
 def _forward_axis(
-    size: int, kernel: int, stride: int, padding: int, dilation: int, join: bool
+    size: int, kernel: int, out: int, stride: int, padding: int, dilation: int, join: bool
 ) -> GatherIndices:
-    out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     pairs = [
         [
             (at, tap)
@@ -192,7 +154,7 @@ def _forward_axis(
 
 @lru_cache(maxsize=512)
 def _input_axis(
-    size: int, out: int, kernel: int, stride: int, padding: int, dilation: int, join: bool
+    size: int, kernel: int, out: int, stride: int, padding: int, dilation: int, join: bool
 ) -> GatherIndices:
     """The taps lie so that those which meet neighbours are neighbours."""
     order = sorted(range(kernel), key=lambda tap: (tap * dilation % stride, -tap))
@@ -208,7 +170,7 @@ def _input_axis(
 
 @lru_cache(maxsize=512)
 def _weight_axis(
-    size: int, out: int, kernel: int, stride: int, padding: int, dilation: int, join: bool
+    size: int, kernel: int, out: int, stride: int, padding: int, dilation: int, join: bool
 ) -> GatherIndices:
     """For each tap, places of the source and positions of the result.
 
@@ -227,3 +189,10 @@ def _weight_axis(
         for tap in range(kernel)
     ]
     return GatherIndices.of(pairs, place, join)
+
+
+_AXES = {
+    Product.FORWARD: _forward_axis,
+    Product.GRAD_INPUT: _input_axis,
+    Product.GRAD_WEIGHT: _weight_axis,
+}

@@ -16,8 +16,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +26,9 @@ from torch.nn import functional
 
 from bitwright.base.figures import Source
 from bitwright.low_precision.arithmetic.apply import apply_arithmetic, layer_formats
-from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product
-from bitwright.low_precision.arithmetic.layers import Context, LayerFormats, ProductFormats
+from bitwright.low_precision.arithmetic.emulated import float_product
+from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product, Size
+from bitwright.low_precision.arithmetic.layers import Context, LayerFormats
 from bitwright.low_precision.arithmetic.norms import use_native_norms
 from bitwright.low_precision.arithmetic.operand_quantizer import quantize
 from bitwright.low_precision.arithmetic.operands import Operand
@@ -217,7 +219,7 @@ _Memory = dict[tuple[Product, tuple[int, ...]], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class _EmptyEngine:
+class _EmptyEngine(Engine):
     """An engine that gives tensors as another engine does, and computes none of them.
 
     Attributes:
@@ -230,31 +232,9 @@ class _EmptyEngine:
     def supports(self, product: Product, left: Operand, right: Operand, geometry: Geometry) -> bool:
         return True
 
-    def forward(self, x: Operand, w: Operand, geometry: Geometry) -> Tensor:
-        pixels = (
-            (size + 2 * p - d * (k - 1) - 1) // s + 1
-            for size, k, p, d, s in zip(
-                x.shape[2:],
-                w.shape[2:],
-                geometry.padding,
-                geometry.dilation,
-                geometry.stride,
-                strict=True,
-            )
-        )
-        return self._empty(Product.FORWARD, x, (x.shape[0], w.shape[0], *pixels))
-
-    def grad_input(
-        self, g: Operand, w: Operand, geometry: Geometry, input_size: tuple[int, ...]
+    def multiply(
+        self, product: Product, left: Operand, right: Operand, geometry: Geometry, size: Size
     ) -> Tensor:
-        return self._empty(Product.GRAD_INPUT, g, input_size)
-
-    def grad_weight(
-        self, x: Operand, g: Operand, geometry: Geometry, weight_size: tuple[int, ...]
-    ) -> Tensor:
-        return self._empty(Product.GRAD_WEIGHT, x, weight_size)
-
-    def _empty(self, product: Product, left: Operand, size: tuple[int, ...]) -> Tensor:
         stride = self.made.get((product, tuple(size)))
         if stride is None:  # a padding that the layer itself does, before it multiplies
             return left.tensor.new_empty(size)
@@ -289,10 +269,13 @@ class _Level:
             product = Product(name)
             given = self.formats[layer.layer].of(product)
             key = (layer.shape, product, given.left, given.right)
-            if given.left is None and given.right is None:
-                call, unit = tensors.plain(product), "torch float32"
-            else:
-                call, unit = tensors.on(self.engine, product, given), self.engine.name
+            left, right, size = tensors.sides(product)
+            task: tuple[Any, ...] = (left(), right(), tensors.geometry, size)
+            call, unit = partial(float_product, product, *task), "torch float32"
+            if given.left is not None or given.right is not None:
+                operands = quantize(task[0], given.left, 1), quantize(task[1], given.right, 2)
+                call = partial(self.engine.multiply, product, *operands, *task[2:])
+                unit = self.engine.name
                 result = call()
                 self.made[product, tuple(result.shape)] = result.stride()
             yield PartCost(layer.layer, name, self.clock(call, key), unit)
@@ -305,10 +288,15 @@ class _Level:
         ]
         if len(layer.products) > 1:
             wanted.append(("gradients", tensors.gradient, formats.grad_weight.right, False))
+        likely = {  # something like what a product gives
+            Product.FORWARD: tensors.gradient,
+            Product.GRAD_INPUT: tensors.input,
+            Product.GRAD_WEIGHT: tensors.weight,
+        }
         for product in map(Product, layer.products):
             result = formats.of(product).result
             part = "activations" if product is Product.FORWARD else "gradients"
-            wanted.append((part, tensors.result(product), result, True))
+            wanted.append((part, likely[product], result, True))
         for part, tensor, spec, back in wanted:
             if spec is None:
                 continue
@@ -339,53 +327,16 @@ class _Tensors:
     def gradient(self) -> Tensor:
         return torch.randn(self.layer.output, device=self.device) * 1e-3
 
-    def result(self, product: Product) -> Callable[[], Tensor]:
-        """Something like what a product gives."""
-        return {
-            Product.FORWARD: self.gradient,
-            Product.GRAD_INPUT: self.input,
-            Product.GRAD_WEIGHT: self.weight,
-        }[product]
-
     @property
     def geometry(self) -> Geometry:
         layer = self.layer
         return Geometry(layer.stride, layer.padding, layer.dilation, layer.groups)
 
-    def plain(self, product: Product) -> Callable[[], Tensor]:
-        """As torch computes it for a plain layer."""
-        x, w = self.input(), self.weight()
-        if self.layer.kind == "linear":
-            x, w = x.flatten(1), w.flatten(1)
-            g = self.gradient().flatten(1)
-            return {
-                Product.FORWARD: lambda: functional.linear(x, w),
-                Product.GRAD_INPUT: lambda: g @ w,
-                Product.GRAD_WEIGHT: lambda: g.t() @ x,
-            }[product]
+    def sides(self, product: Product) -> tuple[Callable[[], Tensor], Callable[[], Tensor], Size]:
+        """What makes the operands of a product, and the size of its result."""
         layer = self.layer
-        moves = (layer.stride, layer.padding, layer.dilation)
-        if product is Product.FORWARD:
-            return lambda: functional.conv2d(x, w, None, *moves, layer.groups)
-        g = self.gradient()
-        mask = (product is Product.GRAD_INPUT, product is Product.GRAD_WEIGHT, False)
-        which = 0 if product is Product.GRAD_INPUT else 1
-        return lambda: torch.ops.aten.convolution_backward(  # type: ignore[no-any-return]
-            g, x, w, None, *moves, False, (0, 0), layer.groups, mask
-        )[which]
-
-    def on(self, engine: Engine, product: Product, formats: ProductFormats) -> Callable[[], object]:
-        """By an engine, on quantized operands."""
-        geometry = self.geometry
-        if product is Product.FORWARD:
-            x, w = self._pair(self.input(), self.weight(), formats)
-            return lambda: engine.forward(x, w, geometry)
-        if product is Product.GRAD_INPUT:
-            g, w = self._pair(self.gradient(), self.weight(), formats)
-            return lambda: engine.grad_input(g, w, geometry, self.layer.input)
-        x, g = self._pair(self.input(), self.gradient(), formats)
-        return lambda: engine.grad_weight(x, g, geometry, self.layer.weight)
-
-    @staticmethod
-    def _pair(left: Tensor, right: Tensor, formats: ProductFormats) -> tuple[Operand, Operand]:
-        return quantize(left, formats.left, 1), quantize(right, formats.right, 2)
+        return {
+            Product.FORWARD: (self.input, self.weight, layer.output),
+            Product.GRAD_INPUT: (self.gradient, self.weight, layer.input),
+            Product.GRAD_WEIGHT: (self.input, self.gradient, layer.weight),
+        }[product]
