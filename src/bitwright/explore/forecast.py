@@ -32,7 +32,7 @@ from bitwright.low_precision.log import LOG, read_log
 from bitwright.low_precision.policy import Plan
 from bitwright.models.catalog import list_models
 from bitwright.pipeline.context import LOGS
-from bitwright.pipeline.inspection.inspect import build_for
+from bitwright.pipeline.inspection.inspect import build_for, known_shape
 from bitwright.pipeline.recipe import Recipe
 from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.workspace import Workspace
@@ -234,13 +234,8 @@ class _Job:
         if self.request.images is None:
             return self.work.fresh_model(), self.work.sample_shape
         usual = {info.name: info.image for info in list_models()}
-        shape = self.request.input_shape or usual.get(recipe.model.name)
-        if shape is None:
-            raise RecipeError(
-                f"the size of an image is needed for {recipe.model.name!r}",
-                where="--input-shape",
-                hint="height x width x channels, such as --input-shape 32x32x3",
-            )
+        name = recipe.model.name
+        shape = known_shape(name, self.request.input_shape, usual.get(name))
         plain = recipe.model.model_copy(update={"weights": None})
         with importable(self.work.recipe.base_dir):
             built, _ = build_for(plain, self.request.classes, shape, recipe.seed)

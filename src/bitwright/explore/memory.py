@@ -8,12 +8,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bitwright.base.errors import RecipeError
 from bitwright.base.plugins import importable
 from bitwright.explore.sizes import parameter_mb
 from bitwright.models.catalog import list_models
-from bitwright.pipeline.inspection.inspect import build_for
-from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
+from bitwright.pipeline.inspection.inspect import (
+    build_for,
+    is_by_name,
+    known_shape,
+    recipe_named,
+)
+from bitwright.pipeline.steps.workspace import Workspace
 
 WIDTHS = (32, 8, 4)
 
@@ -65,43 +69,19 @@ def memory_table(
 def _row(
     name: str, classes: int | None, shape: tuple[int, int, int] | None, bits: Sequence[int]
 ) -> MemoryRow:
-    usual = {info.name: info.image for info in list_models()}
-    if name in usual or ":" in name:
-        model: Any = name
-        image = shape or usual.get(name)
-        folders: tuple[Path, ...] = ()
-        if image is None:
-            raise RecipeError(
-                f"the size of an image is needed for {name!r}",
-                where="--input-shape",
-                hint="height x width x channels, such as --input-shape 32x32x3",
-            )
+    model: Any = name
+    folders: tuple[Path, ...] = ()
+    if is_by_name(name):
+        usual = {info.name: info.image for info in list_models()}
+        image = known_shape(name, shape, usual.get(name))
     else:
-        recipe = _recipe(name)
+        recipe = recipe_named(name)
         # weights say nothing about how many there are
         model = recipe.model.model_copy(update={"weights": None})
         folders = (recipe.base_dir,)
-        image, classes = _data_of(recipe)
+        splits = Workspace(recipe).data
+        image, classes = splits.image_shape, splits.num_classes
     with importable(*folders):
         built, classes = build_for(model, classes, image)
     count = sum(p.numel() for p in built.parameters() if p.requires_grad)
     return MemoryRow(name, image, classes, count, {b: parameter_mb(count, b) for b in bits})
-
-
-def _recipe(name: str) -> Recipe:
-    try:
-        find_recipe(name)
-    except RecipeError as error:
-        raise RecipeError(
-            f"{name!r} is no model of the zoo and no recipe",
-            hint="`bitwright list models` and `bitwright list recipes` say what there is; "
-            "a model of your own is package.module:factory",
-        ) from error
-    return load_recipe(name)
-
-
-def _data_of(recipe: Recipe) -> tuple[tuple[int, int, int], int]:
-    from bitwright.pipeline.steps.workspace import Workspace
-
-    splits = Workspace(recipe).data
-    return splits.image_shape, splits.num_classes

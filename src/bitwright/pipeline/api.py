@@ -12,8 +12,8 @@ from typing import Any
 from bitwright.base.errors import RecipeError
 from bitwright.base.plugins import importable
 from bitwright.base.progress import Progress, no_progress
-from bitwright.pipeline.diff.results import DiffReport
-from bitwright.pipeline.inspection.results import Inspection
+from bitwright.pipeline.diff.levels import diff_run
+from bitwright.pipeline.inspection.inspect import inspect_model
 from bitwright.pipeline.recipe import Recipe, load_recipe
 from bitwright.pipeline.run import Outcome, Run, open_run
 from bitwright.pipeline.steps.facts import facts_of
@@ -152,80 +152,6 @@ def estimate_recipe(
 
     work = Workspace(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), progress)
     return dry_run(work).model_dump(mode="json")
-
-
-def diff_run(
-    recipe: str | Path | Recipe,
-    run_dir: str | Path,
-    *,
-    index: int = 0,
-    file: str | Path | None = None,
-    until: str = "rtl",
-    bound: float = 0.5,
-    progress: Progress = no_progress,
-) -> DiffReport:
-    """One input through every level of a run, and the first value that differs.
-
-    Args:
-        index: which test image; or ``file``, a ``.npy`` of one image.
-        until: the last comparison: quantized, integers, graph, hardware or rtl.
-        bound: relative difference between float and quantized model from which it is named.
-
-    Raises:
-        BitwrightError: a step is missing, the input cannot be read, a tool is missing.
-    """
-    from bitwright.pipeline.diff.levels import diff
-    from bitwright.pipeline.diff.results import Stage
-
-    if until not in list(Stage):
-        names = ", ".join(Stage)
-        raise RecipeError(f"no comparison is called {until!r}", hint=f"one of {names}")
-    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    return diff(
-        loaded,
-        Path(run_dir),
-        index=index,
-        file=None if file is None else Path(file),
-        until=Stage(until),
-        bound=bound,
-        progress=progress,
-    )
-
-
-def inspect_model(
-    model: str | Recipe,
-    *,
-    input_shape: tuple[int, int, int] | None = None,
-    classes: int | None = None,
-    weight: str = "int4",
-    activation: str = "uint4",
-    input_format: str | None = None,
-    data: str | Path | None = None,
-) -> Inspection:
-    """What every node of a model becomes in hardware, or all that stands in the way.
-
-    Args:
-        model: an ``.onnx`` file, ``package.module:factory``, a name of the zoo, or a recipe.
-        input_shape: (H, W, C), for a torch model without a recipe.
-        classes: of a classifier without a recipe.
-        weight, activation, input_format: formats for a torch model without a recipe;
-            ``input_format`` of a file says that its input is integers.
-        data: where a recipe's data set lies.
-
-    Raises:
-        RecipeError: there is no such model, or a shape or format makes no sense.
-    """
-    from bitwright.pipeline.inspection.inspect import inspect
-
-    return inspect(
-        model,
-        input_shape=input_shape,
-        classes=classes,
-        weight=weight,
-        activation=activation,
-        input_format=input_format,
-        data=None if data is None else Path(data),
-    )
 
 
 def _check_step(name: str) -> None:

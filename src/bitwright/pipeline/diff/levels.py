@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitwright.base.errors import DataError, RunError
+from bitwright.base.errors import DataError, RecipeError, RunError
+from bitwright.base.progress import Progress, no_progress
 from bitwright.ir import random_feeds
 from bitwright.pipeline.diff.results import DiffReport, Stage, StageResult
+from bitwright.pipeline.recipe import Recipe, load_recipe
 from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.workspace import Workspace
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from bitwright.base.progress import Progress
-    from bitwright.pipeline.recipe_schema import Recipe
 
 _STEP_OF = {
     Stage.QUANTIZED: "quantize",
@@ -30,26 +29,25 @@ _STEP_OF = {
     Stage.HARDWARE: "map",
     Stage.RTL: "map",
 }
-DEFAULT_BOUND = 0.5
 
 
-def diff(
-    recipe: Recipe,
-    run_dir: Path,
+def diff_run(
+    recipe: str | Path | Recipe,
+    run_dir: str | Path,
     *,
     index: int = 0,
-    file: Path | None = None,
-    until: Stage = Stage.RTL,
-    bound: float = DEFAULT_BOUND,
-    progress: Progress | None = None,
+    file: str | Path | None = None,
+    until: str = Stage.RTL,
+    bound: float = 0.5,
+    progress: Progress = no_progress,
 ) -> DiffReport:
-    """Compare all levels that the run has.
+    """One input through every level of a run, and the first value that differs.
 
     Args:
         index: which test image.
         file: an input instead: ``.npy`` with reals (C, H, W) or (H, W, C), or with uint8 pixels
             (H, W, C), scaled as the data set's.
-        until: the last comparison wanted.
+        until: the last comparison, one of `Stage`.
         bound: relative difference between float and quantized model from which it is named.
 
     Raises:
@@ -57,17 +55,20 @@ def diff(
         DataError: there is no such image, or the file is no such array.
         BitwrightError: what the steps themselves raise on what they read.
     """
-    work = Workspace(recipe) if progress is None else Workspace(recipe, progress)
-    image, source = _image(work, index, file)
-    levels = _Levels(work, run_dir, image, bound)
-    wanted = tuple(Stage)[: tuple(Stage).index(until) + 1]
+    if until not in list(Stage):
+        names = ", ".join(Stage)
+        raise RecipeError(f"no comparison is called {until!r}", hint=f"one of {names}")
+    work = Workspace(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), progress)
+    image, source = _image(work, index, None if file is None else Path(file))
+    levels = _Levels(work, Path(run_dir), image, bound)
+    wanted = tuple(Stage)[: tuple(Stage).index(Stage(until)) + 1]
     for stage in wanted:
         _require(levels.folder(_STEP_OF[stage]), _STEP_OF[stage])
     results: list[StageResult] = []
     for stage in wanted:
-        work.progress(f"comparing: {stage.value}", len(results), len(wanted))
+        progress(f"comparing: {stage.value}", len(results), len(wanted))
         results.append(levels.compare(stage))
-    work.progress("comparing", len(wanted), len(wanted))
+    progress("comparing", len(wanted), len(wanted))
     return DiffReport(source, tuple(results))
 
 

@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bitwright.base.errors import BitwrightError
-from bitwright.ir import Graph
-from bitwright.pipeline.inspection.graph import Become, becomes_by_layer, hardware_of
-from bitwright.pipeline.inspection.results import Inspection, NodeRow, Problem
+from bitwright.pipeline.inspection.results import Inspection, NodeRow, Problem, becomes_by_layer
 
 
 def inspect_onnx(path: Path, *, input_type: str | None = None) -> Inspection:
@@ -21,44 +19,25 @@ def inspect_onnx(path: Path, *, input_type: str | None = None) -> Inspection:
     from bitwright.interop.onnx.reader import load
     from bitwright.interop.onnx.reader.inspection import verdicts
 
+    name, rows = str(path), tuple[NodeRow, ...]()
     try:
         found = verdicts(path, input_type=input_type)
-    except BitwrightError as error:
-        problem = Problem(error.where or str(path), error.message, error.hint or "")
-        return Inspection(str(path), (), (problem,))
-    rows = tuple(
-        NodeRow(
-            v.node,
-            v.op,
-            becomes=v.became or (f"not judged: behind {v.behind}" if v.behind else ""),
-            problem=v.problem,
-            advice=v.advice,
+        rows = tuple(
+            NodeRow(
+                v.node,
+                v.op,
+                becomes=v.became or (f"not judged: behind {v.behind}" if v.behind else ""),
+                problem=v.problem,
+                advice=v.advice,
+            )
+            for v in found
         )
-        for v in found
-    )
-    problems = [Problem(f"node {v.node} ({v.op})", v.problem, v.advice) for v in found if v.problem]
-    if problems:
-        return Inspection(str(path), rows, tuple(problems))
-    try:
+        if bad := [v for v in found if v.problem]:
+            own = [Problem(f"node {v.node} ({v.op})", v.problem, v.advice) for v in bad]
+            return Inspection(name, rows, tuple(own))
         imported = load(path, input_type=input_type)
     except BitwrightError as error:
-        problem = Problem(error.where or str(path), error.message, error.hint or "")
-        return Inspection(str(path), rows, (problem,))
-    hardware, problems = hardware_of(imported.graph)
-    made = becomes_by_layer(imported.graph, hardware)
-    full = tuple(_with(row, made, imported.graph) for row in rows)
-    return Inspection(str(path), full, tuple(problems), imported.notes)
-
-
-def _with(row: NodeRow, made: dict[str, Become], graph: Graph) -> NodeRow:
-    become = made.get(row.node)
-    if become is None:
-        return row
-    return replace(
-        row,
-        becomes=" + ".join(become.operations),
-        operations=become.operations,
-        blocks=become.blocks,
-        bits=become.bits(graph),
-        shape=become.shape(graph),
-    )
+        return Inspection(name, rows, (Problem.of(error, name),))
+    made, problems = becomes_by_layer(imported.graph)
+    full = tuple(replace(row, **made.get(row.node, {})) for row in rows)
+    return Inspection(name, full, problems, imported.notes)

@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from bitwright.base.errors import BitwrightError
+from bitwright.hw.template import template
+from bitwright.ir import Graph, Node
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,11 @@ class Problem:
     problem: str
     advice: str = ""
 
+    @classmethod
+    def of(cls, error: BitwrightError, where: str = "") -> Problem:
+        """An error as a problem; ``where`` if it names no place."""
+        return cls(error.where or where, error.message, error.hint or "")
+
     def __str__(self) -> str:
         text = f"{self.where}: {self.problem}" if self.where else self.problem
         return f"{text}; {self.advice}" if self.advice else text
@@ -76,3 +86,30 @@ class Inspection:
             "problems": [asdict(problem) for problem in self.problems],
             "notes": list(self.notes),
         }
+
+
+def becomes_by_layer(graph: Graph) -> tuple[dict[str, dict[str, Any]], tuple[Problem, ...]]:
+    """Path of each layer of the user -> the fields of its `NodeRow` that say what it has become in
+    the integer graph and in hardware; and what has no hardware.
+    """
+    nodes: dict[str, list[Node]] = defaultdict(list)
+    blocks: dict[str, list[str]] = defaultdict(list)
+    problems: tuple[Problem, ...] = ()
+    for node in graph:
+        nodes[node.source or node.name].append(node)
+    try:
+        for node in template(graph):
+            blocks[node.source or node.name].append(node.op)
+    except BitwrightError as error:
+        problems = (Problem.of(error, graph.name),)
+    made = {}
+    for layer, found in nodes.items():
+        operations, result = tuple(node.op for node in found), graph.types[found[-1].output]
+        made[layer] = {
+            "becomes": " + ".join(operations),
+            "operations": operations,
+            "blocks": tuple(blocks[layer]),
+            "bits": result.wire_bits,
+            "shape": result.shape,
+        }
+    return made, problems

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from bitwright.base.errors import BitwrightError
 from bitwright.ir import Graph
-from bitwright.pipeline.inspection.graph import Become, becomes_by_layer, hardware_of
-from bitwright.pipeline.inspection.results import Inspection, NodeRow, Problem
+from bitwright.pipeline.inspection.results import Inspection, NodeRow, Problem, becomes_by_layer
 from bitwright.quantize import apply
 from bitwright.quantize.decisions import Plan
 from bitwright.quantize.op_match import LAYERS, Kind, OpMatch
@@ -44,45 +44,33 @@ def inspect_torch(
         sample_shape: (C, H, W).
         name: what the model is called.
     """
-    example = torch.zeros((1, *sample_shape))
+    example, rows = torch.zeros((1, *sample_shape)), dict[Any, NodeRow]()
     try:
         plan = traced_plan(model, example)
+        rows = {node: _row(match) for node, match in plan.matches.items()}
+        if problems := _match_problems(plan) or _policy_problems(model, policy, example):
+            return Inspection(name, tuple(rows.values()), tuple(problems))
+        graph = _lowered(model, policy, sample_shape)
     except BitwrightError as error:
-        return Inspection(name, (), (_problem(error),))
-    rows = {node: _row(match) for node, match in plan.matches.items()}
-    problems = _match_problems(plan)
-    if not problems:
-        problems = _policy_problems(model, policy, example)
-    if problems:
-        return Inspection(name, tuple(rows.values()), tuple(problems))
-    graph, problems = _lowered(model, policy, sample_shape)
-    if graph is None:
-        return Inspection(name, tuple(rows.values()), tuple(problems))
-    hardware, problems = hardware_of(graph)
-    made = becomes_by_layer(graph, hardware)
-    full = tuple(_with(row, plan.matches[node], made, graph) for node, row in rows.items())
-    return Inspection(name, (*full, *_inserted(full, made, graph)), tuple(problems))
-
-
-def _problem(error: BitwrightError) -> Problem:
-    return Problem(error.where or "", error.message, error.hint or "")
-
-
-def _line(match: OpMatch) -> str:
-    """``file:line`` of the user's code."""
-    found = user_line(match.node)
-    return "" if found is None else ":".join(found.split(":")[:2])
+        return Inspection(name, tuple(rows.values()), (Problem.of(error),))
+    made, unmade = becomes_by_layer(graph)
+    full = [_with(row, plan.matches[node], made, graph) for node, row in rows.items()]
+    # Integer nodes that no node of the user stands for: quantizers in front of joins, labels.
+    known = {_name(row.node, made) for row in full}
+    full += [
+        NodeRow(layer, "inserted", **fields) for layer, fields in made.items() if layer not in known
+    ]
+    return Inspection(name, tuple(full), unmade)
 
 
 def _row(match: OpMatch) -> NodeRow:
-    becomes = (
-        "" if match.kind is None else _WORDS.get(match.kind, match.kind.value.replace("_", " "))
-    )
+    line = user_line(match.node)
+    kind = match.kind
     return NodeRow(
         node=match.path,
         type=match.type,
-        line=_line(match),
-        becomes=becomes,
+        line="" if line is None else ":".join(line.split(":")[:2]),
+        becomes="" if kind is None else _WORDS.get(kind, kind.value.replace("_", " ")),
         problem=match.problem,
         advice=match.advice,
     )
@@ -101,7 +89,7 @@ def _policy_problems(model: nn.Module, policy: Policy, example: torch.Tensor) ->
     except BitwrightError as error:
         listed = _LISTED.split(error.message)[1:]
         if not listed:
-            return [_problem(error)]
+            raise
         return [Problem("", text.strip(), error.hint or "") for text in listed]
     operands = {**plan.weights, **plan.activations}
     return [
@@ -111,76 +99,37 @@ def _policy_problems(model: nn.Module, policy: Policy, example: torch.Tensor) ->
     ]
 
 
-def _lowered(
-    model: nn.Module, policy: Policy, sample_shape: tuple[int, ...]
-) -> tuple[Graph | None, list[Problem]]:
-    """The integer graph with scales from random images, or why there is none."""
+def _lowered(model: nn.Module, policy: Policy, sample_shape: tuple[int, ...]) -> Graph:
+    """The integer graph with scales from random images."""
     from bitwright.lower import optimise
     from bitwright.quantize import integerize
 
     images = torch.rand((_IMAGES, *sample_shape), generator=torch.Generator().manual_seed(0))
-    try:
-        converted = apply(model.eval(), policy, "calibrate", sample_shape=sample_shape).eval()
-        with torch.no_grad():
-            converted(images)
-        trained = apply(converted, policy, "train").eval()
-        return optimise(integerize(trained, policy, sample_shape).graph), []
-    except BitwrightError as error:
-        return None, [_problem(error)]
+    converted = apply(model.eval(), policy, "calibrate", sample_shape=sample_shape).eval()
+    with torch.no_grad():
+        converted(images)
+    trained = apply(converted, policy, "train").eval()
+    graph: Graph = optimise(integerize(trained, policy, sample_shape).graph)
+    return graph
 
 
-def _found(match: OpMatch, made: dict[str, Become]) -> Become | None:
-    """What a match has become."""
-    return made.get(_name(match.path, made))
-
-
-def _name(path: str, made: dict[str, Become]) -> str:
-    """What the converter calls a layer, of the names that it may have."""
-    return next((name for name in _names(path) if name in made), path)
-
-
-def _names(path: str) -> tuple[str, ...]:
+def _name(path: str, made: dict[str, Any]) -> str:
     """What the converter calls a layer: joins are layers of their own, quantizers inserted."""
-    return path, f"{path}_layer", f"{path}_quantizer", f"{path.replace('.', '_')}_quantizer"
+    names = (path, f"{path}_layer", f"{path}_quantizer", f"{path.replace('.', '_')}_quantizer")
+    return next((name for name in names if name in made), path)
 
 
-def _with(row: NodeRow, match: OpMatch, made: dict[str, Become], graph: Graph) -> NodeRow:
+def _with(row: NodeRow, match: OpMatch, made: dict[str, dict[str, Any]], graph: Graph) -> NodeRow:
     """The row with operations, blocks, bits and shape."""
     if match.kind is Kind.INPUT:
         kind = graph.types[graph.inputs[0]]
         words = f"input levels, {kind.format.name}" if kind.format is not None else row.becomes
         return replace(row, becomes=words, bits=kind.wire_bits, shape=kind.shape)
-    become = _found(match, made)
-    if become is None:
-        words = row.becomes
-        if match.kind is Kind.ACTIVATION:
-            words = "clipped by the thresholds behind"
-        elif match.kind not in _WORDS and match.kind not in LAYERS:
-            words = f"{words}, moved or merged by the passes"
-        return replace(row, becomes=words)
-    return replace(
-        row,
-        becomes=" + ".join(become.operations),
-        operations=become.operations,
-        blocks=become.blocks,
-        bits=become.bits(graph),
-        shape=become.shape(graph),
-    )
-
-
-def _inserted(rows: tuple[NodeRow, ...], made: dict[str, Become], graph: Graph) -> list[NodeRow]:
-    """Integer nodes that no node of the user stands for: quantizers in front of joins, labels."""
-    known = {_name(row.node, made) for row in rows}
-    return [
-        NodeRow(
-            node=layer,
-            type="inserted",
-            becomes=" + ".join(become.operations),
-            operations=become.operations,
-            blocks=become.blocks,
-            bits=become.bits(graph),
-            shape=become.shape(graph),
-        )
-        for layer, become in made.items()
-        if layer not in known
-    ]
+    found = made.get(_name(match.path, made))
+    if found is not None:
+        return replace(row, **found)
+    if match.kind is Kind.ACTIVATION:
+        return replace(row, becomes="clipped by the thresholds behind")
+    if match.kind not in _WORDS and match.kind not in LAYERS:
+        return replace(row, becomes=f"{row.becomes}, moved or merged by the passes")
+    return row
