@@ -65,7 +65,7 @@ def mapping(output: Output, result: dict[str, Any]) -> None:
             block["pe"] or "",
             block["simd"] or "",
             block["cycles"],
-            *(round(block["resources"][key]) for key in ("lut", "ff", "bram", "dsp")),
+            *(round(block["predicted"][key]) for key in ("lut", "ff", "bram", "dsp")),
         )
         for block in result["blocks"]
     ]

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from bitwright.base.figures import Figure, Resources
 from bitwright.train.precision_rows import PrecisionRow
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """Base of all that is kept in a run directory: nothing unknown is read back."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class SummaryRow(_Record):
+class SummaryRow(Record):
     """One line of the summary table; ``figure`` is None where a step has not been done."""
 
     label: str
@@ -21,7 +23,7 @@ class SummaryRow(_Record):
     note: str = ""
 
 
-class Stage(_Record):
+class Stage(Record):
     """One step of the pipeline.
 
     Attributes:
@@ -34,7 +36,7 @@ class Stage(_Record):
     seconds: float | None = None
 
 
-class AccuracyStage(_Record):
+class AccuracyStage(Record):
     """Top-1 accuracy (a share) at one stage of the pipeline, on ``images`` held-out images."""
 
     stage: str
@@ -42,7 +44,7 @@ class AccuracyStage(_Record):
     images: int
 
 
-class Curve(_Record):
+class Curve(Record):
     """A training curve: named series over the same epochs."""
 
     title: str
@@ -51,18 +53,19 @@ class Curve(_Record):
     series: dict[str, tuple[float, ...]]
 
 
-class OperandRow(_Record):
-    """What one operand of one layer became, and why."""
+class OperandRow(Record):
+    """What one operand of one layer became, and why, as `quant.explain` says."""
 
     layer: str
-    role: str
+    type: str = ""
+    operand: str = Field(validation_alias=AliasChoices("operand", "role"))
     format: str
     granularity: str
     scale: str
     reason: str
 
 
-class LayerRow(_Record):
+class LayerRow(Record):
     """One layer with weights: its numbers and what it costs.
 
     Attributes:
@@ -90,22 +93,30 @@ class LayerRow(_Record):
     measured: Resources | None = None
 
 
-class BlockRow(_Record):
-    """One block of the accelerator."""
+class BlockRow(Record):
+    """One block of the accelerator.
+
+    Attributes:
+        instance: its name in the RTL.
+        layer: the user's layer that it came from.
+        cycles: between two images, if this block alone limited the pipeline.
+        predicted, measured: resources by the model and by synthesis.
+    """
 
     name: str
+    instance: str = ""
     kind: str
     layer: str
     pe: int | None
     simd: int | None
     cycles: int
     latency: int
-    predicted: Resources
+    predicted: Resources = Field(validation_alias=AliasChoices("predicted", "resources"))
     measured: Resources | None = None
 
 
-class FifoRow(_Record):
-    """One FIFO: computed depth and, once simulated, the most entries it held."""
+class FifoRow(Record):
+    """One FIFO: depth in beats, width in bits and, once simulated, the most beats it held."""
 
     instance: str
     depth: int
@@ -113,7 +124,7 @@ class FifoRow(_Record):
     high_water: int | None = None
 
 
-class Sample(_Record):
+class Sample(Record):
     """One held-out image with what the accelerator said; ``png`` is base64."""
 
     index: int
@@ -122,7 +133,7 @@ class Sample(_Record):
     png: str
 
 
-class Baseline(_Record):
+class Baseline(Record):
     """Speed of one engine on this machine's processor."""
 
     engine: str
@@ -131,7 +142,7 @@ class Baseline(_Record):
     images_per_second: Figure
 
 
-class Energy(_Record):
+class Energy(Record):
     """Energy of one inference: an estimate, by cause in microjoules, and its sources."""
 
     total: Figure
@@ -139,7 +150,7 @@ class Energy(_Record):
     sources: str
 
 
-class Report(_Record):
+class Report(Record):
     """Everything one run found."""
 
     name: str

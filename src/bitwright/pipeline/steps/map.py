@@ -19,7 +19,7 @@ from bitwright.build.target import Target, fits, list_targets, load_target, smal
 from bitwright.hw.blocks import blocks_of
 from bitwright.hw.cost import graph_resources
 from bitwright.hw.dataflow import analyse
-from bitwright.hw.describe import LayerRow, describe
+from bitwright.hw.describe import describe
 from bitwright.hw.devices import partition
 from bitwright.hw.dialect import HARDWARE as HARDWARE_DIALECT
 from bitwright.hw.external import Outside, WeightMemory
@@ -38,8 +38,9 @@ from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.lower import read_graph, read_levels
 from bitwright.pipeline.steps.results import load_result
-from bitwright.pipeline.steps.results_hardware import BlockRow, FifoRow, MapResult
+from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.pipeline.steps.workspace import Workspace
+from bitwright.report.record import BlockRow, FifoRow
 from bitwright.rtl.emit import emit
 from bitwright.rtl.emit_parts import CHAIN, emit_partition
 
@@ -151,12 +152,10 @@ def _write_parts(
         "partition": json.loads(path.read_text(encoding="utf-8")),
         "resources": add_all(*used),
         "capacity": Resources(**{key: len(used) * value for key, value in have.items()}),
-        "blocks": tuple(
-            row.model_copy(update={"instance": place[row.instance]}) for row in result.blocks
-        ),
-        "fifos": tuple(
-            row.model_copy(update={"instance": place[row.instance]}) for row in result.fifos
-        ),
+        **{
+            name: tuple(r.model_copy(update={"instance": place[r.instance]}) for r in rows)
+            for name, rows in (("blocks", result.blocks), ("fifos", result.fifos))
+        },
     }
 
 
@@ -287,7 +286,20 @@ def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapRe
         bottleneck=flow.bottleneck,
         resources=graph_resources(hardware, target.family),
         capacity=target.capacity,
-        blocks=tuple(_block_row(row, blocks[row.layer].latency) for row in rows),
+        blocks=tuple(
+            BlockRow(
+                name=row.layer,
+                instance=row.instance,
+                kind=row.op,
+                layer=row.source,
+                pe=row.pe,
+                simd=row.simd,
+                cycles=row.cycles,
+                latency=blocks[row.layer].latency,
+                predicted=row.predicted,
+            )
+            for row in rows
+        ),
         fifos=tuple(
             FifoRow(instance=row.instance, depth=row.depth, width=blocks[row.layer].inputs[0].width)
             for row in rows
@@ -297,24 +309,10 @@ def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapRe
     )
 
 
-def _block_row(row: LayerRow, latency: int) -> BlockRow:
-    return BlockRow(
-        name=row.layer,
-        instance=row.instance,
-        kind=row.op,
-        layer=row.source,
-        pe=row.pe,
-        simd=row.simd,
-        cycles=row.cycles,
-        latency=latency,
-        resources=row.predicted,
-    )
-
-
 def _finn_files(folder: Path, result: MapResult) -> None:
     """The same figures under FINN's file names."""
     cycles = {block.name: block.cycles for block in result.blocks}
-    resources = {block.name: block.resources.to_json() for block in result.blocks}
+    resources = {block.name: block.predicted.to_json() for block in result.blocks}
     rate = result.clock_mhz * 1e6 / result.interval
     network = {
         "critical_path_cycles": result.latency,

@@ -23,7 +23,7 @@ from bitwright.pipeline.steps.energy import energy_of
 from bitwright.pipeline.steps.lower import read_graph, read_levels
 from bitwright.pipeline.steps.map import read_hardware
 from bitwright.pipeline.steps.report_words import accuracy, phase_title, proof, required, stages
-from bitwright.pipeline.steps.results import Epoch, LowerResult, TrainResult
+from bitwright.pipeline.steps.results import Epoch, LayerFacts, LowerResult, TrainResult
 from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.pipeline.steps.summary import PAGE, RECORD, clock_of, interval_of, summary_rows
@@ -32,12 +32,9 @@ from bitwright.pipeline.steps.versions import versions
 from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.report import (
     Baseline,
-    BlockRow,
     Curve,
     Energy,
-    FifoRow,
     LayerRow,
-    OperandRow,
     Report,
     Sample,
     markdown_summary,
@@ -45,6 +42,8 @@ from bitwright.report import (
 )
 
 _BASELINE_IMAGES = 100
+#: What a row of the page says of a layer just as the step `lower` has found it.
+_SAME = set(LayerRow.model_fields) & set(LayerFacts.model_fields) - {"accumulator_bits"}
 
 
 def report(work: Workspace, context: StepContext) -> None:
@@ -66,6 +65,7 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
     baselines = _baselines(work, context, levels["inputs"])
     predictions = levels["labels"][:, 0]
     recipe = work.recipe
+    marks = {} if found.simulate is None else found.simulate.high_water
     return Report(
         name=recipe.name,
         description=recipe.description,
@@ -83,20 +83,16 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
             ),
         ),
         precision=trained.precision,
-        operands=tuple(
-            OperandRow(
-                layer=row.layer,
-                role=row.operand,
-                format=row.format,
-                granularity=row.granularity,
-                scale=row.scale,
-                reason=row.reason,
-            )
-            for row in quantized.operands
-        ),
+        operands=quantized.operands,
         layers=_layers(lowered, mapped, found),
-        blocks=_blocks(mapped, found),
-        fifos=_fifos(mapped, found),
+        blocks=tuple(
+            block.model_copy(update={"measured": _measured(block.instance, found)})
+            for block in mapped.blocks
+        ),
+        fifos=tuple(
+            fifo.model_copy(update={"high_water": marks.get(fifo.instance)})
+            for fifo in mapped.fifos
+        ),
         capacity=mapped.capacity,
         target=mapped.target,
         critical_path=_critical_path(found),
@@ -141,13 +137,7 @@ def _layers(lowered: LowerResult, mapped: MapResult, found: Results) -> tuple[La
         rows.append(
             LayerRow(
                 layer=layer.source or layer.node,
-                op=layer.op,
-                input_shape=layer.input_shape,
-                output_shape=layer.output_shape,
-                weight_format=layer.weight_format,
-                input_bits=layer.input_bits,
-                parameters=layer.parameters,
-                macs=layer.macs,
+                **layer.model_dump(include=_SAME),
                 accumulator_lo=claim.lo,
                 accumulator_hi=claim.hi,
                 accumulator_bits=claim.width,
@@ -155,7 +145,7 @@ def _layers(lowered: LowerResult, mapped: MapResult, found: Results) -> tuple[La
                 pe=block.pe,
                 simd=block.simd,
                 cycles=block.cycles,
-                predicted=block.resources,
+                predicted=block.predicted,
                 measured=_measured(block.instance, found),
             )
         )
@@ -164,36 +154,6 @@ def _layers(lowered: LowerResult, mapped: MapResult, found: Results) -> tuple[La
 
 def _measured(instance: str, found: Results) -> Resources | None:
     return None if found.implement is None else found.implement.instances.get(instance)
-
-
-def _blocks(mapped: MapResult, found: Results) -> tuple[BlockRow, ...]:
-    return tuple(
-        BlockRow(
-            name=block.name,
-            kind=block.kind,
-            layer=block.layer,
-            pe=block.pe,
-            simd=block.simd,
-            cycles=block.cycles,
-            latency=block.latency,
-            predicted=block.resources,
-            measured=_measured(block.instance, found),
-        )
-        for block in mapped.blocks
-    )
-
-
-def _fifos(mapped: MapResult, found: Results) -> tuple[FifoRow, ...]:
-    marks = {} if found.simulate is None else found.simulate.high_water
-    return tuple(
-        FifoRow(
-            instance=fifo.instance,
-            depth=fifo.depth,
-            width=fifo.width,
-            high_water=marks.get(fifo.instance),
-        )
-        for fifo in mapped.fifos
-    )
 
 
 def _critical_path(found: Results) -> tuple[tuple[str, float], ...]:

@@ -9,20 +9,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from bitwright.base.errors import RunError
 from bitwright.base.figures import Figure
 from bitwright.base.files import atomic_write
+from bitwright.report.record import OperandRow, Record
 from bitwright.train.precision_rows import PrecisionRow
 
 FILE = "result.json"
 
 
-class Result(BaseModel):
-    """Base of the results: nothing unknown is read back."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Result(Record):
+    """Base of the results."""
 
     def save(self, folder: Path) -> None:
         """Write ``result.json``."""
@@ -118,18 +117,6 @@ class TrainResult(Result):
     kept_epoch: int
     shipped: Shipped | None = None
     precision: tuple[PrecisionRow, ...] = ()
-
-
-class OperandRow(Result):
-    """What one operand of one layer became, as `quant.explain` says."""
-
-    layer: str
-    type: str
-    operand: str
-    format: str
-    granularity: str
-    scale: str
-    reason: str
 
 
 class PhaseRow(Result):

@@ -7,34 +7,7 @@ from typing import Any
 
 from bitwright.base.figures import Figure, Resources
 from bitwright.pipeline.steps.results import Result
-
-
-class BlockRow(Result):
-    """One block of the hardware graph, by the models.
-
-    Attributes:
-        instance: its name in the RTL.
-        layer: the user's layer that it came from.
-        cycles: between two images, if this block alone limited the pipeline.
-    """
-
-    name: str
-    instance: str
-    kind: str
-    layer: str
-    pe: int | None
-    simd: int | None
-    cycles: int
-    latency: int
-    resources: Resources
-
-
-class FifoRow(Result):
-    """One FIFO: computed depth in beats, width in bits."""
-
-    instance: str
-    depth: int
-    width: int
+from bitwright.report.record import BlockRow, FifoRow
 
 
 class MapResult(Result):
