@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -46,29 +45,8 @@ app = typer.Typer(
 )
 
 
-class StepName(StrEnum):
-    """The steps of a build, in order."""
-
-    TEACH = "teach"
-    TRAIN = "train"
-    QUANTIZE = "quantize"
-    LOWER = "lower"
-    MAP = "map"
-    SIMULATE = "simulate"
-    IMPLEMENT = "implement"
-    REPORT = "report"
-
-
-class Kind(StrEnum):
-    """What `list` lists."""
-
-    RECIPES = "recipes"
-    FORMATS = "formats"
-    MODELS = "models"
-    PRETRAINED = "pretrained"
-    DATASETS = "datasets"
-    POLICIES = "policies"
-    TARGETS = "targets"
+Step = Literal["teach", "train", "quantize", "lower", "map", "simulate", "implement", "report"]
+Kind = Literal["recipes", "formats", "models", "pretrained", "datasets", "policies", "targets"]
 
 
 def _version(wanted: bool) -> None:
@@ -91,16 +69,15 @@ def build(
     recipe: RecipeArgument,
     run_dir: RunDir = None,
     target: TargetName = None,
-    until: Annotated[StepName | None, typer.Option("--until", help="Stop after this step.")] = None,
+    until: Annotated[Step, typer.Option("--until", help="Stop after this step.")] = "report",
     data: Data = None,
     assign: Assign = None,
     reuse: Reuse = None,
     json: Json = False,
 ) -> None:
     """Run every step: train, quantize, lower, map, simulate, implement, report."""
-    last = until if until is not None else StepName.REPORT
     job = resolve(recipe, run_dir, data, assign, target)
-    show.run_steps(Output(json), job.recipe, job.run_dir, until=last.value, reuse=reuse)
+    show.run_steps(Output(json), job.recipe, job.run_dir, until=until, reuse=reuse)
 
 
 def _add_step(name: str, text: str) -> None:
@@ -188,7 +165,7 @@ def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")], json: Jso
     """List recipes, formats, models, pretrained weights, datasets, policies or targets."""
     from bitwright.cli.listing import show_list
 
-    show_list(Output(json), kind.value)
+    show_list(Output(json), kind)
 
 
 @app.command()

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,14 +16,7 @@ if TYPE_CHECKING:
     from bitwright.pipeline.diff.results import DiffReport, StageResult
 
 
-class Until(StrEnum):
-    """The comparisons, in order."""
-
-    QUANTIZED = "quantized"
-    INTEGERS = "integers"
-    GRAPH = "graph"
-    HARDWARE = "hardware"
-    RTL = "rtl"
+Until = Literal["quantized", "integers", "graph", "hardware", "rtl"]
 
 
 def diff(
@@ -34,7 +26,7 @@ def diff(
         Path | None,
         typer.Option("--input", metavar="FILE.npy", help="An input instead: (C, H, W) reals."),
     ] = None,
-    until: Annotated[Until, typer.Option("--until", help="The last comparison.")] = Until.RTL,
+    until: Annotated[Until, typer.Option("--until", help="The last comparison.")] = "rtl",
     bound: Annotated[
         float,
         typer.Option("--bound", min=0.0, help="Relative difference float/quantized that is named."),
@@ -53,7 +45,7 @@ def diff(
             job.run_dir,
             index=index,
             file=file,
-            until=until.value,
+            until=until,
             bound=bound,
             progress=progress,
         )

@@ -3,100 +3,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from bitwright.cli.options import Json, parse_shape
+from bitwright.cli.options import Classes, Json, Shape, parse_shape
 from bitwright.cli.output import Output
 
-
-class Format(StrEnum):
-    """What `export` writes."""
-
-    QONNX = "qonnx"
-    QDQ = "qdq"
-    ARTIFACT = "artifact"
-    CAFFE = "caffe"
-    KERAS = "keras"
-    SAFETENSORS = "safetensors"
-    PACKED = "packed"
-
-
-class Layout(StrEnum):
-    """How the file stores images."""
-
-    NCHW = "NCHW"
-    NHWC = "NHWC"
-
-
-File = Annotated[
-    Path,
-    typer.Argument(
-        help="A QONNX, QCDQ or QDQ file; a packed model (.bwq); or a float model: .prototxt "
-        "(Caffe), .h5 or .keras, .safetensors."
-    ),
-]
-Out = Annotated[
-    Path, typer.Option("--out", help="Folder for the graph or the model, and the report.")
-]
-InputType = Annotated[
-    str | None,
-    typer.Option(help="The input holds integers of this format, such as uint8 pixels."),
-]
-InputLayout = Annotated[
-    Layout | None, typer.Option(help="Layout of the input; detected if not given.")
-]
-Target = Annotated[
-    str | None, typer.Option(help="Also choose a folding for this target and write RTL.")
-]
-Simulate = Annotated[
-    int, typer.Option(min=0, help="Compare the RTL with the graph on random frames.")
-]
-Compare = Annotated[
-    int, typer.Option(min=0, help="Run the file itself (QONNX) on random images, too.")
-]
-ModelWeights = Annotated[
-    Path | None, typer.Option(help="Float models: the .caffemodel of a .prototxt.")
-]
-ModelName = Annotated[
-    str | None,
-    typer.Option(help="Float models: the zoo's name or module:function of these weights."),
-]
-Classes = Annotated[int | None, typer.Option(min=1, help="With --model: how many classes it has.")]
-ModelShape = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HxWxC", help="Float models: size of an image, if the file leaves it open."
-    ),
-]
-OutputLayer = Annotated[
-    str | None, typer.Option("--output", help="Float models: the layer to end at.")
-]
-IgnoreExtra = Annotated[
-    bool,
-    typer.Option("--ignore-extra", help="Caffe: ignore layers that only the caffemodel has."),
-]
+Format = Literal["qonnx", "qdq", "artifact", "caffe", "keras", "safetensors", "packed"]
 
 
 def import_(  # noqa: PLR0913, PLR0917 - one option each
-    file: File,
-    out: Out,
-    input_type: InputType = None,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A QONNX, QCDQ or QDQ file; a packed model (.bwq); or a float model: .prototxt "
+            "(Caffe), .h5 or .keras, .safetensors."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for the graph or the model, and the report.")
+    ],
+    input_type: Annotated[
+        str | None,
+        typer.Option(help="The input holds integers of this format, such as uint8 pixels."),
+    ] = None,
     input_scale: Annotated[float, typer.Option(help="Real value of the input's 1.")] = 1.0,
-    input_layout: InputLayout = None,
-    target: Target = None,
-    simulate: Simulate = 0,
-    compare: Compare = 0,
-    weights: ModelWeights = None,
-    model: ModelName = None,
+    input_layout: Annotated[
+        Literal["NCHW", "NHWC"] | None,
+        typer.Option(help="Layout of the input; detected if not given."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Also choose a folding for this target and write RTL.")
+    ] = None,
+    simulate: Annotated[
+        int, typer.Option(min=0, help="Compare the RTL with the graph on random frames.")
+    ] = 0,
+    compare: Annotated[
+        int, typer.Option(min=0, help="Run the file itself (QONNX) on random images, too.")
+    ] = 0,
+    weights: Annotated[
+        Path | None, typer.Option(help="Float models: the .caffemodel of a .prototxt.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Float models: the zoo's name or module:function of these weights."),
+    ] = None,
     classes: Classes = None,
-    input_shape: ModelShape = None,
-    output_layer: OutputLayer = None,
-    ignore_extra: IgnoreExtra = False,
+    input_shape: Shape = None,
+    output_layer: Annotated[
+        str | None, typer.Option("--output", help="Float models: the layer to end at.")
+    ] = None,
+    ignore_extra: Annotated[
+        bool,
+        typer.Option("--ignore-extra", help="Caffe: ignore layers that only the caffemodel has."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Import a quantized ONNX or packed file as an integer graph, or a model of Caffe or Keras."""
@@ -131,7 +93,7 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
             out,
             input_type=input_type,
             input_scale=input_scale,
-            input_layout=input_layout.value if input_layout else None,
+            input_layout=input_layout,
             target=target,
             simulate=simulate,
             compare=compare,
@@ -168,17 +130,13 @@ def _show_float(output: Output, file: Path, out: Path, report: dict[str, Any]) -
     keys = ("name", "op", "from", "output", "parameters")
     if report["layers"]:
         output.table(file.name, columns, [tuple(row[k] for k in keys) for row in report["layers"]])
-    output.say(_facts(report))
-    output.say(f"wrote {out}; next: bitwright formats compare {out} --data NAME")
-
-
-def _facts(report: Mapping[str, Any]) -> str:
-    """One line about an import."""
-    shape = " x ".join(map(str, report["input_shape"]))
-    order = report["input"]["channel_order"] or "unknown channel order"
-    return f"{report['parameters']} parameters; takes {shape} ({order}), input scale " + (
-        f"{report['input']['scale']:g}"
+    shape, given = " x ".join(map(str, report["input_shape"])), report["input"]
+    order = given["channel_order"] or "unknown channel order"
+    output.say(
+        f"{report['parameters']} parameters; takes {shape} ({order}), "
+        f"input scale {given['scale']:g}"
     )
+    output.say(f"wrote {out}; next: bitwright formats compare {out} --data NAME")
 
 
 def export(
@@ -196,14 +154,14 @@ def export(
             help="The integer graph as QONNX, QDQ ONNX or artefact; the float model as Caffe, "
             "Keras or safetensors; or the quantized model packed.",
         ),
-    ] = Format.QONNX,
+    ] = "qonnx",
     json: Json = False,
 ) -> None:
     """Write the integer graph, or the float model, for other tools; the result is run again."""
     from bitwright.pipeline.export_network import export_network
 
     output = Output(json)
-    written = export_network(source, format_.value, out)
+    written = export_network(source, format_, out)
     if json:
         output.value(written)
         return

@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from bitwright.cli.options import Assign, Data, Json, RecipeArgument, Shape, parse_shape, resolve
+from bitwright.cli.options import (
+    Assign,
+    Classes,
+    Data,
+    Json,
+    RecipeArgument,
+    Shape,
+    parse_shape,
+    resolve,
+)
 from bitwright.cli.output import Output
 
 
@@ -48,9 +57,7 @@ def forecast(  # noqa: PLR0913, PLR0917 - one argument an option
             help="Training images; then the data is not loaded.",
         ),
     ] = None,
-    classes: Annotated[
-        int | None, typer.Option("--classes", min=1, help="With --images; by default 10.")
-    ] = None,
+    classes: Classes = None,
     input_shape: Shape = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for tables and costs; made if missing.")
@@ -88,7 +95,6 @@ def forecast(  # noqa: PLR0913, PLR0917 - one argument an option
         return
     output.say("; ".join(f"{key}: {value}" for key, value in found.facts.items()))
     for table in found.tables():
-        headings = tuple(column.heading for column in table.columns)
-        output.table(table.title, headings, table.cells(), "\n".join(table.notes))
+        output.results(table)
     if out is not None:
         output.say(f"results: {paths['html']}")

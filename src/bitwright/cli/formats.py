@@ -3,12 +3,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from bitwright.cli.options import DataName, Json, Shape, Subject, Weights, parse_shape
+from bitwright.cli.options import (
+    DataName,
+    Json,
+    OutFolder,
+    Seed,
+    Shape,
+    Subject,
+    Weights,
+    parse_shape,
+)
 from bitwright.cli.output import Output
 
 app = typer.Typer(
@@ -45,8 +55,7 @@ def show(
         return
     output.table(name, ("what", "value"), list(found.facts.items()))
     if found.codes is not None:
-        columns = tuple(column.heading for column in found.codes.columns)
-        output.table("codes, at scale 1", columns, found.codes.cells())
+        output.results(replace(found.codes, title="codes, at scale 1"))
 
 
 @app.command()
@@ -82,10 +91,8 @@ def compare(  # noqa: PLR0913, PLR0917 - one argument an option
     limit: Annotated[
         int | None, typer.Option("--limit", help="Measure on this many test images only.")
     ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", help="Seed of the choice of calibration images.")
-    ] = 0,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path("compare"),
+    seed: Seed = 0,
+    out: OutFolder = Path("compare"),
     json: Json = False,
 ) -> None:
     """Compare a trained network in many formats, without retraining: one table and one plot."""
@@ -111,15 +118,10 @@ def compare(  # noqa: PLR0913, PLR0917 - one argument an option
     if json:
         output.value(found.to_json())
         return
-    _show(output, found)
-
-
-def _show(output: Output, found: Any) -> None:
-    shown = [c for c in found.table.columns if c.key not in ("memory", "method")]
-    rows = [[c.show(row.get(c.key)) for c in shown] for row in found.table.rows]
+    shown = tuple(c for c in found.table.columns if c.key not in ("memory", "method"))
+    rows = [{c.key: row.get(c.key) for c in shown} for row in found.table.rows]
     for row in rows:
-        row[-1] = row[-1].partition(":")[0]  # the reasons are in the files
-    headings = [column.heading for column in shown]
-    output.table(found.table.title, headings, rows, " ".join(found.table.notes))
+        row["arithmetic"] = str(row["arithmetic"]).partition(":")[0]  # reasons are in the files
+    output.results(replace(found.table, columns=shown, rows=tuple(rows)))
     for kind, path in found.paths.items():
         output.say(f"{kind}: {path}")

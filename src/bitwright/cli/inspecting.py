@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.base.errors import ModelError
-from bitwright.cli.options import Data, Json, parse_shape, resolve
+from bitwright.cli.options import Classes, Data, Json, Shape, parse_shape, resolve
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
@@ -25,13 +25,8 @@ def inspect(
             "a recipe.",
         ),
     ],
-    input_shape: Annotated[
-        str | None,
-        typer.Option("--input-shape", metavar="HxWxC", help="An image, for a torch model."),
-    ] = None,
-    classes: Annotated[
-        int | None, typer.Option("--classes", min=1, help="Number of classes.")
-    ] = None,
+    input_shape: Shape = None,
+    classes: Classes = None,
     weight: Annotated[str, typer.Option("--weight", help="Format of weights.")] = "int4",
     activation: Annotated[
         str, typer.Option("--activation", help="Format of activations.")

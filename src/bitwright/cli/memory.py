@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bitwright.base.errors import RecipeError
-from bitwright.cli.options import Json, Shape, parse_shape
+from bitwright.cli.options import Classes, Json, Shape, parse_shape
 from bitwright.cli.output import Output
 
 
@@ -21,10 +21,7 @@ def memory(
             help="Names of the zoo, package.module:factory, or recipes.",
         ),
     ],
-    classes: Annotated[
-        int | None,
-        typer.Option("--classes", min=1, help="Of a classifier; by default 10, or the recipe's."),
-    ] = None,
+    classes: Classes = None,
     input_shape: Shape = None,
     bits: Annotated[str, typer.Option("--bits", help="Widths to list.")] = "32,8,4",
     json: Json = False,

@@ -64,6 +64,19 @@ Weights = Annotated[
 Shape = Annotated[
     str | None, typer.Option("--input-shape", metavar="HxWxC", help="Size of an image.")
 ]
+Classes = Annotated[
+    int | None,
+    typer.Option("--classes", min=1, help="How many classes a classifier has; by default 10."),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of the choice of calibration images.")]
+OutFolder = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="CPU threads of each; default cores/workers.")
+]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="A Ray cluster; 'local' starts one here."),
+]
 Reuse = Annotated[
     Path | None,
     typer.Option(

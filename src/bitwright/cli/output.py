@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bitwright.base.progress import Progress
+    from bitwright.report.table import Table as Results
 
 
 class Output:
@@ -52,6 +53,11 @@ class Output:
         console.print(table)
         if note:
             console.print(escape(note))
+
+    def results(self, found: Results) -> None:
+        """Print a table of results."""
+        headings = [column.heading for column in found.columns]
+        self.table(found.title, headings, found.cells(), "\n".join(found.notes))
 
     def say(self, text: str) -> None:
         """A line for people, on standard error with --json."""

@@ -3,25 +3,26 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bitwright.cli.options import DataName, Json, MetricName, Shape, Subject, Weights, parse_shape
+from bitwright.cli.options import (
+    DataName,
+    Json,
+    MetricName,
+    OutFolder,
+    Seed,
+    Shape,
+    Subject,
+    Weights,
+    parse_shape,
+)
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
     from bitwright.explore.searches import SearchReport
-
-
-class Minimise(StrEnum):
-    """What is made small under an accuracy budget."""
-
-    SIZE = "size"
-    MEMORY = "memory"
-    BOPS = "bops"
 
 
 def search(  # noqa: PLR0913, PLR0917 - one argument an option
@@ -41,13 +42,14 @@ def search(  # noqa: PLR0913, PLR0917 - one argument an option
     activations: Annotated[
         str | None, typer.Option("--activations", help="Formats of activations: uint2..uint8.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path("search"),
+    out: OutFolder = Path("search"),
     weights: Weights = None,
     input_shape: Shape = None,
     metric: MetricName = None,
     minimise: Annotated[
-        Minimise, typer.Option("--minimise", help="What to minimise under an accuracy budget.")
-    ] = Minimise.MEMORY,
+        Literal["size", "memory", "bops"],
+        typer.Option("--minimise", help="What to minimise under an accuracy budget."),
+    ] = "memory",
     images: Annotated[
         int, typer.Option("--images", min=2, help="For sensitivities and calibration.")
     ] = 128,
@@ -56,9 +58,7 @@ def search(  # noqa: PLR0913, PLR0917 - one argument an option
         typer.Option("--minutes", min=0.0, help="Measure no further network after this time."),
     ] = None,
     fold: Annotated[bool, typer.Option("--fold", help="Fold batch norms first.")] = False,
-    seed: Annotated[
-        int, typer.Option("--seed", help="Seed of the choice of calibration images.")
-    ] = 0,
+    seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Find the format of every layer: the best network within a budget, as a policy."""
@@ -75,7 +75,7 @@ def search(  # noqa: PLR0913, PLR0917 - one argument an option
         weights=weights,
         input_shape=parse_shape(input_shape),
         metric=metric,
-        minimise=minimise.value,
+        minimise=minimise,
         images=images,
         minutes=minutes,
         fold=fold,

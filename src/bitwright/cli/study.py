@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from bitwright.cli.options import Assign, Data, Json, RecipeArgument, resolve
+from bitwright.cli.options import Assign, Data, Json, Ray, RecipeArgument, Threads, resolve
 from bitwright.cli.output import Output
 
 
@@ -30,12 +30,8 @@ def study(  # noqa: PLR0913, PLR0917 - one argument an option
         ),
     ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Seeds at a time.")] = 1,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="CPU threads of each.")
-    ] = None,
-    ray: Annotated[
-        str | None, typer.Option("--ray", metavar="ADDRESS", help="A Ray cluster, or `local`.")
-    ] = None,
+    threads: Threads = None,
+    ray: Ray = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of the study; by default studies/NAME.")
     ] = None,
@@ -69,8 +65,7 @@ def study(  # noqa: PLR0913, PLR0917 - one argument an option
     if json:
         output.value(found.to_json())
         return
-    table = found.table
-    output.table(table.title, tuple(column.heading for column in table.columns), table.cells())
+    output.results(replace(found.table, notes=()))
     for failure in found.failures:
         output.say(f"left out: {failure}")
     output.say(f"results: {found.paths['html']}")

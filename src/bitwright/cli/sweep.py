@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bitwright.cli.options import Assign, Data, Json, RecipeArgument, recipe_source
+from bitwright.cli.options import Assign, Data, Json, Ray, RecipeArgument, Threads, recipe_source
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
-    from bitwright.explore.sweep import Sweep, SweepRequest
+    from bitwright.explore.sweep import SweepRequest
     from bitwright.jobs import JobResult, OnResult
     from bitwright.pipeline.recipe_yaml import Document
 
@@ -43,14 +43,8 @@ def sweep(  # noqa: PLR0913, PLR0917 - one argument an option
         int | None,
         typer.Option("--workers", min=1, help="Points at a time; by default one a core."),
     ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option("--threads", min=1, help="CPU threads a point; default cores / workers."),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option("--ray", metavar="ADDRESS", help="A Ray cluster; 'local' starts one here."),
-    ] = None,
+    threads: Threads = None,
+    ray: Ray = None,
     timeout: Annotated[
         float | None, typer.Option("--timeout", help="Longest time for a point, in seconds.")
     ] = None,
@@ -96,7 +90,8 @@ def sweep(  # noqa: PLR0913, PLR0917 - one argument an option
     if json:
         output.value(found.to_json())
     else:
-        _show(output, found)
+        output.results(found.table)
+        output.say(f"report: {found.paths['html']}")
     if found.failures:
         raise typer.Exit(_FAILED)
 
@@ -143,10 +138,3 @@ def _words(result: JobResult) -> str:
         return "done before"
     again = f", redone {result.attempts - 1} times" if result.attempts > 1 else ""
     return f"{result.seconds:.1f} s{again}"
-
-
-def _show(output: Output, found: Sweep) -> None:
-    table = found.table
-    headings = [column.heading for column in table.columns]
-    output.table(table.title, headings, table.cells(), " ".join(table.notes))
-    output.say(f"report: {found.paths['html']}")
