@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.base.errors import DataError, RecipeError, RunError
+from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.plugins import importable, is_plugin, load_attribute, load_plugin, plugged
 from bitwright.data import Dataset, load_dataset
 from bitwright.data.spec import DATASETS, DatasetSpec
 from bitwright.explore.measuring import Benchmark, Outcome
-from bitwright.models.catalog import PRETRAINED, ModelSpec, list_models
-from bitwright.pipeline.run_files import check_run_folder
-from bitwright.pipeline.steps.names import step_folder
-from bitwright.pipeline.steps.workspace import Workspace
+from bitwright.models.catalog import PRETRAINED, ModelSpec
+from bitwright.pipeline.export_network import trained_run
+from bitwright.pipeline.import_network import MODEL
+from bitwright.pipeline.inspection.inspect import is_by_name
 from bitwright.report.statistics import share_of
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from bitwright.data import DataSplits
 
-#: What `bitwright import` calls a float model in its folder.
-IMPORTED = "model.safetensors"
 _BATCH = 250
 
 
@@ -123,11 +121,11 @@ def find_subject(
         ModelError: the model cannot be built.
     """
     place = Path(name).expanduser()
-    if (place / IMPORTED).is_file():  # a folder that `bitwright import` made
-        place, name = place / IMPORTED, str(place / IMPORTED)
+    if (place / MODEL).is_file():  # a folder that `bitwright import` made
+        place, name = place / MODEL, str(place / MODEL)
     if place.is_dir():
         return _of_run(place, data, seed)
-    if not (ModelSpec(name=name).is_file or ":" in name or _is_zoo(name)):
+    if not (ModelSpec(name=name).is_file or is_by_name(name)):
         raise RecipeError(
             f"{name!r} is no run directory, model file or name of a model",
             hint="a folder that `bitwright build` made; a .prototxt, .h5, .keras or .safetensors "
@@ -142,30 +140,11 @@ def find_subject(
     return _of_model(name, data, weights, input_shape, seed)
 
 
-def _is_zoo(name: str) -> bool:
-    return any(info.name == name for info in list_models())
-
-
 def _of_run(place: Path, data: str | None, seed: int) -> Subject:
-    from bitwright.pipeline.recipe import load_recipe
-    from bitwright.pipeline.steps.train import trained_model
-
-    header = check_run_folder(place)
-    if header is None:
-        raise RunError("is an empty folder", where=str(place), hint="run `bitwright build` first")
-    base = Path(str(header.get("recipe_dir", place)))
-    where = None if data is None else Path(data)
-    recipe = load_recipe(place / "recipe.yaml", [], data_dir=where, base_dir=base)
-    folder = place / step_folder("train")
-    if not (folder / "step.json").is_file():
-        raise RunError(
-            "has no trained model yet", where=str(place), hint=f"bitwright train {place}"
-        )
-    work = Workspace(recipe)
-    kept: dict[str, Any] = {
-        k: recipe.quant[k] for k in ("input", "threshold_bits") if k in recipe.quant
-    }
-    return _with_splits(recipe.name, trained_model(work, folder), work.data, seed, kept)
+    work, model = trained_run(place, None if data is None else Path(data))
+    quant = work.recipe.quant
+    kept = {k: quant[k] for k in ("input", "threshold_bits") if k in quant}
+    return _with_splits(work.recipe.name, model, work.data, seed, kept)
 
 
 def _of_model(

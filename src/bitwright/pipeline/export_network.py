@@ -15,7 +15,9 @@ from bitwright.base.errors import BitwrightError, DataError, MismatchError, Reci
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
 from bitwright.models.catalog import MODEL_FORMATS, PACKED
 from bitwright.pipeline.import_network import GRAPH, MODEL, integer_graph
+from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.run_files import recipe_folder
+from bitwright.pipeline.steps.names import step_folder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,38 +64,27 @@ def export_graph(source: Path, kind: str, out: Path) -> dict[str, Any]:
         MismatchError: what was written computes something else; nothing is left.
         GraphError: its numbers do not fit the format.
     """
-    graph, feeds = read_graph(source)
-    if kind == "artifact":
-        from bitwright.interop.artifact import export_artifact
+    from bitwright.interop.artifact import export_artifact
+    from bitwright.interop.onnx.export_qdq import export_qdq
+    from bitwright.interop.onnx.export_qonnx import export_qonnx
 
+    graph, feeds = read_graph(source)
+    done: Any
+    more: dict[str, Any] = {}
+    if kind == "artifact":
         some = None if feeds is None else {edge: v[:_GOLDEN] for edge, v in feeds.items()}
         done = export_artifact(graph, out, feeds=some)
-        return {
-            "format": kind,
-            "path": str(out),
-            "digest": graph.digest,
-            "bytes": dict(done.files),
-            "arena_bytes": done.arena_bytes,
-            "frames": done.frames,
-            "compared_values": done.values,
-        }
-    if kind == "qonnx":
-        from bitwright.interop.onnx.export_qonnx import export_qonnx
-
-        found = export_qonnx(graph, out, feeds=feeds)
-        frames, values = found.frames, found.values
+        more = {"bytes": dict(done.files), "arena_bytes": done.arena_bytes}
     else:
-        from bitwright.interop.onnx.export_qdq import export_qdq
-
-        checked = export_qdq(graph, out, feeds=feeds)
-        frames, values = checked.frames, checked.values
+        done = (export_qonnx if kind == "qonnx" else export_qdq)(graph, out, feeds=feeds)
+        more = {"bytes": {out.name: out.stat().st_size}}
     return {
         "format": kind,
         "path": str(out),
         "digest": graph.digest,
-        "bytes": {out.name: out.stat().st_size},
-        "frames": frames,
-        "compared_values": values,
+        **more,
+        "frames": done.frames,
+        "compared_values": done.values,
     }
 
 
@@ -194,7 +185,6 @@ def read_quantized(source: Path) -> LoadedModel:
 
 def _quantized_of_run(run: Path) -> LoadedModel:
     from bitwright.interop.model_files import LoadedModel, read_spec
-    from bitwright.pipeline.recipe import load_recipe
     from bitwright.pipeline.steps.quantize import quantized_model
     from bitwright.pipeline.steps.workspace import Workspace
 
@@ -252,34 +242,27 @@ def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:
         RunError: the folder holds no graph (yet).
         DataError, GraphError, ModelError: the file is broken, or cannot be imported.
     """
-    if source.is_dir():
-        return _of_folder(source)
     _check_exists(source)
     if source.suffix.lower() == ".onnx":
         from bitwright.interop.onnx.reader import load
 
         return load(source).graph, None
-    return load_graph(source, {"integer": INTEGER}), None
-
-
-def _of_folder(folder: Path) -> tuple[Graph, dict[str, IntArray] | None]:
-    if (folder / GRAPH).is_file():
-        return load_graph(folder / GRAPH, {"integer": INTEGER}), None
-    lowered = sorted(folder.glob("*-lower"))
-    if not lowered or not (lowered[0] / GRAPH).is_file():
+    if not source.is_dir():
+        return load_graph(source, {"integer": INTEGER}), None
+    folder = next((f for f in (source, *source.glob("*-lower")) if (f / GRAPH).is_file()), None)
+    if folder is None:
         raise RunError(
             "holds no integer graph",
-            where=str(folder),
-            hint=f"run `bitwright lower {folder}` first, or `bitwright import FILE.onnx`",
+            where=str(source),
+            hint=f"run `bitwright lower {source}` first, or `bitwright import FILE.onnx`",
         )
-    graph = load_graph(lowered[0] / GRAPH, {"integer": INTEGER})
+    graph = load_graph(folder / GRAPH, {"integer": INTEGER})
     try:
         from bitwright.pipeline.steps.lower import read_levels
 
-        inputs = read_levels(lowered[0])["inputs"][:_EXPORT_IMAGES]
+        return graph, {graph.inputs[0]: read_levels(folder)["inputs"][:_EXPORT_IMAGES]}
     except (DataError, KeyError):
         return graph, None
-    return graph, {graph.inputs[0]: inputs}
 
 
 def read_model(source: Path) -> LoadedModel:
@@ -289,34 +272,36 @@ def read_model(source: Path) -> LoadedModel:
         RunError: there is none.
         DataError, ModelError: the file is damaged or cannot be understood.
     """
-    from bitwright.interop.model_files import load_model
+    from bitwright.interop.model_files import LoadedModel, load_model
 
-    if source.is_dir():
-        if (source / MODEL).is_file():
-            return load_model(source / MODEL)
-        return _of_run(source)
     _check_exists(source)
-    return load_model(source)
+    if not source.is_dir():
+        return load_model(source)
+    if (source / MODEL).is_file():
+        return load_model(source / MODEL)
+    work, model = trained_run(source)
+    return LoadedModel(model, work.data.image_shape, _convention(work), spec=None)
 
 
-def _of_run(run: Path) -> LoadedModel:
-    from bitwright.interop.model_files import LoadedModel
-    from bitwright.pipeline.recipe import load_recipe
+def trained_run(run: Path, data: Path | None = None) -> tuple[Workspace, nn.Module]:
+    """A run directory at work, and its float model.
+
+    Args:
+        data: where its data set lies, if no longer where the recipe says.
+
+    Raises:
+        RunError: it is no run directory, or has not been trained yet.
+    """
     from bitwright.pipeline.steps.train import trained_model
     from bitwright.pipeline.steps.workspace import Workspace
 
-    recipe_file = run / "recipe.yaml"
-    trained = sorted(run.glob("*-train"))
-    if not recipe_file.is_file() or not trained:
+    base, folder = recipe_folder(run), run / step_folder("train")
+    if not (folder / "step.json").is_file():
         raise RunError(
-            "holds no trained model",
-            where=str(run),
-            hint=f"run `bitwright train {run}` first",
+            "holds no trained model", where=str(run), hint=f"run `bitwright train {run}` first"
         )
-    recipe = load_recipe(recipe_file, base_dir=recipe_folder(run))
-    work = Workspace(recipe)
-    model = trained_model(work, trained[0])
-    return LoadedModel(model, work.data.image_shape, _convention(work), spec=None)
+    work = Workspace(load_recipe(run / "recipe.yaml", data_dir=data, base_dir=base))
+    return work, trained_model(work, folder)
 
 
 def _convention(work: Workspace) -> InputConvention:

@@ -19,14 +19,13 @@ import numpy as np
 from bitwright.base.errors import (
     DataError,
     GraphError,
-    MismatchError,
     ModelError,
     RecipeError,
     RunError,
 )
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress, no_progress
-from bitwright.ir import Graph, IntArray, TensorType, random_feeds, save_graph
+from bitwright.ir import Graph, TensorType, random_feeds, save_graph
 from bitwright.models.catalog import MODEL_FILES, WEIGHT_FILES, ModelSpec
 
 if TYPE_CHECKING:
@@ -100,9 +99,7 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
     if compare:
         progress("running the file itself", 0, compare)
         report["compared"] = _compare_with_file(path, imported, compare)
-    out.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(out / RTL, ignore_errors=True)  # of an earlier import
-    (out / FOLDING).unlink(missing_ok=True)
+    _clear(out)
     save_graph(graph, out / GRAPH)
     _write_report(out, report)
     if target is not None:
@@ -152,7 +149,7 @@ def import_model(  # each is one thing that a file may leave open
         )  # fmt: skip
     else:
         loaded = _into(model, path if weights is None else weights, input_shape, classes)
-    out.mkdir(parents=True, exist_ok=True)
+    _clear(out)
     if loaded.network is None:
         save_model(
             loaded.model, "safetensors", out / MODEL, loaded.input_shape,
@@ -161,9 +158,15 @@ def import_model(  # each is one thing that a file may leave open
     else:
         save_network(loaded.network, "safetensors", out / MODEL)
     report = _model_report(path, loaded)
-    (out / GRAPH).unlink(missing_ok=True)  # of an earlier import
     if loaded.quant:
-        report |= {"quant": dict(loaded.quant), **_integers(converted(loaded), out)}
+        report |= {"quant": dict(loaded.quant)}
+        try:
+            graph = integer_graph(converted(loaded))
+        except (GraphError, ModelError) as error:
+            report |= {"integers": str(error)}
+        else:
+            save_graph(graph, out / GRAPH)
+            report |= {"integers": "all", "graph": graph.name, "digest": graph.digest}
     _write_report(out, report)
     return report
 
@@ -180,7 +183,7 @@ def import_packed(path: Path, out: Path) -> dict[str, Any]:
     _check_place(out)
     quantized = load_packed_model(path)
     graph = integer_graph(quantized)
-    out.mkdir(parents=True, exist_ok=True)
+    _clear(out)
     save_graph(graph, out / GRAPH)
     report = {
         "file": path.name,
@@ -212,16 +215,6 @@ def integer_graph(quantized: LoadedModel) -> Graph:
     return graph
 
 
-def _integers(quantized: LoadedModel, out: Path) -> dict[str, Any]:
-    """Write the integer graph of a model whose file says its formats, or say why there is none."""
-    try:
-        graph = integer_graph(quantized)
-    except (GraphError, ModelError) as error:
-        return {"integers": str(error)}
-    save_graph(graph, out / GRAPH)
-    return {"integers": "all", "graph": graph.name, "digest": graph.digest}
-
-
 def _write_report(out: Path, report: Mapping[str, Any]) -> None:
     atomic_write(out / REPORT, json.dumps(report, indent=1) + "\n")
 
@@ -234,6 +227,14 @@ def _check_place(out: Path) -> None:
             where=str(out),
             hint="name another folder",
         )
+
+
+def _clear(out: Path) -> None:
+    """Make a folder with nothing of an earlier import."""
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(out / RTL, ignore_errors=True)
+    for name in (FOLDING, GRAPH, MODEL):
+        (out / name).unlink(missing_ok=True)
 
 
 def _check_files_open(
@@ -348,13 +349,13 @@ def _hardware(
     from bitwright.build.target import load_target
     from bitwright.hw import folding_of
     from bitwright.pipeline.recipe_hardware import HardwareSection
-    from bitwright.pipeline.steps.map import choose_mapping, describe_mapping
+    from bitwright.pipeline.steps.map import choose_mapping, describe_mapping, require_equal
     from bitwright.rtl.emit import emit
 
     wanted, target = HardwareSection(target=name), load_target(name)
     hardware = choose_mapping(graph, wanted, target, progress)
     feeds = random_feeds(graph, _CHECK_FRAMES, np.random.default_rng(0))
-    _require_equal(graph, graph.run(feeds), hardware.run(feeds), "the hardware graph")
+    require_equal(graph, graph.run(feeds), hardware.run(feeds), "the hardware graph")
     progress("writing the RTL", 0, 0)
     emit(hardware, out / RTL)
     folding_of(hardware).save(out / FOLDING)
@@ -374,6 +375,7 @@ def _hardware(
 
 
 def _simulate(graph: Graph, rtl: Path, frames: int) -> None:
+    from bitwright.pipeline.steps.map import require_equal
     from bitwright.sim import Simulator
 
     simulator = Simulator.build(rtl)
@@ -385,7 +387,7 @@ def _simulate(graph: Graph, rtl: Path, frames: int) -> None:
     found = {
         edge: result.levels[p.name] for p, edge in zip(design.outputs, graph.outputs, strict=True)
     }
-    _require_equal(graph, graph.run(feeds), found, "the simulated RTL")
+    require_equal(graph, graph.run(feeds), found, "the simulated RTL")
 
 
 def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str, Any]:
@@ -409,11 +411,3 @@ def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str,
         "scores_that_differ": found.scores,
         "largest_difference": found.largest,
     }
-
-
-def _require_equal(
-    graph: Graph, expected: Mapping[str, IntArray], found: Mapping[str, IntArray], what: str
-) -> None:
-    for edge in graph.outputs:
-        if not np.array_equal(expected[edge], found[edge]):
-            raise MismatchError(f"{what} gives other integers than the graph", where=f"edge {edge}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from bitwright.hw.search import FillGoal, Goal, RateGoal, search_folding
 from bitwright.hw.template import template
 from bitwright.hw.tokens import check_tokens_if_fast
 from bitwright.hw.weight_image import memory_plan
-from bitwright.ir import Graph, load_graph, random_feeds, save_graph
+from bitwright.ir import Graph, IntArray, load_graph, random_feeds, save_graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.lower import read_graph, read_levels
@@ -263,13 +264,22 @@ def _check_equal(graph: Graph, hardware: Graph, lowered: Path) -> None:
     feeds = {graph.inputs[0]: levels["inputs"][:_CHECK_IMAGES]}
     random = random_feeds(graph, _CHECK_IMAGES, np.random.default_rng(0))
     for feed in (feeds, random):
-        expected, found = graph.run(feed), hardware.run(feed)
-        for edge in graph.outputs:
-            if not np.array_equal(expected[edge], found[edge]):
-                raise MismatchError(
-                    "the hardware graph gives other integers than the integer graph",
-                    where=f"edge {edge}",
-                )
+        require_equal(graph, graph.run(feed), hardware.run(feed), "the hardware graph")
+
+
+def require_equal(
+    graph: Graph, expected: Mapping[str, IntArray], found: Mapping[str, IntArray], what: str
+) -> None:
+    """Every output of the integer graph is what it should be.
+
+    Raises:
+        MismatchError: one is not.
+    """
+    for edge in graph.outputs:
+        if not np.array_equal(expected[edge], found[edge]):
+            raise MismatchError(
+                f"{what} gives other integers than the integer graph", where=f"edge {edge}"
+            )
 
 
 def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapResult:
