@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.hw_networks import Net, digits_like, mapped_networks, resnet
 
 from bitwright.base.errors import RecipeError, TargetError
-from bitwright.base.figures import Resources
+from bitwright.base.figures import RESOURCE_WORDS, Resources
 from bitwright.hw import FillGoal, Folding, RateGoal, graph_resources, map_graph, search_folding
-from bitwright.hw.cuts import KINDS, LINK_LATENCY, CutPlan, fits, units_of
+from bitwright.hw.cuts import LINK_LATENCY, CutPlan, units_of
 from bitwright.hw.dataflow import block_intervals
 from bitwright.hw.devices import partition
 from bitwright.hw.external import Outside
@@ -58,7 +58,7 @@ def test_best_cuts_are_the_fewest_with_the_least_traffic() -> None:
             (len(cuts), sum(map(plan.traffic, cuts)), cuts)
             for size in range(4)
             for cuts in combinations(range(1, end), size)
-            if all(fits(plan.part_cost(a, b), device) for a, b in pairwise((0, *cuts, end)))
+            if all(plan.part_cost(a, b).fits(device) for a, b in pairwise((0, *cuts, end)))
         ]
         found = plan.best_cuts(device)
         if not legal:
@@ -88,7 +88,7 @@ def test_part_costs_are_those_of_the_parts() -> None:
     parts = cut_graph(hardware, cuts, "ecp5").parts
     for part, (a, b) in zip(parts, pairwise((0, *cuts, len(plan.units))), strict=True):
         used, said = graph_resources(part, "ecp5"), plan.part_cost(a, b)
-        for kind in KINDS:
+        for kind in RESOURCE_WORDS:
             assert getattr(said, kind) == pytest.approx(getattr(used, kind), rel=0.02, abs=2)
 
 
@@ -99,7 +99,7 @@ def test_fewest_devices_for_a_rate() -> None:
     fast = partition(graph, device, family="ecp5", cycles=700)
     assert len(fast.parts) == 2 and fast.interval <= 700
     for part in fast.parts:
-        assert fits(graph_resources(part, "ecp5"), device)
+        assert graph_resources(part, "ecp5").fits(device)
     with pytest.raises(TargetError, match=r"700 cycles a frame need about [\d.]+ devices"):
         partition(graph, device, family="ecp5", cycles=700, devices=1)
 
@@ -111,7 +111,7 @@ def test_more_devices_are_faster() -> None:
     assert len(one.parts) == 1 and len(two.parts) == 2
     assert two.interval < one.interval
     for part in (*one.parts, *two.parts):
-        assert fits(graph_resources(part, "ecp5"), device)
+        assert graph_resources(part, "ecp5").fits(device)
 
 
 def test_parts_with_weights_outside() -> None:
@@ -122,7 +122,7 @@ def test_parts_with_weights_outside() -> None:
     read = [region.node for plan in plans if plan is not None for region in plan.regions]
     assert len(parts.parts) > 1 and read == ["conv_2", "scores"]
     for part in parts.parts:
-        assert fits(graph_resources(part, "ecp5"), device)
+        assert graph_resources(part, "ecp5").fits(device)
 
 
 def test_a_bypass_is_a_link_of_its_own() -> None:

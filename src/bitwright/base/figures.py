@@ -51,5 +51,32 @@ class Resources:
             self.lut + other.lut, self.ff + other.ff, self.dsp + other.dsp, self.bram + other.bram
         )
 
+    def __sub__(self, other: Resources) -> Resources:
+        return self + other * -1
+
+    def __mul__(self, times: float) -> Resources:
+        return Resources(self.lut * times, self.ff * times, self.dsp * times, self.bram * times)
+
+    def most(self, other: Resources) -> Resources:
+        """The larger of each kind."""
+        return Resources(*map(max, self.to_json().values(), other.to_json().values()))
+
+    def shortage(self, limit: Resources) -> dict[str, float]:
+        """What is missing where only `limit` is there: kind -> amount; empty if all fits."""
+        have, need = limit.to_json(), self.to_json()
+        return {kind: need[kind] - have[kind] for kind in need if need[kind] > have[kind]}
+
+    def fits(self, limit: Resources) -> bool:
+        return (
+            self.lut <= limit.lut
+            and self.ff <= limit.ff
+            and self.dsp <= limit.dsp
+            and self.bram <= limit.bram
+        )
+
     def to_json(self) -> dict[str, float]:
         return {"lut": self.lut, "ff": self.ff, "dsp": self.dsp, "bram": self.bram}
+
+
+RESOURCE_WORDS = {"lut": "LUTs", "ff": "flip-flops", "dsp": "DSP blocks", "bram": "block RAMs"}
+"""The kinds of `Resources`, in order, as messages call them."""

@@ -383,17 +383,10 @@ def _shelled(work: _Work, made: SynthesisResult) -> ImplementResult:
     design = parts.get("i_design", Resources())
     inside = instance_resources(made.netlist, family, within="i_serial.i_design")
     outside = inside.get(TOP_GLUE, Resources())
-    shell = Resources(
-        *(a - b for a, b in zip(_values(made.resources), _values(design), strict=True))
-    )
-    glue = Resources(*(a - b for a, b in zip(_values(outside), _values(shell), strict=True)))
-    instances = {**{k: v for k, v in inside.items() if k != TOP_GLUE}, TOP_GLUE: glue}
+    shell = made.resources - design
+    instances = {**inside, TOP_GLUE: outside - shell}
     result = _synthesised(work, made, ())
     return replace(result, design=design, shell=shell, instances=instances)
-
-
-def _values(resources: Resources) -> tuple[float, float, float, float]:
-    return resources.lut, resources.ff, resources.dsp, resources.bram
 
 
 def _placed(work: _Work, base: ImplementResult, placed: PnrResult) -> ImplementResult:

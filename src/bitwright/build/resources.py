@@ -95,12 +95,8 @@ def count_resources(family: str, cells: Mapping[str, int]) -> Resources:
     Raises:
         ToolError: a cell type is not known for this family.
     """
-    lut = ff = dsp = bram = 0.0
-    for cell, number in cells.items():
-        cost = cell_cost(family, cell)
-        lut, ff = lut + cost.lut * number, ff + cost.ff * number
-        dsp, bram = dsp + cost.dsp * number, bram + cost.bram * number
-    return Resources(lut=_tidy(lut), ff=_tidy(ff), dsp=_tidy(dsp), bram=_tidy(bram))
+    costs = (cell_cost(family, cell) * number for cell, number in cells.items())
+    return Resources(*map(_tidy, sum(costs, Resources()).to_json().values()))
 
 
 def _tidy(value: float) -> float:

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bitwright.base.errors import TargetError
-from bitwright.base.figures import Resources
+from bitwright.base.figures import RESOURCE_WORDS, Resources
 
 _TARGETS = Path(__file__).parent / "targets"
 _BOARDS = Path(__file__).parent / "boards"
@@ -119,23 +119,12 @@ def load_board(name: str | Path) -> Board:
     return _load(name, _BOARDS, Board, "board")
 
 
-def fits(used: Resources, target: Target) -> bool:
-    """Whether a device has at least these resources."""
-    return not shortages(used, target)
-
-
-def shortages(used: Resources, target: Target) -> dict[str, float]:
-    """What is missing on a device: resource name to the missing amount; empty when all fits."""
-    have, need = target.capacity.to_json(), used.to_json()
-    return {key: need[key] - have[key] for key in have if need[key] > have[key]}
-
-
 def smallest_fitting(
     used: Resources, family: str, targets: Iterable[Target] | None = None
 ) -> Target | None:
     """The target of a family with the fewest LUTs that holds these resources, or None."""
     known = list_targets() if targets is None else targets
-    fitting = [t for t in known if t.family == family and fits(used, t)]
+    fitting = [t for t in known if t.family == family and used.fits(t.capacity)]
     return min(fitting, key=lambda t: (t.resources.lut, t.name), default=None)
 
 
@@ -151,12 +140,12 @@ def require_fit(used: Resources, target: Target, *, stage: str) -> None:
         TargetError: it does not fit; says what is short, by how much, and the smallest target
             that fits.
     """
-    missing = shortages(used, target)
+    missing = used.shortage(target.capacity)
     if not missing:
         return
     have, need = target.capacity.to_json(), used.to_json()
     parts = [
-        f"{_WORDS[key]}: {need[key]:g} needed, {have[key]:g} there, {short:g} short"
+        f"{RESOURCE_WORDS[key]}: {need[key]:g} needed, {have[key]:g} there, {short:g} short"
         for key, short in missing.items()
     ]
     bigger = smallest_fitting(used, target.family)
@@ -170,9 +159,6 @@ def require_fit(used: Resources, target: Target, *, stage: str) -> None:
         where=f"target {target.name}",
         hint=f"{hint}; or fold more (lower target_fps or smaller budget)",
     )
-
-
-_WORDS = {"lut": "LUTs", "ff": "flip-flops", "dsp": "DSP blocks", "bram": "block RAMs"}
 
 
 def _load(name: str | Path, folder: Path, model: type[_Record], kind: str) -> _Record:

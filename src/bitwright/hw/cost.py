@@ -12,7 +12,6 @@ from typing import Any
 from bitwright.base.errors import TargetError
 from bitwright.base.figures import Resources
 from bitwright.hw.blocks import Block, blocks_of
-from bitwright.hw.memory import add_all
 from bitwright.ir import Graph
 
 _TABLE = "cost.json"
@@ -102,4 +101,5 @@ def graph_resources(graph: Graph, family: str) -> Resources:
             ends.append(blocks[producer.name].outputs[0].width)
     # A two-entry register: two flip-flops and one multiplexer a bit, and its control.
     registers = [Resources(lut=width + 3, ff=2 * width + 3) for width in ends]
-    return add_all(*(block_resources(block, family) for block in blocks.values()), *registers)
+    costs = (block_resources(block, family) for block in blocks.values())
+    return sum((*costs, *registers), Resources())

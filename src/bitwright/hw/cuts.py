@@ -11,11 +11,10 @@ from math import ceil
 from bitwright.base.figures import Resources
 from bitwright.hw.blocks import Block, Fifo, blocks_of
 from bitwright.hw.cost import block_resources
-from bitwright.hw.memory import add_all, ram_style
+from bitwright.hw.memory import ram_style
 from bitwright.ir import Attr, Graph, Node
 
 LINK_LATENCY = 16  # cycles between two devices that a link's FIFO covers
-KINDS = ("lut", "ff", "dsp", "bram")
 _GRAIN = 16
 # What stays with its reader. A pad works ahead, so behind a cut it would send the border of a frame
 # that never comes; and what it adds need not travel.
@@ -55,7 +54,7 @@ class CutPlan:
         self.units = units_of(hardware)
         self._blocks = blocks_of(hardware)
         self.costs = [
-            add_all(*(block_resources(self._blocks[n.name], family) for n in unit.nodes))
+            sum((block_resources(self._blocks[n.name], family) for n in unit.nodes), Resources())
             for unit in self.units
         ]
         place = {n.name: i for i, unit in enumerate(self.units) for n in unit.nodes}
@@ -96,7 +95,7 @@ class CutPlan:
 
     def part_cost(self, start: int, stop: int) -> Resources:
         """About what the units ``start .. stop - 1`` take as a part; exactly known once cut."""
-        cost = _less(self._sums[stop], self._sums[start])
+        cost = self._sums[stop] - self._sums[start]
         for edge, source, target in self.streams:
             enters = source < start <= target < stop
             if not enters and not start <= source < stop <= target:
@@ -119,7 +118,7 @@ class CutPlan:
                 kind = self.hardware.types[edge]
                 more = block_resources(Fifo(node, kind, kind), self.family)
                 if reader.op == "fifo":
-                    more = _less(more, block_resources(self._blocks[reader.name], self.family))
+                    more -= block_resources(self._blocks[reader.name], self.family)
             table[edge] = register, register + more
         return table
 
@@ -130,7 +129,7 @@ class CutPlan:
             found = None
             for start in range(stop - 1, -1, -1):
                 before = best[start]
-                if before is None or not fits(self.part_cost(start, stop), device):
+                if before is None or not self.part_cost(start, stop).fits(device):
                     continue
                 cuts = (*before[2], start) if start else ()
                 traffic = before[1] + (self.traffic(start) if start else 0)
@@ -158,18 +157,11 @@ class CutPlan:
         return table[-1][1]
 
 
-def fits(need: Resources, have: Resources) -> bool:
-    return all(getattr(need, k) <= getattr(have, k) for k in KINDS)
-
-
 def load_of(need: Resources, have: Resources) -> float:
     """Share of the scarcest resource."""
-    shares = [getattr(need, k) / max(1e-9, getattr(have, k)) for k in KINDS if getattr(need, k)]
+    there = have.to_json()
+    shares = [used / max(1e-9, there[kind]) for kind, used in need.to_json().items() if used]
     return float(max(shares, default=0.0))
-
-
-def _less(one: Resources, other: Resources) -> Resources:
-    return Resources(**{k: getattr(one, k) - getattr(other, k) for k in KINDS})
 
 
 def link_fifo(
@@ -195,6 +187,3 @@ def link_fifo(
         return replace(reader, attrs=attrs)
     name = f"{edge}_link"
     return Node(name, "fifo", (edge,), (name,), attrs, {}, reader.source)
-
-
-__all__ = ["KINDS", "LINK_LATENCY", "CutPlan", "Unit", "fits", "link_fifo", "load_of", "units_of"]

@@ -18,7 +18,7 @@ from math import ceil
 from bitwright.base.errors import RecipeError, TargetError
 from bitwright.base.figures import Resources
 from bitwright.hw.blocks import blocks_of
-from bitwright.hw.cuts import KINDS, LINK_LATENCY, CutPlan, fits, load_of
+from bitwright.hw.cuts import LINK_LATENCY, CutPlan, load_of
 from bitwright.hw.dataflow import block_intervals
 from bitwright.hw.external import Outside, WeightMemory
 from bitwright.hw.folding import Folding, NodeFolding
@@ -114,13 +114,13 @@ class _Search:
                     where=where,
                     hint="a layer is not cut apart: use a lower rate, or make this layer smaller",
                 )
-            if any(fits(o.cost, self.device) for o in legal):
+            if any(o.cost.fits(self.device) for o in legal):
                 continue
             least = min(legal, key=lambda o: load_of(o.cost, self.device))
+            need, there = least.cost.to_json(), self.device.to_json()
             short = ", ".join(
-                f"{k.upper()} {getattr(least.cost, k):.0f} of {getattr(self.device, k):.0f}"
-                for k in KINDS
-                if getattr(least.cost, k) > getattr(self.device, k)
+                f"{kind.upper()} {need[kind]:.0f} of {there[kind]:.0f}"
+                for kind in least.cost.shortage(self.device)
             )
             rate = "" if cycles is None else f" at {cycles} cycles a frame"
             raise TargetError(
@@ -154,9 +154,8 @@ class _Search:
 
     def fastest(self, count: int) -> Partition:
         """The shortest interval on a number of devices."""
-        together = Resources(**{k: getattr(self.device, k) * count for k in KINDS})
         try:
-            folding = self._folding(FillGoal(together))
+            folding = self._folding(FillGoal(self.device * count))
         except TargetError as error:
             raise TargetError(
                 f"on {count} devices together {error.message}",
@@ -188,9 +187,8 @@ class _Search:
 
     def on(self, count: int, cycles: int) -> Partition | None:
         """A partition on at most so many devices with at most this interval; None: none found."""
-        together = Resources(**{k: getattr(self.device, k) * count for k in KINDS})
         try:
-            folding = self._folding(RateGoal(1.0, cycles, together))
+            folding = self._folding(RateGoal(1.0, cycles, self.device * count))
         except TargetError:
             return None
         plan = self._plan(folding)
@@ -218,16 +216,15 @@ class _Search:
             if cuts is None or len(cuts) + 1 > count:
                 return None
             found = cut_graph(plan.hardware, cuts, self.family, self.latency)
-            if all(fits(used, self.device) for used in found.resources(self.family)):
+            if all(used.fits(self.device) for used in found.resources(self.family)):
                 return found
-            device = Resources(**{k: 0.97 * getattr(device, k) for k in KINDS})
+            device *= 0.97
         return None
 
     def _fold_parts(
         self, plan: CutPlan, cuts: Sequence[int], cycles: int, share: float
     ) -> Folding | None:
         """Each part folded on its own, with this share of a device as its limit."""
-        limit = Resources(**{k: share * getattr(self.device, k) for k in KINDS})
         bounds = (0, *cuts, len(plan.units))
         chosen: dict[str, NodeFolding] = {}
         for start, stop in pairwise(bounds):
@@ -235,12 +232,9 @@ class _Search:
             options = {n: o for n, o in self.problem.options.items() if n in names}
             links = [k for k in self.problem.links if {k.producer, k.consumer} <= names]
             demand = self.options.memory.beats_per_cycle
-            model = FoldingModel(options, links, limit, cycles, demand)
+            model = FoldingModel(options, links, self.device * share, cycles, demand)
             found = model.cheapest() if options else {}
             if found is None:
                 return None
             chosen |= {n: NodeFolding.from_attrs(o.attrs) for n, o in found.items() if o.attrs}
         return Folding(chosen)
-
-
-__all__ = ["partition"]

@@ -177,14 +177,6 @@ def choose_style(style: str, luts: float, brams: float) -> str:
     return "block" if luts > _LUTS_WORTH_A_BRAM * brams else "distributed"
 
 
-def add_all(*costs: Resources) -> Resources:
-    """The sum of several costs."""
-    total = Resources()
-    for cost in costs:
-        total = total + cost
-    return total
-
-
 _CELL_BITS = 1024  # widest cell, where a word is not wider
 _GOOD = 0.9  # share of the best packing that a narrower cell must reach
 

@@ -321,7 +321,7 @@ class Product:
 
     def dsp_count(self, family: str) -> float:
         """Hardware multipliers of one product."""
-        return dsp_count(family, self.operand_bits, self.factor) if self.dsp else 0.0
+        return dsp_count(family, self.operand_bits, self.factor) if self.dsp else 0
 
     def table_luts(self, family: str) -> float:
         """LUTs of one copy of a codebook's table."""

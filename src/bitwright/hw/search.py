@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bitwright.base.errors import TargetError
-from bitwright.base.figures import Resources
+from bitwright.base.figures import RESOURCE_WORDS, Resources
 from bitwright.hw.blocks import Block, Dwc, Fold, MatVec, blocks_of
 from bitwright.hw.cost import block_resources, graph_resources
 from bitwright.hw.external import Outside, WeightMemory, demand_of
 from bitwright.hw.folding import Folding, NodeFolding
 from bitwright.hw.mapping import MapOptions, converter_steps, map_graph
-from bitwright.hw.solver import KINDS, FoldingModel, Link, Option, undominated
+from bitwright.hw.solver import FoldingModel, Link, Option, undominated
 from bitwright.hw.template import template
 from bitwright.ir import Graph, Node, TensorType
 
@@ -84,22 +84,22 @@ def search_folding(
         return _as_folding(problem.smallest(None, most_cycles))
     aside = Resources()
     for attempt in range(_ROUNDS):
-        chosen = problem.solve(goal, _less(limit, aside, 1 + _MARGIN * attempt))
+        left = (limit - aside * (1 + _MARGIN * attempt)).most(Resources())
+        chosen = problem.solve(goal, left)
         if chosen is None:
             break
         folding, used = _mapped(graph, _as_folding(chosen), options, limit)
-        if _fits(used, limit):
+        if used.fits(limit):
             return folding
         # What mapping adds to the model of the search; FIFOs change with the folding, so the most
         # that was seen counts.
-        added = _less(used, problem.cost(chosen), 1)
-        aside = Resources(**{k: max(getattr(aside, k), getattr(added, k)) for k in KINDS})
+        aside = aside.most(used - problem.cost(chosen))
     found = [
         _mapped(graph, _as_folding(problem.smallest(measure, most_cycles)), options, limit)
         for measure in _measures(limit)
     ]
     folding, used = min(found, key=lambda pair: _excess(pair[1], limit))
-    if _fits(used, limit):
+    if used.fits(limit):
         return folding
     raise too_small(problem.hardware.name, limit, used)
 
@@ -114,7 +114,8 @@ def _measures(limit: Resources) -> list[Resources | None]:
 
 def _excess(used: Resources, limit: Resources) -> float:
     """The largest share of a limit that is used."""
-    return max(float(getattr(used, k)) / max(float(getattr(limit, k)), 0.5) for k in KINDS)
+    there = limit.to_json()
+    return max(need / max(there[kind], 0.5) for kind, need in used.to_json().items())
 
 
 def _mapped(
@@ -123,7 +124,7 @@ def _mapped(
     """What a folding takes with its FIFOs; where that is too much, their memory is chosen anew."""
     hardware = map_graph(graph, folding, options)
     used = graph_resources(hardware, options.family)
-    if _fits(used, limit):
+    if used.fits(limit):
         return folding, used
     styles = memory_styles(hardware, options.family, limit)
     named = {
@@ -160,7 +161,7 @@ def memory_styles(hardware: Graph, family: str, limit: Resources) -> dict[str, s
             continue
         now = block_resources(block, family)
         then = block_resources(replace(block, choices=(("ram_style", style),)), family)
-        change = Resources(**{k: getattr(then, k) - getattr(now, k) for k in KINDS})
+        change = then - now
         gain = -getattr(change, short)
         if gain > 0:
             moves.append((getattr(change, other) / gain, block.name, change))
@@ -171,15 +172,6 @@ def memory_styles(hardware: Graph, family: str, limit: Resources) -> dict[str, s
         if getattr(used + change, other) <= getattr(limit, other):
             styles[name], used = style, used + change
     return styles
-
-
-def _fits(used: Resources, limit: Resources) -> bool:
-    return all(getattr(used, k) <= getattr(limit, k) for k in KINDS)
-
-
-def _less(one: Resources, other: Resources, times: float) -> Resources:
-    """`one - other * times`, at least nothing."""
-    return Resources(**{k: max(0.0, getattr(one, k) - getattr(other, k) * times) for k in KINDS})
 
 
 def _as_folding(chosen: dict[str, Option]) -> Folding:
@@ -348,9 +340,7 @@ class Problem:
 
     def cost(self, chosen: Mapping[str, Option]) -> Resources:
         """What a choice takes, converters included."""
-        total = Resources()
-        for option in chosen.values():
-            total = total + option.cost
+        total = sum((option.cost for option in chosen.values()), Resources())
         for link in self.links:
             lanes = chosen[link.producer].lanes_out, chosen[link.consumer].lanes_in
             converter = link.converters.get(lanes)
@@ -388,18 +378,13 @@ def _pairs(hardware: Graph) -> Iterator[tuple[Node, Node, TensorType]]:
 
 def too_small(name: str, limit: Resources, used: Resources) -> TargetError:
     """The error that says what is short and by how much."""
-    words = {"lut": "LUTs", "ff": "flip-flops", "dsp": "DSP blocks", "bram": "block RAMs"}
     short = [
-        f"{words[k]}: about {getattr(used, k):.0f} needed at least, {getattr(limit, k):.0f} "
-        f"allowed, {getattr(used, k) - getattr(limit, k):.0f} short"
-        for k in KINDS
-        if getattr(used, k) > getattr(limit, k)
+        f"{RESOURCE_WORDS[kind]}: about {getattr(used, kind):.0f} needed at least, "
+        f"{getattr(limit, kind):.0f} allowed, {missing:.0f} short"
+        for kind, missing in used.shortage(limit).items()
     ]
     return TargetError(
         "no folding fits (model): " + ("; ".join(short) or "the resources compete with each other"),
         where=f"folding of {name}",
         hint="use a larger target or budget, a lower target_fps, fewer bits or a smaller network",
     )
-
-
-__all__ = ["FillGoal", "Goal", "Problem", "RateGoal", "options_of", "search_folding"]

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 from bitwright.base.errors import ToolError
 from bitwright.base.figures import Resources
-
-KINDS = tuple(f.name for f in fields(Resources))
 
 # What one unit of each resource is worth in LUTs when there is no limit to compare with: about the
 # ratio of the counts on mid-sized devices.
@@ -56,21 +54,13 @@ def undominated(options: Sequence[Option], most_cycles: int | None = None) -> li
         most_cycles: leave out slower options; among the others the interval no longer matters.
     """
     legal = [o for o in options if most_cycles is None or o.interval <= most_cycles]
-    legal.sort(key=lambda o: (0 if most_cycles else o.interval, *_vector(o.cost)))
+    legal.sort(key=lambda o: (0 if most_cycles else o.interval, *o.cost.to_json().values()))
     kept: dict[tuple[int, int], list[Option]] = {}
     for option in legal:
         rivals = kept.setdefault((option.lanes_in, option.lanes_out), [])
-        if not any(_no_worse(rival.cost, option.cost) for rival in rivals):
+        if not any(rival.cost.fits(option.cost) for rival in rivals):
             rivals.append(option)
     return [option for rivals in kept.values() for option in rivals]
-
-
-def _vector(cost: Resources) -> tuple[float, ...]:
-    return tuple(getattr(cost, kind) for kind in KINDS)
-
-
-def _no_worse(one: Resources, other: Resources) -> bool:
-    return all(a <= b for a, b in zip(_vector(one), _vector(other), strict=True))
 
 
 class FoldingModel:
@@ -113,8 +103,8 @@ class FoldingModel:
         if demands:  # a sum that is exactly the limit must not fail by rounding
             most = round(most_demand * _DEMAND_SCALE) + len(self._options)
             self._model.add(sum(demands) <= most)
-        self._usage = {kind: self._use(kind) for kind in KINDS}
-        for kind in KINDS if limit is not None else ():
+        self._usage = {kind: self._use(kind) for kind in _WORTH}
+        for kind in _WORTH if limit is not None else ():
             self._model.add(self._usage[kind] <= int(getattr(limit, kind) * _SCALE))
 
     def _add_block(self, name: str, found: Sequence[Option]) -> None:
@@ -157,7 +147,7 @@ class FoldingModel:
                 return int(_WORTH[kind] * 1000)
             return int(_WORTH_SCALE / max(1.0, getattr(measure, kind)))
 
-        return sum(per_unit(kind) * self._usage[kind] for kind in KINDS)
+        return sum(per_unit(kind) * self._usage[kind] for kind in _WORTH)
 
     def cheapest(
         self, effort: float = _EFFORT, measure: Resources | None = None

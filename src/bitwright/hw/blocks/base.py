@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from types import MappingProxyType
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import GraphError
 from bitwright.base.figures import Resources
-from bitwright.hw.memory import Memory
+from bitwright.hw.memory import Memory, choose_style, ram_resources, ram_style
 from bitwright.ir import Node, TensorType
 
 Times = NDArray[np.int64]
@@ -121,6 +122,8 @@ class Block(ABC):
         other_types: types of the further input edges of a join.
     """
 
+    LANES: ClassVar[str] = "pe"  # the attribute with the elements a beat, in and out
+
     node: Node
     input_type: TensorType
     output_type: TensorType
@@ -151,9 +154,21 @@ class Block(ABC):
         return replace(self, choices=fold.attrs)
 
     @property
-    @abstractmethod
+    def pe(self) -> int:
+        return self.integer("pe")
+
+    @property
     def lanes(self) -> tuple[int, int]:
         """Elements a beat at the input (at every one of them) and at the output."""
+        both = self.integer(self.LANES)
+        return both, both
+
+    @property
+    def buffer(self) -> tuple[int, int] | None:
+        """(words, bits) of the memory of the block that is written while it runs, if it has one
+        that `ram_style` places; 0 words are left out.
+        """
+        return None
 
     @abstractmethod
     def firing(self) -> Firing:
@@ -174,7 +189,12 @@ class Block(ABC):
 
     def resolve(self, family: str) -> Node:
         """The node with every `auto` made definite for a family."""
-        return self.with_attrs()
+        if self.buffer is None:
+            return self.with_attrs()
+        words, bits = self.buffer
+        return self.with_attrs(
+            ram_style=ram_style(family, max(1, words), bits, self.string("ram_style"))
+        )
 
     def more_cost(self, family: str) -> Resources:
         """What stands beside the block's own module and is not in its fitted line."""
@@ -182,7 +202,9 @@ class Block(ABC):
 
     def memory_cost(self, family: str) -> Resources:
         """Block RAM, DSP and LUT memory, counted exactly rather than fitted."""
-        return Resources()
+        if self.buffer is None or self.buffer[0] == 0:
+            return Resources()
+        return ram_resources(family, *self.buffer, self.string("ram_style"))
 
     @property
     def inputs(self) -> tuple[Port, ...]:
@@ -227,14 +249,51 @@ class Block(ABC):
         return self.firing().latency
 
 
+@dataclass(frozen=True)
+class ChannelBlock(Block):
+    """A block that takes and gives `pe` channels a cycle."""
+
+    def foldings(self) -> tuple[Fold, ...]:
+        return pe_foldings(self.output_type.channels)
+
+
+@dataclass(frozen=True)
+class TableBlock(ChannelBlock):
+    """A block that reads constants of its channels from ROMs, which `ram_style` places."""
+
+    @property
+    def in_luts(self) -> bool:
+        return self.string("ram_style") != "block"
+
+    @abstractmethod
+    def rom_cost(self, family: str, *, in_luts: bool) -> Resources:
+        """The ROMs, with those that are worth one in block RAM unless `in_luts`."""
+
+    def resolve(self, family: str) -> Node:
+        logic, block = (self.rom_cost(family, in_luts=flag) for flag in (True, False))
+        style = choose_style(self.string("ram_style"), logic.lut - block.lut, block.bram)
+        if not block.bram:
+            style = "distributed"
+        return self.with_attrs(ram_style=style)
+
+    def memory_cost(self, family: str) -> Resources:
+        return self.rom_cost(family, in_luts=self.in_luts)
+
+
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors, ascending."""
     return tuple(d for d in range(1, number + 1) if number % d == 0)
 
 
-def pe_foldings(channels: int) -> tuple[Fold, ...]:
-    """The foldings of a block that takes and gives `pe` channels a cycle."""
-    return tuple(Fold((("pe", d),), d, d) for d in divisors(channels))
+def all_foldings(lanes_in: str, lanes_out: str, **choices: Sequence[int | str]) -> tuple[Fold, ...]:
+    """Every combination of these values of attributes, two of which are the lanes."""
+    chosen = (dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
+    return tuple(Fold(tuple(c.items()), int(c[lanes_in]), int(c[lanes_out])) for c in chosen)
+
+
+def pe_foldings(channels: int, **choices: Sequence[int | str]) -> tuple[Fold, ...]:
+    """The foldings of a block that takes and gives `pe` channels a cycle, with other choices."""
+    return all_foldings("pe", "pe", pe=divisors(channels), **choices)
 
 
 def one_to_one(beats: int, latency: int) -> Firing:

@@ -9,7 +9,7 @@ from typing import final
 
 import numpy as np
 
-from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, pe_foldings
+from bitwright.hw.blocks.base import Block, ChannelBlock, Firing, Fold, Instance, pe_foldings
 from bitwright.ir import TensorType
 
 
@@ -30,16 +30,8 @@ def signed_digits(number: int) -> int:
 
 @final
 @dataclass(frozen=True)
-class Add(Block):
+class Add(ChannelBlock):
     """`m0*a + m1*b`, PE elements a cycle; module `stream_add`."""
-
-    @property
-    def pe(self) -> int:
-        return self.integer("pe")
-
-    @property
-    def lanes(self) -> tuple[int, int]:
-        return self.pe, self.pe
 
     @property
     def multipliers(self) -> tuple[int, int]:
@@ -50,9 +42,6 @@ class Add(Block):
     def terms(self) -> int:
         """Numbers that are added up in one lane."""
         return sum(map(signed_digits, self.multipliers))
-
-    def foldings(self) -> tuple[Fold, ...]:
-        return pe_foldings(self.output_type.channels)
 
     def firing(self) -> Firing:
         steps = np.arange(self.outputs[0].beats, dtype=np.int64)
@@ -86,14 +75,6 @@ class Concat(Block):
     """Channels of the first input, then of the second, PE elements a cycle; `stream_concat`."""
 
     LATENCY = 1
-
-    @property
-    def pe(self) -> int:
-        return self.integer("pe")
-
-    @property
-    def lanes(self) -> tuple[int, int]:
-        return self.pe, self.pe
 
     @property
     def folds(self) -> tuple[int, int]:

@@ -10,26 +10,18 @@ from typing import final
 import numpy as np
 
 from bitwright.base.figures import Resources
-from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, one_to_one, pe_foldings
-from bitwright.hw.memory import STYLE_CODES, Memory, bram_count, choose_style, pack_lanes, rom_luts
+from bitwright.hw.blocks.base import Firing, Fold, Instance, TableBlock, one_to_one, pe_foldings
+from bitwright.hw.memory import STYLE_CODES, Memory, bram_count, pack_lanes, rom_luts
 from bitwright.hw.operands import wire_words
-from bitwright.ir import IntArray, Node
+from bitwright.ir import IntArray
 
 
 @final
 @dataclass(frozen=True)
-class Lookup(Block):
+class Lookup(TableBlock):
     """Any activation of a few bits; module `lookup`. The address is the code on the wire."""
 
     LATENCY = 3
-
-    @property
-    def pe(self) -> int:
-        return self.integer("pe")
-
-    @property
-    def lanes(self) -> tuple[int, int]:
-        return self.pe, self.pe
 
     @property
     def shared(self) -> bool:
@@ -47,11 +39,7 @@ class Lookup(Block):
         return self.fold << self.input_type.wire_bits
 
     def foldings(self) -> tuple[Fold, ...]:
-        return tuple(
-            Fold((*fold.attrs, ("ram_style", style)), fold.lanes_in, fold.lanes_out)
-            for fold in pe_foldings(self.input_type.channels)
-            for style in ("distributed", "block")
-        )
+        return pe_foldings(self.input_type.channels, ram_style=("distributed", "block"))
 
     def firing(self) -> Firing:
         return one_to_one(self.inputs[0].beats, self.LATENCY)
@@ -89,14 +77,6 @@ class Lookup(Block):
         if in_luts:
             return Resources(lut=self.pe * rom_luts(family, self.depth, bits))
         return Resources(bram=self.pe * bram_count(family, self.depth, bits))
-
-    def resolve(self, family: str) -> Node:
-        luts = self.rom_cost(family, in_luts=True).lut
-        brams = self.rom_cost(family, in_luts=False).bram
-        return self.with_attrs(ram_style=choose_style(self.string("ram_style"), luts, brams))
-
-    def memory_cost(self, family: str) -> Resources:
-        return self.rom_cost(family, in_luts=self.string("ram_style") != "block")
 
     def features(self, family: str) -> dict[str, float]:
         return {"skid": self.outputs[0].width, "counter": self.fold.bit_length()}

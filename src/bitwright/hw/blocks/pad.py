@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from bitwright.base.figures import Resources
-from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, divisors
+from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, all_foldings, divisors
 from bitwright.hw.operands import wire_words
 
 
@@ -22,20 +22,14 @@ class Pad(Block):
     place: then no border is made for a frame that does not come.
     """
 
-    LATENCY = 1
+    LANES, LATENCY = "simd", 1
 
     @property
     def _waits(self) -> bool:
         return self.node.integer("wait_for_input") != 0
 
-    @property
-    def lanes(self) -> tuple[int, int]:
-        simd = self.integer("simd")
-        return simd, simd
-
     def foldings(self) -> tuple[Fold, ...]:
-        channels = self.input_type.channels
-        return tuple(Fold((("simd", d),), d, d) for d in divisors(channels))
+        return all_foldings("simd", "simd", simd=divisors(self.input_type.channels))
 
     def firing(self) -> Firing:
         top, left, bottom, right = self.node.ints("padding")

@@ -9,10 +9,8 @@ from typing import final
 import numpy as np
 
 from bitwright.base.errors import GraphError
-from bitwright.base.figures import Resources
 from bitwright.hw.blocks.base import Block, Firing, Instance, one_to_one
-from bitwright.hw.memory import STYLE_CODES, ram_resources, ram_style
-from bitwright.ir import Node
+from bitwright.hw.memory import STYLE_CODES
 
 
 @final
@@ -20,12 +18,7 @@ from bitwright.ir import Node
 class Fifo(Block):
     """First in, first out; module `stream_fifo`, latency 2."""
 
-    LATENCY = 2
-
-    @property
-    def lanes(self) -> tuple[int, int]:
-        lanes = self.integer("lanes")
-        return lanes, lanes
+    LANES, LATENCY = "lanes", 2
 
     @property
     def depth(self) -> int:
@@ -34,13 +27,9 @@ class Fifo(Block):
     def firing(self) -> Firing:
         return one_to_one(self.inputs[0].beats, self.LATENCY)
 
-    def resolve(self, family: str) -> Node:
-        style = ram_style(family, self.depth, self.inputs[0].width, self.string("ram_style"))
-        return self.with_attrs(ram_style=style)
-
-    def memory_cost(self, family: str) -> Resources:
-        style = self.string("ram_style")
-        return ram_resources(family, self.depth, self.inputs[0].width, style)
+    @property
+    def buffer(self) -> tuple[int, int]:
+        return self.depth, self.inputs[0].width
 
     def features(self, family: str) -> dict[str, float]:
         return {"counter": self.depth.bit_length(), "width": self.inputs[0].width}
@@ -93,10 +82,7 @@ class Dwc(Block):
 class Fork(Block):
     """One stream to two; module `stream_fork`."""
 
-    @property
-    def lanes(self) -> tuple[int, int]:
-        lanes = self.integer("lanes")
-        return lanes, lanes
+    LANES = "lanes"
 
     def firing(self) -> Firing:
         return one_to_one(self.inputs[0].beats, 1)
@@ -113,10 +99,7 @@ class Fork(Block):
 class Flatten(Block):
     """Another name for the same stream: no hardware, no time, the lanes of its producer."""
 
-    @property
-    def lanes(self) -> tuple[int, int]:
-        lanes = self.integer("lanes")
-        return lanes, lanes
+    LANES = "lanes"
 
     def firing(self) -> Firing:
         return one_to_one(self.inputs[0].beats, 0)

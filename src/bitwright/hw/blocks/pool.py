@@ -8,25 +8,15 @@ from typing import final
 
 import numpy as np
 
-from bitwright.base.figures import Resources
-from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, pe_foldings
-from bitwright.hw.memory import STYLE_CODES, ram_resources, ram_style
-from bitwright.ir import Node
+from bitwright.hw.blocks.base import ChannelBlock, Firing, Instance
+from bitwright.hw.memory import STYLE_CODES
 
 
 @dataclass(frozen=True)
-class _Pool(Block):
+class _Pool(ChannelBlock):
     """Takes the beats of a window pixel after pixel, and makes one pixel of them."""
 
     LATENCY = 3
-
-    @property
-    def pe(self) -> int:
-        return self.integer("pe")
-
-    @property
-    def lanes(self) -> tuple[int, int]:
-        return self.pe, self.pe
 
     @property
     def window(self) -> int:
@@ -38,24 +28,15 @@ class _Pool(Block):
         """Beats of one pixel."""
         return self.output_type.channels // self.pe
 
-    def foldings(self) -> tuple[Fold, ...]:
-        return pe_foldings(self.output_type.channels)
-
     def firing(self) -> Firing:
         beats = self.inputs[0].beats
         steps = np.arange(beats, dtype=np.int64)
         last_pixel = steps.reshape(-1, self.window, self.fold)[:, -1]
         return Firing(beats, steps, last_pixel.ravel(), self.LATENCY)
 
-    def memory_cost(self, family: str) -> Resources:
-        if self.fold == 1:
-            return Resources()
-        style = self.string("ram_style")
-        return ram_resources(family, self.fold, self.outputs[0].width, style)
-
-    def resolve(self, family: str) -> Node:
-        width, style = self.outputs[0].width, self.string("ram_style")
-        return self.with_attrs(ram_style=ram_style(family, self.fold, width, style))
+    @property
+    def buffer(self) -> tuple[int, int]:
+        return (self.fold if self.fold > 1 else 0), self.outputs[0].width
 
     def _features(self, work: str) -> dict[str, float]:
         counter = self.window.bit_length() + self.fold.bit_length()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 from typing import final
@@ -13,16 +13,8 @@ import numpy as np
 from bitwright.base.errors import GraphError
 from bitwright.base.figures import Resources
 from bitwright.formats import MinifloatFormat
-from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, one_to_one, pe_foldings
-from bitwright.hw.memory import (
-    Memory,
-    add_all,
-    bram_count,
-    choose_style,
-    dsp_count,
-    pack_lanes,
-    rom_luts,
-)
+from bitwright.hw.blocks.base import Firing, Fold, Instance, TableBlock, one_to_one, pe_foldings
+from bitwright.hw.memory import Memory, bram_count, dsp_count, pack_lanes, rom_luts
 from bitwright.hw.operands import DENORMAL, ZERO
 from bitwright.ir import Node, bits_for_interval
 
@@ -31,18 +23,10 @@ MAX_OUT_BITS = 30
 
 
 @dataclass(frozen=True)
-class _Requant(Block):
+class _Requant(TableBlock):
     """Module `requant`; a multiplier that is the same power of two for all channels is wires."""
 
     LATENCY = 7
-
-    @property
-    def pe(self) -> int:
-        return self.integer("pe")
-
-    @property
-    def lanes(self) -> tuple[int, int]:
-        return self.pe, self.pe
 
     @property
     def rows(self) -> int:
@@ -68,21 +52,13 @@ class _Requant(Block):
         return self.string("res_type") == "dsp" and self.power < 0
 
     @property
-    def in_luts(self) -> bool:
-        return self.string("ram_style") != "block"
-
-    @property
     def terms(self) -> int:
         """Partial products of one multiplication."""
         return 1 if self.use_dsp or self.power >= 0 else ceil(self.multiplier_bits / 2)
 
     def foldings(self) -> tuple[Fold, ...]:
         kinds = ("lut",) if self.power >= 0 else ("lut", "dsp")
-        return tuple(
-            Fold((*fold.attrs, ("res_type", kind)), fold.lanes_in, fold.lanes_out)
-            for fold in pe_foldings(self.input_type.channels)
-            for kind in kinds
-        )
+        return pe_foldings(self.input_type.channels, res_type=kinds)
 
     def firing(self) -> Firing:
         return one_to_one(self.inputs[0].beats, self.LATENCY + (self.terms - 1).bit_length())
@@ -116,19 +92,20 @@ class _Requant(Block):
         return Resources(bram=sum(bram_count(family, self.fold, width) for width in widths))
 
     def resolve(self, family: str) -> Node:
-        luts = self.rom_cost(family, in_luts=True).lut
-        brams = self.rom_cost(family, in_luts=False).bram
-        style = choose_style(self.string("ram_style"), luts, brams)
-        return self.with_attrs(ram_style=style, res_type="dsp" if self.use_dsp else "lut")
+        node = super().resolve(family)
+        return replace(node, attrs={**node.attrs, "res_type": "dsp" if self.use_dsp else "lut"})
 
     def memory_cost(self, family: str) -> Resources:
-        x_bits = self.input_type.wire_bits + (not self.input_type.is_signed)
-        products = dsp_count(family, x_bits, self.multiplier_bits) if self.use_dsp else 0
-        dsp = Resources(dsp=self.pe * products)
-        return add_all(self.rom_cost(family, in_luts=self.in_luts), dsp)
+        products = dsp_count(family, self.x_bits, self.multiplier_bits) if self.use_dsp else 0
+        return super().memory_cost(family) + Resources(dsp=self.pe * products)
+
+    @property
+    def x_bits(self) -> int:
+        """Bits of the input, with a sign."""
+        return self.input_type.wire_bits + (not self.input_type.is_signed)
 
     def features(self, family: str) -> dict[str, float]:
-        x_bits = self.input_type.wire_bits + (not self.input_type.is_signed)
+        x_bits = self.x_bits
         product = self.product_bits
         wide = max(product, self.offset_bits, self.node.integer("shift")) + 2
         return {
@@ -141,8 +118,7 @@ class _Requant(Block):
 
     @property
     def product_bits(self) -> int:
-        x_bits = self.input_type.wire_bits + (not self.input_type.is_signed)
-        return x_bits + (self.power if self.power >= 0 else self.multiplier_bits)
+        return self.x_bits + (self.power if self.power >= 0 else self.multiplier_bits)
 
     def _instance(self, result: dict[str, int | str]) -> Instance:
         parameters: dict[str, int | str] = {

@@ -10,9 +10,9 @@ from typing import final
 import numpy as np
 
 from bitwright.base.figures import Resources
-from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, one_to_one, pe_foldings
-from bitwright.hw.memory import Memory, add_all, bram_count, choose_style, pack_lanes, rom_luts
-from bitwright.ir import IntArray, Node, bits_for_interval
+from bitwright.hw.blocks.base import Firing, Instance, TableBlock, one_to_one
+from bitwright.hw.memory import Memory, bram_count, pack_lanes, rom_luts
+from bitwright.ir import IntArray, bits_for_interval
 
 MAX_BITS = 8  # search stages of the module
 _SMALL_ROM = 2048  # bits up to which `threshold_stage` keeps a ROM in LUTs
@@ -20,21 +20,13 @@ _SMALL_ROM = 2048  # bits up to which `threshold_stage` keeps a ROM in LUTs
 
 @final
 @dataclass(frozen=True)
-class Threshold(Block):
+class Threshold(TableBlock):
     """`base + step * count(x >= t)`; module `threshold`, a binary search of one stage per bit.
 
     A flipped channel compares `~x = -x - 1`, so its thresholds are stored less one. Thresholds
     outside the range of x are moved to its edges, which changes no comparison and keeps the words
     narrow.
     """
-
-    @property
-    def pe(self) -> int:
-        return self.integer("pe")
-
-    @property
-    def lanes(self) -> tuple[int, int]:
-        return self.pe, self.pe
 
     @cached_property
     def stages(self) -> int:
@@ -79,13 +71,6 @@ class Threshold(Block):
         own = bits_for_interval(min(-1, int(self.table.min())), int(self.table.max()))
         return max(own, self.input_type.wire_bits + (not self.input_type.is_signed))
 
-    @property
-    def in_luts(self) -> bool:
-        return self.string("ram_style") != "block"
-
-    def foldings(self) -> tuple[Fold, ...]:
-        return pe_foldings(self.input_type.channels)
-
     def firing(self) -> Firing:
         latency = 2 + self.has_flip + self.stages * (2 if self.in_luts else 3)
         return one_to_one(self.inputs[0].beats, latency)
@@ -120,17 +105,9 @@ class Threshold(Block):
                 brams += bram_count(family, depth, width)
         return Resources(lut=self.pe * luts, bram=self.pe * brams)
 
-    def resolve(self, family: str) -> Node:
-        logic, block = (self.rom_cost(family, in_luts=flag) for flag in (True, False))
-        style = self.string("ram_style")
-        style = choose_style(style, logic.lut - block.lut, block.bram)
-        if style == "block" and not block.bram:
-            style = "distributed"
-        return self.with_attrs(ram_style=style)
-
     def memory_cost(self, family: str) -> Resources:
         flips = rom_luts(family, self.fold, self.pe) if self.has_flip else 0.0
-        return add_all(self.rom_cost(family, in_luts=self.in_luts), Resources(lut=flips))
+        return super().memory_cost(family) + Resources(lut=flips)
 
     def features(self, family: str) -> dict[str, float]:
         word, depth = self.word_bits, 2 if self.in_luts else 3

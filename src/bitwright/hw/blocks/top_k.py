@@ -20,10 +20,6 @@ class TopK(Block):
     """
 
     @property
-    def pe(self) -> int:
-        return self.integer("pe")
-
-    @property
     def k(self) -> int:
         return self.node.integer("k")
 
@@ -31,13 +27,8 @@ class TopK(Block):
     def lanes(self) -> tuple[int, int]:
         return self.pe, 1
 
-    @property
-    def classes(self) -> int:
-        return self.input_type.channels
-
     def foldings(self) -> tuple[Fold, ...]:
-        fold = Fold((("pe", self.pe),), self.pe, 1)
-        return (fold,)
+        return (Fold((("pe", self.pe),), self.pe, 1),)
 
     def firing(self) -> Firing:
         beats = self.inputs[0].beats
@@ -54,7 +45,7 @@ class TopK(Block):
         return Instance(
             "top_k",
             {
-                "Classes": self.classes,
+                "Classes": self.input_type.channels,
                 "K": self.k,
                 "PE": self.pe,
                 "Width": self.input_type.wire_bits,

@@ -8,28 +8,21 @@ from typing import final
 
 import numpy as np
 
-from bitwright.base.figures import Resources
-from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, pe_foldings
-from bitwright.hw.memory import STYLE_CODES, ram_resources, ram_style
-from bitwright.ir import Node
+from bitwright.hw.blocks.base import ChannelBlock, Firing, Instance
+from bitwright.hw.memory import STYLE_CODES
 
 
 @final
 @dataclass(frozen=True)
-class Upsample(Block):
+class Upsample(ChannelBlock):
     """Repeats pixels and rows from a buffer of one row; module `stream_upsample`."""
 
     LATENCY = 2
 
     @property
-    def lanes(self) -> tuple[int, int]:
-        lanes = self.integer("pe")
-        return lanes, lanes
-
-    @property
     def fold(self) -> int:
         """Beats of one pixel."""
-        return self.input_type.channels // self.lanes[0]
+        return self.input_type.channels // self.pe
 
     @property
     def depth(self) -> int:
@@ -39,9 +32,6 @@ class Upsample(Block):
             return 0
         return self.fold * (self.input_type.shape[1] if vertical > 1 else 1)
 
-    def foldings(self) -> tuple[Fold, ...]:
-        return pe_foldings(self.input_type.channels)
-
     def firing(self) -> Firing:
         height, width, _ = self.input_type.shape
         vertical, horizontal = self.node.ints("factor")
@@ -49,16 +39,9 @@ class Upsample(Block):
         fresh = steps.reshape(height, vertical, width, horizontal, self.fold)[:, 0, :, 0]
         return Firing(len(steps), fresh.ravel(), steps, self.LATENCY)
 
-    def memory_cost(self, family: str) -> Resources:
-        if self.depth == 0:
-            return Resources()
-        style = self.string("ram_style")
-        return ram_resources(family, self.depth, self.inputs[0].width, style)
-
-    def resolve(self, family: str) -> Node:
-        style = self.string("ram_style")
-        style = ram_style(family, max(1, self.depth), self.inputs[0].width, style)
-        return self.with_attrs(ram_style=style)
+    @property
+    def buffer(self) -> tuple[int, int]:
+        return self.depth, self.inputs[0].width
 
     def features(self, family: str) -> dict[str, float]:
         counters = sum(n.bit_length() for n in (*self.node.ints("factor"), self.fold))

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import prod
 from typing import final
 
 import numpy as np
 
 from bitwright.base.errors import GraphError
-from bitwright.base.figures import Resources
-from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, Times, divisors
-from bitwright.hw.memory import STYLE_CODES, ram_resources, ram_style
-from bitwright.ir import Node
+from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, Times, all_foldings, divisors
+from bitwright.hw.memory import STYLE_CODES
 
 _FRAMES = 4
 _ALONE_FRAMES = 9
@@ -40,12 +37,7 @@ class Window(Block):
     Not a plain `Firing`: writer and reader are two processes that meet at output pixels.
     """
 
-    LATENCY = 4
-
-    @property
-    def lanes(self) -> tuple[int, int]:
-        simd = self.integer("simd")
-        return simd, simd
+    LANES, LATENCY = "simd", 4
 
     @property
     def span(self) -> int:
@@ -80,12 +72,9 @@ class Window(Block):
         small = self.span + max(kernel[1] * self.node.ints("dilation")[1], 2 * right)
         across = (down - 1) * width
         sizes = sorted({small, small + across, max(small, 2 * self.span) + across})
-        return tuple(
-            Fold((("ram_style", style), ("pixels", pixels), ("simd", lanes)), lanes, lanes)
-            for lanes in divisors(self.input_type.channels // max(1, self.node.integer("groups")))
-            for pixels in sizes
-            for style in ("distributed", "block")
-        )
+        lanes = divisors(self.input_type.channels // max(1, self.node.integer("groups")))
+        styles = ("distributed", "block")
+        return all_foldings("simd", "simd", simd=lanes, pixels=sizes, ram_style=styles)
 
     def firing(self) -> Firing:
         raise GraphError("a window has no fixed firing sequence; use times()", where=self.name)
@@ -177,14 +166,9 @@ class Window(Block):
         last = first + self.span * self.fold - 1
         return _Schedule(last, first + self.depth, ramp, self.pixel_out + 1)
 
-    def memory_cost(self, family: str) -> Resources:
-        style = self.string("ram_style")
-        return ram_resources(family, self.depth, self.inputs[0].width, style)
-
-    def resolve(self, family: str) -> Node:
-        style = self.string("ram_style")
-        style = ram_style(family, self.depth, self.inputs[0].width, style)
-        return self.with_attrs(ram_style=style)
+    @property
+    def buffer(self) -> tuple[int, int]:
+        return self.depth, self.inputs[0].width
 
     @property
     def depth(self) -> int:
@@ -222,11 +206,6 @@ class Window(Block):
                 "RamStyle": STYLE_CODES[self.string("ram_style")],
             },
         )
-
-    @property
-    def pixels(self) -> int:
-        """Pixels of one window."""
-        return prod(self.node.ints("kernel"))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
 from bitwright.base.plugins import importable
 from bitwright.base.progress import Progress
-from bitwright.build.target import Target, fits, list_targets, load_target, smallest_fitting
+from bitwright.build.target import Target, list_targets, load_target, smallest_fitting
 from bitwright.hw.blocks import blocks_of
 from bitwright.hw.cost import graph_resources
 from bitwright.hw.dataflow import analyse
@@ -26,7 +26,6 @@ from bitwright.hw.dialect import HARDWARE as HARDWARE_DIALECT
 from bitwright.hw.external import Outside, WeightMemory
 from bitwright.hw.folding import Folding, load_folding
 from bitwright.hw.mapping import MapOptions, folding_of, map_graph
-from bitwright.hw.memory import add_all
 from bitwright.hw.names import instance_names
 from bitwright.hw.own import register_named
 from bitwright.hw.partition import Partition
@@ -107,7 +106,7 @@ def choose_mapping(
     memory = weight_memory(wanted)
     hardware = map_graph(graph, folding, MapOptions(target.family, memory=memory))
     used = graph_resources(hardware, target.family)
-    if not fits(used, target):
+    if not used.fits(target.capacity):
         raise _does_not_fit(used, target)
     return hardware
 
@@ -148,11 +147,11 @@ def _write_parts(
         for own in (instance_names(part),)
         for node in part
     }
-    used, have = parts.resources(target.family), target.capacity.to_json()
+    used = parts.resources(target.family)
     return {
         "partition": json.loads(path.read_text(encoding="utf-8")),
-        "resources": add_all(*used),
-        "capacity": Resources(**{key: len(used) * value for key, value in have.items()}),
+        "resources": sum(used, Resources()),
+        "capacity": target.capacity * len(used),
         **{
             name: tuple(r.model_copy(update={"instance": place[r.instance]}) for r in rows)
             for name, rows in (("blocks", result.blocks), ("fifos", result.fifos))
