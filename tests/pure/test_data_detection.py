@@ -21,7 +21,6 @@ from bitwright.data.detection_boxes import (
     contest_xml,
     decode,
     iou,
-    overlap_over_gt,
     to_pixels,
     write_contest_results,
 )
@@ -70,13 +69,11 @@ def test_what_is_no_output_is_refused(raw: np.ndarray, message: str) -> None:
         decode(raw)
 
 
-def test_both_measures_of_overlap() -> None:
+def test_overlap() -> None:
     truth, large, apart = [0, 0, 2, 2], [0, 0, 4, 4], [5, 5, 6, 6]
     assert iou(truth, truth) == 1.0
     assert iou(large, truth) == 4 / 16
-    assert overlap_over_gt(large, truth) == 1.0  # why it is no measure of a good box
-    assert overlap_over_gt(truth, large) == 4 / 16
-    assert iou(truth, apart) == overlap_over_gt(apart, truth) == 0.0
+    assert iou(truth, apart) == 0.0
     assert iou([1, 1, 1, 1], [1, 1, 1, 1]) == 0.0
     assert iou([[1, 0, 3, 2], truth], truth).tolist() == [2 / 6, 1.0]
 
@@ -93,7 +90,6 @@ def test_overlap_is_the_share_of_pixels(a: list[int], b: list[int]) -> None:
     second[b[1] : b[3], b[0] : b[2]] = True
     both, either = (first & second).sum(), (first | second).sum()
     assert iou(a, b) == (both / either if either else 0)
-    assert overlap_over_gt(a, b) == (both / second.sum() if second.any() else 0)
     assert iou(a, b) == iou(b, a)
 
 

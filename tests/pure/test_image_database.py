@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key-value database of images: lists, parts, batches, and broken files."""
+"""The key-value database of images: lists, parts, and broken files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from bitwright.data.decoding import Decoding
 from bitwright.data.image_database import (
     TEST,
     TRAIN,
-    ImageDatabase,
     Stored,
     build_database,
+    load,
     parse_list,
+    read_database,
     write_database,
 )
 
@@ -41,23 +42,25 @@ def stored(key: str, value: int, side: int = 4) -> Stored:
     return Stored(key, np.full((side, side, 3), value, np.uint8), value)
 
 
-def test_lists_become_parts_that_are_read_in_batches(tmp_path: Path):
+def test_lists_become_parts_that_are_read(tmp_path: Path):
     entries = parse_list(pictures(tmp_path))
     path = tmp_path / "faces.db"
     assert build_database(path, {TRAIN: entries[:5], TEST: entries[5:]}, tmp_path, HOW) == 7
-    with ImageDatabase(path) as base:
-        assert base.parts() == {TEST: 2, TRAIN: 5}
-        batches = list(base.batches(TRAIN, 2))
-        assert [images.shape for images, _ in batches] == [(2, 8, 8, 3)] * 2 + [(1, 8, 8, 3)]
-        assert np.concatenate([labels for _, labels in batches]).tolist() == [0, 1, 2, 0, 1]
-        found = base.get(TEST, "my faces/6.png")
-        assert (found.label, found.image.min(), found.image.max()) == (0, 60, 60)
-        with pytest.raises(DataError, match=r"no image 'my faces/6\.png' in TRAIN"):
-            base.get(TRAIN, "my faces/6.png")
-        with pytest.raises(DataError, match="parts: TEST, TRAIN"):
-            base.images("VALID")
-        with pytest.raises(DataError, match="batch of 0"):
-            next(base.batches(TRAIN, 0))
+    parts = read_database(path)
+    assert {part: found.images.shape for part, found in parts.items()} == {
+        TEST: (2, 8, 8, 3),
+        TRAIN: (5, 8, 8, 3),
+    }
+    assert parts[TRAIN].labels.tolist() == [0, 1, 2, 0, 1]
+    last = parts[TEST].images[1]
+    assert (parts[TEST].labels[1], last.min(), last.max()) == (0, 60, 60)
+
+
+def test_a_part_that_is_missing(tmp_path: Path):
+    path = tmp_path / "faces.db"
+    write_database(path, [("VALID", stored("a", 1)), (TRAIN, stored("a", 1))])
+    with pytest.raises(DataError, match=r"has no part 'TEST'(.|\n)*parts: TRAIN, VALID"):
+        load(path, validation=0.1, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -101,16 +104,16 @@ def test_broken_files(tmp_path: Path):
     for content in (b"", b"no database at all", whole[: len(whole) // 2]):
         path.write_bytes(content)
         with pytest.raises(DataError, match="no whole image database"):
-            ImageDatabase(path)
+            read_database(path)
     with pytest.raises(DataError, match="no such database"):
-        ImageDatabase(tmp_path / "other.db")
+        read_database(tmp_path / "other.db")
 
 
-def test_images_of_two_shapes_are_no_batch(tmp_path: Path):
+def test_images_of_two_shapes_are_no_part(tmp_path: Path):
     path = tmp_path / "faces.db"
     write_database(path, [(TRAIN, stored("a", 1)), (TRAIN, stored("b", 2, side=5))])
-    with ImageDatabase(path) as base, pytest.raises(DataError, match="no batch"):
-        list(base.batches(TRAIN, 2))
+    with pytest.raises(DataError, match=r"b is \(5, 5, 3\), the images of TRAIN before"):
+        read_database(path)
 
 
 def test_a_recipe_reads_what_the_command_line_builds(tmp_path: Path, capsys):

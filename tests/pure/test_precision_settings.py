@@ -145,8 +145,8 @@ def test_a_policy_that_is_none_is_refused(policy: Any, words: str) -> None:
     ("fields", "words"),
     [
         ({"rounding": "sideways"}, "rounding"),
-        ({"accumulator": "int1"}, "expected exact, float32, or int2 to int64"),
-        ({"accumulator": "wide"}, "found 'wide'"),
+        ({"accumulator": "int1"}, "expected exact, float32, or intN with N from 2 to 64"),
+        ({"accumulator": "wide"}, "'wide' is no accumulator"),
         ({"engine": "gpu"}, "'auto', 'emulated' or 'integer'"),
         ({"float_epochs": -1}, "greater than or equal to 0"),
         ({"lr_every": 0}, "greater than or equal to 1"),

@@ -17,7 +17,7 @@ from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.figures import Source
 from bitwright.low_precision.config import LowPrecision, MuppetSettings
 from bitwright.low_precision.costs.cases import possible_schedules, shortest_stays
-from bitwright.low_precision.costs.log import EpochClock, side_by_side, totals
+from bitwright.low_precision.costs.log import side_by_side, totals
 from bitwright.low_precision.costs.model import (
     Cost,
     CostTable,
@@ -263,7 +263,7 @@ def test_measured_and_modelled_stand_side_by_side() -> None:
         Entry(4, "int12", "so"),
     ]
     measured = {epoch: 40.0 + epoch for epoch in range(1, 5)}
-    rows = side_by_side(entries, measured, EpochClock(table()))
+    rows = side_by_side(entries, measured, table())
     assert [row.modelled for row in rows] == [
         pytest.approx(30.5),
         pytest.approx(10 * (1.0 + 0.5 + 1.0 + 0.3) + 7.0),
@@ -275,7 +275,7 @@ def test_measured_and_modelled_stand_side_by_side() -> None:
     assert found["int8"] == (1, 41.0, pytest.approx(30.5))
     assert found["total"] == (4, 170.0, None)
     with pytest.raises(DataError, match="the metrics have 2 epochs"):
-        side_by_side(entries, {1: 41.0, 2: 42.0}, EpochClock(table()))
+        side_by_side(entries, {1: 41.0, 2: 42.0}, table())
 
 
 def test_the_model_needs_no_torch() -> None:

@@ -24,8 +24,9 @@ from bitwright.low_precision.arithmetic.layers import Context
 from bitwright.low_precision.config import LowPrecision
 from bitwright.low_precision.costs.cases import possible_schedules
 from bitwright.low_precision.costs.counting import count_network
-from bitwright.low_precision.costs.formats import epoch_clock, levels_of_products
+from bitwright.low_precision.costs.formats import device_costs, levels_of_products
 from bitwright.low_precision.costs.given import read_costs
+from bitwright.low_precision.costs.log import epoch_seconds
 from bitwright.low_precision.costs.model import Variant
 from bitwright.low_precision.costs.profiler import Setup, profile_network
 from bitwright.low_precision.costs.schedule import Schedule
@@ -322,11 +323,11 @@ def test_a_run_is_set_beside_the_model(tmp_path: Path) -> None:
     model = build_model("resnet20", 10, (32, 32, 3))
     config = recipe.train.float_
     assert config.low_precision is not None
-    clock = epoch_clock(
+    costs = device_costs(
         model, (3, 32, 32), config.low_precision, config.batch_size, 1280, "epyc-avx2"
     )
     assert [row.measured for row in found.times] == [4.0, 4.0]
-    assert [row.modelled for row in found.times] == [clock.seconds(entry) for entry in entries]
+    assert [row.modelled for row in found.times] == [epoch_seconds(e, costs) for e in entries]
     assert made.tables()[-1].cells()[-1][:2] == ["total", "2"]
 
 

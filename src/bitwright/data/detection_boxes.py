@@ -115,24 +115,11 @@ def iou(first: ArrayLike, second: ArrayLike) -> Floats:
         DataError: they are no boxes, or an edge lies behind its opposite.
     """
     a, b = _boxes(first), _boxes(second)
-    shared = _intersection(a, b)
-    return _ratio(shared, area(a) + area(b) - shared)
-
-
-def overlap_over_gt(found: ArrayLike, truth: ArrayLike) -> Floats:
-    """Intersection over the area of the true box: the measure as the SkyNet thesis prints it.
-
-    It does not fall when the box found is too large; the contest's own measure is `iou`.
-    """
-    a, b = _boxes(found), _boxes(truth)
-    return _ratio(_intersection(a, b), area(b))
-
-
-def area(boxes: ArrayLike) -> Floats:
-    """(...,) areas of boxes (..., 4)."""
-    b = np.asarray(boxes, dtype=np.float64)
-    size: Floats = (b[..., 2] - b[..., 0]) * (b[..., 3] - b[..., 1])
-    return size
+    low, high = np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])
+    shared = np.maximum(high - low, 0).prod(axis=-1)
+    area = (a[..., 2:] - a[..., :2]).prod(axis=-1) + (b[..., 2:] - b[..., :2]).prod(axis=-1)
+    union = area - shared
+    return np.divide(shared, union, out=np.zeros_like(union), where=union > 0)
 
 
 def _boxes(boxes: ArrayLike) -> Floats:
@@ -144,17 +131,6 @@ def _boxes(boxes: ArrayLike) -> Floats:
             "a box is not finite, or has its right edge left of its left one", where="boxes"
         )
     return b
-
-
-def _intersection(a: Floats, b: Floats) -> Floats:
-    low = np.maximum(a[..., :2], b[..., :2])
-    high = np.minimum(a[..., 2:], b[..., 2:])
-    sides: Floats = np.maximum(high - low, 0)
-    return sides[..., 0] * sides[..., 1]
-
-
-def _ratio(part: Floats, whole: Floats) -> Floats:
-    return np.divide(part, whole, out=np.zeros_like(part + whole), where=whole > 0)
 
 
 def contest_xml(name: str, box: ArrayLike, size: tuple[int, int] = CONTEST_SIZE) -> str:

@@ -19,22 +19,6 @@ _CHUNK = 1 << 16
 _TIMEOUT_S = 30
 
 
-def store(target: Path, content: bytes) -> None:
-    """Write a file completely or not at all.
-
-    Raises:
-        DataError: the disk is full or the folder cannot be written.
-    """
-    try:
-        atomic_write(target, content)
-    except OSError as error:
-        raise DataError(
-            f"cannot be written: {error.strerror or error}",
-            where=str(target),
-            hint="free some disk space, or name another cache folder with BITWRIGHT_CACHE",
-        ) from error
-
-
 def cache_path(kind: str, name: str) -> Path:
     """A file in the user's cache folder.
 
@@ -96,7 +80,7 @@ def download(
         unpack: turns the file's bytes (and its name, for errors) into the bytes to check.
 
     Raises:
-        DataError: no mirror gave a file with this checksum.
+        DataError: no mirror gave a file with this checksum, or it cannot be written.
     """
     if target.is_file():
         return target
@@ -111,7 +95,14 @@ def download(
         if digest != sha256:
             failures.append(f"{url}: SHA-256 is {digest}, expected {sha256}")
             continue
-        store(target, content)
+        try:
+            atomic_write(target, content)
+        except OSError as error:
+            raise DataError(
+                f"cannot be written: {error.strerror or error}",
+                where=str(target),
+                hint="free some disk space, or name another cache folder with BITWRIGHT_CACHE",
+            ) from error
         return target
     raise DataError(
         "download failed: " + "; ".join(failures),

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """A key-value database of images: key -> (image, label), in the parts TRAIN and TEST.
 
-It is one SQLite file, written whole or not at all, read in batches without holding it all in
-memory. What belongs in is said by a list as Caffe's: one picture and its label a line. A recipe
-names it as ``data: {name: database, path: FILE}``; `bitwright database` builds it.
+It is one SQLite file, written whole or not at all. What belongs in is said by a list as Caffe's:
+one picture and its label a line. A recipe names it as ``data: {name: database, path: FILE}``;
+`bitwright database` builds it.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from tempfile import mkstemp
 from typing import Any
@@ -23,6 +26,7 @@ from numpy.typing import NDArray
 from bitwright.base.errors import DataError
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, decode_image
+from bitwright.data.files import read_bytes
 from bitwright.data.splits import Labelled, Labels, split_two
 
 TRAIN, TEST = "TRAIN", "TEST"
@@ -31,7 +35,7 @@ _TABLE = """CREATE TABLE images (part TEXT NOT NULL, key TEXT NOT NULL, label IN
 height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT NULL, pixels BLOB NOT NULL,
 PRIMARY KEY (part, key)) WITHOUT ROWID"""
 _SCALE = 1 / 255
-_BATCH = 256
+_COLUMNS = "part, key, label, height, width, channels, pixels"
 _SHOWN = 5
 
 
@@ -45,7 +49,7 @@ class ListEntry:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """What the database gives for a key: (H, W, C) uint8 and the class."""
+    """What the database holds for a key: (H, W, C) uint8 and the class."""
 
     key: str
     image: NDArray[np.uint8]
@@ -115,7 +119,16 @@ def build_database(
     return write_database(
         target,
         (
-            (part, Stored(entry.path, _picture(folder / entry.path, decoding), entry.label))
+            (
+                part,
+                Stored(
+                    entry.path,
+                    decode_image(
+                        read_bytes(folder / entry.path), decoding, str(folder / entry.path)
+                    ),
+                    entry.label,
+                ),
+            )
             for part, items in entries.items()
             for entry in items
         ),
@@ -128,8 +141,12 @@ def load(path: Path, *, validation: float, seed: int) -> DataSplits:
     Raises:
         DataError: the file is missing or damaged, a part is missing, or images differ in shape.
     """
-    with ImageDatabase(path) as base:
-        training, test = (_whole(base, part) for part in (TRAIN, TEST))
+    parts = read_database(path)
+    for part in (TRAIN, TEST):
+        if part not in parts:
+            hint = f"parts: {', '.join(parts)}"
+            raise DataError(f"has no part {part!r}", where=str(path), hint=hint)
+    training, test = parts[TRAIN], parts[TEST]
     if training.images.shape[1:] != test.images.shape[1:]:
         raise DataError(
             f"images of TRAIN are {training.images.shape[1:]}, of TEST {test.images.shape[1:]}",
@@ -139,14 +156,6 @@ def load(path: Path, *, validation: float, seed: int) -> DataSplits:
     classes = tuple(str(label) for label in range(count))
     shared = Labels(path.stem, classes, _SCALE, str(path))
     return split_two(training, test, shared, validation=validation, seed=seed)
-
-
-def _whole(base: ImageDatabase, part: str) -> Labelled:
-    images, labels = zip(*base.batches(part, _BATCH), strict=True)
-    shapes = {batch.shape[1:] for batch in images}
-    if len(shapes) > 1:
-        raise DataError(f"images of {part} have the shapes {sorted(shapes)}: no data set")
-    return Labelled(np.concatenate(images), np.concatenate(labels))
 
 
 def write_database(target: str | Path, items: Iterable[tuple[str, Stored]]) -> int:
@@ -183,119 +192,45 @@ def write_database(target: str | Path, items: Iterable[tuple[str, Stored]]) -> i
     return count
 
 
-class ImageDatabase:
-    """Reads a database; a context manager.
+def read_database(path: Path) -> dict[str, Labelled]:
+    """Part -> its images (N, H, W, C) and labels, in the order of their keys.
 
     Raises:
-        DataError: the file is missing, or no whole database of images.
+        DataError: the file is missing, no whole database of images, or the images of a part differ
+            in shape.
     """
-
-    def __init__(self, path: str | Path) -> None:
-        self._where = str(path)
-        if not Path(path).is_file():
-            raise DataError("no such database", where=self._where)
-        self._base = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            (magic,) = self._base.execute("PRAGMA application_id").fetchone()
-            (state,) = self._base.execute("PRAGMA quick_check(1)").fetchone()
-        except sqlite3.Error as error:
-            self._base.close()
-            raise self._broken(str(error)) from error
-        if magic != _MAGIC or state != "ok":
-            self._base.close()
-            raise self._broken("another kind of file" if magic != _MAGIC else str(state))
-
-    def __enter__(self) -> ImageDatabase:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let the file go."""
-        self._base.close()
-
-    def parts(self) -> dict[str, int]:
-        """The parts and how many images each has."""
-        return dict(self._rows("SELECT part, COUNT(*) FROM images GROUP BY part ORDER BY part"))
-
-    def get(self, part: str, key: str) -> Stored:
-        """The image of a key.
-
-        Raises:
-            DataError: there is none.
-        """
-        found = list(self._stored("WHERE part = ? AND key = ?", part, key))
-        if not found:
-            raise DataError(f"has no image {key!r} in {part}", where=self._where)
-        return found[0]
-
-    def images(self, part: str) -> Iterator[Stored]:
-        """All images of a part, in the order of their keys.
-
-        Raises:
-            DataError: there is no such part.
-        """
-        if part not in self.parts():
-            known = ", ".join(self.parts())
-            raise DataError(f"has no part {part!r}", where=self._where, hint=f"parts: {known}")
-        return self._stored("WHERE part = ? ORDER BY key", part)
-
-    def batches(
-        self, part: str, size: int
-    ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-        """(N, H, W, C) and (N,) with N = ``size``, the last one smaller.
-
-        Raises:
-            DataError: there is no such part, ``size`` is below 1, or images differ in shape.
-        """
-        if size < 1:
-            raise DataError(f"a batch of {size} images", where=self._where)
-        waiting: list[Stored] = []
-        for item in self.images(part):
-            if waiting and item.image.shape != waiting[0].image.shape:
-                raise DataError(
-                    f"{item.key} is {item.image.shape}, {waiting[0].key} is "
-                    f"{waiting[0].image.shape}: no batch",
-                    where=self._where,
-                )
-            waiting.append(item)
-            if len(waiting) == size:
-                yield _stacked(waiting)
-                waiting = []
-        if waiting:
-            yield _stacked(waiting)
-
-    def _stored(self, condition: str, *values: str) -> Iterator[Stored]:
-        columns = "key, label, height, width, channels, pixels"
-        for key, label, *shape, pixels in self._rows(
-            f"SELECT {columns} FROM images {condition}", *values
-        ):
-            image = np.frombuffer(pixels, np.uint8)
-            if image.size != int(np.prod(shape)):
-                raise self._broken(f"{key} has {image.size} pixels, not {shape}")
-            yield Stored(key, image.reshape(shape), label)
-
-    def _rows(self, query: str, *values: str) -> Iterator[tuple[Any, ...]]:
-        try:
-            yield from self._base.execute(query, values)
-        except sqlite3.Error as error:
-            raise self._broken(str(error)) from error
-
-    def _broken(self, why: str) -> DataError:
-        return DataError(
-            f"is no whole image database: {why}", where=self._where, hint="build it again"
-        )
-
-
-def _stacked(items: list[Stored]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    labels = np.array([item.label for item in items], dtype=np.int64)
-    return np.stack([item.image for item in items]), labels
-
-
-def _picture(path: Path, decoding: Decoding) -> NDArray[np.uint8]:
+    if not path.is_file():
+        raise DataError("no such database", where=str(path))
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    return decode_image(content, decoding, str(path))
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as base:
+            (magic,) = base.execute("PRAGMA application_id").fetchone()
+            (state,) = base.execute("PRAGMA quick_check(1)").fetchone()
+            if magic != _MAGIC or state != "ok":
+                raise sqlite3.DatabaseError("another kind of file" if magic != _MAGIC else state)
+            rows = base.execute(f"SELECT {_COLUMNS} FROM images ORDER BY part, key")
+            return {
+                part: _labelled(part, rows_of_part, str(path))
+                for part, rows_of_part in groupby(rows, itemgetter(0))
+            }
+    except sqlite3.Error as error:
+        reason = f"is no whole image database: {error}"
+        raise DataError(reason, where=str(path), hint="build it again") from error
+
+
+def _labelled(part: str, rows: Iterable[tuple[Any, ...]], where: str) -> Labelled:
+    images: list[NDArray[np.uint8]] = []
+    labels = []
+    for _, key, label, *shape, pixels in rows:
+        image = np.frombuffer(pixels, np.uint8)
+        if image.size != math.prod(shape):
+            raise sqlite3.DatabaseError(f"{key} has {image.size} pixels, not {shape}")
+        if images and tuple(shape) != images[0].shape:
+            raise DataError(
+                f"{key} is {tuple(shape)}, the images of {part} before it are {images[0].shape}",
+                where=where,
+                hint="build it again with --input-shape",
+            )
+        images.append(image.reshape(shape))
+        labels.append(label)
+    return Labelled(np.stack(images), np.array(labels, dtype=np.int64))

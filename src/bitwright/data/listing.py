@@ -8,13 +8,13 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from bitwright.base.errors import DataError
-from bitwright.data.files import read_bytes
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".gif", ".tif", ".webp"})
 SPLITS = {
@@ -94,24 +94,26 @@ def list_images(path: Path, expected: str = _CLASSES) -> Listing:
 @contextmanager
 def opened(listing: Listing) -> Iterator[Callable[[str], bytes]]:
     """Give a function that reads one image file by its name."""
-    if listing.path.is_dir():
-        yield lambda name: read_bytes(listing.path / name)
-        return
-    with _open_zip(listing.path) as archive:
-        yield lambda name: _read_member(archive, name, listing.path)
+    with peeked(listing) as peek:
+
+        def read(name: str) -> bytes:
+            with peek(name) as stream:
+                return stream.read()
+
+        yield read
 
 
 @contextmanager
-def peeked(listing: Listing) -> Iterator[Callable[[str], IO[bytes]]]:
+def peeked(listing: Listing) -> Iterator[Callable[[str], AbstractContextManager[IO[bytes]]]]:
     """Give a function that opens one image file, for those who read its beginning alone.
 
-    The function raises `DataError` where a file cannot be opened.
+    What it opens raises `DataError` where a file cannot be opened or read.
     """
     if listing.path.is_dir():
-        yield lambda name: _open_file(listing.path / name)
+        yield partial(_open_file, listing.path)
         return
     with _open_zip(listing.path) as archive:
-        yield lambda name: _open_member(archive, name, listing.path)
+        yield partial(_open_member, archive, listing.path)
 
 
 def find_layout(listing: Listing) -> Layout:
@@ -246,28 +248,20 @@ def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
         yield archive
 
 
-def _open_file(path: Path) -> IO[bytes]:
+@contextmanager
+def _open_file(folder: Path, name: str) -> Iterator[IO[bytes]]:
     try:
-        return path.open("rb")
+        with (folder / name).open("rb") as stream:
+            yield stream
     except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from error
-
-
-def _open_member(archive: zipfile.ZipFile, name: str, path: Path) -> IO[bytes]:
-    with _told(name, path):
-        return archive.open(name)
-
-
-def _read_member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
-    with _told(name, path):
-        return archive.read(name)
+        raise DataError(f"cannot be read: {error.strerror}", where=str(folder / name)) from error
 
 
 @contextmanager
-def _told(name: str, path: Path) -> Iterator[None]:
-    """What goes wrong with a member of a zip file, as our own error."""
+def _open_member(archive: zipfile.ZipFile, path: Path, name: str) -> Iterator[IO[bytes]]:
     try:
-        yield
+        with archive.open(name) as stream:
+            yield stream
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
         raise DataError(
             f"cannot be unpacked: {error}",

@@ -19,7 +19,7 @@ from bitwright.low_precision.config import LowPrecision
 from bitwright.low_precision.costs.cases import possible_schedules
 from bitwright.low_precision.costs.devices import list_devices, load_device
 from bitwright.low_precision.costs.given import read_costs, write_costs
-from bitwright.low_precision.costs.log import EpochClock, EpochTimes, side_by_side, totals
+from bitwright.low_precision.costs.log import EpochTimes, side_by_side, totals
 from bitwright.low_precision.costs.model import Comparison, CostTable, Variant, compare
 from bitwright.low_precision.costs.schedule import (
     Schedule,
@@ -314,7 +314,7 @@ class _Job:
         if not (logs / LOG).is_file():
             return ()
         measured = {each.epoch: each.seconds for each in read_metrics(logs / METRICS)}
-        return side_by_side(read_log(logs / LOG), measured, EpochClock(table))
+        return side_by_side(read_log(logs / LOG), measured, table)
 
     def facts(self) -> dict[str, str]:
         policy = self.settings.policy.kind

@@ -29,6 +29,7 @@ from pydantic import (
 
 from bitwright.base.errors import FormatError, RecipeError
 from bitwright.formats import parse_rounding
+from bitwright.low_precision.arithmetic.accumulators import parse_accumulator
 from bitwright.low_precision.ladder import FLOAT32, check_rising, parse_level
 from bitwright.low_precision.settings import POLICIES, AnyPolicy, MuppetSettings, PolicySettings
 from bitwright.quantize.policy import Policy
@@ -139,15 +140,10 @@ class LowPrecision(BaseModel):
     @field_validator("accumulator", mode="before")
     @classmethod
     def _is_an_accumulator(cls, value: Any) -> str:
-        name = f"int{value}" if type(value) is int else str(value).strip().lower()
-        bits = name.removeprefix("int")
-        if name in ("exact", FLOAT32) or (
-            name != bits and bits.isdecimal() and 2 <= int(bits) <= 64
-        ):
-            return name
-        raise ValueError(
-            f"expected exact, float32, or int2 to int64 such as int32, found {value!r}"
-        )
+        try:
+            return parse_accumulator(f"int{value}" if type(value) is int else value).name
+        except RecipeError as error:
+            raise ValueError(f"{error.message}; expected {error.hint}") from error
 
     @field_validator("rules")
     @classmethod

@@ -13,14 +13,17 @@ from bitwright.quantize.spec import PRODUCT_ROLES, Layer, Product, QuantSpec, Ru
 Specs = tuple[QuantSpec | None, QuantSpec | None, QuantSpec | None]
 
 
-def named_layers(kinds: Mapping[str, str], paths: Sequence[str]) -> list[Layer]:
+def named_layers(linear: Mapping[str, bool], paths: Sequence[str]) -> list[Layer]:
     """Layers as rules see them.
 
     Args:
-        kinds: path of a layer -> its type, ``Conv2d`` or ``Linear``.
+        linear: path of a layer -> whether it is an ``nn.Linear``, not an ``nn.Conv2d``.
         paths: of all layers in the order of registration: which is the first, which the last.
     """
-    return [Layer(path, kind, path == paths[0], path == paths[-1]) for path, kind in kinds.items()]
+    return [
+        Layer(path, "Linear" if is_linear else "Conv2d", path == paths[0], path == paths[-1])
+        for path, is_linear in linear.items()
+    ]
 
 
 def product_specs(policy: Policy, layers: Sequence[Layer]) -> dict[str, dict[Product, Specs]]:

@@ -99,7 +99,7 @@ def train(fabric: Fabric, job: Job, on_progress: OnProgress | None) -> tuple[Run
         try:
             first = restore(run) if job.resume else 0
             for epoch in range(first, job.config.epochs):
-                if run.precision is not None and run.precision.done(epoch):
+                if run.precision is not None and run.precision.policy.done(epoch):
                     break
                 _epoch(run, epoch)
         finally:
@@ -203,7 +203,7 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
         factor = lr_factor(run.config, step, run.batches, losses)
         if run.precision is not None:
             run.precision.enter_step(step)
-            factor *= run.precision.lr_factor(epoch)
+            factor *= run.precision.policy.lr_factor(epoch)
         for learner in run.learners:
             for group in learner.optimizer.param_groups:
                 group["lr"] = learner.config.lr * factor

@@ -32,19 +32,9 @@ def divergence(output: Tensor, target: Tensor) -> Tensor:
     return functional.kl_div(logs, target, reduction="batchmean")
 
 
-def squared_error(output: Tensor, target: Tensor) -> Tensor:
-    """``sum (target - output)^2 / n`` over all n values."""
-    return functional.mse_loss(output, target)
-
-
 def squared_log_error(output: Tensor, target: Tensor) -> Tensor:
     """``sum (log(target + 1) - log(output + 1))^2 / n`` over all n values, which are above -1."""
     return functional.mse_loss(output.log1p(), target.log1p())
-
-
-def absolute_error(output: Tensor, target: Tensor) -> Tensor:
-    """``sum |target - output| / n`` over all n values."""
-    return functional.l1_loss(output, target)
 
 
 def relative_error(output: Tensor, target: Tensor, power: Tensor | None = None) -> Tensor:
@@ -55,9 +45,9 @@ def relative_error(output: Tensor, target: Tensor, power: Tensor | None = None) 
 
 _ON_PROBABILITIES = {
     "kld": divergence,
-    "mse": squared_error,
+    "mse": functional.mse_loss,
     "msle": squared_log_error,
-    "mae": absolute_error,
+    "mae": functional.l1_loss,
 }
 
 

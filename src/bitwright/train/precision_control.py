@@ -22,14 +22,15 @@ from bitwright.low_precision.arithmetic.apply import (
     plain_layers,
     remove_arithmetic,
 )
-from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
-from bitwright.low_precision.arithmetic.geometry import Engine, Product
+from bitwright.low_precision.arithmetic.choose import make_engine
+from bitwright.low_precision.arithmetic.geometry import Product
 from bitwright.low_precision.arithmetic.layers import Context, LayerFormats, ProductFormats
 from bitwright.low_precision.arithmetic.norms import use_native_norms, use_plain_norms
 from bitwright.low_precision.arithmetic.operands import NotFinite
 from bitwright.low_precision.config import LowPrecision
-from bitwright.low_precision.costs.formats import epoch_clock
-from bitwright.low_precision.costs.log import EpochClock
+from bitwright.low_precision.costs.formats import device_costs
+from bitwright.low_precision.costs.log import epoch_seconds
+from bitwright.low_precision.costs.model import CostTable
 from bitwright.low_precision.layer_rules import check_rules
 from bitwright.low_precision.log import LOG, write_log
 from bitwright.low_precision.make import make_policy
@@ -57,13 +58,6 @@ def check_low_precision(model: nn.Module, config: TrainConfig) -> None:
     if config.low_precision is None:
         return
     layers = {path: layer for path, _, _, layer in plain_layers(model)}
-    if not layers:
-        raise ModelError(
-            f"{type(model).__name__} has no nn.Conv2d or nn.Linear whose products could run in "
-            "few bits",
-            where="low_precision",
-            hint="train the float network in low precision; one with quantizers has its own",
-        )
     if config.precision != "32":
         raise RecipeError(
             f"precision {config.precision} and low_precision both say what products run in",
@@ -115,13 +109,13 @@ class PrecisionControl:
         """
         assert config.low_precision is not None
         self.settings: LowPrecision = config.low_precision
-        self._clock: EpochClock | None = None
+        self._costs: CostTable | None = None
         if self.settings.device is not None:
             images, shape = batches * config.batch_size, tuple(example.shape[1:])
-            self._clock = epoch_clock(
+            self._costs = device_costs(
                 model, shape, self.settings, config.batch_size, images, self.settings.device
             )
-        self.context = Context(_engine(self.settings.engine), config.seed, 0, worker)
+        self.context = Context(make_engine(self.settings.engine), config.seed, 0, worker)
         self.target: LowPrecisionModel = apply_arithmetic(model, self.context)
         self.batches = batches
         self._known: dict[int, Mapping[str, LayerFormats]] = {}
@@ -166,10 +160,6 @@ class PrecisionControl:
         """Random numbers of a step of the run, from 0."""
         self.context.step = step
 
-    def lr_factor(self, epoch: int) -> float:
-        """By what the policy multiplies the learning rate of the schedule."""
-        return self.policy.lr_factor(epoch)
-
     @property
     def level_name(self) -> str:
         """The precision at present, in words."""
@@ -184,10 +174,6 @@ class PrecisionControl:
         return {
             f"precision/{name}": float(found[name]) for name in names if found[name] is not None
         }
-
-    def done(self, epoch: int) -> bool:
-        """Whether nothing is left to train from this epoch on."""
-        return self.policy.done(epoch)
 
     def usable(self, error: NotFinite | None, step: int) -> bool:
         """Whether the gradients of a step may move the weights; says so if not.
@@ -261,8 +247,8 @@ class PrecisionControl:
             raise error
         seen = EpochSeen(epoch, self._gradients, train_loss, validation_loss, self.skipped)
         entry = self.policy.after_epoch(seen)
-        if self._clock is not None:
-            entry = replace(entry, device_seconds=self._clock.seconds(entry))
+        if self._costs is not None:
+            entry = replace(entry, device_seconds=epoch_seconds(entry, self._costs))
         self.entries.append(entry)
         if entry.switched_to is not None:
             _log.info("epoch %d: %s", epoch + 1, entry.reason)
@@ -318,14 +304,6 @@ class PrecisionControl:
             formats = self._formats(index)
             if formats:
                 check_sums(self.target.layers, formats, images, self.settings.accumulator)
-
-
-def _engine(name: str) -> Engine:
-    if name == "emulated":
-        return EmulatedEngine()
-    from bitwright.low_precision.arithmetic.choose import make_engine
-
-    return make_engine(name)
 
 
 def _output_pixels(target: LowPrecisionModel, example: Tensor) -> dict[str, int]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -48,32 +49,16 @@ def precision_rows(
 
     A policy that does not say what it switches to has switched where the next level differs.
     """
-    figures = {entry.epoch: entry for entry in history}
+    figures = {entry.epoch: asdict(entry) for entry in history}
     following = {entry.epoch - 1: entry.level for entry in log}
-    return tuple(
-        PrecisionRow(
-            epoch=entry.epoch,
-            level=entry.level,
-            switched_to=entry.switched_to or _other(following.get(entry.epoch), entry.level),
-            reason=entry.reason,
-            diversity=entry.diversity,
-            p=entry.p,
-            threshold=entry.threshold,
-            violations=entry.violations,
-            lr=figures[entry.epoch].lr,
-            train_loss=figures[entry.epoch].train_loss,
-            validation_loss=figures[entry.epoch].validation_loss,
-            train_accuracy=figures[entry.epoch].train_accuracy,
-            validation_accuracy=figures[entry.epoch].validation_accuracy,
-            validation_top5=figures[entry.epoch].validation_top5,
-        )
-        for entry in log
-        if entry.epoch in figures
-    )
-
-
-def _other(level: str | None, before: str) -> str | None:
-    return None if level == before else level
+    rows = []
+    for entry in log:
+        if entry.epoch in figures:
+            after = following.get(entry.epoch)
+            switched = entry.switched_to or (None if after == entry.level else after)
+            known = {**figures[entry.epoch], **vars(entry), "switched_to": switched}
+            rows.append(PrecisionRow(**{name: known[name] for name in PrecisionRow.model_fields}))
+    return tuple(rows)
 
 
 def read_precision(folder: Path) -> tuple[PrecisionRow, ...]:

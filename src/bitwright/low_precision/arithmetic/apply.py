@@ -63,17 +63,11 @@ def apply_arithmetic(model: nn.Module, context: Context) -> LowPrecisionModel:
     for path, parent, name, old in plain_layers(model):
         new = replaced.get(old)
         if new is None:
-            new = _converted(old)
+            new = _shallow(old, _LAYERS[type(old)])  # type: ignore[index]
+            assert isinstance(new, LowPrecisionLayer)
             new.bind(context, len(replaced), path)
             replaced[old] = layers[path] = new
         setattr(parent, name, new)
-    if not layers:
-        raise ModelError(
-            f"{type(model).__name__} has no nn.Conv2d or nn.Linear whose products could run in "
-            "few bits",
-            where="low_precision",
-            hint="remove low_precision, or use these layers",
-        )
     return LowPrecisionModel(model, layers, context)
 
 
@@ -101,11 +95,8 @@ def layer_formats(
 
 def layers_of_rules(layers: Mapping[str, nn.Module]) -> list[Layer]:
     """Layers, by path in the order of registration, as the rules of a policy see them."""
-    kinds = {
-        path: "Linear" if isinstance(layer, nn.Linear) else "Conv2d"
-        for path, layer in layers.items()
-    }
-    return named_layers(kinds, list(kinds))
+    linear = {path: isinstance(layer, nn.Linear) for path, layer in layers.items()}
+    return named_layers(linear, list(linear))
 
 
 def check_sums(
@@ -141,19 +132,23 @@ def check_sums(
 def plain_layers(model: nn.Module) -> list[tuple[str, nn.Module, str, nn.Module]]:
     """(path, parent, name, layer) of every layer whose products can run in few bits, in the order
     of registration: the first one is as a rule where images enter.
+
+    Raises:
+        ModelError: there is none.
     """
     found = []
     for path, child in model.named_modules(remove_duplicate=False):
         if path and type(child) in _LAYERS:
             prefix, _, name = path.rpartition(".")
             found.append((path, model.get_submodule(prefix), name, child))
+    if not found:
+        raise ModelError(
+            f"{type(model).__name__} has no nn.Conv2d or nn.Linear whose products could run in "
+            "few bits",
+            where="low_precision",
+            hint="train the float network in low precision; one with quantizers has its own",
+        )
     return found
-
-
-def _converted(plain: nn.Module) -> LowPrecisionLayer:
-    new = _shallow(plain, _LAYERS[type(plain)])  # type: ignore[index]
-    assert isinstance(new, LowPrecisionLayer)
-    return new
 
 
 def _shallow(module: nn.Module, kind: type[nn.Module]) -> nn.Module:

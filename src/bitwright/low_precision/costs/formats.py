@@ -14,8 +14,7 @@ from torch import nn
 from bitwright.low_precision.config import LowPrecision
 from bitwright.low_precision.costs.counting import count_network
 from bitwright.low_precision.costs.devices import Device, load_device
-from bitwright.low_precision.costs.log import EpochClock
-from bitwright.low_precision.costs.model import CostTable, Variant
+from bitwright.low_precision.costs.model import CostTable
 from bitwright.low_precision.costs.network import Network
 from bitwright.low_precision.costs.roofline import forecast_costs
 from bitwright.low_precision.ladder import FLOAT32, parse_level
@@ -34,12 +33,10 @@ def levels_of_products(
         RecipeError: a rule of the settings matches no layer.
     """
     policy = settings.arithmetic(index)
-    kinds = {
-        layer.layer: "Linear" if layer.kind == "linear" else "Conv2d" for layer in network.layers
-    }
+    linear = {layer.layer: layer.kind == "linear" for layer in network.layers}
     if policy is None:
-        return {(path, product.value): FLOAT32 for path in kinds for product in Product}
-    layers = named_layers(kinds, network.paths)
+        return {(path, product.value): FLOAT32 for path in linear for product in Product}
+    layers = named_layers(linear, network.paths)
     check_rules(policy, layers)
     return {
         (path, product.value): max(map(_level, specs[:2]), key=lambda n: parse_level(n).bits)
@@ -77,16 +74,15 @@ def ladder_costs(
     return replace(table, levels={**table.levels, **mixed})
 
 
-def epoch_clock(
+def device_costs(
     model: nn.Module,
     sample_shape: tuple[int, ...],
     settings: LowPrecision,
     batch_size: int,
     images: int,
     device: str | Path,
-    variant: Variant = Variant.CURRENT,
-) -> EpochClock:
-    """Estimates the time of every epoch of a training run on a described device, for its log.
+) -> CostTable:
+    """`ladder_costs` of a training run on a described device, for its log.
 
     Args:
         model: plain float32 network.
@@ -103,8 +99,7 @@ def epoch_clock(
     """
     described = load_device(device, "low_precision.device")
     network = count_network(model, sample_shape, batch_size)
-    steps = images // batch_size
-    return EpochClock(ladder_costs(network, described, settings, steps), variant)
+    return ladder_costs(network, described, settings, images // batch_size)
 
 
 def _level(spec: QuantSpec | None) -> str:

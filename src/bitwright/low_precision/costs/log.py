@@ -8,39 +8,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from bitwright.base.errors import DataError
-from bitwright.low_precision.costs.model import FLOAT32, CostTable, Variant
+from bitwright.base.figures import Figure, Source
+from bitwright.low_precision.costs.model import FLOAT32, CostTable
 from bitwright.low_precision.log import LOG
 from bitwright.low_precision.policy import Entry
 
 
-class EpochClock:
-    """Estimated cost of every epoch of a run, for its log.
-
-    Args:
-        table: costs of the network on a device.
-    """
-
-    def __init__(self, table: CostTable, variant: Variant = Variant.CURRENT) -> None:
-        self.table = table
-        self.variant = variant
-
-    def seconds(self, entry: Entry) -> float | None:
-        """Estimated seconds of a logged epoch; None where a level has no numbers."""
-        table, level = self.table, entry.level
-        if entry.products is not None:
-            given = _by_product(entry.products)
-            if not set(given.values()) <= set(table.levels):
-                return None
-            table = table.mixture(level, given)
-        elif level not in table.levels:
+def epoch_seconds(entry: Entry, table: CostTable) -> float | None:
+    """Estimated seconds of a logged epoch; None where a level has no numbers."""
+    level = entry.level
+    if entry.products is not None:
+        pairs = ((key.rpartition("/"), given) for key, given in entry.products.items())
+        levels = {(layer, product): given for (layer, _, product), given in pairs}
+        if not set(levels.values()) <= set(table.levels):
             return None
-        return table.epoch(level, self.variant, adaptive=level != FLOAT32).total.seconds
-
-
-def _by_product(products: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """``LAYER/PRODUCT`` -> level, as (layer, product) -> level."""
-    pairs = ((key.rpartition("/"), level) for key, level in products.items())
-    return {(layer, product): level for (layer, _, product), level in pairs}
+        table = table.mixture(level, levels)
+    elif level not in table.levels:
+        return None
+    return table.epoch(level, adaptive=level != FLOAT32).total.seconds
 
 
 @dataclass(frozen=True)
@@ -58,18 +43,17 @@ class EpochTimes:
     modelled: float | None
 
     def to_json(self) -> dict[str, Any]:
+        known = self.modelled is not None
         return {
             "epoch": self.epoch,
             "level": self.level,
-            "measured": {"value": self.measured, "unit": "s", "source": "measurement"},
-            "modelled": None
-            if self.modelled is None
-            else {"value": self.modelled, "unit": "s", "source": "model"},
+            "measured": Figure(self.measured, "s", Source.MEASUREMENT).to_json(),
+            "modelled": Figure(self.modelled, "s", Source.MODEL).to_json() if known else None,
         }
 
 
 def side_by_side(
-    entries: Sequence[Entry], measured: Mapping[int, float], clock: EpochClock
+    entries: Sequence[Entry], measured: Mapping[int, float], table: CostTable
 ) -> tuple[EpochTimes, ...]:
     """Measured and modelled time of every epoch that a run has logged.
 
@@ -87,7 +71,7 @@ def side_by_side(
             hint="both are written by one run; delete both and train again",
         )
     return tuple(
-        EpochTimes(entry.epoch, entry.level, measured[entry.epoch], clock.seconds(entry))
+        EpochTimes(entry.epoch, entry.level, measured[entry.epoch], epoch_seconds(entry, table))
         for entry in entries
     )
 
