@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.base.errors import DataError, FormatError, ModelError, RecipeError
+from bitwright.base.errors import FormatError, ModelError, RecipeError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
@@ -30,7 +30,7 @@ from bitwright.explore.variants import (
 )
 from bitwright.report.scatter import Point, Scatter
 from bitwright.report.table import Column, Kind, Measured, Table, Value, value_from_json
-from bitwright.report.table_page import Section, write_report
+from bitwright.report.table_page import Section, check_folder, write_report
 
 if TYPE_CHECKING:
     from bitwright.explore.measuring import Outcome
@@ -190,10 +190,7 @@ def run_compare(request: CompareRequest, progress: Progress = no_progress) -> Co
 
 
 def _check(request: CompareRequest) -> None:
-    if request.out.exists() and not request.out.is_dir():
-        raise DataError(
-            "is a file; results go to a folder", where=str(request.out), hint="name another: --out"
-        )
+    check_folder(request.out)
     if request.images < 2:
         raise RecipeError(
             f"{request.images} images say nothing about the range of others",

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.files import atomic_write
-from bitwright.explore.subject import Subject, find_subject
+from bitwright.explore.subject import find_subject
 from bitwright.report.scatter import Point, Scatter
 from bitwright.report.svg import standalone
-from bitwright.report.table import rows_to_csv
+from bitwright.report.table_page import check_folder
 
 if TYPE_CHECKING:
     from bitwright.base.progress import Progress
@@ -94,15 +93,10 @@ def run_search(request: SearchRequest, progress: Progress) -> SearchReport:
             been written.
     """
     from bitwright.explore.search.candidates import parse_candidates
-    from bitwright.explore.search.goals import Cost, parse_budget
+    from bitwright.explore.search.goals import parse_budget, parse_cost
 
-    goal = parse_budget(request.budget)
+    goal, cost = parse_budget(request.budget), parse_cost(request.minimise)
     candidates = parse_candidates(request.candidates, request.activations)
-    if request.minimise not in [cost.value for cost in Cost]:
-        known = ", ".join(cost.value for cost in Cost)
-        raise RecipeError(
-            f"cannot minimise {request.minimise!r}", where="--minimise", hint=f"one of {known}"
-        )
     check_folder(request.out)
     subject = find_subject(
         request.subject,
@@ -122,7 +116,7 @@ def run_search(request: SearchRequest, progress: Progress) -> SearchReport:
 
         model = fold_batch_norms(model)
     options = Options(
-        minimise=Cost(request.minimise),
+        minimise=cost,
         images=request.images,
         calibration=request.images,
         seconds=None if request.minutes is None else 60 * request.minutes,
@@ -132,27 +126,10 @@ def run_search(request: SearchRequest, progress: Progress) -> SearchReport:
         model, metric, subject.train, goal, candidates, options=options, progress=progress
     )
     progress("measuring the result", 0, 1)
-    chosen = calibrate(model, result.policy, subject.train.take(range(_count(subject, request))))
+    images = subject.train.take(range(min(request.images, len(subject.train))))
+    chosen = calibrate(model, result.policy, images)
     report = SearchReport(result, subject.final(chosen), subject.final(subject.model))
-    return SearchReport(
-        result, report.final, report.final_float, write_search(request.out, subject.name, report)
-    )
-
-
-def _count(subject: Subject, request: SearchRequest) -> int:
-    return min(request.images, len(subject.train))
-
-
-def check_folder(out: Path) -> None:
-    """Raise where a folder for results cannot be.
-
-    Raises:
-        DataError: it is a file.
-    """
-    if out.exists() and not out.is_dir():
-        raise DataError(
-            "is a file; results go to a folder", where=str(out), hint="name another: --out"
-        )
+    return replace(report, files=write_search(request.out, subject.name, report))
 
 
 def write_search(folder: Path, name: str, report: SearchReport) -> dict[str, Path]:
@@ -166,8 +143,8 @@ def write_search(folder: Path, name: str, report: SearchReport) -> dict[str, Pat
     parts = {
         "front.svg": front_svg(name, result),
         "sensitivity.csv": result.table.to_csv(),
-        "points.csv": rows_to_csv(result.point_rows()),
-        "search.csv": result.to_csv(),
+        "points.csv": result.networks().to_csv(),
+        "search.csv": result.layers().to_csv(),
         "search.md": "\n".join([f"{heading}: {name}", "", *lines, "", rest]),
         "search.json": json.dumps(report.to_json(), indent=1) + "\n",
         "policy.yaml": result.to_yaml(),
@@ -178,12 +155,7 @@ def write_search(folder: Path, name: str, report: SearchReport) -> dict[str, Pat
 
 
 def front_svg(name: str, result: MixedResult, more: tuple[Point, ...] = ()) -> str:
-    """The measured networks as an SVG file that stands by itself."""
-    return standalone(front_plot(name, result, more).to_svg())
-
-
-def front_plot(name: str, result: MixedResult, more: tuple[Point, ...] = ()) -> Scatter:
-    """Accuracy over cost of every network that was measured."""
+    """Accuracy over cost of every network that was measured, as an SVG file by itself."""
     front = {point.chosen for point in result.front()}
     unit = 1e6 if result.cost.value == "bops" else _KILOBYTE
     points = []
@@ -199,7 +171,7 @@ def front_plot(name: str, result: MixedResult, more: tuple[Point, ...] = ()) -> 
     best = max(100 * p.accuracy for p in result.points)
     # Far below the best a network is of no interest; it is drawn at the lower edge.
     floor = max(0.0, min(100 * result.best.accuracy, best) - 15)
-    return Scatter(
+    plot = Scatter(
         f"{name}: mixed precision, {result.goal}",
         _X_LABEL[result.cost.value],
         f"{result.metric}, %",
@@ -207,3 +179,4 @@ def front_plot(name: str, result: MixedResult, more: tuple[Point, ...] = ()) -> 
         floor=floor,
         baseline=(f"float {100 * result.baseline:.2f}", 100 * result.baseline),
     )
+    return standalone(plot.to_svg())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -60,9 +60,10 @@ class Column:
     Attributes:
         key: its name in rows, CSV and JSON.
         title: its heading for people.
-        unit: shown in the heading; of the values as they are stored.
+        unit: shown in the heading; of the values as they are stored, divided by ``per``.
         digits: after the point, for people; by default as many as the number needs.
         about: what it means and where it comes from; listed below the table.
+        per: what stored values are divided by for people, such as 8000 to show bits in kB.
     """
 
     key: str
@@ -71,6 +72,7 @@ class Column:
     unit: str = ""
     digits: int | None = None
     about: str = ""
+    per: float = 1.0
 
     @property
     def heading(self) -> str:
@@ -107,7 +109,7 @@ class Column:
         return f"{bare} \u00b1 {error}{tail}"
 
     def _number(self, value: float) -> str:
-        digits = 2 if self.digits is None else self.digits
+        digits, value = 2 if self.digits is None else self.digits, value / self.per
         if self.kind is Kind.SHARE:
             return f"{100 * value:.{digits}f} %"
         if self.kind is Kind.POINTS:
@@ -210,12 +212,6 @@ class Table:
             "rows": rows,
             "notes": list(self.notes),
         }
-
-
-def rows_to_csv(rows: Sequence[Mapping[str, Value]]) -> str:
-    """Plain rows as comma-separated values; the columns are the keys of the first row."""
-    columns = tuple(Column(key, key) for key in (rows[0] if rows else ()))
-    return Table("", columns, tuple(rows)).to_csv()
 
 
 def value_from_json(value: Any) -> Value:

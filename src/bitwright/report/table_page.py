@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write
 from bitwright.base.version import __version__
 from bitwright.report.page import render_template
@@ -36,6 +37,18 @@ def render_tables(
         facts=dict(facts),
         version=__version__,
     )
+
+
+def check_folder(out: Path) -> None:
+    """Raise where a folder for results cannot be.
+
+    Raises:
+        DataError: it is a file.
+    """
+    if out.exists() and not out.is_dir():
+        raise DataError(
+            "is a file; results go to a folder", where=str(out), hint="name another: --out"
+        )
 
 
 def write_report(

@@ -85,6 +85,18 @@ class Goal:
         return self.text or f"{self.kind.value}={self.value:g}"
 
 
+def parse_cost(name: str) -> Cost:
+    """What is to be made small.
+
+    Raises:
+        RecipeError: no such cost.
+    """
+    if name not in list(Cost):
+        known = ", ".join(Cost)
+        raise RecipeError(f"cannot minimise {name!r}", where="--minimise", hint=f"one of {known}")
+    return Cost(name)
+
+
 def parse_budget(text: str | Goal) -> Goal:
     """A budget from its text; see the module.
 

@@ -10,26 +10,19 @@ from typing import Any
 import yaml
 
 from bitwright.explore.search.goals import Cost, Goal
-from bitwright.explore.search.sensitivity import SensitivityTable
+from bitwright.explore.search.sensitivity import UNITS, SensitivityTable, unit_row
 from bitwright.explore.sizes import SizeReport
 from bitwright.quantize.policy import Policy
-from bitwright.report.table import Column, Kind, Table, Value, rows_to_csv
+from bitwright.report.table import Column, Kind, Table
 
-_LAYERS = (
-    Column("layer", "layer"),
-    Column("role", "role"),
-    Column("format", "format"),
-    Column("bits", "bits", Kind.NUMBER),
-    Column("values", "values", Kind.NUMBER),
-    Column("stored_bits", "kB", Kind.NUMBER),
-    Column("damage", "damage", Kind.NUMBER),
-)
 _NETWORKS = (
-    Column("size", "parameters", Kind.NUMBER, "kB"),
-    Column("memory", "with features", Kind.NUMBER, "kB"),
-    Column("bops", "bit operations", Kind.NUMBER, "M"),
+    Column("size_bits", "parameters", Kind.NUMBER, "kB", per=8000),
+    Column("memory_bits", "with features", Kind.NUMBER, "kB", per=8000),
+    Column("bops", "bit operations", Kind.NUMBER, "M", per=1e6),
+    Column("damage", "predicted damage", Kind.NUMBER),
     Column("accuracy", "accuracy", Kind.SHARE),
-    Column("mark", ""),
+    Column("front", "on the front"),
+    Column("chosen", "chosen"),
 )
 
 
@@ -111,18 +104,7 @@ class MixedResult:
     def rows(self) -> list[dict[str, Any]]:
         """What each unit became."""
         chosen = zip(self.table.space.units, self.best.chosen, strict=True)
-        return [
-            {
-                "layer": unit.name,
-                "role": unit.role.value,
-                "format": unit.options[index].format.name,
-                "bits": unit.options[index].bits,
-                "values": unit.count,
-                "stored_bits": unit.options[index].stored_bits,
-                "damage": unit.options[index].damage,
-            }
-            for unit, index in chosen
-        ]
+        return [unit_row(unit, unit.options[index]) for unit, index in chosen]
 
     def point_rows(self) -> list[dict[str, Any]]:
         """Every measured network, by cost."""
@@ -157,9 +139,13 @@ class MixedResult:
             "seconds": self.seconds,
         }
 
-    def to_csv(self) -> str:
-        """The table of layers."""
-        return rows_to_csv(self.rows())
+    def layers(self) -> Table:
+        """What each unit became, as a table."""
+        return Table("", UNITS, tuple(self.rows()))
+
+    def networks(self) -> Table:
+        """Every measured network, as a table."""
+        return Table("", _NETWORKS, tuple(self.point_rows()))
 
     def to_markdown(self) -> str:
         """Summary, layers, measured networks, sensitivities."""
@@ -175,28 +161,9 @@ class MixedResult:
             f"{best.bops / 1e6:.4g} M bit operations. {len(self.points)} networks measured in "
             f"{self.seconds:.0f} s.",
             "",
-            self._layers().to_markdown(),
-            self._networks().to_markdown(),
+            self.layers().to_markdown(),
+            self.networks().to_markdown(),
         ]
         lines += ["## Sensitivities", "", self.table.to_markdown()]
         lines += [f"- {note}" for note in self.table.space.notes]
         return "\n".join(lines) + "\n"
-
-    def _layers(self) -> Table:
-        rows: list[dict[str, Value]] = [
-            {**row, "stored_bits": row["stored_bits"] / 8000} for row in self.rows()
-        ]
-        return Table("", _LAYERS, tuple(rows))
-
-    def _networks(self) -> Table:
-        rows: list[dict[str, Value]] = [
-            {
-                "size": row["size_bits"] / 8000,
-                "memory": row["memory_bits"] / 8000,
-                "bops": row["bops"] / 1e6,
-                "accuracy": row["accuracy"],
-                "mark": "chosen" if row["chosen"] else "front" if row["front"] else "",
-            }
-            for row in self.point_rows()
-        ]
-        return Table("", _NETWORKS, tuple(rows))

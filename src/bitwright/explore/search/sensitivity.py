@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError
+from bitwright.base.progress import Progress, no_progress
 from bitwright.explore.search.candidates import Candidates
 from bitwright.explore.search.units import Option, Space, Unit, make_space, with_damage
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
@@ -32,16 +33,21 @@ from bitwright.quantize.ptq.statistics import Observed
 from bitwright.quantize.quantizer import Phase
 from bitwright.quantize.spec import Role
 from bitwright.quantize.weight_quantizer import WeightQuantizer
-from bitwright.report.table import Column, Kind, Table, Value, rows_to_csv
+from bitwright.report.table import Column, Kind, Table, Value
 
 IMAGES = 128
 _CHUNK = 32
 
-Progress = Callable[[str, int, int], None]
-
-
-def no_progress(what: str, done: int, total: int) -> None:
-    """Tell nobody."""
+UNITS = (
+    Column("layer", "layer"),
+    Column("role", "role"),
+    Column("format", "format"),
+    Column("bits", "bits", Kind.NUMBER),
+    Column("values", "values", Kind.NUMBER),
+    Column("stored_bits", "stored", Kind.NUMBER, "kB", per=8000),
+    Column("damage", "damage", Kind.NUMBER),
+)
+"""What is said of a unit and one of its options."""
 
 
 class Damage(StrEnum):
@@ -67,19 +73,7 @@ class SensitivityTable:
 
     def rows(self) -> list[dict[str, Any]]:
         """One a unit and option, in execution order."""
-        return [
-            {
-                "layer": unit.name,
-                "role": unit.role.value,
-                "format": option.format.name,
-                "bits": option.bits,
-                "values": unit.count,
-                "stored_bits": option.stored_bits,
-                "damage": option.damage,
-            }
-            for unit in self.space.units
-            for option in unit.options
-        ]
+        return [unit_row(unit, option) for unit in self.space.units for option in unit.options]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -90,28 +84,33 @@ class SensitivityTable:
         }
 
     def to_csv(self) -> str:
-        return rows_to_csv(self.rows())
+        return Table("", UNITS, tuple(self.rows())).to_csv()
 
     def to_markdown(self) -> str:
         """Units down, formats across; a dash where a unit cannot have a format."""
         names = dict.fromkeys(o.format.name for unit in self.space.units for o in unit.options)
-        columns = (
-            Column("layer", "layer"),
-            Column("role", "role"),
-            Column("values", "values", Kind.NUMBER),
-            *(Column(f"={name}", name, Kind.NUMBER) for name in names),
-        )
+        kept = tuple(column for column in UNITS if column.key in ("layer", "role", "values"))
+        columns = (*kept, *(Column(f"={name}", name, Kind.NUMBER) for name in names))
         rows: list[dict[str, Value]] = []
         for unit in self.space.units:
-            row: dict[str, Value] = {
-                "layer": unit.name,
-                "role": unit.role.value,
-                "values": unit.count,
-            }
-            row |= {f"={option.format.name}": option.damage for option in unit.options}
-            rows.append(row)
+            row = unit_row(unit, unit.options[0])
+            row = {column.key: row[column.key] for column in kept}
+            rows.append(row | {f"={o.format.name}": o.damage for o in unit.options})
         head = f"Damage ({self.measure.value}) of each format alone, {self.images} images.\n\n"
         return head + Table("", columns, tuple(rows)).to_markdown()
+
+
+def unit_row(unit: Unit, option: Option) -> dict[str, Any]:
+    """The values of `UNITS`."""
+    return {
+        "layer": unit.name,
+        "role": unit.role.value,
+        "format": option.format.name,
+        "bits": option.bits,
+        "values": unit.count,
+        "stored_bits": option.stored_bits,
+        "damage": option.damage,
+    }
 
 
 def sensitivity_table(
@@ -184,7 +183,7 @@ class _Bench:
         self.nodes = self._by_key(start)
         self.space = make_space(model, candidates, shape, self._groups(), base)
         self.seen: dict[ActivationQuantizer, Observed] = observe(self.model, batches)
-        self.order = list(self.model.graph.nodes)
+        self.interpreter = fx.Interpreter(self.model, garbage_collect_values=False)
 
     def _by_key(self, start: Space) -> dict[str, fx.Node]:
         """Nodes of the converted model by the key of the operand they stand for."""
@@ -237,7 +236,8 @@ class _Bench:
         images = sum(len(batch) for batch in self.batches)
         with torch.no_grad(), floating(self.model):
             for batch in self.batches:
-                kept = self._run(batch)
+                self.interpreter.run(batch)
+                kept = self.interpreter.env
                 reference = kept[self.model.graph.output_node()]
                 scale += _size(reference, how)
                 for unit, options, sums in zip(self.space.units, changes, totals, strict=True):
@@ -295,39 +295,15 @@ class _Bench:
 
         return node, function
 
-    def _run(self, batch: Tensor) -> dict[fx.Node, Any]:
-        kept: dict[fx.Node, Any] = {}
-        for node in self.order:
-            kept[node] = batch if node.op == "placeholder" else self._call(node, kept)
-        return kept
-
     def _rerun(self, kept: dict[fx.Node, Any], changed: dict[fx.Node, Tensor]) -> Tensor:
         """The output if some tensors are others: only what depends on them runs."""
-        now: dict[fx.Node, Any] = dict(changed)
-        for node in self.order:
-            if node in now or not any(source in now for source in node.all_input_nodes):
-                continue
-            now[node] = self._call(node, kept, now)
-        result: Tensor = now.get(self.model.graph.output_node(), kept[self.order[-1]])
+        self.interpreter.env, now = {**kept, **changed}, set(changed)
+        for node in self.model.graph.nodes:
+            if node not in now and not now.isdisjoint(node.all_input_nodes):
+                self.interpreter.env[node] = self.interpreter.run_node(node)
+                now.add(node)
+        result: Tensor = self.interpreter.env[self.model.graph.output_node()]
         return result
-
-    def _call(
-        self, node: fx.Node, kept: dict[fx.Node, Any], now: dict[fx.Node, Any] | None = None
-    ) -> Any:
-        def value(source: fx.Node) -> Any:
-            return now[source] if now is not None and source in now else kept[source]
-
-        args = fx.map_arg(node.args, value)
-        kwargs = fx.map_arg(node.kwargs, value)
-        if node.op == "call_module":
-            return self.modules[str(node.target)](*args, **kwargs)
-        if node.op == "call_function":
-            return node.target(*args, **kwargs)  # type: ignore[operator]
-        if node.op == "call_method":
-            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        if node.op == "get_attr":
-            return _attribute(self.model, str(node.target))
-        return args[0]  # output
 
 
 @torch.no_grad()
@@ -336,13 +312,6 @@ def _quantized(layer: Any, spec: Any) -> Tensor:
     quantizer = WeightQuantizer(spec, layer.weight.shape[0]).eval()
     result: Tensor = quantizer(layer.weight)
     return result
-
-
-def _attribute(root: nn.Module, path: str) -> Any:
-    place: Any = root
-    for name in path.split("."):
-        place = getattr(place, name)
-    return place
 
 
 def _size(reference: Tensor, how: Damage) -> float:
