@@ -18,12 +18,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from bitwright.base.figures import show
 from bitwright.pipeline.api import Pipeline, versions
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import SimulateResult
-from bitwright.report.summary import show
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 COLUMNS = (

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bitwright.base.figures import Figure, Source
+from bitwright.base.figures import Figure, Source, number, show
 from bitwright.report import (
     AccuracyStage,
     Curve,
@@ -18,7 +18,6 @@ from bitwright.report import (
     markdown_summary,
     render_page,
 )
-from bitwright.report.summary import number, show
 from bitwright.report.svg import ticks
 
 

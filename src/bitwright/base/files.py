@@ -86,6 +86,14 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def flush(folder: Path) -> None:
+    """Flush all files of a folder to disk, so that an index never outlives what it vouches for."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
 def cache_root() -> Path:
     """The user's cache folder; ``BITWRIGHT_CACHE`` names another."""
     root = os.environ.get("BITWRIGHT_CACHE")

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bitwright.base.files import cache_root, exclusive, sha256_file
+from bitwright.base.files import cache_root, exclusive, flush, sha256_file
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class Store:
             content = json.loads(json.dumps({"files": hashes, "value": value}))
             fields = {"sha256": content_key(content), "content": content}
             (new / _INDEX).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
-            _sync(new)
+            flush(new)
             new.chmod(0o755)
             if not (folder / _INDEX).is_file():
                 self.drop(kind, key)
@@ -252,14 +252,3 @@ def _copy(source: Path, target: Path, link: bool) -> None:
         except OSError:  # another disk, or a file system without links
             pass
     shutil.copy2(source, target)
-
-
-def _sync(folder: Path) -> None:
-    """Flush files to disk, so that an index never outlives what it vouches for."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            handle = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)

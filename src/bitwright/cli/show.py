@@ -11,7 +11,7 @@ from bitwright.cli.output import Output
 if TYPE_CHECKING:
     from bitwright.pipeline.recipe import Recipe
     from bitwright.pipeline.run import Outcome
-    from bitwright.report import SummaryRow
+    from bitwright.report.record import SummaryRow
 
 
 def run_steps(
@@ -84,7 +84,7 @@ def mapping(output: Output, result: dict[str, Any]) -> None:
 
 
 def _cells(row: SummaryRow) -> tuple[str, str, str, str]:
-    from bitwright.report.summary import show
+    from bitwright.base.figures import show
 
     source = "" if row.figure is None else str(row.figure.source)
     return row.label, show(row.figure), source, row.note

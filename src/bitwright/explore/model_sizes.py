@@ -123,7 +123,9 @@ def facts_of(model: nn.Module, policy: Policy, sample_shape: tuple[int, ...]) ->
                     operand.role,
                     None if operand.spec is None else operand.spec.format,
                     shapes[node][1:],
-                    scales=_feature_scales(operand.spec, node in followers),
+                    scales=0
+                    if (spec := operand.spec) is None or node in followers
+                    else scale_bits(spec),
                     spec=operand.spec,
                 )
             )
@@ -141,7 +143,9 @@ def _planned_weight(plan: Plan, node: fx.Node, shapes: _Shapes, group: str) -> F
     keys = {n: f"{o.layer.path}.{o.role.value}" for n, o in plan.activations.items()}
     spec = operand.spec
     bias_operand = plan.biases.get(node)
-    bias_spec = None if bias_operand is None else bias_operand.spec
+    table = ""  # layers of one name share theirs
+    if spec is not None:
+        table = path if spec.scope is Scope.LAYER else f"{spec.scope.value} {group}"
     return Facts(
         operand.layer.path,
         operand.layer.type,
@@ -149,49 +153,36 @@ def _planned_weight(plan: Plan, node: fx.Node, shapes: _Shapes, group: str) -> F
         None if spec is None else spec.format,
         shape,
         scales=0 if spec is None else _weight_scales(spec, shape[0]),
-        table="" if spec is None else _table(path, spec, group),
+        table=table,
         macs=made * math.prod(shape[1:]),
         reads=tuple(dict.fromkeys(keys[n] for n in plan.leaves(source) if n in keys)),
-        makes=_features_behind(node, keys),
+        makes=_features(node, keys, "users"),
         read_count=math.prod(shapes[source][1:]),
         made_count=made,
         bias=0 if bias is None else bias.numel(),
-        bias_spec=bias_spec,
+        bias_spec=None if bias_operand is None else bias_operand.spec,
         spec=spec,
     )
 
 
-def _features_behind(node: fx.Node, keys: dict[fx.Node, str]) -> tuple[str, ...]:
-    """Keys of the first quantized features on every way from a node on."""
-    if node in keys:
+def _features(node: fx.Node, keys: dict[fx.Node, str], way: str) -> tuple[str, ...]:
+    """Keys of the first quantized features on every way from a node.
+
+    Args:
+        way: ``users``: on, from the node itself; ``all_input_nodes``: back, from those it reads.
+    """
+    if node in keys and way == "users":
         return (keys[node],)
     found: dict[str, None] = {}
-    for user in node.users:
-        found.update(dict.fromkeys(_features_behind(user, keys)))
-    return tuple(found)
-
-
-def _features_before(node: fx.Node, keys: dict[fx.Node, str]) -> tuple[str, ...]:
-    """Keys of the last quantized features on every way to a node."""
-    found: dict[str, None] = {}
-    for source in node.all_input_nodes:
-        before = (keys[source],) if source in keys else _features_before(source, keys)
+    for other in getattr(node, way):
+        before = (keys[other],) if other in keys else _features(other, keys, way)
         found.update(dict.fromkeys(before))
     return tuple(found)
-
-
-def _table(path: str, spec: QuantSpec, group: str) -> str:
-    """The name of the table of a weight: layers of one name share theirs."""
-    return path if spec.scope is Scope.LAYER else f"{spec.scope.value} {group}"
 
 
 def _weight_scales(spec: QuantSpec, channels: int) -> int:
     per_channel = spec.granularity is Granularity.PER_CHANNEL
     return scale_bits(spec) * (channels if per_channel else 1)
-
-
-def _feature_scales(spec: QuantSpec | None, follows: bool) -> int:
-    return 0 if spec is None or follows else scale_bits(spec)
 
 
 def scale_bits(spec: QuantSpec) -> int:
@@ -325,7 +316,7 @@ def _float_parameters(model: nn.Module) -> int:
 
 def _graph_facts(model: fx.GraphModule, shape: tuple[int, ...] | None) -> list[Facts]:
     """Operands of a converted model; without a shape, weights alone."""
-    shapes = _own_shapes(model, shape)
+    shapes = {} if shape is None else model_shapes(model, shape)
     modules = dict(model.named_modules())
     called = {n: modules[str(n.target)] for n in model.graph.nodes if n.op == "call_module"}
     floats: dict[str, Operand] = model.meta.get(FLOATS, {})
@@ -347,10 +338,6 @@ def _graph_facts(model: fx.GraphModule, shape: tuple[int, ...] | None) -> list[F
         elif node in facts and node in shapes:
             found.append(facts[node])
     return found
-
-
-def _own_shapes(model: fx.GraphModule, shape: tuple[int, ...] | None) -> _Shapes:
-    return {} if shape is None else model_shapes(model, shape)
 
 
 def _graph_feature(node: fx.Node, quantizer: ActivationQuantizer, shape: tuple[int, ...]) -> Facts:
@@ -389,15 +376,11 @@ def _graph_weight(
         scales=scales,
         table=table,
         macs=made * math.prod(weight.shape[1:]),
-        reads=_known(_features_before(node, keys), shapes),
-        makes=_known(_features_behind(node, keys), shapes),
+        reads=_features(node, keys, "all_input_nodes") if shapes else (),
+        makes=_features(node, keys, "users") if shapes else (),
         read_count=math.prod(shapes.get(source, (0,))),
         made_count=made,
         bias=0 if bias is None else bias.numel(),
         bias_spec=None if bias_quantizer is None else bias_quantizer.spec,
         spec=spec,
     )
-
-
-def _known(keys: tuple[str, ...], shapes: _Shapes) -> tuple[str, ...]:
-    return keys if shapes else ()

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import BitwrightError, RecipeError, RunError
-from bitwright.base.files import atomic_write, exclusive
+from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.version import __version__
 from bitwright.data import DataSplits
@@ -35,7 +35,7 @@ from bitwright.jobs.job import RESULT
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.recipe import recipe_from_dict
 from bitwright.pipeline.run import Run
-from bitwright.pipeline.run_files import digest_of, read_record
+from bitwright.pipeline.run_files import cannot_write, digest_of, locked, read_record
 from bitwright.pipeline.steps.facts import facts_of
 from bitwright.pipeline.steps.names import STEP_NAMES, step_folder
 from bitwright.pipeline.steps.order import make_steps
@@ -48,7 +48,7 @@ from bitwright.report.table_page import write_report
 
 NAME = "sweep"
 SCHEMA = 1
-_PLAN, _LOCK, _POINTS = "plan.json", ".lock", "points"
+_PLAN, _POINTS = "plan.json", "points"
 _TELL_S = 10.0
 
 
@@ -215,17 +215,9 @@ def _held(out: Path) -> Iterator[None]:
     """The folder, for this process alone."""
     with ExitStack() as stack:
         try:
-            out.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(exclusive(out / _LOCK))
-        except RunError as error:
-            hint = "wait for it, stop it, or name another folder with --out"
-            raise RunError(error.message, where=str(out), hint=hint) from error
+            stack.enter_context(locked(out, "--out"))
         except OSError as error:
-            raise RunError(
-                f"cannot be written: {error.strerror or error}",
-                where=str(out),
-                hint="name a folder that you may write to with --out",
-            ) from error
+            raise cannot_write(out, error, "--out") from error
         yield
 
 

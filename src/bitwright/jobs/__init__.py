@@ -10,7 +10,6 @@ __all__ = [
     "JobFailure",
     "JobResult",
     "OnResult",
-    "Progress",
     "check_options",
     "run_jobs",
 ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +120,6 @@ class JobFailure:
         text = self.message if self.where is None else f"{self.where}: {self.message}"
         return " ".join(text.split())
 
-    def to_json(self) -> dict[str, str | None]:
-        return {"kind": self.kind, "message": self.message, "where": self.where, "hint": self.hint}
-
 
 @dataclass(frozen=True)
 class JobResult:
@@ -155,18 +152,7 @@ class JobResult:
         return self.folder / LOG
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "folder": str(self.folder),
-            "value": self.value,
-            "failure": None if self.failure is None else self.failure.to_json(),
-            "was_done": self.was_done,
-            "attempts": self.attempts,
-            "seconds": self.seconds,
-            "cpu_seconds": self.cpu_seconds,
-            "threads": self.threads,
-            "host": self.host,
-        }
+        return asdict(self) | {"folder": str(self.folder)}
 
 
 def result_of(job: Job, found: Mapping[str, Any], *, was_done: bool, attempts: int) -> JobResult:

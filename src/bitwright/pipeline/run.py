@@ -40,7 +40,7 @@ from bitwright.pipeline.run_files import (
     recover,
     write_headers,
 )
-from bitwright.pipeline.run_reuse import SharedSteps, StepKey
+from bitwright.pipeline.run_reuse import SharedStep
 
 
 @dataclass(frozen=True)
@@ -180,37 +180,35 @@ class Run:
             return Outcome(step.name, self.folder_of(step.name), True, seconds)
         if self.reuse is None:
             return self._do(step)
-        return self._reuse_or_do(SharedSteps(self.reuse), step)
+        return self._reuse_or_do(self.reuse, step)
 
-    def _reuse_or_do(self, shared: SharedSteps, step: Step) -> Outcome:
+    def _reuse_or_do(self, neighbours: Path, step: Step) -> Outcome:
         """Take a step that another run has finished, or do it for all; of two runs that come to it
         at the same time, one does it while the other waits.
         """
         final = self.folder_of(step.name)
-        key = StepKey(self._label(step.name), self.key(step.name), self._input_contents(step))
+        shared = SharedStep(
+            neighbours, self._label(step.name), self.key(step.name), self._input_contents(step)
+        )
 
         def waiting(owner: str) -> None:
             self.progress(f"waiting for {owner}, which is doing {step.name} for both", 0, 0)
 
         with ExitStack() as stack:
             try:
-                stack.enter_context(shared.lock(key, waiting))
-                origin = shared.bring(key, self.work_of(step.name), final)
+                stack.enter_context(shared.lock(waiting))
+                origin = shared.bring(self.work_of(step.name), final)
             except OSError as error:
                 known = disk_full(error, self.folder, step.name)
-                raise known or cannot_write(shared.neighbours, error) from error
+                raise known or cannot_write(neighbours, error) from error
             if origin is not None:
-                return self._taken(step, origin)
+                self._checked.pop(step.name, None)
+                record = read_record(final)
+                return Outcome(step.name, final, True, record.seconds if record else 0.0, origin)
             outcome = self._do(step)
             with suppress(OSError):  # then it is not shared
-                shared.keep(key, final)
+                shared.keep(final)
             return outcome
-
-    def _taken(self, step: Step, origin: Path) -> Outcome:
-        final = self.folder_of(step.name)
-        self._checked.pop(step.name, None)
-        record = read_record(final)
-        return Outcome(step.name, final, True, record.seconds if record else 0.0, origin)
 
     def _do(self, step: Step) -> Outcome:
         final = self.folder_of(step.name)
@@ -301,7 +299,6 @@ def open_run(
     check_run_folder(folder)
     with ExitStack() as stack:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder))
             write_headers(folder, files, notes)
             recover(folder)

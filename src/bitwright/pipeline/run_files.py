@@ -6,16 +6,15 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import BitwrightError, RunError
-from bitwright.base.files import atomic_write, exclusive, sha256_file
+from bitwright.base.files import atomic_write, exclusive, flush, sha256_file
 from bitwright.base.version import __version__
 from bitwright.jobs.job import JOB_FILES
 from bitwright.pipeline.context import LOGS
@@ -50,15 +49,7 @@ class StepRecord:
         return digest_of(sorted(e for e in entries if not e[0].startswith(f"{LOGS}/")))
 
     def to_json(self) -> str:
-        fields = {
-            "schema": SCHEMA,
-            "name": self.name,
-            "key": self.key,
-            "inputs": dict(self.inputs),
-            "artefacts": {name: list(entry) for name, entry in self.artefacts.items()},
-            "seconds": round(self.seconds, 3),
-            "parts": dict(self.parts),
-        }
+        fields = {"schema": SCHEMA, **asdict(self), "seconds": round(self.seconds, 3)}
         return json.dumps(fields, indent=1, sort_keys=True) + "\n"
 
 
@@ -155,7 +146,7 @@ def hash_files(folder: Path) -> dict[str, tuple[int, str]]:
 
 def publish(work: Path, final: Path) -> None:
     """Put a whole folder in its place. Killed between the two renames, `recover` ends it."""
-    _sync(work)
+    flush(work)
     (work / ".key").unlink(missing_ok=True)
     old = final.with_name(f".old-{final.name}")
     shutil.rmtree(old, ignore_errors=True)
@@ -163,17 +154,6 @@ def publish(work: Path, final: Path) -> None:
         final.rename(old)
     work.rename(final)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    """Flush the artefacts to disk, so that step.json never outlives what it vouches for."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            handle = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
 
 
 def recover(folder: Path) -> None:
@@ -198,25 +178,28 @@ def write_headers(folder: Path, files: Mapping[str, str], notes: Mapping[str, An
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the directory's lock; the kernel lets go of it when a process dies, however it dies."""
+def locked(folder: Path, option: str = "--run-dir") -> Iterator[None]:
+    """Make the directory and hold its lock; the kernel lets go of it when a process dies.
+
+    Raises:
+        RunError: it is in use.
+        OSError: it cannot be written.
+    """
     with ExitStack() as stack:
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(exclusive(folder / ".lock"))
         except RunError as error:
-            raise RunError(
-                error.message,
-                where=str(folder),
-                hint="wait for it, stop it, or name another folder with --run-dir",
-            ) from error
+            hint = f"wait for it, stop it, or name another folder with {option}"
+            raise RunError(error.message, where=str(folder), hint=hint) from error
         yield
 
 
-def cannot_write(folder: Path, error: OSError) -> RunError:
+def cannot_write(folder: Path, error: OSError, option: str = "--run-dir") -> RunError:
     return RunError(
         f"cannot be written: {error.strerror or error}",
         where=str(error.filename or folder),
-        hint="name a folder that you may write to with --run-dir",
+        hint=f"name a folder that you may write to with {option}",
     )
 
 

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from bitwright.base.store import Entry, Store, content_key
@@ -24,36 +25,35 @@ _LIMIT = 32 << 30
 
 
 @dataclass(frozen=True)
-class StepKey:
-    """What a result must be of to serve as that of a step.
+class SharedStep:
+    """One step of all run directories in a folder.
 
     Attributes:
+        neighbours: the folder.
         label: name of the step's folder in any run directory.
-        key, inputs: as in `StepRecord`.
+        key, inputs: what a result must be of to serve, as in `StepRecord`.
     """
 
+    neighbours: Path
     label: str
     key: str
     inputs: Mapping[str, str]
 
-    @property
+    @cached_property
+    def store(self) -> Store:
+        """What keeps the steps."""
+        return Store(self.neighbours / _STORE, limit=_LIMIT)
+
+    @cached_property
     def address(self) -> str:
         """Its key in the store."""
         return content_key(self.label, self.key, dict(self.inputs))
 
+    def lock(self, waiting: Callable[[str], None]) -> AbstractContextManager[None]:
+        """Be the only run at work on such a step; argument and errors as `Store.lock`."""
+        return self.store.lock(_KIND, self.address, waiting)
 
-class SharedSteps:
-    """The finished steps of all run directories in one folder."""
-
-    def __init__(self, neighbours: Path) -> None:
-        self.neighbours = neighbours
-        self.store = Store(neighbours / _STORE, limit=_LIMIT)
-
-    def lock(self, key: StepKey, waiting: Callable[[str], None]) -> AbstractContextManager[None]:
-        """Be the only run at work on such a step; arguments and errors as `Store.lock`."""
-        return self.store.lock(_KIND, key.address, waiting)
-
-    def bring(self, key: StepKey, work: Path, final: Path) -> Path | None:
+    def bring(self, work: Path, final: Path) -> Path | None:
         """Put a kept step in its place; gives the run directory that did it, None without a hit.
 
         Args:
@@ -62,7 +62,7 @@ class SharedSteps:
         Raises:
             OSError: the files cannot be written.
         """
-        entry = self.store.find(_KIND, key.address) or self._from_neighbour(key)
+        entry = self.store.find(_KIND, self.address) or self._from_neighbour()
         if entry is None:
             return None
         shutil.rmtree(work, ignore_errors=True)
@@ -73,21 +73,20 @@ class SharedSteps:
         publish(work, final)
         return Path(entry.value["run"])
 
-    def keep(self, key: StepKey, folder: Path) -> Entry:
+    def keep(self, folder: Path) -> Entry:
         """Enter the folder of a finished step; errors as `Store.keep`."""
         paths = (path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
-        value = {"run": str(folder.parent)}
-        return self.store.keep(_KIND, key.address, value, files, link=True)
+        return self.store.keep(_KIND, self.address, {"run": str(folder.parent)}, files, link=True)
 
-    def _from_neighbour(self, key: StepKey) -> Entry | None:
-        for folder in sorted(self.neighbours.glob(f"*/{key.label}")):
+    def _from_neighbour(self) -> Entry | None:
+        for folder in sorted(self.neighbours.glob(f"*/{self.label}")):
             record = read_record(folder)
-            if record is None or (record.key, dict(record.inputs)) != (key.key, dict(key.inputs)):
+            if record is None or (record.key, dict(record.inputs)) != (self.key, dict(self.inputs)):
                 continue
             try:
                 if is_whole(folder, record):
-                    return self.keep(key, folder)
+                    return self.keep(folder)
             except FileNotFoundError:  # its run is replacing it right now
                 continue
         return None

@@ -9,9 +9,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from bitwright.base.figures import number, show
 from bitwright.report.precision import precision_chart
 from bitwright.report.record import BlockRow, Report
-from bitwright.report.summary import number, show
 from bitwright.report.svg import bars, heatmap, line_chart
 from bitwright.train.precision_rows import PrecisionRow
 
@@ -43,6 +43,16 @@ def render_page(report: Report) -> str:
         usage=_usage(report),
         columns=_columns(report),
     )
+
+
+def markdown_summary(report: Report) -> str:
+    """The summary table with the source of every figure."""
+    lines = [f"| {report.name} | figure | source |", "|---|---:|---|"]
+    for row in report.summary:
+        source = str(row.figure.source) if row.figure is not None else ""
+        note = f"{source}; {row.note}" if source and row.note else source or row.note
+        lines.append(f"| {row.label} | {show(row.figure)} | {note} |")
+    return "\n".join(lines) + "\n"
 
 
 def render_precision(rows: Sequence[PrecisionRow], title: str) -> str:

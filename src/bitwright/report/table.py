@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from bitwright.report.summary import number
+from bitwright.base.figures import number
 
 _DASH = "-"
 

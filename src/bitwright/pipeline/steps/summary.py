@@ -12,7 +12,8 @@ from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
 from bitwright.pipeline.run import Run
 from bitwright.pipeline.steps.results_run import Results
-from bitwright.report import Baseline, Energy, Report, SummaryRow, render_precision
+from bitwright.report.page import render_precision
+from bitwright.report.record import Baseline, Energy, Report, SummaryRow
 
 PAGE, RECORD, PRECISION_PAGE = "report.html", "report.json", "precision.html"
 
