@@ -20,7 +20,7 @@ from bitwright.pipeline.api import STEP_NAMES, Pipeline, estimate_recipe, explai
 from bitwright.pipeline.run_files import read_record
 from bitwright.pipeline.steps.results import LowerResult, load_result
 from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
-from bitwright.report import Report
+from bitwright.report.record import Report
 
 
 def test_every_level_gives_the_same_integers(built: Path) -> None:

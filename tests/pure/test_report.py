@@ -8,16 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from bitwright.base.figures import Figure, Source, number, show
-from bitwright.report import (
-    AccuracyStage,
-    Curve,
-    Report,
-    Sample,
-    Stage,
-    SummaryRow,
-    markdown_summary,
-    render_page,
-)
+from bitwright.report.page import markdown_summary, render_page
+from bitwright.report.record import AccuracyStage, Curve, Report, Sample, Stage, SummaryRow
 from bitwright.report.svg import ticks
 
 

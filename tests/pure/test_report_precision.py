@@ -12,8 +12,9 @@ import pytest
 from bitwright.base.errors import DataError
 from bitwright.low_precision.log import LOG, write_log
 from bitwright.low_precision.policy import Entry
-from bitwright.report import Report, render_page, render_precision
+from bitwright.report.page import render_page, render_precision
 from bitwright.report.precision import precision_chart
+from bitwright.report.record import Report
 from bitwright.train.precision_rows import read_precision
 from bitwright.train.records import METRICS, EpochMetrics, write_metrics
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from bitwright.report.svg import COLOURS, drawing, text_at, ticks
+from bitwright.report.svg import COLOURS, dot, drawing, grid_line, polyline, text_at, ticks
 from bitwright.train.precision_rows import PrecisionRow
 
 _WIDTH, _LEFT, _RIGHT = 920.0, 66.0, 14.0
@@ -61,10 +61,9 @@ class _Axis:
         share = (epoch - self.first + 0.5) / (self.last - self.first + 1)
         return self.left + share * (_WIDTH - self.left - _RIGHT)
 
-    def line(self, y: float) -> str:
+    def line(self, y: float, label: str) -> list[str]:
         """Across the drawing."""
-        ends = f'x1="{self.left:.1f}" x2="{_WIDTH - _RIGHT}"'
-        return f'<line {ends} y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
+        return grid_line(self.left, _WIDTH - _RIGHT, y, label)
 
     def labels(self, y: float) -> list[str]:
         found = [
@@ -131,17 +130,12 @@ def _steps(
     }
     parts = [text_at(4, top - 10, "precision", "start", "b")]
     for level, y in heights.items():
-        parts.append(axis.line(y))
-        parts.append(text_at(axis.left - 6, y + 4, level, "end"))
+        parts += axis.line(y, level)
     points = []
     for row in rows:
         y = heights[row.level]
-        points += [f"{axis.at(row.epoch - 0.5):.1f},{y:.1f}"]
-        points += [f"{axis.at(row.epoch + 0.5):.1f},{y:.1f}"]
-    parts.append(
-        f'<polyline points="{" ".join(points)}" class="line" style="stroke:{COLOURS[0]}"/>'
-    )
-    return parts
+        points += [(axis.at(row.epoch - 0.5), y), (axis.at(row.epoch + 0.5), y)]
+    return [*parts, polyline(points, COLOURS[0])]
 
 
 def _lines(panel: _Panel, epochs: Sequence[int], axis: _Axis, top: float) -> list[str]:
@@ -156,8 +150,7 @@ def _lines(panel: _Panel, epochs: Sequence[int], axis: _Axis, top: float) -> lis
     parts = [text_at(4, top - 10, panel.title, "start", "b")]
     for mark in marks:
         y = height(mark)
-        parts.append(axis.line(y))
-        parts.append(text_at(axis.left - 6, y + 4, f"{mark:g}", "end"))
+        parts += axis.line(y, f"{mark:g}")
     for index, (name, line) in enumerate(panel.series.items()):
         colour = COLOURS[index % len(COLOURS)]
         points = [
@@ -166,11 +159,11 @@ def _lines(panel: _Panel, epochs: Sequence[int], axis: _Axis, top: float) -> lis
         ]
         x = _WIDTH - _RIGHT - _LEGEND_STEP * (len(panel.series) - index)
         if name in panel.dots:
-            parts += [_dot(point, colour) for point in points if point is not None]
-            parts.append(_dot((x + 8, top - 14), colour))
+            parts += [dot(point, colour) for point in points if point is not None]
+            parts.append(dot((x + 8, top - 14), colour))
         else:
-            parts += [_polyline(part, colour) for part in _unbroken(points)]
-            parts.append(_polyline([(x, top - 14), (x + 16, top - 14)], colour))
+            parts += [polyline(part, colour) for part in _unbroken(points)]
+            parts.append(polyline([(x, top - 14), (x + 16, top - 14)], colour))
         parts.append(text_at(x + 20, top - 10, name, "start"))
     return parts
 
@@ -186,14 +179,3 @@ def _unbroken(
         elif parts[-1]:
             parts.append([])
     return [part for part in parts if part]
-
-
-def _polyline(points: Sequence[tuple[float, float]], colour: str) -> str:
-    if len(points) == 1:
-        return _dot(points[0], colour)
-    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{joined}" class="line" style="stroke:{colour}"/>'
-
-
-def _dot(point: tuple[float, float], colour: str) -> str:
-    return f'<circle cx="{point[0]:.1f}" cy="{point[1]:.1f}" r="2.4" style="fill:{colour}"/>'

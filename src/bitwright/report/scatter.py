@@ -9,7 +9,7 @@ from math import log2
 
 from markupsafe import Markup, escape
 
-from bitwright.report.svg import COLOURS, drawing, text_at, ticks
+from bitwright.report.svg import COLOURS, dot, drawing, grid_line, text_at, ticks
 
 _WIDTH, _HEIGHT = 960.0, 480.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 20.0, 62.0, 44.0
@@ -130,10 +130,7 @@ class _Drawer:
         right, low = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
         for tick in self.y_ticks:
             _, y = self._place(self.x_lo, tick)
-            parts.append(
-                f'<line x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
-            )
-            parts.append(text_at(_LEFT - 6, y + 4, f"{tick:g}", "end"))
+            parts += grid_line(_LEFT, right, y, f"{tick:g}")
         for tick in self.x_ticks:
             if self.x_lo <= tick <= self.x_hi and (not self.plot.log_x or tick == int(tick)):
                 x, _ = self._place(tick, self.y_lo)
@@ -243,7 +240,7 @@ def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
 def _shape(kind: str, x: float, y: float, colour: str, words: str) -> str:
     tip = f"<title>{escape(words)}</title>" if words else ""
     if kind == "circle":
-        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" style="fill:{colour}">{tip}</circle>'
+        return dot((x, y), colour, words, 4)
     path = {
         "square": "m-3.6 -3.6h7.2v7.2h-7.2z",
         "diamond": "m0 -5l5 5l-5 5l-5 -5z",

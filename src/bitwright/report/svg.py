@@ -32,6 +32,27 @@ def text_at(x: float, y: float, body: str, anchor: str = "middle", style: str = 
     )
 
 
+def grid_line(left: float, right: float, y: float, label: str) -> list[str]:
+    """A horizontal line with its label on the left."""
+    line = f'<line x1="{left:.1f}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
+    return [line, text_at(left - 6, y + 4, label, "end")]
+
+
+def polyline(points: Sequence[tuple[float, float]], colour: str) -> str:
+    """A line through points; a single one is a dot."""
+    if len(points) == 1:
+        return dot(points[0], colour)
+    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<polyline points="{joined}" class="line" style="stroke:{colour}"/>'
+
+
+def dot(point: tuple[float, float], colour: str, words: str = "", radius: float = 2.4) -> str:
+    """A dot, with a tooltip if there are words."""
+    tip = f"<title>{escape(words)}</title>" if words else ""
+    place = f'cx="{point[0]:.1f}" cy="{point[1]:.1f}"'
+    return f'<circle {place} r="{radius:g}" style="fill:{colour}">{tip}</circle>'
+
+
 def drawing(width: float, height: float, title: str, parts: Sequence[str]) -> Markup:
     """The SVG element around the parts."""
     body = "".join(parts)
@@ -72,11 +93,7 @@ def line_chart(
 
     parts = []
     for tick in y_ticks:
-        _, y = at(x_lo, tick)
-        parts.append(
-            f'<line x1="{left}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
-        )
-        parts.append(text_at(left - 6, y + 4, f"{tick:g}", "end"))
+        parts += grid_line(left, width - right, at(x_lo, tick)[1], f"{tick:g}")
     for tick in ticks(x_lo, x_hi, 6):
         if x_lo <= tick <= x_hi and float(tick).is_integer():
             parts.append(text_at(at(tick, y_lo)[0], height - bottom + 16, f"{tick:g}"))
@@ -85,19 +102,12 @@ def line_chart(
     parts.append(text_at(4, 26, y_label, "start"))
     for index, (name, ys) in enumerate(series.items()):
         colour = COLOURS[index % len(COLOURS)]
-        points = " ".join("{:.1f},{:.1f}".format(*at(x, y)) for x, y in zip(xs, ys, strict=True))
-        parts.append(f'<polyline points="{points}" class="line" style="stroke:{colour}"/>')
-        for x, y in zip(xs, ys, strict=True):
-            px, py = at(x, y)
-            parts.append(
-                f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2.2" style="fill:{colour}">'
-                f"<title>{escape(name)}, epoch {x:g}: {y:.4g}</title></circle>"
-            )
+        points = [at(x, y) for x, y in zip(xs, ys, strict=True)]
+        parts.append(polyline(points, colour))
+        for point, x, y in zip(points, xs, ys, strict=True):
+            parts.append(dot(point, colour, f"{name}, epoch {x:g}: {y:.4g}", 2.2))
         legend_x = width - right - 100 * (len(series) - index)
-        parts.append(
-            f'<line x1="{legend_x:.0f}" x2="{legend_x + 16:.0f}" y1="22" y2="22" class="line" '
-            f'style="stroke:{colour}"/>'
-        )
+        parts.append(polyline([(legend_x, 22), (legend_x + 16, 22)], colour))
         parts.append(text_at(legend_x + 20, 26, name, "start"))
     return drawing(width, height, title, parts)
 
