@@ -109,7 +109,7 @@ def test_a_compiler_that_does_not_know_the_processor_still_serves(cc, fresh, mon
     fake_compiler(fresh / "bin", body)
     monkeypatch.setenv("PATH", f"{fresh / 'bin'}{os.pathsep}{os.environ['PATH']}")
     plain = tuple(("-O0", *flags[1:]) for flags in FLAG_SETS)
-    monkeypatch.setattr("bitwright.base.native.compiler.FLAG_SETS", plain)
+    monkeypatch.setattr("bitwright.base.native.FLAG_SETS", plain)
     status = compiler.native_status()
     assert status.available and status.note == "-O0 -pthread" and "THREADS" in status.features
 

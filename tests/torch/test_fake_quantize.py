@@ -344,7 +344,7 @@ def test_without_a_compiler_torch_computes(monkeypatch) -> None:
     x = torch.randn(100)
     expected = fake_quantize(x, "e4m3")
 
-    monkeypatch.setattr("bitwright.base.native.compiler.find_compiler", lambda: None)
+    monkeypatch.setattr("bitwright.base.native.find_compiler", lambda: None)
     monkeypatch.setitem(vars(QUANTIZE), "loaded", None)  # brought back behind the test
     del vars(QUANTIZE)["loaded"]
     assert QUANTIZE.cdll is None

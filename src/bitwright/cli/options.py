@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -154,6 +156,11 @@ def recipe_source(name: str) -> tuple[str | Path, Path | None]:
             hint="name a YAML file or a folder that `bitwright build` made",
         )
     return place / "recipe.yaml", Path(str(header.get("recipe_dir", place)))
+
+
+def command_line() -> str:
+    """The command that runs now, to be shown with its results."""
+    return shlex.join(["bitwright", *sys.argv[1:]])
 
 
 def parse_shape(text: str | None) -> tuple[int, int, int] | None:

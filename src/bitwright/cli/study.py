@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bitwright.cli.options import Assign, Data, Json, Ray, RecipeArgument, Threads, resolve
+from bitwright.cli.options import (
+    Assign,
+    Data,
+    Json,
+    Ray,
+    RecipeArgument,
+    Threads,
+    command_line,
+    resolve,
+)
 from bitwright.cli.output import Output
 
 
@@ -56,7 +63,7 @@ def study(  # noqa: PLR0913, PLR0917 - one argument an option
         workers=workers,
         threads=threads,
         ray=ray,
-        command=shlex.join(["bitwright", *sys.argv[1:]]),
+        command=command_line(),
     )
     if arms is not None:
         request = replace(request, arms=tuple(part.strip() for part in arms.split(",")))

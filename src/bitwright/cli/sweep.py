@@ -3,14 +3,21 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bitwright.cli.options import Assign, Data, Json, Ray, RecipeArgument, Threads, recipe_source
+from bitwright.cli.options import (
+    Assign,
+    Data,
+    Json,
+    Ray,
+    RecipeArgument,
+    Threads,
+    command_line,
+    recipe_source,
+)
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
@@ -79,7 +86,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one argument an option
         ray=ray,
         threads=threads,
         timeout_s=timeout,
-        command=shlex.join(["bitwright", *sys.argv[1:]]),
+        command=command_line(),
     )
     check_folder(folder, name)
     if dry_run:

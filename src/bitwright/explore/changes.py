@@ -102,15 +102,11 @@ def with_lr(recipe: Recipe, lr: Any) -> Recipe:
         RecipeError: the value is out of range.
     """
     fields = recipe.resolved()
-    train = dict(fields["train"])
-    if train["quantized"] is None:
-        train["float"] = {**train["float"], "lr": lr}
-    else:
-        train["quantized"] = {
-            name: phase if phase is None else {**phase, "lr": lr}
-            for name, phase in train["quantized"].items()
-        }
-    return recipe_from_dict({**fields, "train": train}, recipe.base_dir)
+    is_float = fields["train"]["quantized"] is None
+    changed = _with_trainings(fields, lambda section: {**section, "lr": lr})
+    if not is_float:
+        changed["train"]["float"] = fields["train"]["float"]
+    return recipe_from_dict(changed, recipe.base_dir)
 
 
 def _with_trainings(

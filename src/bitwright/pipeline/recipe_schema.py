@@ -12,13 +12,25 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from bitwright.data.spec import DatasetSpec
 from bitwright.low_precision.inference import AS_TRAINED, formats_as_trained
 from bitwright.models.catalog import ModelSpec
 from bitwright.pipeline.recipe_hardware import Count, HardwareSection, Section
 from bitwright.train.config import Phases, TrainConfig
+
+
+def name_alone(value: Any) -> Any:
+    """A section that is given as a name alone."""
+    return {"name": value} if isinstance(value, str) else value
 
 
 class TrainSection(Section):
@@ -59,14 +71,9 @@ class TeacherSection(Section):
             (`train.teacher_outputs.write_outputs`).
     """
 
-    model: ModelSpec | None = None
+    model: Annotated[ModelSpec | None, BeforeValidator(name_alone)] = None
     train: TrainConfig | None = None
     logits: Path | None = None
-
-    @field_validator("model", mode="before")
-    @classmethod
-    def _name_alone(cls, value: Any) -> Any:
-        return name_alone(value)
 
     @model_validator(mode="after")
     def _knows_something(self) -> TeacherSection:
@@ -136,8 +143,8 @@ class Recipe(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
     description: str = ""
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
-    data: DatasetSpec
-    model: ModelSpec
+    data: Annotated[DatasetSpec, BeforeValidator(name_alone)]
+    model: Annotated[ModelSpec, BeforeValidator(name_alone)]
     quant: dict[str, Any] = Field(default_factory=dict)
     teacher: tuple[TeacherSection, ...] = ()
     train: TrainSection = TrainSection()
@@ -146,11 +153,6 @@ class Recipe(Section):
     implement: ImplementSection = ImplementSection()
     report: ReportSection = ReportSection()
     base_dir: Path = Field(default=Path(), exclude=True)
-
-    @field_validator("data", "model", mode="before")
-    @classmethod
-    def _name_alone(cls, value: Any) -> Any:
-        return name_alone(value)
 
     @field_validator("teacher", mode="before")
     @classmethod
@@ -202,8 +204,3 @@ class Recipe(Section):
     def to_yaml(self) -> str:
         """The resolved recipe as a YAML file."""
         return yaml.safe_dump(self.resolved(), sort_keys=False, allow_unicode=True)
-
-
-def name_alone(value: Any) -> Any:
-    """A section that is given as a name alone."""
-    return {"name": value} if isinstance(value, str) else value

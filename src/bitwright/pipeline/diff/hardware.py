@@ -10,7 +10,7 @@ import numpy as np
 
 from bitwright.hw.blocks import Flatten, Port, blocks_of
 from bitwright.ir import Graph, IntArray, Node
-from bitwright.pipeline.diff.results import First, Stage, StageResult, first_of
+from bitwright.pipeline.diff.results import First, Stage, StageResult, equal_edges
 from bitwright.rtl import library_files
 from bitwright.rtl.emit_top import Top, make_top
 from bitwright.sim import Tap, Tapped, TapRun, run_tapped
@@ -24,17 +24,14 @@ def against_graph(graph: Graph, hardware: Graph, expected: Edges, found: Edges) 
 
     Layers in order of the hardware graph.
     """
-    compared, first = 0, None
-    for node in hardware:
-        for edge in node.outputs:
-            if edge not in graph.types or graph.types[edge].shape != hardware.types[edge].shape:
-                continue
-            want, have = expected[edge][0], found[edge][0]
-            compared += want.size
-            if first is None:
-                maker = _origin(hardware, node)
-                first = first_of(maker.source, maker.name, want, have, want != have)
-    return StageResult(Stage.HARDWARE, True, compared, first)
+    pairs = (
+        (maker.source, maker.name, expected[edge][0], found[edge][0])
+        for node in hardware
+        for edge in node.outputs
+        if edge in graph.types and graph.types[edge].shape == hardware.types[edge].shape
+        for maker in (_origin(hardware, node),)
+    )
+    return equal_edges(Stage.HARDWARE, pairs)
 
 
 def against_rtl(hardware: Graph, design: Path, values: Edges) -> StageResult:

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from bitwright.ir import Graph, IntArray
 from bitwright.lower.compare import comparable
-from bitwright.pipeline.diff.results import First, LayerRow, Stage, StageResult, first_of
+from bitwright.pipeline.diff.results import LayerRow, Stage, StageResult, equal_edges, first_of
 from bitwright.quantize import IntegerModel, QuantizedModel, apply
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
@@ -123,25 +123,11 @@ def against_model(
     """Every edge that the lowered graph shares with the model's, by ``==``; and all it has."""
     expected = integers.edges(image)
     edges = graph.run({edge: expected[edge] for edge in graph.inputs}, edges=True)
-    compared, first = 0, None
-    for node in graph:
-        first, size = _edge(graph, node.output, node.source, expected, edges, first)
-        compared += size
-    return StageResult(Stage.GRAPH, True, compared, first), edges
-
-
-def _edge(
-    graph: Graph,
-    edge: str,
-    source: str,
-    expected: Mapping[str, IntArray],
-    found: Mapping[str, IntArray],
-    first: First | None,
-) -> tuple[First | None, int]:
-    shared = comparable(graph, edge) and edge in expected
-    if not shared or expected[edge].shape != found[edge].shape:
-        return first, 0
-    want, have = expected[edge][0], found[edge][0]
-    if first is None:
-        first = first_of(source, edge, want, have, want != have)
-    return first, want.size
+    pairs = (
+        (node.source, node.output, expected[node.output][0], edges[node.output][0])
+        for node in graph
+        if comparable(graph, node.output)
+        and node.output in expected
+        and expected[node.output].shape == edges[node.output].shape
+    )
+    return equal_edges(Stage.GRAPH, pairs), edges

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -155,6 +156,17 @@ def first_of(
         count=int(differs.sum()),
         total=int(differs.size),
     )
+
+
+def equal_edges(
+    stage: Stage, pairs: Iterable[tuple[str, str, NDArray[Any], NDArray[Any]]]
+) -> StageResult:
+    """Edges held against each other by ``==``: layer, node, expected and found values of each."""
+    compared, first = 0, None
+    for layer, node, want, have in pairs:
+        compared += want.size
+        first = first or first_of(layer, node, want, have, want != have)
+    return StageResult(stage, True, compared, first)
 
 
 def _number(value: float) -> str:

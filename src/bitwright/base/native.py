@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build a C program once per machine with the system's C compiler, load it and declare it.
+"""C programs of our own: compiled once per machine with the system's compiler, loaded, declared.
 
 A shared library is kept in the store by the hash of sources, flags, compiler version and CPU.
 """
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import ToolError
-from bitwright.base.native.thread_pool import POOL_HEADER, POOL_SOURCE, openmp_fork
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools import locate, output_of
 
@@ -39,6 +38,9 @@ FLAG_SETS = (
 _BASE_FLAGS = ("-std=gnu11", "-shared", "-fPIC", "-fno-strict-aliasing")
 _TIMEOUT_S = 180
 _KIND = "programs"
+#: The files of a `Program` with threads.
+POOL_SOURCE, POOL_HEADER = "base/native/thread_pool.c", "base/native/thread_pool.h"
+_MAPS = Path("/proc/self/maps")
 
 
 def find_compiler() -> str | None:
@@ -218,3 +220,21 @@ def _cpu() -> str:
     lines = info.read_text(errors="replace").splitlines() if info.exists() else []
     found = {line for line in lines if line.split(":")[0].strip() in names}
     return "\n".join([platform.machine(), platform.processor(), *sorted(found)])
+
+
+@lru_cache(maxsize=1)
+def openmp_fork() -> int | None:
+    """Address of ``GOMP_parallel`` of the OpenMP that is loaded (torch's, say), if it is GNU's.
+
+    Threads of our own would compete with its threads, which wait actively for more work.
+    """
+    if not _MAPS.exists():
+        return None
+    for line in _MAPS.read_text(errors="replace").splitlines():
+        path = line.split(maxsplit=5)[-1]
+        if "libgomp" in path and path.startswith("/"):
+            try:
+                return ctypes.cast(ctypes.CDLL(path).GOMP_parallel, ctypes.c_void_p).value
+            except (OSError, AttributeError):
+                return None
+    return None
