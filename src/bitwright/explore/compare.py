@@ -25,7 +25,6 @@ from bitwright.explore.variants import (
     DEFAULT_METHOD,
     Variant,
     check_method,
-    names_of,
     parse_variants,
 )
 from bitwright.report.scatter import Point, Scatter
@@ -167,16 +166,26 @@ def run_compare(request: CompareRequest, progress: Progress = no_progress) -> Co
         seed=request.seed,
     )
     count = min(request.images, len(subject.train))
-    keys = _Keys(request, subject, count)
+    common = _common_key(request, subject, count)
     progress("measuring the float network", 0, len(variants))
     reference = subject.measure(subject.model, request.limit)
     rows = [_float_row(subject, reference)]
     for number, variant in enumerate(variants):
         progress(f"{variant.name}", number, len(variants))
-        rows.append(_kept_or_made(request, subject, variant, reference, keys))
+        key = content_key(common, repr(variant))
+        rows.append(_kept_or_made(request, subject, variant, reference, key))
     progress("writing the table", len(variants), len(variants))
     table = table_of(subject.name, rows, reference, request)
-    facts = _facts(request, subject, reference, count, variants)
+    facts = {
+        "command": command_of(request),
+        "network": subject.name,
+        "formats": ", ".join(variant.name for variant in variants),
+        "method": f"{request.method}: {' + '.join(variants[0].methods)}",
+        "calibration": f"{count} training images, seed {request.seed}, no labels",
+        "measured on": f"{len(reference.right)} {'pairs' if len(reference.folds) else 'images'}",
+        "written": time.strftime("%Y-%m-%d"),
+        "bitwright": __version__,
+    }
     plots = plots_of(table, reference)
     paths = write_report(
         request.out,
@@ -205,22 +214,16 @@ def _check(request: CompareRequest) -> None:
         )
 
 
-class _Keys:
-    """Hashes of everything that a row depends on."""
-
-    def __init__(self, request: CompareRequest, subject: Subject, count: int) -> None:
-        weights = [
-            content_key(name, tensor.detach().cpu().contiguous().numpy().tobytes())
-            for name, tensor in sorted(subject.model.state_dict().items())
-        ]
-        shown = [subject.train.take(range(count)), subject.test, subject.benchmark]
-        images = [data.digest() for data in shown if data is not None]
-        asked = [count, request.limit, request.seed, dict(subject.quant)]
-        self._common = content_key(code_key(*_MAKES), str(subject.model), weights, images, asked)
-
-    def of(self, variant: Variant) -> str:
-        """The key of one row."""
-        return content_key(self._common, repr(variant))
+def _common_key(request: CompareRequest, subject: Subject, count: int) -> str:
+    """Hash of everything that all rows depend on."""
+    weights = [
+        content_key(name, tensor.detach().cpu().contiguous().numpy().tobytes())
+        for name, tensor in sorted(subject.model.state_dict().items())
+    ]
+    shown = [subject.train.take(range(count)), subject.test, subject.benchmark]
+    images = [data.digest() for data in shown if data is not None]
+    asked = [count, request.limit, request.seed, dict(subject.quant)]
+    return content_key(code_key(*_MAKES), str(subject.model), weights, images, asked)
 
 
 def _kept_or_made(
@@ -228,9 +231,9 @@ def _kept_or_made(
     subject: Subject,
     variant: Variant,
     reference: Outcome,
-    keys: _Keys,
+    key: str,
 ) -> dict[str, Value]:
-    store, key = Store(request.out), keys.of(variant)
+    store = Store(request.out)
     kept = store.find(_ROWS, key)
     if kept is not None:
         row = {name: value_from_json(value) for name, value in kept.value["row"].items()}
@@ -324,26 +327,6 @@ def plots_of(table: Table, reference: Outcome) -> tuple[Scatter, ...]:
                 log_x=True, **common),
         Scatter("Accuracy against width", "bits of a weight", y_label, drawn("bits"), **common),
     )  # fmt: skip
-
-
-def _facts(
-    request: CompareRequest,
-    subject: Subject,
-    reference: Outcome,
-    count: int,
-    variants: tuple[Variant, ...],
-) -> dict[str, str]:
-    facts = {
-        "command": command_of(request),
-        "network": subject.name,
-        "formats": names_of(variants),
-        "method": f"{request.method}: {' + '.join(variants[0].methods)}",
-        "calibration": f"{count} training images, seed {request.seed}, no labels",
-        "measured on": f"{len(reference.right)} {'pairs' if len(reference.folds) else 'images'}",
-        "written": time.strftime("%Y-%m-%d"),
-        "bitwright": __version__,
-    }
-    return facts
 
 
 def command_of(request: CompareRequest) -> str:

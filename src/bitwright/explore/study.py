@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitwright.base.errors import RecipeError, RunError
 from bitwright.base.progress import Progress, no_progress
@@ -251,13 +250,9 @@ def _difference(results: Sequence[JobResult], arm: str, other: str) -> Measured:
 
 
 def _outcome(result: JobResult, arm: str) -> Outcome:
-    right = _right(result, arm)
-    return Outcome(share_of(right), right, np.empty(0))
-
-
-def _right(result: JobResult, arm: str) -> NDArray[np.bool_]:
     with np.load(result.folder / RIGHT) as kept:
-        return np.asarray(kept[arm], dtype=np.bool_)
+        right = np.asarray(kept[arm], dtype=np.bool_)
+    return Outcome(share_of(right), right, np.empty(0))
 
 
 def _formats(request: StudyRequest, bits: int | None) -> str:

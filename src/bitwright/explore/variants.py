@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,8 +213,3 @@ def check_method(method: str) -> None:
             where="--method",
             hint=f"one of {', '.join(METHODS)}, or methods joined by +: {error.hint or ''}",
         ) from error
-
-
-def names_of(variants: Sequence[Variant]) -> str:
-    """All names, for facts."""
-    return ", ".join(variant.name for variant in variants)

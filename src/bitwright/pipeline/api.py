@@ -98,13 +98,11 @@ class Pipeline:
             "seed": self.recipe.seed,
             "versions": versions(),
         }
-        files = {"recipe.yaml": self.recipe.to_yaml()}
-        steps = make_steps(work)
         return open_run(
             self.run_dir,
-            steps,
+            make_steps(work),
             facts_of(work),
-            files=files,
+            files={"recipe.yaml": self.recipe.to_yaml()},
             notes=notes,
             progress=self.progress,
             reuse=self.reuse,
@@ -123,7 +121,7 @@ def build_recipe(
     Raises:
         BitwrightError: the recipe, the model, the data, a tool or the design is at fault.
     """
-    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    loaded = _loaded(recipe)
     folder = Path(run_dir) if run_dir is not None else Path("runs") / loaded.name
     return Pipeline(loaded, folder, progress).build(until)
 
@@ -136,7 +134,7 @@ def explain_recipe(recipe: str | Path | Recipe) -> list[dict[str, str]]:
     """
     from bitwright.pipeline.steps.quantize import explain as explain_operands
 
-    work = Workspace(recipe if isinstance(recipe, Recipe) else load_recipe(recipe))
+    work = Workspace(_loaded(recipe))
     return [row.model_dump() for row in explain_operands(work, work.fresh_model())]
 
 
@@ -150,8 +148,12 @@ def estimate_recipe(
     """
     from bitwright.pipeline.steps.preflight import dry_run
 
-    work = Workspace(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), progress)
+    work = Workspace(_loaded(recipe), progress)
     return dry_run(work).model_dump(mode="json")
+
+
+def _loaded(recipe: str | Path | Recipe) -> Recipe:
+    return recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
 
 
 def _check_step(name: str) -> None:

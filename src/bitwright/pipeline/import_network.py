@@ -30,7 +30,6 @@ from bitwright.models.catalog import MODEL_FILES, WEIGHT_FILES, ModelSpec
 
 if TYPE_CHECKING:
     from bitwright.interop.model_files import LoadedModel
-    from bitwright.interop.network import Network
     from bitwright.interop.onnx.reader import Imported
 
 GRAPH = "graph.bwg"
@@ -139,7 +138,14 @@ def import_model(  # each is one thing that a file may leave open
     """
     _check_place(out)
     _check_files_open(path, weights, model, input_shape)
-    from bitwright.interop.model_files import load_model, save_model, save_network
+    from bitwright.interop.model_files import (
+        LoadedModel,
+        load_model,
+        model_from_spec,
+        save_model,
+        save_network,
+    )
+    from bitwright.interop.network import InputConvention
     from bitwright.interop.packed_model import converted
 
     if model is None or input_shape is None:
@@ -148,7 +154,9 @@ def import_model(  # each is one thing that a file may leave open
             ignore_extra=ignore_extra,
         )  # fmt: skip
     else:
-        loaded = _into(model, path if weights is None else weights, input_shape, classes)
+        spec = ModelSpec(name=model, weights=path if weights is None else weights)
+        module = model_from_spec(spec, classes, input_shape)
+        loaded = LoadedModel(module.eval(), input_shape, InputConvention())
     _clear(out)
     if loaded.network is None:
         save_model(
@@ -271,17 +279,20 @@ def _check_files_open(
             ) from None
 
 
-def _into(name: str, weights: Path, input_shape: Shape, classes: int | None) -> LoadedModel:
-    from bitwright.interop.model_files import LoadedModel, model_from_spec
-    from bitwright.interop.network import InputConvention
-
-    module = model_from_spec(ModelSpec(name=name, weights=weights), classes, input_shape)
-    return LoadedModel(module.eval(), input_shape, InputConvention())
-
-
 def _model_report(path: Path, loaded: LoadedModel) -> dict[str, Any]:
-    network = loaded.network
-    layers = [] if network is None else _layers(network)
+    network, layers = loaded.network, []
+    if network is not None:
+        layers = [
+            {
+                "name": layer.name,
+                "op": type(layer.op).__name__.lower(),
+                "from": ", ".join(layer.inputs),
+                "output": " x ".join(map(str, network.shapes[layer.name])),
+                "parameters": sum(values.size for values in layer.arrays.values()),
+                "notes": dict(layer.notes),
+            }
+            for layer in network.layers
+        ]
     return {
         "file": path.name,
         "model": MODEL,
@@ -291,20 +302,6 @@ def _model_report(path: Path, loaded: LoadedModel) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in loaded.model.parameters()),
         "layers": layers,
     }
-
-
-def _layers(network: Network) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": layer.name,
-            "op": type(layer.op).__name__.lower(),
-            "from": ", ".join(layer.inputs),
-            "output": " x ".join(map(str, network.shapes[layer.name])),
-            "parameters": sum(values.size for values in layer.arrays.values()),
-            "notes": dict(layer.notes),
-        }
-        for layer in network.layers
-    ]
 
 
 def _graph_report(path: Path, imported: Imported, graph: Graph) -> dict[str, Any]:

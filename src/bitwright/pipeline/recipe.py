@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,21 +42,19 @@ _MAX_BYTES = 1 << 20
 
 def list_recipes() -> tuple[tuple[str, str], ...]:
     """Name and description of every recipe inside the package that makes a design."""
-    rows = []
-    for path in sorted(RECIPES.glob("*.yaml")):
-        if path.stem not in dict(list_experiments()):
-            rows.append((path.stem, load_recipe(path).description))
-    return tuple(rows)
+    return tuple(_inside(of_designs=True))
 
 
 def list_experiments() -> tuple[tuple[str, str], ...]:
     """Name and description of every recipe inside the package of another kind: experiments."""
-    rows = []
+    return tuple(_inside(of_designs=False))
+
+
+def _inside(*, of_designs: bool) -> Iterator[tuple[str, str]]:
     for path in sorted(RECIPES.glob("*.yaml")):
         fields = parse_document(path.read_text(encoding="utf-8"), str(path)).value
-        if "kind" in fields:
-            rows.append((path.stem, str(fields.get("description", ""))))
-    return tuple(rows)
+        if ("kind" not in fields) == of_designs:
+            yield path.stem, str(fields.get("description", ""))
 
 
 def find_recipe(name: str | Path) -> Path:

@@ -10,8 +10,9 @@ from typing import Any
 from markupsafe import Markup
 
 from bitwright.base.figures import number, show
+from bitwright.base.records import BlockRow
 from bitwright.report.precision import precision_chart
-from bitwright.report.record import BlockRow, Report
+from bitwright.report.record import Report
 from bitwright.report.svg import bars, heatmap, line_chart
 from bitwright.train.precision_rows import PrecisionRow
 

@@ -3,16 +3,11 @@
 
 from __future__ import annotations
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from bitwright.base.figures import Figure, Resources
+from bitwright.base.records import BlockRow, FifoRow, OperandRow, Record
 from bitwright.train.precision_rows import PrecisionRow
-
-
-class Record(BaseModel):
-    """Base of all that is kept in a run directory: nothing unknown is read back."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class SummaryRow(Record):
@@ -53,18 +48,6 @@ class Curve(Record):
     series: dict[str, tuple[float, ...]]
 
 
-class OperandRow(Record):
-    """What one operand of one layer became, and why, as `quant.explain` says."""
-
-    layer: str
-    type: str = ""
-    operand: str = Field(validation_alias=AliasChoices("operand", "role"))
-    format: str
-    granularity: str
-    scale: str
-    reason: str
-
-
 class LayerRow(Record):
     """One layer with weights: its numbers and what it costs.
 
@@ -91,37 +74,6 @@ class LayerRow(Record):
     cycles: int | None = None
     predicted: Resources | None = None
     measured: Resources | None = None
-
-
-class BlockRow(Record):
-    """One block of the accelerator.
-
-    Attributes:
-        instance: its name in the RTL.
-        layer: the user's layer that it came from.
-        cycles: between two images, if this block alone limited the pipeline.
-        predicted, measured: resources by the model and by synthesis.
-    """
-
-    name: str
-    instance: str = ""
-    kind: str
-    layer: str
-    pe: int | None
-    simd: int | None
-    cycles: int
-    latency: int
-    predicted: Resources = Field(validation_alias=AliasChoices("predicted", "resources"))
-    measured: Resources | None = None
-
-
-class FifoRow(Record):
-    """One FIFO: depth in beats, width in bits and, once simulated, the most beats it held."""
-
-    instance: str
-    depth: int
-    width: int
-    high_water: int | None = None
 
 
 class Sample(Record):
@@ -175,6 +127,6 @@ class Report(Record):
     energy: Energy | None = None
     baselines: tuple[Baseline, ...] = ()
     cpu: str = ""
-    facts: dict[str, str] = {}
+    facts: dict[str, str] = Field(default_factory=dict)
     recipe: str = ""
     graph: str = ""

@@ -184,12 +184,8 @@ class Table:
             line: list[Any] = []
             for column in self.columns:
                 value = row.get(column.key)
-                if column.key not in measured:
-                    line.append(_plain(value))
-                elif isinstance(value, Measured):
-                    line += [_plain(value.value), _plain(value.error)]
-                else:
-                    line += [_plain(value), ""]
+                pair = (value.value, value.error) if isinstance(value, Measured) else (value, None)
+                line += map(_plain, pair if column.key in measured else pair[:1])
             writer.writerow(line)
         return text.getvalue()
 
@@ -223,12 +219,8 @@ def value_from_json(value: Any) -> Value:
     raise ValueError(f"{value!r} is no value of a table")
 
 
-def _plain(value: Value) -> str | int | float:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return int(value)
-    return value.value if isinstance(value, Measured) else value
+def _plain(value: str | float | bool | None) -> str | int | float:
+    return "" if value is None else int(value) if isinstance(value, bool) else value
 
 
 def _escaped(text: str) -> str:

@@ -16,6 +16,7 @@ from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
 from bitwright.base.plugins import importable
 from bitwright.base.progress import Progress
+from bitwright.base.records import BlockRow, FifoRow
 from bitwright.build.target import Target, list_targets, load_target, smallest_fitting
 from bitwright.hw.blocks import blocks_of
 from bitwright.hw.cost import graph_resources
@@ -40,7 +41,6 @@ from bitwright.pipeline.steps.lower import read_graph, read_levels
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.pipeline.steps.workspace import Workspace
-from bitwright.report.record import BlockRow, FifoRow
 from bitwright.rtl.emit import emit
 from bitwright.rtl.emit_parts import CHAIN, emit_partition
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from bitwright.base.errors import RunError
 from bitwright.base.figures import Figure
 from bitwright.base.files import atomic_write
-from bitwright.report.record import OperandRow, Record
+from bitwright.base.records import OperandRow, Record
 from bitwright.train.precision_rows import PrecisionRow
 
 FILE = "result.json"

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from bitwright.base.figures import Figure, Resources
+from bitwright.base.records import BlockRow, FifoRow
 from bitwright.pipeline.steps.results import Result
-from bitwright.report.record import BlockRow, FifoRow
 
 
 class MapResult(Result):

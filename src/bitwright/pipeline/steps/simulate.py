@@ -72,7 +72,10 @@ def simulate(work: Workspace, context: StepContext) -> None:
     at the predicted rate.
     """
     mapped = load_result(MapResult, context.inputs["map"])
-    proof = _prepare(context, mapped)
+    context.progress("compiling the simulation", 0, 0)
+    simulator = Simulator.build(context.inputs["map"] / RTL)
+    levels = read_levels(context.inputs["lower"])
+    proof = _Proof(simulator, levels["inputs"], levels["scores"], levels["labels"], mapped.interval)
     wanted, total = work.recipe.simulate, len(proof.inputs)
     count = total if wanted.images == "all" else min(wanted.images, total)
     stalled_count = min(wanted.stall_images, count)
@@ -101,19 +104,6 @@ def simulate(work: Workspace, context: StepContext) -> None:
     )
     result.save(context.folder)
     _finn_file(context, result, mapped.clock_mhz)
-
-
-def _prepare(context: StepContext, mapped: MapResult) -> _Proof:
-    context.progress("compiling the simulation", 0, 0)
-    levels = read_levels(context.inputs["lower"])
-    simulator = Simulator.build(context.inputs["map"] / RTL)
-    return _Proof(
-        simulator,
-        levels["inputs"],
-        levels["scores"],
-        levels["labels"],
-        mapped.interval,
-    )
 
 
 def _back_to_back(proof: _Proof, chosen: IntArray, progress: Progress) -> list[SimResult]:
