@@ -110,7 +110,7 @@ def test_what_is_no_level_is_refused() -> None:
         ({"hi": 1 << 40}, "exceed e4m3"),
         ({"format": "int8", "lo": 0, "hi": 7}, "int8 is no float"),
         ({"format": "e8m7", "lo": 0, "hi": 7}, "e8m7 is no float with levels below"),
-        ({"rounding": "up"}, "unknown rounding"),
+        ({"rounding": "up"}, "rounding must be one of"),
     ):
         from dataclasses import replace
 

@@ -13,55 +13,37 @@ from math import prod
 
 import numpy as np
 
-from bitwright.base.errors import GraphError
 from bitwright.hw import rules
+from bitwright.hw.rules import divides
 from bitwright.ir import (
     INTEGER,
     AttrSpec,
     Dialect,
-    IntArray,
     Node,
     OpSpec,
     ParamSpec,
     TensorType,
-    dot_interval,
     window_shape,
 )
 from bitwright.ir.dialect import TypeRule
 from bitwright.ir.kernels import pad_image, windows
-
-Types = tuple[TensorType, ...]
-Arrays = tuple[IntArray, ...]
+from bitwright.ir.op_common import Arrays, Types, image_shape, need
+from bitwright.ir.op_products import add_bias, infer_product
 
 RAM_STYLES = ("auto", "distributed", "block")
 MULT_STYLES = ("auto", "lut", "dsp")
 MEM_MODES = ("internal_embedded", "external")
 
 
-def _need(condition: bool, message: str) -> None:
-    if not condition:
-        raise GraphError(message)
-
-
-def _divides(node: Node, attr: str, total: int, what: str) -> None:
-    lanes = node.integer(attr)
-    _need(lanes >= 1 and total % lanes == 0, f"{attr}={lanes} does not divide {total} ({what})")
-
-
-def _image(tensor: TensorType) -> tuple[int, int, int]:
-    _need(len(tensor.shape) == 3, f"expected an image (H, W, C), got shape {tensor.shape}")
-    return tensor.shape[0], tensor.shape[1], tensor.shape[2]
-
-
 def _infer_pad(node: Node, types: Types) -> Types:
     (tensor,) = types
-    height, width, channels = _image(tensor)
+    height, width, channels = image_shape(tensor)
     top, left, bottom, right = node.ints("padding")
-    _divides(node, "simd", channels, "channels")
+    divides(node, "simd", channels, "channels")
     value = node.integer("value")
     if tensor.is_coded and tensor.format is not None:
         known = bool(tensor.format.contains(value).all())
-        _need(known, f"{value} is not a {tensor.format.name} level")
+        need(known, f"{value} is not a {tensor.format.name} level")
     shape = (height + top + bottom, width + left + right, channels)
     lo, hi = min(tensor.lo, value), max(tensor.hi, value)
     return (TensorType(shape, tensor.format, tensor.scale, lo, hi),)
@@ -73,16 +55,15 @@ def _run_pad(node: Node, types: Types, arrays: Arrays) -> Arrays:
 
 def _infer_window(node: Node, types: Types) -> Types:
     (tensor,) = types
-    height, width, channels = _image(tensor)
+    height, width, channels = image_shape(tensor)
     kernel, stride, dilation = node.ints("kernel"), node.ints("stride"), node.ints("dilation")
-    _divides(node, "simd", channels, "channels")
+    divides(node, "simd", channels, "channels")
     span = dilation[0] * (kernel[0] - 1) * width + dilation[1] * (kernel[1] - 1) + 1
     pixels = node.integer("pixels")
-    _need(pixels >= span, f"pixels={pixels} is less than the {span} that a window spans")
+    need(pixels >= span, f"pixels={pixels} is less than the {span} that a window spans")
     out_h, out_w = window_shape((height, width), kernel, stride, (0, 0, 0, 0), dilation)
-    _need(node.string("ram_style") in RAM_STYLES, f"ram_style must be one of {RAM_STYLES}")
     groups = _window_groups(node, channels)
-    _need(
+    need(
         node.integer("groups") >= 0 and channels % (groups * node.integer("simd")) == 0,
         f"{groups} groups of beats of {node.integer('simd')} do not divide {channels} channels",
     )
@@ -109,9 +90,9 @@ def _run_window(node: Node, types: Types, arrays: Arrays) -> Arrays:
 
 def _infer_matvec(node: Node, types: Types) -> Types:
     (tensor,) = types
-    weight, bias = node.params["weight"], node.params.get("bias")
+    weight = node.params["weight"]
     groups = node.integer("groups")
-    _need(
+    need(
         groups >= 1
         and weight.ndim == 2
         and weight.shape[0] % groups == 0
@@ -119,54 +100,23 @@ def _infer_matvec(node: Node, types: Types) -> Types:
         f"weight {weight.shape} in {groups} groups does not fit {tensor.channels} elements",
     )
     rows, columns = weight.shape
-    _divides(node, "pe", rows // groups, "MH, output channels of a group")
-    _divides(node, "simd", columns, "MW, matrix columns")
-    _need(node.string("ram_style") in RAM_STYLES, f"ram_style must be one of {RAM_STYLES}")
-    _need(node.string("res_type") in MULT_STYLES, f"res_type must be one of {MULT_STYLES}")
-    _need(node.string("mem_mode") in MEM_MODES, f"mem_mode must be one of {MEM_MODES}")
-    _need(bias is None or bias.shape == (rows,), f"bias must have shape ({rows},)")
-    rules.check_weight_format(node, weight)
-    scale = _scale_product(tensor, node.floats("weight_scale"), groups, rows)
-    lo, hi = dot_interval(weight, tensor.lo, tensor.hi, bias).final.hull
-    return (TensorType((*tensor.shape[:-1], rows), None, scale, lo, hi),)
-
-
-def _scale_product(
-    tensor: TensorType, weight_scale: tuple[float, ...], groups: int, rows: int
-) -> tuple[float, ...]:
-    """Real value of a sum's level 1; the elements of one group must share their scale."""
-    _need(len(weight_scale) in (1, rows), f"weight_scale needs 1 or {rows} entries")
-    if len(tensor.scale) == 1:
-        return tuple(tensor.scale[0] * s for s in weight_scale)
-    _need(
-        len(tensor.scale) == tensor.channels,
-        "an input without a scale, or with one for some channels only, cannot be multiplied",
-    )
-    columns = tensor.channels // groups
-    first = tensor.scale[::columns]
-    _need(
-        all(s == first[i // columns] for i, s in enumerate(tensor.scale)),
-        "elements with different scales cannot be summed",
-    )
-    each = weight_scale * (rows if len(weight_scale) == 1 else 1)
-    return tuple(first[row * groups // rows] * s for row, s in enumerate(each))
+    divides(node, "pe", rows // groups, "MH, output channels of a group")
+    divides(node, "simd", columns, "MW, matrix columns")
+    return infer_product(node, tensor, tensor.shape[:-1], groups)
 
 
 def _run_matvec(node: Node, types: Types, arrays: Arrays) -> Arrays:
     groups, weight = node.integer("groups"), node.params["weight"]
     vectors = arrays[0].reshape(*arrays[0].shape[:-1], groups, -1)
     parts = [vectors[..., g, :] @ w.T for g, w in enumerate(np.split(weight, groups))]
-    out = np.concatenate(parts, axis=-1)
-    bias = node.params.get("bias")
-    return (out if bias is None else out + bias,)
+    return add_bias(node, np.concatenate(parts, axis=-1))
 
 
 def _folded(spec: OpSpec, meaning: str, rule: TypeRule | None = None, **more: AttrSpec) -> OpSpec:
     """A row of the integer dialect with folding added: same meaning, `pe` channels a beat."""
 
     def infer(node: Node, types: Types) -> Types:
-        _divides(node, "pe", types[0].channels, "channels")
-        rules.check_styles(node)
+        divides(node, "pe", types[0].channels, "channels")
         return spec.infer(node, types)
 
     attrs = {**spec.attrs, "pe": PE, **more}
@@ -181,28 +131,27 @@ def _joined(spec: OpSpec, meaning: str) -> OpSpec:
 
 def _infer_dwc(node: Node, types: Types) -> Types:
     (tensor,) = types
-    _divides(node, "in_lanes", tensor.size, "elements of a frame")
-    _divides(node, "out_lanes", tensor.size, "elements of a frame")
+    divides(node, "in_lanes", tensor.size, "elements of a frame")
+    divides(node, "out_lanes", tensor.size, "elements of a frame")
     wide, narrow = sorted((node.integer("in_lanes"), node.integer("out_lanes")), reverse=True)
-    _need(wide % narrow == 0, f"one of the lane counts {wide}, {narrow} must divide the other")
+    need(wide % narrow == 0, f"one of the lane counts {wide}, {narrow} must divide the other")
     return types
 
 
 def _infer_fifo(node: Node, types: Types) -> Types:
     (tensor,) = types
-    _divides(node, "lanes", tensor.size, "elements of a frame")
-    _need(node.integer("depth") >= 2, "a FIFO has at least two entries")
-    _need(node.string("ram_style") in RAM_STYLES, f"ram_style must be one of {RAM_STYLES}")
+    divides(node, "lanes", tensor.size, "elements of a frame")
+    need(node.integer("depth") >= 2, "a FIFO has at least two entries")
     return types
 
 
 def _infer_flatten(node: Node, types: Types) -> Types:
-    _divides(node, "lanes", types[0].size, "elements of a frame")
+    divides(node, "lanes", types[0].size, "elements of a frame")
     return INTEGER.ops["flatten"].infer(node, types)
 
 
 def _infer_fork(node: Node, types: Types) -> Types:
-    _divides(node, "lanes", types[0].size, "elements of a frame")
+    divides(node, "lanes", types[0].size, "elements of a frame")
     return (types[0], types[0])
 
 
@@ -218,9 +167,14 @@ PE = AttrSpec("int", "output elements a beat", 1)
 _SIMD = AttrSpec("int", "input elements a beat", 1)
 _LANES = AttrSpec("int", "elements a beat", 1)
 _KERNEL = AttrSpec("ints", "(height, width)")
-_RAM = AttrSpec("str", "memory: auto, distributed (LUT) or block", "auto")
+_RAM = AttrSpec("str", "memory: auto, distributed (LUT) or block", "auto", RAM_STYLES)
+_MULT = AttrSpec("str", "multipliers: auto, lut or dsp", "auto", MULT_STYLES)
 
-_MULT = AttrSpec("str", "multipliers: auto, lut or dsp", "auto")
+_MODE = AttrSpec("str", "weights in the unit or from outside", "internal_embedded", MEM_MODES)
+_WEIGHTS = {
+    "weight_format": AttrSpec("str", "number format of the weights"),
+    "weight_scale": AttrSpec("floats", "real value of a weight's level 1", (1.0,)),
+}
 
 _POOL = {
     "window": AttrSpec("int", "pixels of a window; 0: all pixels of the image are one"),
@@ -273,10 +227,9 @@ _OPS = (
         _infer_matvec,
         _run_matvec,
         attrs={
-            "weight_format": AttrSpec("str", "number format of the weights"),
-            "weight_scale": AttrSpec("floats", "real value of a weight's level 1", (1.0,)),
+            **_WEIGHTS,
             "groups": AttrSpec("int", "products of a pixel, one after the other", 1),
-            "mem_mode": AttrSpec("str", "weights in the unit or from outside", "internal_embedded"),
+            "mem_mode": _MODE,
             "port_bits": AttrSpec("int", "external: width of the memory port", 0),
             "port_address_bits": AttrSpec("int", "external: width of its addresses", 0),
             "port_share": AttrSpec("floats", "external: port words a cycle the memory gives", (1,)),
@@ -299,8 +252,7 @@ _OPS = (
         rules.infer_depthwise,
         rules.run_depthwise,
         attrs={
-            "weight_format": AttrSpec("str", "number format of the weights"),
-            "weight_scale": AttrSpec("floats", "real value of a weight's level 1", (1.0,)),
+            **_WEIGHTS,
             "pe": PE,
             "ram_style": _RAM,
             "res_type": _MULT,

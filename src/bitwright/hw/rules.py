@@ -5,33 +5,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, IntArray, Node, TensorType, dot_interval
 from bitwright.ir.op_common import Arrays, Types, image_shape, need
-
-RAM_STYLES = ("auto", "distributed", "block")
-MULT_STYLES = ("auto", "lut", "dsp")
+from bitwright.ir.op_products import add_bias, check_product
 
 
 def divides(node: Node, attr: str, total: int, what: str) -> None:
     """Raises GraphError unless an attribute is a number of lanes that divides `total`."""
     lanes = node.integer(attr)
     need(lanes >= 1 and total % lanes == 0, f"{attr}={lanes} does not divide {total} ({what})")
-
-
-def check_styles(node: Node) -> None:
-    """Raises GraphError unless the styles of memory and multipliers are known ones."""
-    for attr, styles in (("ram_style", RAM_STYLES), ("res_type", MULT_STYLES)):
-        if attr in node.attrs:
-            need(node.string(attr) in styles, f"{attr} must be one of {styles}")
-
-
-def check_weight_format(node: Node, weight: IntArray) -> None:
-    """Raises GraphError unless every weight is a level of the node's weight format."""
-    kind = parse_format(node.string("weight_format"))
-    known = kind.contains(weight)
-    stray = "" if known.all() else f"{weight[~known].flat[0]} "
-    need(bool(known.all()), f"weight {stray}is no level of {kind.name}")
 
 
 def _depthwise_sizes(node: Node) -> tuple[int, int]:
@@ -49,10 +31,8 @@ def infer_depthwise(node: Node, types: Types) -> Types:
         channels * window == tensor.channels,
         f"weight {weight.shape} does not fit {tensor.channels} elements",
     )
-    need(bias is None or bias.shape == (channels,), f"bias must have shape ({channels},)")
     divides(node, "pe", channels, "channels")
-    check_styles(node)
-    check_weight_format(node, weight)
+    check_product(node)
     factors = node.floats("weight_scale")
     need(len(factors) in (1, channels), f"weight_scale needs 1 or {channels} entries")
     scale = _channel_scale(node, tensor, channels, window)
@@ -76,11 +56,11 @@ def _channel_scale(node: Node, tensor: TensorType, channels: int, window: int) -
 
 def run_depthwise(node: Node, types: Types, arrays: Arrays) -> Arrays:
     channels, window = _depthwise_sizes(node)
-    lanes, bias = node.integer("pe"), node.params.get("bias")
+    lanes = node.integer("pe")
     x = arrays[0].reshape(*arrays[0].shape[:-1], channels // lanes, window, lanes)
     weight = node.params["weight"].reshape(channels // lanes, lanes, window)
     out = (x * weight.transpose(0, 2, 1)).sum(axis=-2).reshape(*arrays[0].shape[:-1], channels)
-    return (out if bias is None else out + bias,)
+    return add_bias(node, out)
 
 
 def _pool_sizes(node: Node, tensor: TensorType) -> tuple[tuple[int, int, int], int]:
@@ -108,7 +88,6 @@ def infer_pool_max(node: Node, types: Types) -> Types:
     (tensor,) = types
     shape, _ = _pool_sizes(node, tensor)
     divides(node, "pe", shape[2], "channels")
-    check_styles(node)
     scale = _pixel_scale(tensor, shape[2])
     return (TensorType(shape, tensor.format, scale, tensor.lo, tensor.hi),)
 
@@ -117,7 +96,6 @@ def infer_pool_sum(node: Node, types: Types) -> Types:
     (tensor,) = types
     shape, count = _pool_sizes(node, tensor)
     divides(node, "pe", shape[2], "channels")
-    check_styles(node)
     scale = tuple(s / count for s in _pixel_scale(tensor, shape[2]))
     return (TensorType(shape, None, scale, tensor.lo * count, tensor.hi * count),)
 

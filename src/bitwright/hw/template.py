@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from bitwright.base.errors import ModelError
@@ -14,7 +14,7 @@ from bitwright.hw.blocks.threshold import MAX_BITS
 from bitwright.hw.dialect import HARDWARE
 from bitwright.hw.operands import stream_operand, weight_operand
 from bitwright.hw.own import taken
-from bitwright.ir import Attr, Graph, GraphBuilder, IntArray, Node
+from bitwright.ir import Attr, Graph, GraphBuilder, IntArray, Node, TensorType
 
 
 def template(graph: Graph) -> Graph:
@@ -31,17 +31,18 @@ def template(graph: Graph) -> Graph:
     for node in graph:
         own = taken(node, tuple(graph.types[edge] for edge in node.inputs))
         if own is not None:
-            _map_own(own, streams)
+            _map_same(own, streams)
             continue
         if node.op not in _MAPPERS:
-            raise ModelError(
-                f"the operation {node.op!r} has no hardware block",
-                where=node.source or node.name,
-                hint=f"operations with hardware are {', '.join(sorted(_MAPPERS))}",
-            )
+            known = f"operations with hardware are {', '.join(sorted(_MAPPERS))}"
+            raise _no_hardware(node, f"the operation {node.op!r} has no hardware block", known)
         _check_codes(node, graph)
         _MAPPERS[node.op](node, streams)
     return builder.finish(*(streams.outputs[edge] for edge in graph.outputs))
+
+
+def _no_hardware(node: Node, what: str, hint: str) -> ModelError:
+    return ModelError(what, where=node.source or node.name, hint=hint)
 
 
 # What moves values without computing with them, compares them, or multiplies them.
@@ -54,19 +55,18 @@ def _check_codes(node: Node, graph: Graph) -> None:
     Raises:
         ModelError: this one cannot.
     """
-    where = node.source or node.name
     for edge in node.inputs:
         kind = graph.types[edge]
         if kind.code_format is None:
             continue
         if node.op not in _TAKES_CODES:
-            raise ModelError(
+            raise _no_hardware(
+                node,
                 f"{node.op} of {kind.code_format.name} numbers has no hardware",
-                where=where,
-                hint=f"only {', '.join(sorted(_TAKES_CODES))} take them; use an integer format "
-                "for the activation in front",
+                f"only {', '.join(sorted(_TAKES_CODES))} take them; use an integer format for the "
+                "activation in front",
             )
-        stream_operand(kind, where)
+        stream_operand(kind, node.source or node.name)
 
 
 class _Streams:
@@ -121,16 +121,32 @@ class _Streams:
         kind = self.graph.types[edge]
         self.define(edge, lambda name: self.builder.input(name, kind))
 
-    def take(self, node: Node) -> str:
-        """The stream that a node of the integer graph with one input reads."""
-        (stream,) = self.take_all(node)
-        return stream
-
-    def take_all(self, node: Node) -> list[str]:
+    def take(self, node: Node) -> list[str]:
         """The streams that a node of the integer graph reads, one for each input; an edge that it
         reads twice comes in two streams.
         """
         return [self._free[edge].pop(0) for edge in node.inputs]
+
+    def emit(
+        self,
+        node: Node,
+        inputs: Sequence[str],
+        op: str,
+        attrs: Mapping[str, Attr],
+        params: Mapping[str, IntArray] | None = None,
+    ) -> None:
+        """The block that makes the result of a node of the integer graph, under its name."""
+        self.define(
+            node.output,
+            lambda name: self.builder.append(
+                Node(node.name, op, tuple(inputs), (name,), attrs, params or {}, node.source)
+            ),
+        )
+
+    def add(self, node: Node, part: str, op: str, inputs: Sequence[str], **attrs: Attr) -> str:
+        """A block in front of the one that `emit` makes; its output stream."""
+        name = self.fresh(f"{node.name}_{part}")
+        return self.builder.add(op, tuple(inputs), name=name, attrs=attrs, source=node.source)
 
     def image(self, node: Node) -> None:
         """Make sure that a node reads an image.
@@ -168,16 +184,16 @@ def _add_border(node: Node, streams: _Streams, stream: str, value: int, shape: _
         return stream
     kind = streams.builder.types[stream].format
     if kind is not None and not bool(kind.contains(value).all()):
-        raise ModelError(
+        raise _no_hardware(
+            node,
             f"an image of format {kind.name} has no level {value} to pad with",
-            where=node.source or node.name,
-            hint="use an activation format with a zero in front of this layer, or no padding",
+            "use an activation format with a zero in front of this layer, or no padding",
         )
     rows, columns = shape.span
     ahead = (rows - 1, columns - 1) < padding[:2]  # in the order of the stream
-    attrs: dict[str, Attr] = {"padding": padding, "value": value, "wait_for_input": int(ahead)}
-    name = streams.fresh(f"{node.name}_pad")
-    return streams.builder.add("pad", (stream,), name=name, attrs=attrs, source=node.source)
+    return streams.add(
+        node, "pad", "pad", [stream], padding=padding, value=value, wait_for_input=int(ahead)
+    )
 
 
 def _window_attrs(streams: _Streams, stream: str, shape: _Shape) -> dict[str, Attr]:
@@ -197,8 +213,7 @@ def _add_window(node: Node, streams: _Streams, stream: str, shape: _Shape) -> st
     if prod(shape.kernel) == 1 and prod(shape.stride) == 1:
         return stream
     attrs = _window_attrs(streams, stream, shape)
-    name = streams.fresh(f"{node.name}_window")
-    return streams.builder.add("window", (stream,), name=name, attrs=attrs, source=node.source)
+    return streams.add(node, "window", "window", [stream], **attrs)
 
 
 def _map_conv(node: Node, streams: _Streams) -> None:
@@ -215,47 +230,26 @@ def _map_conv(node: Node, streams: _Streams) -> None:
         node.ints("dilation"),
         0 if depthwise else groups,
     )
-    stream = _add_border(node, streams, streams.take(node), 0, shape)
+    (stream,) = streams.take(node)
+    stream = _add_border(node, streams, stream, 0, shape)
     stream = _add_window(node, streams, stream, shape)
-    params: dict[str, IntArray] = {**node.params, "weight": weight.reshape(rows, -1)}
+    params = {**node.params, "weight": weight.reshape(rows, -1)}
+    attrs = {key: node.attrs[key] for key in ("weight_format", "weight_scale")}
     if depthwise:
-        streams.define(
-            node.output, lambda name: _add_depthwise(node, streams, stream, name, params)
-        )
+        streams.emit(node, [stream], "depthwise", attrs, params)
     else:
-        streams.define(node.output, lambda name: _add_matvec(node, streams, stream, name, params))
+        streams.emit(node, [stream], "matvec", {**attrs, "groups": groups}, params)
 
 
-def _add_depthwise(
-    node: Node, streams: _Streams, stream: str, output: str, params: Mapping[str, IntArray]
-) -> str:
-    attrs = {key: node.attrs[key] for key in ("weight_format", "weight_scale")}
-    return streams.builder.append(
-        Node(node.name, "depthwise", (stream,), (output,), attrs, params, node.source)
-    )
-
-
-def _add_matvec(
-    node: Node, streams: _Streams, stream: str, output: str, params: Mapping[str, IntArray]
-) -> str:
-    attrs = {key: node.attrs[key] for key in ("weight_format", "weight_scale")}
-    if node.op == "conv":
-        attrs["groups"] = node.attrs["groups"]
-    return streams.builder.append(
-        Node(node.name, "matvec", (stream,), (output,), attrs, params, node.source)
-    )
+def _map_dense(node: Node, streams: _Streams) -> None:
+    _check_weights(node)
+    streams.emit(node, streams.take(node), "matvec", node.attrs, node.params)
 
 
 def _check_weights(node: Node) -> None:
     """Raises ModelError unless there is a multiplier for the node's weights."""
     kind = parse_format(node.string("weight_format"))
     weight_operand(kind, node.params["weight"], node.source or node.name)
-
-
-def _map_dense(node: Node, streams: _Streams) -> None:
-    _check_weights(node)
-    stream = streams.take(node)
-    streams.define(node.output, lambda name: _add_matvec(node, streams, stream, name, node.params))
 
 
 def _map_activation(node: Node, streams: _Streams) -> None:
@@ -265,115 +259,80 @@ def _map_activation(node: Node, streams: _Streams) -> None:
         ModelError: it is not.
     """
     output = streams.graph.types[node.output]
-    where = node.source or node.name
-    _check_activation(node, streams)
-    if output.code_format is not None:
-        raise ModelError(
-            f"{node.op} to {node.string('format')} has no hardware",
-            where=where,
-            hint="requant_float makes minifloats, lookup any format",
+    if streams.graph.types[node.inputs[0]].is_bipolar:
+        raise _no_hardware(
+            node,
+            f"{node.op} of a bipolar tensor has no hardware",
+            "remove this activation: its input has two values only",
         )
     if node.op == "threshold":
-        count = int(node.params["thresholds"].shape[1])
-        if count.bit_length() > MAX_BITS:
-            raise ModelError(
-                f"{count} thresholds a channel: the hardware searches at most {2**MAX_BITS - 1}",
-                where=where,
-                hint=f"use an activation of at most {MAX_BITS} bits, or requantization",
-            )
-        if node.integer("step") != 1 and not output.is_bipolar:
-            raise ModelError(
-                f"thresholds with step {node.integer('step')} have no hardware",
-                where=where,
-                hint="use an activation format whose levels are one apart, or bipolar",
-            )
-    elif output.wire_bits > MAX_OUT_BITS or node.string("rounding") not in ROUNDINGS:
-        raise ModelError(
-            f"no hardware requantizes to {output.wire_bits} bits by {node.string('rounding')}",
-            where=where,
-            hint=f"at most {MAX_OUT_BITS} bits; rounding {', '.join(ROUNDINGS)}",
-        )
+        _check_threshold(node, output)
+    else:
+        _check_requant(node, output)
     _map_same(node, streams)
 
 
-def _map_requant_float(node: Node, streams: _Streams) -> None:
-    """A requantization to a minifloat.
-
-    Raises:
-        ModelError: its rounding or its limits have no hardware.
-    """
-    where = node.source or node.name
-    lo, hi = node.integer("lo"), node.integer("hi")
-    if node.string("rounding") not in ROUNDINGS or not lo <= 0 <= hi:
-        raise ModelError(
-            f"no hardware requantizes to {node.string('format')} within {lo} .. {hi} by "
-            f"{node.string('rounding')}",
-            where=where,
-            hint=f"limits on both sides of 0; rounding {', '.join(ROUNDINGS)}",
+def _check_threshold(node: Node, output: TensorType) -> None:
+    count, step = int(node.params["thresholds"].shape[1]), node.integer("step")
+    _check_evenly_spaced(node, output)
+    if count.bit_length() > MAX_BITS:
+        raise _no_hardware(
+            node,
+            f"{count} thresholds a channel: the hardware searches at most {2**MAX_BITS - 1}",
+            f"use an activation of at most {MAX_BITS} bits, or requantization",
         )
-    _check_activation(node, streams)
-    _map_same(node, streams)
-
-
-def _check_activation(node: Node, streams: _Streams) -> None:
-    if streams.graph.types[node.inputs[0]].is_bipolar:
-        raise ModelError(
-            f"{node.op} of a bipolar tensor has no hardware",
-            where=node.source or node.name,
-            hint="remove this activation: its input has two values only",
+    if step != 1 and not output.is_bipolar:
+        raise _no_hardware(
+            node,
+            f"thresholds with step {step} have no hardware",
+            "use an activation format whose levels are one apart, or bipolar",
         )
 
 
-def _map_own(node: Node, streams: _Streams) -> None:
-    """A block of the user's own: its node, wired as that of the integer graph."""
-    inputs = tuple(streams.take_all(node))
-    streams.define(
-        node.output,
-        lambda name: streams.builder.append(replace(node, inputs=inputs, outputs=(name,))),
-    )
+def _check_requant(node: Node, output: TensorType) -> None:
+    lo, hi, rounding = node.integer("lo"), node.integer("hi"), node.string("rounding")
+    if node.op == "requant_float":
+        to = f"{node.string('format')} within {lo} .. {hi}"
+        limits, fits = "limits on both sides of 0", lo <= 0 <= hi
+    else:
+        _check_evenly_spaced(node, output)
+        to = f"{output.wire_bits} bits"
+        limits, fits = f"at most {MAX_OUT_BITS} bits", output.wire_bits <= MAX_OUT_BITS
+    if not fits or rounding not in ROUNDINGS:
+        raise _no_hardware(
+            node,
+            f"no hardware requantizes to {to} by {rounding}",
+            f"{limits}; rounding {', '.join(ROUNDINGS)}",
+        )
+
+
+def _check_evenly_spaced(node: Node, output: TensorType) -> None:
+    if output.code_format is not None:
+        raise _no_hardware(
+            node,
+            f"{node.op} to {node.string('format')} has no hardware",
+            "requant_float makes minifloats, lookup any format",
+        )
 
 
 def _map_same(node: Node, streams: _Streams) -> None:
     """An operation that the hardware dialect has under the same name with the same attributes."""
-    stream = streams.take(node)
-    streams.define(
-        node.output,
-        lambda name: streams.builder.append(replace(node, inputs=(stream,), outputs=(name,))),
-    )
+    streams.emit(node, streams.take(node), node.op, node.attrs, node.params)
 
 
-def _map_max_pool(node: Node, streams: _Streams) -> None:
-    _map_pool(node, streams, "pool_max", streams.graph.types[node.inputs[0]].lo)
-
-
-def _map_sum_pool(node: Node, streams: _Streams) -> None:
-    _map_pool(node, streams, "pool_sum", 0)
-
-
-def _map_pool(node: Node, streams: _Streams, op: str, border: int) -> None:
+def _map_pool(node: Node, streams: _Streams) -> None:
     """A window and what joins its pixels; the whole image needs no window."""
     streams.image(node)
+    op, border = "pool_sum", 0
+    if node.op == "max_pool":
+        op, border = "pool_max", streams.graph.types[node.inputs[0]].lo
     shape = _Shape(node.ints("kernel"), node.ints("stride"))
-    stream = _add_border(node, streams, streams.take(node), border, shape)
-    image = streams.builder.types[stream].shape[:2]
-    whole = shape.kernel == image
+    (stream,) = streams.take(node)
+    stream = _add_border(node, streams, stream, border, shape)
+    whole = shape.kernel == streams.builder.types[stream].shape[:2]
     if not whole:
         stream = _add_window(node, streams, stream, shape)
-    attrs: dict[str, Attr] = {"window": 0 if whole else prod(shape.kernel)}
-    streams.define(
-        node.output,
-        lambda name: streams.builder.append(
-            Node(node.name, op, (stream,), (name,), attrs, {}, node.source)
-        ),
-    )
-
-
-def _map_add(node: Node, streams: _Streams) -> None:
-    inputs = tuple(streams.take_all(node))
-    streams.define(
-        node.output,
-        lambda name: streams.builder.append(replace(node, inputs=inputs, outputs=(name,))),
-    )
+    streams.emit(node, [stream], op, {"window": 0 if whole else prod(shape.kernel)})
 
 
 def _map_concat(node: Node, streams: _Streams) -> None:
@@ -383,35 +342,21 @@ def _map_concat(node: Node, streams: _Streams) -> None:
         ModelError: there is one part only.
     """
     if len(node.inputs) < 2:
-        raise ModelError(
-            "a concatenation of one part has no hardware",
-            where=node.source or node.name,
-            hint="remove it: it does nothing",
+        raise _no_hardware(
+            node, "a concatenation of one part has no hardware", "remove it: it does nothing"
         )
-    stream, *others, last = streams.take_all(node)
+    stream, *others, last = streams.take(node)
     for number, other in enumerate(others):
-        part = streams.fresh(f"{node.name}_part{number}")
-        inputs = (stream, other)
-        stream = streams.builder.add("concat", inputs, name=part, source=node.source)
-    streams.define(
-        node.output,
-        lambda name: streams.builder.append(
-            Node(node.name, "concat", (stream, last), (name,), {}, {}, node.source)
-        ),
-    )
+        stream = streams.add(node, f"part{number}", "concat", [stream, other])
+    streams.emit(node, [stream, last], "concat", {})
 
 
 def _map_space_to_depth(node: Node, streams: _Streams) -> None:
     """A window as large as its stride: its order (kh, kw, c) is that of the operation."""
     block = node.integer("block")
-    stream = streams.take(node)
-    attrs = _window_attrs(streams, stream, _Shape((block, block), (block, block)))
-    streams.define(
-        node.output,
-        lambda name: streams.builder.append(
-            Node(node.name, "window", (stream,), (name,), attrs, {}, node.source)
-        ),
-    )
+    (stream,) = streams.take(node)
+    shape = _Shape((block, block), (block, block))
+    streams.emit(node, [stream], "window", _window_attrs(streams, stream, shape))
 
 
 _MAPPERS: dict[str, Callable[[Node, _Streams], None]] = {
@@ -419,14 +364,10 @@ _MAPPERS: dict[str, Callable[[Node, _Streams], None]] = {
     "dense": _map_dense,
     "threshold": _map_activation,
     "requant": _map_activation,
-    "requant_float": _map_requant_float,
-    "lookup": _map_same,
-    "max_pool": _map_max_pool,
-    "sum_pool": _map_sum_pool,
-    "add": _map_add,
+    "requant_float": _map_activation,
+    "max_pool": _map_pool,
+    "sum_pool": _map_pool,
     "concat": _map_concat,
     "space_to_depth": _map_space_to_depth,
-    "upsample": _map_same,
-    "flatten": _map_same,
-    "top_k": _map_same,
+    **dict.fromkeys(("add", "lookup", "upsample", "flatten", "top_k"), _map_same),
 }

@@ -17,11 +17,17 @@ Reference = Callable[[Node, tuple[TensorType, ...], tuple[IntArray, ...]], tuple
 
 @dataclass(frozen=True)
 class AttrSpec:
-    """One attribute of an operation: its kind, its meaning and, where optional, its default."""
+    """One attribute of an operation.
+
+    Attributes:
+        default: of an attribute that may be left out.
+        words: of a string with a few values, these.
+    """
 
     kind: str
     meaning: str
     default: Attr | None = None
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -157,6 +163,11 @@ def _check_attrs(spec: OpSpec, node: Node) -> None:
         if not _KINDS[attr.kind](node.attrs[name]):
             raise GraphError(
                 f"attribute {name} of {node.op} must be {attr.kind}, got {node.attrs[name]!r}",
+                where=node.name,
+            )
+        if attr.words and node.attrs[name] not in attr.words:
+            raise GraphError(
+                f"{name} must be one of {', '.join(attr.words)}, got {node.attrs[name]!r}",
                 where=node.name,
             )
 

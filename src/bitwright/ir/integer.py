@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bitwright.ir import op_activations, op_images, op_products
 from bitwright.ir.dialect import AttrSpec, Dialect, OpSpec, ParamSpec
+from bitwright.ir.kernels import SHIFT_ROUNDINGS
 from bitwright.ir.op_common import window_shape
 
 _STRIDE = AttrSpec("ints", "(vertical, horizontal)", (1, 1))
@@ -14,6 +15,23 @@ _WEIGHT_SCALE = AttrSpec("floats", "real value of a weight's level 1, one or one
 _FORMAT = AttrSpec("str", "number format of the output")
 _SCALE = AttrSpec("floats", "real value of the output's level 1", (1.0,))
 _BIAS = ParamSpec("(O,)", "added to the accumulator", optional=True)
+_WINDOW = {
+    "kernel": AttrSpec("ints", "(height, width)"),
+    "stride": AttrSpec("ints", "(vertical, horizontal)"),
+    "padding": _PADDING,
+}
+_SHIFT = AttrSpec("int", "right shift")
+_CLIPPED = {
+    "rounding": AttrSpec("str", "half_even, half_up or floor", "half_even", SHIFT_ROUNDINGS),
+    "lo": AttrSpec("int", "smallest output"),
+    "hi": AttrSpec("int", "largest output"),
+    "format": _FORMAT,
+    "scale": _SCALE,
+}
+_AFFINE = {
+    "multiplier": ParamSpec("(C or 1,)", "integer factor"),
+    "offset": ParamSpec("(C or 1,)", "integer offset before the shift"),
+}
 
 _OPS = (
     OpSpec(
@@ -64,18 +82,8 @@ _OPS = (
         1,
         op_activations.infer_requant,
         op_activations.run_requant,
-        attrs={
-            "shift": AttrSpec("int", "right shift"),
-            "rounding": AttrSpec("str", "half_even, half_up or floor", "half_even"),
-            "lo": AttrSpec("int", "smallest output"),
-            "hi": AttrSpec("int", "largest output"),
-            "format": _FORMAT,
-            "scale": _SCALE,
-        },
-        params={
-            "multiplier": ParamSpec("(C or 1,)", "integer factor"),
-            "offset": ParamSpec("(C or 1,)", "integer offset before the shift"),
-        },
+        attrs={"shift": _SHIFT, **_CLIPPED},
+        params=_AFFINE,
     ),
     OpSpec(
         "requant_float",
@@ -86,19 +94,12 @@ _OPS = (
         op_activations.infer_requant_float,
         op_activations.run_requant_float,
         attrs={
-            "shift": AttrSpec("int", "right shift"),
+            "shift": _SHIFT,
             "significant": AttrSpec("int", "mantissa bits and the leading one"),
             "smallest": AttrSpec("int", "smallest magnitude but 0; 0 where there are denormals", 0),
-            "rounding": AttrSpec("str", "half_even, half_up or floor", "half_even"),
-            "lo": AttrSpec("int", "smallest output"),
-            "hi": AttrSpec("int", "largest output"),
-            "format": _FORMAT,
-            "scale": _SCALE,
+            **_CLIPPED,
         },
-        params={
-            "multiplier": ParamSpec("(C or 1,)", "integer factor"),
-            "offset": ParamSpec("(C or 1,)", "integer offset before the shift"),
-        },
+        params=_AFFINE,
     ),
     OpSpec(
         "max_pool",
@@ -106,11 +107,7 @@ _OPS = (
         1,
         op_images.infer_max_pool,
         op_images.run_max_pool,
-        attrs={
-            "kernel": AttrSpec("ints", "(height, width)"),
-            "stride": AttrSpec("ints", "(vertical, horizontal)"),
-            "padding": _PADDING,
-        },
+        attrs=_WINDOW,
     ),
     OpSpec(
         "flatten",
@@ -143,11 +140,7 @@ _OPS = (
         1,
         op_images.infer_sum_pool,
         op_images.run_sum_pool,
-        attrs={
-            "kernel": AttrSpec("ints", "(height, width)"),
-            "stride": AttrSpec("ints", "(vertical, horizontal)"),
-            "padding": _PADDING,
-        },
+        attrs=_WINDOW,
     ),
     OpSpec(
         "add",

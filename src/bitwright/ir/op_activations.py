@@ -54,7 +54,6 @@ def _check_product(node: Node, tensor: TensorType) -> None:
     multiplier = per_channel(node, "multiplier", tensor.channels)
     offset = per_channel(node, "offset", tensor.channels)
     need(node.integer("shift") >= 0, "shift must be >= 0")
-    need(node.string("rounding") in kernels.SHIFT_ROUNDINGS, "unknown rounding")
     bound = max(abs(tensor.lo), abs(tensor.hi)) * int(np.abs(multiplier).max()) + int(
         np.abs(offset).max()
     )

@@ -22,6 +22,10 @@ def image_shape(tensor: TensorType) -> tuple[int, int, int]:
     return height, width, channels
 
 
+def check_padding(padding: tuple[int, ...]) -> None:
+    need(len(padding) == 4 and min(padding) >= 0, "padding is (top, left, bottom, right), >= 0")
+
+
 def per_channel(node: Node, name: str, channels: int) -> IntArray:
     value = node.params[name]
     need(

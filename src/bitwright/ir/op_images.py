@@ -9,7 +9,7 @@ import numpy as np
 
 from bitwright.ir import kernels
 from bitwright.ir.node import Node
-from bitwright.ir.op_common import Arrays, Types, image_shape, need, window_shape
+from bitwright.ir.op_common import Arrays, Types, check_padding, image_shape, need, window_shape
 from bitwright.ir.types import TensorType
 
 
@@ -17,7 +17,7 @@ def infer_max_pool(node: Node, types: Types) -> Types:
     (tensor,) = types
     height, width, channels = image_shape(tensor)
     kernel, padding = node.ints("kernel"), node.ints("padding")
-    need(len(padding) == 4 and min(padding) >= 0, "padding is (top, left, bottom, right), >= 0")
+    check_padding(padding)
     need(
         max(padding[0], padding[2]) < kernel[0] and max(padding[1], padding[3]) < kernel[1],
         "padding must be smaller than the kernel (a window of padding only has no maximum)",
@@ -65,7 +65,7 @@ def infer_sum_pool(node: Node, types: Types) -> Types:
     (tensor,) = types
     height, width, channels = image_shape(tensor)
     kernel, padding = node.ints("kernel"), node.ints("padding")
-    need(len(padding) == 4 and min(padding) >= 0, "padding is (top, left, bottom, right), >= 0")
+    check_padding(padding)
     out = window_shape((height, width), kernel, node.ints("stride"), padding)
     count = prod(kernel)
     lo, hi = (min(tensor.lo, 0), max(tensor.hi, 0)) if any(padding) else (tensor.lo, tensor.hi)

@@ -7,41 +7,63 @@ from bitwright.formats import parse_format
 from bitwright.ir import kernels
 from bitwright.ir.intervals import dot_interval
 from bitwright.ir.node import IntArray, Node
-from bitwright.ir.op_common import Arrays, Types, image_shape, need, window_shape
+from bitwright.ir.op_common import Arrays, Types, check_padding, image_shape, need, window_shape
 from bitwright.ir.types import TensorType
 
 
-def _scale_product(
-    tensor: TensorType, node: Node, rows: int, depthwise: bool = False
-) -> tuple[float, ...]:
+def dot_scale(node: Node, tensor: TensorType, groups: int, rows: int) -> tuple[float, ...]:
+    """Real value of a sum's level 1; the elements of one group must share their scale."""
     weight_scale = node.floats("weight_scale")
     need(len(weight_scale) in (1, rows), f"weight_scale needs 1 or {rows} entries")
     if len(tensor.scale) == 1:
         return tuple(tensor.scale[0] * s for s in weight_scale)
+    need(bool(tensor.scale), "an input without a scale cannot be multiplied")
+    first = tensor.scale[:: tensor.channels // groups]
     need(
-        depthwise and len(tensor.scale) > 0,
+        tensor.scale == tuple(s for s in first for _ in range(tensor.channels // groups)),
         "an input with one scale per channel can only be multiplied channel by channel "
         "(a depthwise convolution)",
     )
-    each = weight_scale * (rows if len(weight_scale) == 1 else 1)
-    multiplier = rows // len(tensor.scale)
-    return tuple(tensor.scale[row // multiplier] * s for row, s in enumerate(each))
+    each = weight_scale * (rows // len(weight_scale))
+    return tuple(first[row * groups // rows] * s for row, s in enumerate(each))
 
 
-def _check_weight_format(node: Node, weight: IntArray) -> None:
+def check_product(node: Node) -> None:
+    """Raises GraphError unless weights are levels of their format and there is a bias a row."""
+    weight, bias = node.params["weight"], node.params.get("bias")
     weight_format = parse_format(node.string("weight_format"))
     inside = weight_format.min_level <= weight.min() and weight.max() <= weight_format.max_level
     need(bool(inside), f"weights [{weight.min()}, {weight.max()}] exceed {weight_format.name}")
-    need(
-        weight_format.name != "bipolar" or bool((weight != 0).all()),
-        "a bipolar weight cannot be 0",
-    )
     known = weight_format.contains(weight)
     need(
         bool(known.all()),
         f"weight {'' if known.all() else weight[~known].flat[0]} is no level of "
         f"{weight_format.name}",
     )
+    rows = weight.shape[0]
+    need(bias is None or bias.shape == (rows,), f"bias must have shape ({rows},)")
+
+
+def infer_product(
+    node: Node, tensor: TensorType, space: tuple[int, ...], groups: int = 1, *, padded: bool = False
+) -> Types:
+    """Type of the accumulators of weights times a tensor, in groups.
+
+    Args:
+        space: shape of the result but for its channels.
+        padded: some terms are left out at the border.
+    """
+    check_product(node)
+    weight = node.params["weight"]
+    low, high = (min(tensor.lo, 0), max(tensor.hi, 0)) if padded else (tensor.lo, tensor.hi)
+    lo, hi = dot_interval(weight, low, high, node.params.get("bias")).final.hull
+    rows = weight.shape[0]
+    return (TensorType((*space, rows), None, dot_scale(node, tensor, groups, rows), lo, hi),)
+
+
+def add_bias(node: Node, sums: IntArray) -> Arrays:
+    bias = node.params.get("bias")
+    return (sums if bias is None else sums + bias,)
 
 
 def infer_conv(node: Node, types: Types) -> Types:
@@ -55,28 +77,15 @@ def infer_conv(node: Node, types: Types) -> Types:
         groups >= 1 and rows % groups == 0 and columns * groups == channels,
         f"weight {weight.shape} with {groups} groups does not fit {channels} input channels",
     )
-    need(len(padding) == 4 and min(padding) >= 0, "padding is (top, left, bottom, right), >= 0")
+    check_padding(padding)
     need(
         not (tensor.is_bipolar and any(padding)),
         "a bipolar tensor cannot be padded with zero: use padding 0 or a format that holds zero",
     )
-    _check_weight_format(node, weight)
-    bias = node.params.get("bias")
-    need(bias is None or bias.shape == (rows,), f"bias must have shape ({rows},)")
-    out_h, out_w = window_shape(
+    out = window_shape(
         (height, width), (kernel_h, kernel_w), node.ints("stride"), padding, node.ints("dilation")
     )
-    low, high = (min(tensor.lo, 0), max(tensor.hi, 0)) if any(padding) else (tensor.lo, tensor.hi)
-    lo, hi = dot_interval(weight, low, high, bias).final.hull
-    return (
-        TensorType(
-            (out_h, out_w, rows),
-            None,
-            _scale_product(tensor, node, rows, groups == channels),
-            lo,
-            hi,
-        ),
-    )
+    return infer_product(node, tensor, out, groups, padded=any(padding))
 
 
 def run_conv(node: Node, types: Types, arrays: Arrays) -> Arrays:
@@ -88,8 +97,7 @@ def run_conv(node: Node, types: Types, arrays: Arrays) -> Arrays:
         node.ints("dilation"),
         node.integer("groups"),
     )
-    bias = node.params.get("bias")
-    return (out if bias is None else out + bias,)
+    return add_bias(node, out)
 
 
 def infer_dense(node: Node, types: Types) -> Types:
@@ -99,15 +107,8 @@ def infer_dense(node: Node, types: Types) -> Types:
         len(tensor.shape) == 1 and weight.ndim == 2 and weight.shape[1] == tensor.channels,
         f"weight {weight.shape} does not fit an input of shape {tensor.shape}",
     )
-    _check_weight_format(node, weight)
-    bias = node.params.get("bias")
-    need(bias is None or bias.shape == (weight.shape[0],), f"bias must be ({weight.shape[0]},)")
-    lo, hi = dot_interval(weight, tensor.lo, tensor.hi, bias).final.hull
-    rows = weight.shape[0]
-    return (TensorType((rows,), None, _scale_product(tensor, node, rows), lo, hi),)
+    return infer_product(node, tensor, ())
 
 
 def run_dense(node: Node, types: Types, arrays: Arrays) -> Arrays:
-    out = arrays[0] @ node.params["weight"].T
-    bias = node.params.get("bias")
-    return (out if bias is None else out + bias,)
+    return add_bias(node, arrays[0] @ node.params["weight"].T)
