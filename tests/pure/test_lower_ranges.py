@@ -24,7 +24,7 @@ from bitwright.ir import (
     rebuild,
 )
 from bitwright.lower import analyse, certify, check
-from bitwright.lower.certificate import from_json, witness_input
+from bitwright.lower.certificate import from_json, witness_inputs
 from bitwright.lower.ranges import _axis_masks, dot_range
 
 
@@ -132,7 +132,8 @@ def test_bipolar_popcount_widths() -> None:
     graph = b.finish("d")
     claim = certify(graph).claim("d")
     assert (claim.lo, claim.hi, claim.width, claim.naive_width) == (-64, 64, 8, 8)
-    assert set(np.unique(witness_input(graph, graph.node("d"), claim.high))) <= {-1, 1}
+    (x,) = witness_inputs(graph, graph.node("d"), claim.high, analyse(graph))
+    assert set(np.unique(x)) <= {-1, 1}
 
 
 def test_bits_saved_and_table() -> None:

@@ -8,14 +8,16 @@ import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bitwright.base.tools import require, run_tool
 from bitwright.base.tools.process import check_finished, run_process
 from bitwright.build.design import Design, load_design
-from bitwright.build.shell import frame_bytes, frame_levels, serial_top
+from bitwright.build.shell import serial_top
 from bitwright.build.target import load_target
 from bitwright.build.yosys import SynthesisOptions, synthesise
+from bitwright.sim import load_sim_design, pack, unpack
 
 DOTS = Path(__file__).parents[1] / "yosys" / "dots"
 BENCH = Path(__file__).with_name("shell_bench.cpp")
@@ -114,16 +116,19 @@ def test_shell_answers_frames_and_recovers_after_break(
     design = load_design(DOTS)
     rng = random.Random(3)
     frames = [[rng.randint(-8, 7) for _ in range(16)] for _ in range(4)]
-    sent = [list(frame_bytes(design.inputs[0], frame)) for frame in frames]
+    carried = load_sim_design(DOTS)
+    source = carried.inputs[0].spec
+    sent = [pack(source, np.array([frame])).ravel().tolist() for frame in frames]
     # Two frames back to back; part of a frame that a break throws away; two more frames.
     codes = [*sent[0], *sent[1], WAIT + 30, *sent[3][:5], BREAK, WAIT + 12, *sent[2], *sent[3]]
     answer = _simulate(tmp_path, design, target, runtime, codes)
     assert len(answer) == 4 * 7
     for k, frame in enumerate(frames):
-        part = answer[7 * k : 7 * k + 7]
+        part = np.frombuffer(answer[7 * k : 7 * k + 7], dtype=np.uint8)
         scores, label = dots_reference(frame)
-        assert frame_levels(design.outputs[0], part[:6]) == scores
-        assert frame_levels(design.outputs[1], part[6:]) == [label]
+        first, second = (port.spec for port in carried.outputs)
+        assert unpack(first, part[:6].reshape(3, 2)).ravel().tolist() == scores
+        assert unpack(second, part[6:].reshape(1, 1)).ravel().tolist() == [label]
 
 
 def test_shell_is_lint_clean(tmp_path: Path) -> None:
@@ -132,14 +137,3 @@ def test_shell_is_lint_clean(tmp_path: Path) -> None:
     for source in shell:
         arguments = ["--lint-only", "-Wall", "--assert", str(source)]
         run_tool(verilator, arguments, cwd=tmp_path, log=tmp_path / "lint.log", timeout=60)
-
-
-@pytest.mark.parametrize("bipolar", [False, True])
-def test_frames_round_trip_through_bytes(bipolar: bool) -> None:
-    design = load_design(DOTS)
-    port = design.inputs[0].model_copy(
-        update={"bipolar": bipolar, "lane_bits": 1 if bipolar else 4}
-    )
-    rng = random.Random(5)
-    levels = [rng.choice([-1, 1]) if bipolar else rng.randint(-8, 7) for _ in range(16)]
-    assert frame_levels(port, frame_bytes(port, levels)) == levels

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -19,7 +18,6 @@ from pathlib import Path
 from bitwright.base.errors import TargetError
 from bitwright.build.design import Design, Port, load_design
 from bitwright.build.target import Board
-from bitwright.formats import parse_format
 
 _SHELL = Path(__file__).parent / "shell"
 _LIBRARY = Path(__file__).parent.parent / "rtl" / "lib"
@@ -34,8 +32,6 @@ _SHELL_FILES = (
 _LIBRARY_FILES = ("stream_fifo.sv", "mem_ram.sv", "stream_check.sv")
 _MAX_FIFO_BYTES = 1 << 15
 _MAX_BAUD_ERROR = 0.02
-DESIGN_INSTANCE = "i_serial.i_design"
-"""Where the design sits in the board top; for per-instance resources."""
 
 
 @dataclass(frozen=True)
@@ -303,44 +299,3 @@ def _output_ports(index: int, port: Port) -> str:
     return f"""\
     .{port.name}_tdata(beat{index}_data), .{port.name}_tvalid(beat{index}_valid),
     .{port.name}_tready(beat{index}_ready), .{port.name}_tlast(),"""
-
-
-def frame_bytes(port: Port, levels: Sequence[int]) -> bytes:
-    """The bytes that carry one frame of levels over the serial line.
-
-    Args:
-        port: an input of the design.
-        levels: ``beats * lanes`` integers in stream order.
-    """
-    mask = (1 << port.lane_bits) - 1
-    kind = None if port.codes is None else parse_format(port.codes)
-    out = bytearray()
-    for beat in range(port.beats):
-        word = 0
-        for lane in range(port.lanes):
-            level = int(levels[beat * port.lanes + lane])
-            code = (level + 1) // 2 if port.bipolar else level
-            if kind is not None:
-                code = int(kind.to_bits(kind.codes(level)))
-            word |= (code & mask) << (lane * port.lane_bits)
-        out += word.to_bytes(port.width // 8, "little")
-    return bytes(out)
-
-
-def frame_levels(port: Port, data: bytes) -> list[int]:
-    """The levels of one frame of an output, from the bytes of the serial line."""
-    size, half = port.width // 8, 1 << (port.lane_bits - 1)
-    kind = None if port.codes is None else parse_format(port.codes)
-    levels = []
-    for beat in range(port.beats):
-        word = int.from_bytes(data[beat * size : (beat + 1) * size], "little")
-        for lane in range(port.lanes):
-            code = (word >> (lane * port.lane_bits)) & ((1 << port.lane_bits) - 1)
-            if port.bipolar:
-                code = 2 * code - 1
-            elif kind is not None:
-                code = int(kind.levels(kind.from_bits(code)))
-            elif port.signed and code >= half:
-                code -= 2 * half
-            levels.append(code)
-    return levels

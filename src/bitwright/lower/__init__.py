@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Passes on integer graphs, range analysis, overflow certificate, comparison.
 
-The graph comes from `bitwright.quantize.integers`. `from_torch` and `compare_torch` are former
-names for what is `IntegerModel.graph` and `IntegerModel.edges` now.
+The graph comes from `bitwright.quantize.integers` (`IntegerModel.graph`, `IntegerModel.edges`).
 """
 
 from __future__ import annotations

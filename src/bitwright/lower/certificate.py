@@ -5,7 +5,7 @@ A certificate is a claim that can be checked without trusting whoever made it. F
 ``lo <= sum <= hi`` two things are shown:
 
 * *it is reached*: `Witness` says which inputs of one window sit at the upper end of their interval
-  and which at the lower end. `witness_input` rebuilds that feature map and the reference kernels
+  and which at the lower end. `witness_inputs` rebuilds that feature map and the reference kernels
   compute the sum: it must equal the claim.
 * *it is not exceeded*: for any other input x within the intervals,
   ``hi - sum(x) = sum_i |w_i| * |x_i - x*_i| >= 0``, because the witness x* sits at the end to which
@@ -196,45 +196,69 @@ def _level_bits(number_format: Format) -> int:
     return number_format.bits
 
 
-def _dot_claim(graph: Graph, node: Node, found: DotRange) -> AccumulatorClaim:
-    source = graph.types[node.inputs[0]]
-    dot = as_conv(node, source.channels) if node.op == "sum_pool" else node
-    weight = dot.params["weight"]
-    lo, hi = found.final.hull
-    partial_lo, partial_hi = found.partial.hull
-    row_lo, row_hi = int(found.final.lo.argmin()), int(found.final.hi.argmax())
-    weight_bits = _level_bits(parse_format(dot.string("weight_format")))
-    input_bits = source.wire_bits if source.format is None else _level_bits(source.format)
-    terms = weight[0].size
-    place_lo, place_hi = found.low_at[row_lo], found.high_at[row_hi]
+def _claim(
+    node: Node,
+    final: ChannelRange,
+    partial: tuple[int, int],
+    factors: IntArray,
+    bits: tuple[int, int],
+    bias: IntArray | None = None,
+    at: tuple[IntArray, IntArray] | None = None,
+) -> AccumulatorClaim:
+    """The claim of a node whose channels are sums of products.
+
+    Args:
+        factors: ``(channels, terms)``, whose signs say which end of an input attains a bound.
+        bits: widths of weights and inputs.
+        at: ``(channels, 2)`` positions that attain the lower and the upper bounds; (0, 0) if left
+            out.
+    """
+    (lo, hi), terms = final.hull, factors.shape[1]
+    low_at, high_at = at or (np.zeros((len(factors), 2), np.int64),) * 2
+
+    def witness(row: int, places: IntArray, at_hi: NDArray[np.bool_]) -> Witness:
+        return Witness(row, (int(places[row, 0]), int(places[row, 1])), _pack(at_hi), terms)
+
+    row_lo, row_hi = int(final.lo.argmin()), int(final.hi.argmax())
     return AccumulatorClaim(
         node=node.name,
         source=node.source,
         op=node.op,
         terms=terms,
-        weight_bits=weight_bits,
-        input_bits=input_bits,
+        weight_bits=bits[0],
+        input_bits=bits[1],
         lo=lo,
         hi=hi,
-        partial_lo=partial_lo,
-        partial_hi=partial_hi,
-        width=_register(min(lo, partial_lo), max(hi, partial_hi)),
-        naive_width=naive_width(weight_bits, input_bits, terms, node.params.get("bias")),
-        low=Witness(
-            row_lo, (int(place_lo[0]), int(place_lo[1])), _pack(weight[row_lo].ravel() < 0), terms
-        ),
-        high=Witness(
-            row_hi, (int(place_hi[0]), int(place_hi[1])), _pack(weight[row_hi].ravel() > 0), terms
-        ),
+        partial_lo=partial[0],
+        partial_hi=partial[1],
+        width=_register(min(lo, partial[0]), max(hi, partial[1])),
+        naive_width=naive_width(*bits, terms, bias),
+        low=witness(row_lo, low_at, factors[row_lo] < 0),
+        high=witness(row_hi, high_at, factors[row_hi] > 0),
+    )
+
+
+def _dot_claim(graph: Graph, node: Node, found: DotRange) -> AccumulatorClaim:
+    source = graph.types[node.inputs[0]]
+    dot = as_conv(node, source.channels) if node.op == "sum_pool" else node
+    weight = dot.params["weight"]
+    weight_bits = _level_bits(parse_format(dot.string("weight_format")))
+    input_bits = source.wire_bits if source.format is None else _level_bits(source.format)
+    return _claim(
+        node,
+        found.final,
+        found.partial.hull,
+        weight.reshape(len(weight), -1),
+        (weight_bits, input_bits),
+        node.params.get("bias"),
+        (found.low_at, found.high_at),
     )
 
 
 def _product_claim(graph: Graph, node: Node, inputs: ChannelRange) -> AccumulatorClaim:
     found = product_range(node, inputs)
     multiplier, offset = node.params["multiplier"], node.params["offset"]
-    factors = np.broadcast_to(multiplier, inputs.lo.shape)
     lo, hi = found.hull
-    row_lo, row_hi = int(found.lo.argmin()), int(found.hi.argmax())
     # On the way: the bare product, the sum, and the sum with half a unit added for rounding.
     shift = node.integer("shift")
     if node.op == "requant_float":
@@ -245,30 +269,14 @@ def _product_claim(graph: Graph, node: Node, inputs: ChannelRange) -> Accumulato
     partial_lo = min(0, lo, int((found.lo - offset).min()))
     partial_hi = max(0, hi + half, int((found.hi - offset).max()))
     weight_bits = bits_for_interval(int(multiplier.min()), int(multiplier.max()))
-    input_bits = graph.types[node.inputs[0]].wire_bits
-    return AccumulatorClaim(
-        node=node.name,
-        source=node.source,
-        op=node.op,
-        terms=1,
-        weight_bits=weight_bits,
-        input_bits=input_bits,
-        lo=lo,
-        hi=hi,
-        partial_lo=partial_lo,
-        partial_hi=partial_hi,
-        width=_register(partial_lo, partial_hi),
-        naive_width=naive_width(weight_bits, input_bits, 1, offset),
-        low=Witness(row_lo, (0, 0), _pack(factors[row_lo : row_lo + 1] < 0), 1),
-        high=Witness(row_hi, (0, 0), _pack(factors[row_hi : row_hi + 1] > 0), 1),
-    )
+    factors = np.broadcast_to(multiplier, inputs.lo.shape)[:, np.newaxis]
+    bits = (weight_bits, graph.types[node.inputs[0]].wire_bits)
+    return _claim(node, found, (partial_lo, partial_hi), factors, bits, offset)
 
 
 def _add_claim(graph: Graph, node: Node, operands: tuple[ChannelRange, ...]) -> AccumulatorClaim:
     low, high = add_min_max(node, operands)
-    lo_rows, hi_rows = low.sum(axis=0), high.sum(axis=0)
-    row_lo, row_hi = int(lo_rows.argmin()), int(hi_rows.argmax())
-    lo, hi = int(lo_rows[row_lo]), int(hi_rows[row_hi])
+    final = ChannelRange(low.sum(axis=0), high.sum(axis=0))
     partial_lo = int(np.minimum(low, 0).sum(axis=0).min())
     partial_hi = int(np.maximum(high, 0).sum(axis=0).max())
     first, second = node.ints("multipliers")
@@ -276,25 +284,10 @@ def _add_claim(graph: Graph, node: Node, operands: tuple[ChannelRange, ...]) -> 
     if both:  # one tensor, but the hardware makes two products: either may stand alone
         alone = [m * end for m in (first, second) for end in operands[0].hull]
         partial_lo, partial_hi = min(partial_lo, *alone), max(partial_hi, *alone)
-    factors = np.array([first + second] * 2 if both else [first, second])
+    factors = np.broadcast_to([first + second] * 2 if both else [first, second], (low.shape[1], 2))
     weight_bits = max(bits_for_interval(min(m, 0), max(m, 0)) for m in (first, second))
-    input_bits = max(graph.types[edge].wire_bits for edge in node.inputs)
-    return AccumulatorClaim(
-        node=node.name,
-        source=node.source,
-        op=node.op,
-        terms=2,
-        weight_bits=weight_bits,
-        input_bits=input_bits,
-        lo=lo,
-        hi=hi,
-        partial_lo=partial_lo,
-        partial_hi=partial_hi,
-        width=_register(min(lo, partial_lo), max(hi, partial_hi)),
-        naive_width=naive_width(weight_bits, input_bits, 2, None),
-        low=Witness(row_lo, (0, 0), _pack(factors < 0), 2),
-        high=Witness(row_hi, (0, 0), _pack(factors > 0), 2),
-    )
+    bits = (weight_bits, max(graph.types[edge].wire_bits for edge in node.inputs))
+    return _claim(node, final, (partial_lo, partial_hi), factors, bits)
 
 
 def _claims(graph: Graph) -> tuple[AccumulatorClaim, ...]:
@@ -335,18 +328,12 @@ def _window(graph: Graph, node: Node, witness: Witness) -> tuple[IntArray, IntAr
     )
 
 
-def witness_input(graph: Graph, node: Node, witness: Witness) -> IntArray:
-    """The input of a node with one input that a witness describes, levels ``(1, *shape)``.
-
-    What lies outside the window does not matter and sits at the lower end of its interval.
-    """
-    return witness_inputs(graph, node, witness, analyse(graph))[0]
-
-
 def witness_inputs(
     graph: Graph, node: Node, witness: Witness, ranges: Mapping[str, ChannelRange]
 ) -> tuple[IntArray, ...]:
-    """`witness_input` for every input of a node.
+    """The inputs of a node that a witness describes, levels ``(1, *shape)``.
+
+    What lies outside the window does not matter and sits at the lower end of its interval.
 
     Args:
         ranges: from `analyse`.

@@ -60,12 +60,8 @@ def _grouped(weight: IntArray, inputs: ChannelRange, bias: IntArray, groups: int
     for group in range(groups):
         out, read = (slice(group * n, (group + 1) * n) for n in (rows, width))
         parts.append(dot_interval(weight[out], inputs.lo[read], inputs.hi[read], bias[out]))
-    return (
-        parts[0]
-        if groups == 1
-        else DotInterval(
-            _joined([part.final for part in parts]), _joined([part.partial for part in parts])
-        )
+    return DotInterval(
+        _joined([part.final for part in parts]), _joined([part.partial for part in parts])
     )
 
 
