@@ -68,3 +68,10 @@ def scored(model: nn.Module) -> float:
     with torch.no_grad():
         answers = model(torch.from_numpy(test.reals())).argmax(dim=1)
     return float((answers == torch.from_numpy(test.labels)).double().mean())
+
+
+def largest_difference(first: nn.Module, second: nn.Module, x: Tensor) -> float:
+    """Largest difference of two models' outputs, relative to the largest output of the first."""
+    with torch.no_grad():
+        a, b = first.eval()(x).double(), second.eval()(x).double()
+    return float((a - b).abs().max()) / max(float(a.abs().max()), 1e-30)

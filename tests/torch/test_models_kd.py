@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.ptq_networks import enliven
+from tests.ptq_networks import enliven, largest_difference
 from torch import nn
 
 from bitwright.base.errors import FormatError, ModelError, RecipeError
@@ -23,7 +23,6 @@ from bitwright.models import ModelInfo, build_model, list_models
 from bitwright.models.densenet import Concat, DenseLayer
 from bitwright.quantize import Policy, apply
 from bitwright.quantize.ptq import fold_batch_norms, folding_of
-from bitwright.quantize.ptq.folding import largest_difference
 from bitwright.quantize.trace import trace
 from bitwright.train import Phases, study
 

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from tests import join_networks as nets
-from tests.ptq_networks import calibration, enliven, trained_digits
+from tests.ptq_networks import calibration, enliven, largest_difference, trained_digits
 from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, ModelError
@@ -22,7 +22,6 @@ from bitwright.quantize.ptq import (
     folding_of,
     measure_ranges,
 )
-from bitwright.quantize.ptq.folding import largest_difference
 
 
 class Forked(nn.Module):

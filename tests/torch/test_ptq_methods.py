@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import join_networks as nets
-from tests.ptq_networks import calibration, enliven, scored, trained_digits
+from tests.ptq_networks import calibration, enliven, largest_difference, scored, trained_digits
 from torch import nn
 
 from bitwright.base.errors import DataError, ModelError, RecipeError
@@ -30,7 +30,7 @@ from bitwright.quantize.ptq import (
     post_training_quantize,
 )
 from bitwright.quantize.ptq.bias_correction import rectified_mean
-from bitwright.quantize.ptq.folding import ChannelStatistics, largest_difference
+from bitwright.quantize.ptq.folding import ChannelStatistics
 from bitwright.quantize.ptq.gptq import ColumnOrder, error_feedback, fed_or_rounded
 
 W4A4 = Policy.uniform("int4", "uint4", "uint8")

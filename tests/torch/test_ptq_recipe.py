@@ -17,8 +17,8 @@ from bitwright.pipeline.recipe import load_recipe, recipe_from_dict
 from bitwright.pipeline.run import no_progress
 from bitwright.pipeline.steps.quantize import WEIGHTS, calibrated, quantized_model
 from bitwright.pipeline.steps.workspace import Workspace
-from bitwright.quantize import Policy
-from bitwright.quantize.ptq import method_words, post_training_quantize
+from bitwright.quantize import Policy, method_words
+from bitwright.quantize.ptq import post_training_quantize
 from bitwright.quantize.ptq.methods import parse_methods
 from bitwright.quantize.ptq.reconstruction import LayerView
 from bitwright.train import save_weights

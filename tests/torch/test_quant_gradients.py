@@ -12,7 +12,7 @@ from bitwright.formats import Rounding, parse_format
 from bitwright.quantize import straight_through as functions
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.policy_defaults import complete
-from bitwright.quantize.quantizer import Phase
+from bitwright.quantize.quantizer import Phase, set_phase
 from bitwright.quantize.scale_rules import observed_scale, weight_scale
 from bitwright.quantize.spec import Change, Granularity, Role, ScaleRule
 from bitwright.quantize.straight_through import (
@@ -177,7 +177,7 @@ def test_running_statistics_follow_training_and_stand_still_in_evaluation() -> N
 
 def test_calibration_observes_and_passes_through() -> None:
     quantizer = ActivationQuantizer(spec(Role.ACTIVATION, "uint2"), clip=(0.0, 6.0))
-    quantizer.phase = Phase.CALIBRATE
+    set_phase(quantizer, Phase.CALIBRATE)
     x = torch.tensor([[-1.0, 2.2, 7.0]])
     assert torch.equal(quantizer(x), x.clamp(0.0, 6.0))
     assert quantizer.ready and quantizer.unit <= 2.0

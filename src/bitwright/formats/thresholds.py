@@ -9,6 +9,7 @@ of ``acc`` and its steps can be found by bisection over the very same function: 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -76,23 +77,43 @@ def affine_thresholds(
         GraphError: a coefficient is not finite, or the interval is empty or beyond 2^53.
     """
     gain, offset, low, high = _checked(a, b, lo, hi)
-    flip = gain < 0
-    start = np.where(flip, -high, low)
-    end = np.where(flip, -low, high)
-    step = number_format.level_step
-    base = number_format.min_level
-    count = (number_format.max_level - base) // step
-    wanted = base + step * np.arange(1, count + 1, dtype=np.int64)
     # acc * a == (-acc) * (-a) exactly, so a falling staircase is a rising one of -acc.
     rising, shift = np.abs(gain)[:, None], offset[:, None]
+
+    def levels(acc: IntArray) -> IntArray:
+        return affine_levels(acc, rising, shift, number_format, rounding)
+
+    return find_thresholds(levels, gain < 0, low, high, number_format)
+
+
+def find_thresholds(
+    levels: Callable[[IntArray], IntArray],
+    flip: npt.NDArray[np.bool_],
+    low: npt.ArrayLike,
+    high: npt.ArrayLike,
+    number_format: Format,
+) -> Thresholds:
+    """For each channel and level the smallest integer that reaches it, by bisection.
+
+    Args:
+        levels: of integers (C, T), rising along each row; of a flipped channel with the sign of
+            its accumulators changed.
+        flip: (C,), which channels these are.
+        low, high: interval of the accumulator, one for all or (C,).
+        number_format: format of the levels.
+    """
+    start, end = np.where(flip, np.negative(high), low), np.where(flip, np.negative(low), high)
+    step, base = number_format.level_step, number_format.min_level
+    count = (number_format.max_level - base) // step
+    wanted = base + step * np.arange(1, count + 1, dtype=np.int64)
     below = np.repeat((start - 1)[:, None], count, axis=1)
     above = np.repeat((end + 1)[:, None], count, axis=1)
     for _ in range(int((end - start + 2).max()).bit_length()):
         middle = (below + above) >> 1
-        reached = affine_levels(middle, rising, shift, number_format, rounding) >= wanted
-        open_ = above - below > 1
-        above = np.where(open_ & reached, middle, above)
-        below = np.where(open_ & ~reached, middle, below)
+        reached = levels(middle) >= wanted
+        unsettled = above - below > 1
+        above = np.where(unsettled & reached, middle, above)
+        below = np.where(unsettled & ~reached, middle, below)
     return Thresholds(above, flip, base, step)
 
 

@@ -20,8 +20,8 @@ from bitwright.pipeline.recipe_errors import explain_mistakes, run_with
 from bitwright.pipeline.recipe_paths import with_absolute_paths
 from bitwright.pipeline.recipe_schema import Recipe, name_alone
 from bitwright.pipeline.recipe_yaml import Document, parse_document
+from bitwright.quantize.method_words import check_trainable
 from bitwright.quantize.policy import Policy
-from bitwright.quantize.ptq.method_words import check_trainable
 from bitwright.train.config import PHASES
 
 __all__ = [

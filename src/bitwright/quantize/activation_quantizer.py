@@ -17,6 +17,8 @@ from torch import Tensor
 from bitwright.base.errors import ModelError
 from bitwright.formats import Format
 from bitwright.formats.pytorch.rounding import quantize_ratio
+from bitwright.quantize.estimators import Estimator, estimate_range, estimate_scale, estimator_of
+from bitwright.quantize.histogram import Observed
 from bitwright.quantize.quantizer import HOST, Phase, Quantizer
 from bitwright.quantize.scale_rules import (
     TINY,
@@ -100,6 +102,9 @@ class ActivationQuantizer(Quantizer):
             self.register_buffer("scale", start)
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
         self.__dict__["group"] = None
+        #: In phase calibrate: what it has got so far, and whether the scale is behind that.
+        self.observed: Observed | None = None
+        self._pending = False
         #: Of the input: shape of one sample of the last batch.
         self.sample_shape: tuple[int, ...] | None = None
 
@@ -125,6 +130,11 @@ class ActivationQuantizer(Quantizer):
     def owner(self) -> ActivationQuantizer:
         """The quantizer that holds the scale: itself, unless it shares one."""
         return self if self.group is None else self.group.owner
+
+    @property
+    def members(self) -> list[ActivationQuantizer]:
+        """The quantizers that use this scale, itself among them."""
+        return [self] if self.group is None else self.group.members
 
     @property
     def _range_alone(self) -> bool:
@@ -170,6 +180,7 @@ class ActivationQuantizer(Quantizer):
         """Whether the scale has been set: by a batch, by loading, or because it is constant."""
         if self._is_set is None:
             owner = self.owner
+            self._settle_pending()
             seen = self.group is None or bool(self.seen.any())
             fixed = owner.constant or self.spec.format.block > 0
             self._is_set = fixed or (seen and bool(owner.state.any()))
@@ -229,6 +240,65 @@ class ActivationQuantizer(Quantizer):
         self._keep(found if high - low > TINY else torch.tensor([[0.0, 1.0]]))
 
     @torch.no_grad()
+    def set_scale(self, scale: float) -> None:
+        """Use this scale from now on, in all that share it."""
+        self.put_scale(scale)
+        for member in self.members:
+            member.batches.fill_(1)
+            if member.group is not None:
+                member.seen.fill_(scale * self.spec.format.lsb / member.spec.format.lsb)
+            member._is_set = None
+
+    def enter(self, phase: Phase) -> None:
+        """Phase calibrate begins without observations; its end sets the scale by them."""
+        if phase is Phase.CALIBRATE:
+            self.observed = self.observed or Observed(self.spec.lowest < 0)
+        else:
+            self._settle_pending()
+            self.observed = None
+        super().enter(phase)
+
+    def _settle_pending(self) -> None:
+        if any(member._pending for member in self.members):
+            self.settle()
+
+    def _save_to_state_dict(self, *args: Any) -> None:
+        self._settle_pending()
+        super()._save_to_state_dict(*args)
+
+    def _count(self, x: Tensor) -> None:
+        if self.observed is not None and not (self.owner.constant or self.spec.format.block):
+            self.observed.add(x)
+            self._pending = True
+            for member in self.members:
+                member._is_set = None
+
+    @torch.no_grad()
+    def settle(self, estimator: Estimator | None = None) -> None:
+        """Set the scale, and those that it is shared by, from what calibration has seen so far.
+
+        Args:
+            estimator: None: the one that the scale rule asks for.
+
+        Raises:
+            ModelError: the input has values that its format cuts off.
+        """
+        owner, everything = self.owner, Observed()
+        seen = {m: m.observed for m in self.members if m.observed is not None and m.observed.ranges}
+        chosen = estimator or estimator_of(owner.spec)
+        for member, observed in seen.items():
+            member._refuse_negative_input(observed.lowest, observed.largest)
+            member._pending = False
+            everything.merge(observed)
+        if not any(member.spec.zero_point for member in self.members):
+            if seen:
+                owner.set_scale(estimate_scale(everything, owner.spec, chosen))
+            return
+        for member, observed in seen.items():
+            found = estimate_range(observed, member.spec, chosen, alone=self.group is None)
+            member.put_range(*found)
+
+    @torch.no_grad()
     def change(self, spec: QuantSpec, *, carry: bool) -> None:
         """Go over to a specification that differs in the width of its format.
 
@@ -256,7 +326,7 @@ class ActivationQuantizer(Quantizer):
             self.sample_shape = tuple(x.shape[1:])
         if self.phase is Phase.CALIBRATE:
             clipped = x.clamp(*self.clip) if self.clip != (-math.inf, math.inf) else x
-            self._observe(clipped.detach())
+            self._count(clipped.detach())
             return clipped
         if not self.ready or (self.training and self.owner.spec.scale.follows):
             self._observe(x.detach().clamp(*self.clip))
@@ -326,15 +396,13 @@ class ActivationQuantizer(Quantizer):
 
     @torch.no_grad()
     def _observe(self, x: Tensor) -> None:
-        """Bring the running statistic up to date with one batch.
-
-        While calibrating: the largest (``max``) or the mean of the batches' scales; while training
-        an exponential average. The input's maximum only grows: its range is a fact of the data.
+        """Bring the running statistic of training up to date with one batch: an exponential
+        average. The input's maximum only grows: its range is a fact of the data.
         """
         if self.owner.constant or self.spec.format.block:
             return
         if not self.ready:
-            self._refuse_negative_input(x)
+            self._refuse_negative_input(float(x.min()), float(x.max()))
         if self.spec.has_range:
             self._observe_range(x)
             return
@@ -343,13 +411,12 @@ class ActivationQuantizer(Quantizer):
         # A batch of zeros says nothing about the range; an unready quantizer then spans 0 .. 1.
         nothing = 1.0 / self.spec.format.reach
         seen = torch.where(seen > TINY, seen, kept if self.ready else seen + nothing)
-        whole = self.role is Role.INPUT or self.phase is Phase.CALIBRATE
         if not self.ready:
             kept.copy_(seen)
-        elif self.rule.grows and whole:
+        elif self.rule.grows and self.role is Role.INPUT:
             kept.copy_(torch.maximum(kept, seen))
         else:
-            self.rule.update(kept, seen, self._share)
+            self.rule.update(kept, seen, self.spec.momentum)
         self._noted()
 
     def _observe_range(self, x: Tensor) -> None:
@@ -363,7 +430,7 @@ class ActivationQuantizer(Quantizer):
         known = self.keeps_both and self.ready
         otherwise = self.range.to(found) if known else found.new_tensor([[0.0, 1.0]])
         found = torch.where((found.abs() > TINY).any(), found, otherwise)
-        self._keep(found, self._share if self.ready else 1.0)
+        self._keep(found, self.spec.momentum if self.ready else 1.0)
 
     def _keep(self, found: Tensor, share: float = 1.0) -> None:
         """Bring the statistics nearer to a range (1, 2) by a share of the distance."""
@@ -380,13 +447,6 @@ class ActivationQuantizer(Quantizer):
             self.rule.update(self.range, new.to(self.range), share)
         self._noted()
 
-    @property
-    def _share(self) -> float:
-        """Weight of a new batch: all batches of a calibration count the same."""
-        if self.phase is Phase.CALIBRATE:
-            return 1.0 / (int(self.batches) + 1)
-        return self.spec.momentum
-
     def _noted(self) -> None:
         self.batches.add_(1)
         if not self._is_set:  # what is set stays so
@@ -394,11 +454,10 @@ class ActivationQuantizer(Quantizer):
         if self.group is not None:
             self.group.refresh()
 
-    def _refuse_negative_input(self, x: Tensor) -> None:
+    def _refuse_negative_input(self, low: float, high: float) -> None:
         """Normalised images into an unsigned format would silently lose everything below zero."""
-        if self.role is not Role.INPUT or self.spec.lowest < 0 or not x.numel():
+        if self.role is not Role.INPUT or self.spec.lowest < 0:
             return
-        low, high = float(x.min()), float(x.max())
         if low < -1e-3 * max(high, -low):
             raise ModelError(
                 f"the input goes down to {low:g}, which its format {self.spec.format} cannot hold",

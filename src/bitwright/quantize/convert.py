@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError, RecipeError
+from bitwright.models.modes import evaluating
 from bitwright.quantize.activation_quantizer import ActivationQuantizer, ScaleGroup
 from bitwright.quantize.decisions import Operand, Plan
 from bitwright.quantize.integers import IntegerModel, integerize
@@ -69,6 +70,7 @@ def apply(
         if like is None and sample_shape is not None:
             like = torch.zeros((1, *sample_shape))
         converted = _convert(model, policy, like)
+    set_phase(converted, Phase.CALIBRATE if wanted is Phase.CALIBRATE else Phase.TRAIN)
     if sample_shape is not None:
         converted.meta[SHAPE] = tuple(sample_shape)
     if example_input is not None:
@@ -76,9 +78,7 @@ def apply(
         batch_statistics = model.training and wanted is not Phase.FREEZE
         _run_example(converted, example_input, batch_statistics)
     if wanted is not Phase.FREEZE:
-        set_phase(converted, wanted)
         return converted
-    set_phase(converted, Phase.TRAIN)
     return integerize(converted.eval(), policy, converted.sample_shape)
 
 
@@ -324,18 +324,16 @@ def _run_example(model: QuantizedModel, example_input: Tensor, batch_statistics:
     A model about to train sees its activations behind batch statistics, so that is what the scales
     are set from (``batch_statistics``); the running statistics are not touched.
     """
-    was_training = {module: module.training for module in model.modules()}
     quantizers = [m for m in model.modules() if isinstance(m, ActivationQuantizer)]
-    phases = {quantizer: quantizer.phase for quantizer in quantizers}
+    fresh = [q for q in quantizers if q.phase is Phase.TRAIN and not q.ready]
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
     kept = {norm: {k: v.clone() for k, v in norm.named_buffers()} for norm in norms}
-    model.eval()
-    for quantizer in quantizers:
-        quantizer.phase = Phase.TRAIN if quantizer.ready else Phase.CALIBRATE
-    for norm in norms:
-        norm.train(batch_statistics)
+    for quantizer in fresh:
+        quantizer.enter(Phase.CALIBRATE)
     try:
-        with torch.no_grad():
+        with evaluating(model):
+            for norm in norms:
+                norm.train(batch_statistics)
             model.simulate(example_input)
     except (RuntimeError, ValueError) as error:
         raise ModelError(
@@ -343,10 +341,8 @@ def _run_example(model: QuantizedModel, example_input: Tensor, batch_statistics:
             hint="check the input shape and, behind a flatten, the in_features of the next layer",
         ) from error
     finally:
-        for quantizer, phase in phases.items():
-            quantizer.phase = phase
         for norm, buffers in kept.items():
             for name, value in buffers.items():
                 norm.get_buffer(name).copy_(value)
-        for module, mode in was_training.items():
-            module.training = mode
+    for quantizer in fresh:
+        quantizer.enter(Phase.TRAIN)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bitwright.formats import Format
@@ -22,10 +23,10 @@ from bitwright.formats.rounding import FloatArray
 from bitwright.quantize.scale_search import TINY
 from bitwright.quantize.spec import QuantSpec
 
-#: Bins on each side of zero. A quantization step of 8 bits spans 16 of them.
-BINS = 4096
+#: Bins on each side of zero. Half of them hold values at least; a level of 8 bits spans 16 then.
+BINS = 8192
 #: Bins of magnitudes that the information is measured with.
-_MAGNITUDES = 2048
+_MAGNITUDES = 4096
 _CANDIDATES = 100
 _SMALLEST = 1 / 16
 _POWERS = 5
@@ -35,27 +36,42 @@ _EPSILON = 1e-4
 
 @dataclass
 class Histogram:
-    """Counts of the nonzero values of a tensor in equal bins from ``-reach`` to ``reach``.
+    """Counts of the nonzero values of tensors in equal bins from ``-reach`` to ``reach``.
 
     Zeros are left out: every format but bipolar holds them, and after a ReLU they would hide
-    everything else. So are NaN and infinity.
+    everything else. So are NaN and infinity. Reaches are powers of two, so that bins nest: in which
+    order, and in how many parts, values are counted makes no difference.
 
     Attributes:
-        reach: largest magnitude; what lies beyond is counted at the end.
+        reach: above every magnitude; 0 before there is any.
         counts: (2 * BINS,) float64, on the CPU.
     """
 
-    reach: float
+    reach: float = 0.0
     counts: Tensor = field(default_factory=lambda: torch.zeros(2 * BINS, dtype=torch.float64))
 
     def add(self, x: Tensor) -> None:
         """Count the values of one batch."""
         values = x.detach().reshape(-1)
         values = values[(values != 0) & torch.isfinite(values)]
-        if not values.numel() or self.reach <= 0:
-            return
-        places = ((values / self.reach + 1.0) * BINS).long().clamp_(0, 2 * BINS - 1)
-        self.counts += torch.bincount(places, minlength=2 * BINS).to("cpu", torch.float64)
+        if values.numel():
+            self._widen(2.0 ** math.frexp(float(values.abs().max()))[1])
+            places = (values / self.reach).mul_(BINS).floor_().long() + BINS
+            self.counts += torch.bincount(places, minlength=2 * BINS).to("cpu", torch.float64)
+
+    def merge(self, other: Histogram) -> None:
+        """Count what another one has counted."""
+        if other.reach:
+            wide = Histogram(other.reach, other.counts)
+            wide._widen(self.reach)
+            self._widen(wide.reach)
+            self.counts = self.counts + wide.counts
+
+    def _widen(self, reach: float) -> None:
+        self.reach = self.reach or reach
+        while self.reach < reach:
+            self.counts = F.pad(self.counts.view(-1, 2).sum(dim=1), (BINS // 2, BINS // 2))
+            self.reach *= 2
 
     @property
     def centers(self) -> Tensor:
@@ -75,6 +91,43 @@ class Histogram:
         if not signed:
             chosen &= centers > 0
         return centers[chosen], self.counts[chosen]
+
+
+@dataclass
+class Observed:
+    """What calibration has seen of one tensor, or of several that share a scale.
+
+    Attributes:
+        signed: whether values below zero count.
+        ranges: smallest and largest value of each batch, zero between them.
+        lowest: the smallest value, whether it counts or not.
+    """
+
+    signed: bool = True
+    ranges: list[tuple[float, float]] = field(default_factory=list)
+    histogram: Histogram = field(default_factory=Histogram)
+    lowest: float = 0.0
+
+    def add(self, x: Tensor) -> None:
+        """Note one batch."""
+        low, high = float(x.amin()), max(float(x.amax()), 0.0)
+        self.lowest = min(self.lowest, low)
+        self.ranges.append((min(low, 0.0) if self.signed else 0.0, high))
+        self.histogram.add(x)
+
+    def merge(self, other: Observed) -> None:
+        """Note what another one has seen."""
+        self.ranges += other.ranges
+        self.histogram.merge(other.histogram)
+
+    @property
+    def maxima(self) -> list[float]:
+        """Largest magnitude of each batch."""
+        return [max(high, -low) for low, high in self.ranges]
+
+    @property
+    def largest(self) -> float:
+        return max(self.maxima, default=0.0)
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
+from bitwright.quantize.op_checks import pair
 from bitwright.quantize.quantizer import Phase
 from bitwright.quantize.snapshot import Snapshot, same_content
 from bitwright.quantize.spec import QuantSpec
@@ -75,6 +76,18 @@ def exact_bias(layer: QuantConv2d | QuantLinear) -> Tensor | None:
 
 def _bias_quantizer(bias: Tensor | None, spec: QuantSpec | None) -> WeightQuantizer | None:
     return None if bias is None or spec is None else WeightQuantizer(spec, len(bias))
+
+
+def own_border(layer: QuantConv2d) -> tuple[int, int, int, int]:
+    """Zeros that a convolution puts around its input: (top, left, bottom, right)."""
+    if isinstance(layer.padding, str):
+        if layer.padding == "valid":
+            return 0, 0, 0, 0
+        spans = zip(pair(layer.dilation), pair(layer.kernel_size), strict=True)
+        rows, columns = (d * (k - 1) for d, k in spans)
+        # As torch does it: what is left over goes to the bottom and the right.
+        return rows // 2, columns // 2, rows - rows // 2, columns - columns // 2
+    return (*pair(layer.padding), *pair(layer.padding))
 
 
 class CodebookGroup:

@@ -21,6 +21,14 @@ def pair(value: Any) -> tuple[Any, Any]:
     return (value, value)
 
 
+def pads(layer: nn.Module | None) -> bool:
+    """Whether a layer puts anything around its input."""
+    padding = getattr(layer, "padding", 0)
+    if isinstance(padding, str):
+        return padding == "same" and any(k > 1 for k in getattr(layer, "kernel_size", ()))
+    return any(padding) if isinstance(padding, tuple) else bool(padding)
+
+
 def argument(node: fx.Node, position: int, name: str, default: Any) -> Any:
     """An argument of a call, given by position or by name."""
     if len(node.args) > position:

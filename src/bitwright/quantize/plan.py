@@ -17,6 +17,7 @@ from bitwright.formats import Rounding
 from bitwright.ir.op_activations import MAX_TABLE
 from bitwright.quantize.canonicalize import Shapes, Simplified, simplify
 from bitwright.quantize.decisions import Operand, Plan, Problem
+from bitwright.quantize.op_checks import pads
 from bitwright.quantize.op_match import AFFINE, LAYERS, PASSING, Kind, OpMatch, classify, refuse
 from bitwright.quantize.plan_activations import (
     decide_activations,
@@ -203,7 +204,8 @@ def _grid_problems(plan: Plan) -> list[Problem]:
     """Zero padding of what cannot hold a zero, or where a zero is not neutral."""
     problems = []
     for node, match in plan.matches.items():
-        if match.kind in (Kind.CONV, Kind.AVG_POOL, Kind.PAD) and _is_padded(plan, match):
+        layer = match.replacement or plan.modules.get(match.path)
+        if match.kind in (Kind.CONV, Kind.AVG_POOL, Kind.PAD) and pads(layer):
             if is_bipolar(plan, match.operands[0]):
                 what = "it pads with zeros, which its bipolar input cannot represent"
                 advice = "use padding=0, or another activation format before this layer"
@@ -225,15 +227,6 @@ def _pad_problem(plan: Plan, pad: OpMatch, user: OpMatch) -> Problem | None:
         return None
     what = f"it is read by {user.path} ({user.type})"
     return Problem(pad, what, "put it directly in front of a convolution or pool")
-
-
-def _is_padded(plan: Plan, match: OpMatch) -> bool:
-    layer = match.replacement or plan.modules.get(match.path)
-    padding = getattr(layer, "padding", 0)
-    if isinstance(padding, str):
-        kernel = layer.kernel_size
-        return padding == "same" and any(k > 1 for k in kernel)
-    return any(p > 0 for p in padding) if isinstance(padding, tuple) else padding > 0
 
 
 def _check_last(plan: Plan) -> None:

@@ -29,7 +29,7 @@ class Policy:
         training: the rules are for operands and results of the products of training, which are
             quantized anew every time, not for a network that is to be frozen.
         methods: of post-training quantization, what brings a trained float network into these
-            formats; words as `ptq.method_words` has them.
+            formats; words as `method_words` has them.
     """
 
     rules: tuple[Rule, ...]

@@ -37,8 +37,8 @@ from typing import Any, TypeVar
 from bitwright.base.errors import FormatError, ModelError, RecipeError
 from bitwright.formats import Format, load_format, parse_format, parse_overflow, parse_rounding
 from bitwright.formats.integer import MAX_BITS
+from bitwright.quantize.method_words import RECIPE_DEFAULT, check_words
 from bitwright.quantize.policy_defaults import complete
-from bitwright.quantize.ptq.method_words import RECIPE_DEFAULT, check_words
 from bitwright.quantize.spec import (
     OPERAND_ROLES,
     RESULT_ROLES,

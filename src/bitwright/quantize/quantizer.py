@@ -10,6 +10,8 @@ been set) is kept as Python state, and scales stay tensors where waiting for one
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.formats import Format
+from bitwright.models.modes import modes_kept
 from bitwright.quantize.scale_rules import (
     Rule,
     block_exponents,
@@ -120,6 +123,10 @@ class Quantizer(nn.Module):
     def _missing_state(self, state: dict[str, Any], prefix: str) -> None:
         """Complete a state dict that lacks this quantizer's state."""
 
+    def enter(self, phase: Phase) -> None:
+        """Go over to a phase."""
+        self.phase = phase
+
 
 def _before_load(module: Quantizer, state: dict[str, Any], prefix: str, *_: Any) -> None:
     for old, new in _OLD_NAMES.items():
@@ -132,8 +139,25 @@ def _after_load(module: Quantizer, _: Any) -> None:
     module._is_set = None
 
 
+@contextmanager
+def floating(model: nn.Module) -> Iterator[None]:
+    """A converted model in floating point and evaluation mode: its quantizers pass on (clipped)
+    what they get, and note nothing.
+    """
+    phases = {m: m.phase for m in model.modules() if isinstance(m, Quantizer)}
+    with modes_kept(model):
+        model.eval()
+        for quantizer in phases:
+            quantizer.phase = Phase.CALIBRATE
+        try:
+            yield
+        finally:
+            for quantizer, phase in phases.items():
+                quantizer.phase = phase
+
+
 def set_phase(model: nn.Module, phase: Phase) -> None:
     """Switch every quantizer of a converted model."""
     for module in model.modules():
         if isinstance(module, Quantizer):
-            module.phase = phase
+            module.enter(phase)

@@ -53,7 +53,7 @@ class Rule:
             the nearest exponent.
         clips: values beyond the largest level get no gradient.
         grows: over a data set that is seen once the largest scale counts, not the mean.
-        estimator: how a calibration set gives it (`ptq.estimators`).
+        estimator: how a calibration set gives it (`quantize.estimators`).
     """
 
     covers = False
@@ -149,7 +149,7 @@ class Entropy(Rule):
     estimator = "entropy"
 
     def fit_batch(self, x: Tensor, spec: QuantSpec) -> Tensor:
-        histogram = Histogram(float(x.abs().max()))
+        histogram = Histogram()
         histogram.add(x)
         return entropy_scale(histogram, spec).to(x.device)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError
+from bitwright.models.modes import evaluating
 
 
 class _Recorder(fx.Interpreter):
@@ -38,20 +39,15 @@ def example_shapes(
     Raises:
         ModelError: the example does not pass.
     """
-    modes = {module: module.training for module in model.modules()}
     recorder = _Recorder(model, graph)
-    model.eval()
     try:
-        with torch.no_grad():
+        with evaluating(model):
             recorder.run(example)
     except (RuntimeError, ValueError, AssertionError) as error:
         raise ModelError(
             f"the example input of shape {tuple(example.shape)} does not pass: {error}",
             hint="check the input shape and, behind a flatten, the in_features of the next layer",
         ) from error
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
     return recorder.shapes
 
 

@@ -24,13 +24,13 @@ from bitwright.explore.search.candidates import Candidates
 from bitwright.explore.search.units import Option, Space, Unit, make_space, with_damage
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.convert import apply
+from bitwright.quantize.estimators import estimate_scale, estimator_of
+from bitwright.quantize.histogram import Observed
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
 from bitwright.quantize.policy import Policy
-from bitwright.quantize.ptq.calibration import floating, observe, set_scale
-from bitwright.quantize.ptq.estimators import estimate_scale, estimator_of
+from bitwright.quantize.ptq.calibration import observe
 from bitwright.quantize.ptq.samples import Samples, calibration_batches, check_fit
-from bitwright.quantize.ptq.statistics import Observed
-from bitwright.quantize.quantizer import Phase
+from bitwright.quantize.quantizer import Phase, floating, set_phase
 from bitwright.quantize.spec import Role
 from bitwright.quantize.weight_quantizer import WeightQuantizer
 from bitwright.report.table import Column, Kind, Table, Value
@@ -184,6 +184,7 @@ class _Bench:
         self.space = make_space(model, candidates, shape, self._groups(), base)
         self.seen: dict[ActivationQuantizer, Observed] = observe(self.model, batches)
         self.interpreter = fx.Interpreter(self.model, garbage_collect_values=False)
+        set_phase(self.model, Phase.TRAIN)
 
     def _by_key(self, start: Space) -> dict[str, fx.Node]:
         """Nodes of the converted model by the key of the operand they stand for."""
@@ -287,7 +288,7 @@ class _Bench:
         quantizer = ActivationQuantizer(member.spec, own.role, own.clip).eval()
         if not quantizer.constant and not member.spec.format.block:
             seen = self.seen[own.owner]
-            set_scale(quantizer, estimate_scale(seen, member.spec, estimator_of(member.spec)))
+            quantizer.set_scale(estimate_scale(seen, member.spec, estimator_of(member.spec)))
 
         def function(kept: dict[fx.Node, Any]) -> Tensor:
             made: Tensor = quantizer(kept[node])

@@ -107,7 +107,7 @@ def calibrated(
     """
     import torch
 
-    from bitwright.quantize.ptq import method_words
+    from bitwright.quantize import method_words
     from bitwright.quantize.ptq.post_training import post_training_quantize
 
     order = torch.randperm(

@@ -40,9 +40,7 @@ def quantizer(
     if value.function is not None:
         found = function_integers(value, kind, module, bits, path)
         made = _of_function(found, value)
-    elif module.spec.format.is_float:
-        made = _float(gain, offset, module, kind, value, path)
-    elif module.spec.format.bits <= bits:
+    elif module.spec.format.bits <= bits and not module.spec.format.is_float:
         rule = (module.format, module.spec.rounding)
         made = _thresholds(affine_thresholds(gain, offset, kind.lo, kind.hi, *rule), value)
     else:
@@ -90,40 +88,20 @@ def _shift(
     value: AffineValue,
     path: str,
 ) -> tuple[str, Attrs, Params]:
-    number_format = module.format
+    floats = module.spec.format.is_float
     reach = max(abs(kind.lo), abs(kind.hi))
-    multiplier, shifted, shift = shift_parameters(gain, offset, reach, path)
+    multiplier, shifted, shift = shift_parameters(gain, offset, reach, path, fewer=floats)
+    levels = module.level_range
     attrs: Attrs = {
         "shift": shift,
         "rounding": str(module.spec.rounding),
-        "lo": number_format.min_level,
-        "hi": number_format.max_level,
+        "lo": int(levels.low if floats else module.format.min_level),
+        "hi": int(levels.high),
     }
+    if floats:
+        attrs["significant"], attrs["smallest"] = float_rule(module.spec.format)
     params = {"multiplier": value.ordered(multiplier), "offset": value.ordered(shifted)}
-    return "requant", attrs, params
-
-
-def _float(
-    gain: FloatArray,
-    offset: FloatArray,
-    module: ActivationQuantizer,
-    kind: TensorType,
-    value: AffineValue,
-    path: str,
-) -> tuple[str, Attrs, Params]:
-    reach = max(abs(kind.lo), abs(kind.hi))
-    multiplier, shifted, shift = shift_parameters(gain, offset, reach, path, fewer=True)
-    significant, smallest = float_rule(module.spec.format)
-    attrs: Attrs = {
-        "shift": shift,
-        "significant": significant,
-        "smallest": smallest,
-        "rounding": str(module.spec.rounding),
-        "lo": int(module.level_range.low),
-        "hi": int(module.level_range.high),
-    }
-    params = {"multiplier": value.ordered(multiplier), "offset": value.ordered(shifted)}
-    return "requant_float", attrs, params
+    return "requant_float" if floats else "requant", attrs, params
 
 
 def function(context: Context, node: fx.Node, module: nn.Module, value: AffineValue) -> AffineValue:

@@ -14,7 +14,7 @@ from bitwright.base.errors import ModelError
 from bitwright.formats import Format
 from bitwright.formats.base import IntArray
 from bitwright.formats.rounding import FloatArray, round_to_int
-from bitwright.formats.thresholds import Thresholds
+from bitwright.formats.thresholds import Thresholds, find_thresholds
 from bitwright.ir import TensorType
 from bitwright.ir.op_activations import MAX_TABLE
 from bitwright.quantize import elementwise
@@ -89,27 +89,12 @@ def _thresholds(
     function: elementwise.Function,
     quantizer: ActivationQuantizer,
 ) -> Thresholds:
-    """For each channel and level the smallest integer that reaches it, by bisection.
-
-    A channel with a negative gain falls, and is compared with its sign changed.
-    """
     slopes = int(getattr(value.function, "num_parameters", 1))  # a learned one a channel, perhaps
     rows = max(value.gain.size, value.offset.size, slopes)
-    gain = np.broadcast_to(value.gain, (rows,))[:, np.newaxis]
-    offset = np.broadcast_to(value.offset, (rows,))[:, np.newaxis]
-    number_format = quantizer.format
-    base, step = number_format.min_level, number_format.level_step
-    count = (number_format.max_level - base) // step
-    wanted = base + step * np.arange(1, count + 1, dtype=np.int64)
-    flip = gain[:, 0] < 0
-    start, end = np.where(flip, -kind.hi, kind.lo), np.where(flip, -kind.lo, kind.hi)
-    below = np.repeat((start - 1)[:, np.newaxis], count, axis=1)
-    above = np.repeat((end + 1)[:, np.newaxis], count, axis=1)
-    for _ in range(int((end - start + 2).max()).bit_length()):
-        middle = (below + above) >> 1
-        real = middle * np.abs(gain) + offset
-        reached = _levels(function(real), quantizer, number_format) >= wanted
-        unsettled = above - below > 1
-        above = np.where(unsettled & reached, middle, above)
-        below = np.where(unsettled & ~reached, middle, below)
-    return Thresholds(above, flip, base, step)
+    gain, offset = (np.broadcast_to(part, (rows,)) for part in (value.gain, value.offset))
+    rising, shift, number_format = np.abs(gain)[:, None], offset[:, None], quantizer.format
+
+    def levels(acc: IntArray) -> IntArray:
+        return _levels(function(acc * rising + shift), quantizer, number_format)
+
+    return find_thresholds(levels, gain < 0, kind.lo, kind.hi, number_format)

@@ -12,19 +12,21 @@ from bitwright.base.errors import ModelError
 from bitwright.formats.rounding import FloatArray
 from bitwright.ir import Attr, IntArray
 from bitwright.quantize.integers.affine import (
-    NO_BORDER,
     AffineValue,
-    Border,
     Context,
     added,
     each,
-    even_border,
     pair,
     unquantized,
 )
 from bitwright.quantize.integers.order import Order, group_blocks, straight
 from bitwright.quantize.integers.weights import integer_weight
-from bitwright.quantize.layers import QuantConv2d, QuantLinear, exact_bias
+from bitwright.quantize.layers import (
+    QuantConv2d,
+    QuantLinear,
+    exact_bias,
+    own_border,
+)
 
 #: A bias of more bits than this says that its layer's input has died.
 _BIAS_BITS = 48
@@ -91,7 +93,7 @@ def _convolution(
             value = context.restored(value, f"{path}_in0")
     attrs |= {
         "stride": pair(layer.stride),
-        "padding": added(_own_border(layer), value.border),
+        "padding": added(own_border(layer), value.border),
         "dilation": pair(layer.dilation),
         "groups": layer.groups,
     }
@@ -181,18 +183,6 @@ def _integer_bias(
         where=path,
         hint="calibrate with images that wake it, lower the learning rate, or remove the layer",
     )
-
-
-def _own_border(layer: QuantConv2d) -> Border:
-    """The padding of a convolution as a border."""
-    if layer.padding == "valid":
-        return NO_BORDER
-    if layer.padding == "same":
-        kernel, dilation = pair(layer.kernel_size), pair(layer.dilation)
-        rows, columns = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
-        # As torch does it: what is left over goes to the bottom and the right.
-        return rows // 2, columns // 2, rows - rows // 2, columns - columns // 2
-    return even_border(layer.padding)
 
 
 def batch_norm(

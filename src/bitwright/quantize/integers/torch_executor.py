@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from bitwright.formats.pytorch.rounding import round_to_int
 from bitwright.ir import Graph, IntArray, Node, TensorType
 
 _FLOAT32, _FLOAT64 = 1 << 24, 1 << 53
-Operands = tuple[Tensor, ...]
 _SETTINGS = threading.RLock()
 
 
@@ -36,7 +36,7 @@ class TorchExecutor:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._params: dict[tuple[torch.device, torch.dtype, str, str], Tensor] = {}
+        self._params: dict[Any, Tensor] = {}
 
     @torch.no_grad()
     def run(self, levels: Tensor) -> dict[str, Tensor]:
@@ -51,16 +51,58 @@ class TorchExecutor:
             for node in self.graph:
                 types = tuple(self.graph.types[edge] for edge in node.inputs)
                 operands = tuple(values[edge] for edge in node.inputs)
-                values[node.output] = _OPS[node.op](self, node, types, operands)
+                made = self.graph.types[node.output]
+                values[node.output] = _OPS[node.op](_Op(node, types, made, operands, self._params))
         return values
 
-    def param(self, node: Node, name: str, like: Tensor, dtype: torch.dtype) -> Tensor:
-        """A parameter on the device of a tensor."""
-        key = (like.device, dtype, node.name, name)
-        if key not in self._params:
-            array = torch.from_numpy(np.array(node.params[name]))
-            self._params[key] = array.to(like.device, dtype)
-        return self._params[key]
+
+@dataclass(frozen=True)
+class _Op:
+    """One node with its operands.
+
+    Attributes:
+        node: of the graph.
+        types: of the operands; made: of the result.
+        xs: the operands' levels.
+        kept: parameters on devices, those of all nodes.
+    """
+
+    node: Node
+    types: tuple[TensorType, ...]
+    made: TensorType
+    xs: tuple[Tensor, ...]
+    kept: dict[Any, Tensor]
+
+    @property
+    def x(self) -> Tensor:
+        """The first operand."""
+        return self.xs[0]
+
+    @property
+    def kind(self) -> TensorType:
+        """Its type."""
+        return self.types[0]
+
+    def param(self, name: str, dtype: torch.dtype = torch.int64) -> Tensor:
+        """A parameter on the device of the operands."""
+        key = (self.x.device, dtype, self.node.name, name)
+        if key not in self.kept:
+            array = torch.from_numpy(np.array(self.node.params[name]))
+            self.kept[key] = array.to(self.x.device, dtype)
+        return self.kept[key]
+
+    def product_type(self) -> torch.dtype:
+        """The carrier of every partial sum of a product."""
+        weight, bias = self.node.params["weight"], self.node.params.get("bias")
+        sums = np.abs(weight.reshape(len(weight), -1)).sum(axis=1, dtype=object)
+        sums = sums * bound_of(self.kind)
+        if bias is not None:
+            sums = sums + np.abs(bias).astype(object)
+        return carrier(int(max(sums)))
+
+    def carried(self, levels: Tensor) -> Tensor:
+        """The result in the type that carries it."""
+        return levels.to(carrier(bound_of(self.made)))
 
 
 @contextmanager
@@ -96,26 +138,17 @@ def bound_of(kind: TensorType) -> int:
     return max(abs(kind.lo), abs(kind.hi))
 
 
-def sum_bound(weight: IntArray, bias: IntArray | None, kind: TensorType) -> int:
-    """Largest magnitude of any partial sum of a product."""
-    sums = np.abs(weight.reshape(len(weight), -1)).sum(axis=1, dtype=object) * bound_of(kind)
-    if bias is not None:
-        sums = sums + np.abs(bias).astype(object)
-    return int(max(sums))
-
-
 def _rows(values: Tensor, x: Tensor) -> Tensor:
     """(C,) or (1,) shaped to broadcast over channels on axis 1."""
     return values.view(1, -1, *(1,) * (x.dim() - 2))
 
 
-def _conv(run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands) -> Tensor:
-    (x,), (kind,) = xs, types
-    dtype = carrier(sum_bound(node.params["weight"], node.params.get("bias"), kind))
-    weight = _plain(run.param(node, "weight", x, dtype).permute(0, 3, 1, 2))
-    bias = run.param(node, "bias", x, dtype) if "bias" in node.params else None
+def _conv(op: _Op) -> Tensor:
+    node, dtype = op.node, op.product_type()
+    weight = _plain(op.param("weight", dtype).permute(0, 3, 1, 2))
+    bias = op.param("bias", dtype) if "bias" in node.params else None
     top, left, bottom, right = node.ints("padding")
-    x = _plain(F.pad(x.to(dtype), (left, right, top, bottom)))
+    x = _plain(F.pad(op.x.to(dtype), (left, right, top, bottom)))
     stride, dilation, groups = node.ints("stride"), node.ints("dilation"), node.integer("groups")
     if x.device.type == "cpu" and dtype.is_floating_point:
         return F.conv2d(x, weight, bias, stride, 0, dilation, groups)
@@ -124,7 +157,7 @@ def _conv(run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Ope
     batch, depth, pixels = columns.shape
     columns = columns.view(batch, groups, depth // groups, pixels)
     table = weight.reshape(groups, len(weight) // groups, depth // groups)
-    out_h, out_w = run.graph.types[node.output].shape[:2]
+    out_h, out_w = op.made.shape[:2]
     out = _matmul(table, columns).reshape(batch, len(weight), out_h, out_w)
     return out if bias is None else out + _rows(bias, out)
 
@@ -145,66 +178,54 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a, b)
 
 
-def _dense(run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands) -> Tensor:
-    (x,), (kind,) = xs, types
-    dtype = carrier(sum_bound(node.params["weight"], node.params.get("bias"), kind))
-    weight = run.param(node, "weight", x, dtype)
-    out = _matmul(x.to(dtype), weight.T) if dtype.is_floating_point else _long(x, weight)
-    return out + run.param(node, "bias", x, dtype) if "bias" in node.params else out
+def _dense(op: _Op) -> Tensor:
+    x, dtype = op.x, op.product_type()
+    weight = op.param("weight", dtype)
+    if dtype.is_floating_point:
+        out = torch.matmul(x.to(dtype), weight.T)
+    else:
+        out = (x.to(torch.int64).unsqueeze(1) * weight).sum(-1)
+    return out + op.param("bias", dtype) if "bias" in op.node.params else out
 
 
-def _long(x: Tensor, weight: Tensor) -> Tensor:
-    return (x.to(torch.int64).unsqueeze(1) * weight).sum(-1)
-
-
-def _threshold(
-    run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands
-) -> Tensor:
-    (x,) = xs
-    thresholds = run.param(node, "thresholds", x, torch.int64)
-    x = x.to(torch.int64)
-    if "flip" in node.params:
-        x = x * _rows(1 - 2 * run.param(node, "flip", x, torch.int64), x)
+def _threshold(op: _Op) -> Tensor:
+    thresholds, x = op.param("thresholds"), op.x.to(torch.int64)
+    if "flip" in op.node.params:
+        x = x * _rows(1 - 2 * op.param("flip"), x)
     moved = x.movedim(1, 0)
     # searchsorted from the right counts the thresholds at or below each value.
     flat = moved.reshape(len(moved) if len(thresholds) > 1 else 1, -1).contiguous()
     count = torch.searchsorted(thresholds, flat, right=True).view(moved.shape).movedim(0, 1)
-    levels = node.integer("base") + node.integer("step") * count
-    return levels.to(carrier(bound_of(run.graph.types[node.output]))).contiguous()
+    return op.carried(op.node.integer("base") + op.node.integer("step") * count).contiguous()
 
 
-def _affine(run: TorchExecutor, node: Node, kind: TensorType, x: Tensor) -> tuple[Tensor, bool]:
-    """``x * multiplier + offset``, and whether float64 holds it."""
-    multiplier, offset = node.params["multiplier"], node.params["offset"]
-    peak = bound_of(kind) * int(np.abs(multiplier).max()) + int(np.abs(offset).max())
+def _affine(op: _Op) -> Tensor:
+    """``x * multiplier + offset``, in float64 where that holds it."""
+    multiplier, offset = op.node.params["multiplier"], op.node.params["offset"]
+    peak = bound_of(op.kind) * int(np.abs(multiplier).max()) + int(np.abs(offset).max())
     dtype = torch.float64 if peak < _FLOAT64 else torch.int64
-    factor = _rows(run.param(node, "multiplier", x, dtype), x)
-    shift = _rows(run.param(node, "offset", x, dtype), x)
-    return x.to(dtype) * factor + shift, peak < _FLOAT64
+    factor, shift = op.param("multiplier", dtype), op.param("offset", dtype)
+    return op.x.to(dtype) * _rows(factor, op.x) + _rows(shift, op.x)
 
 
-def _requant(run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands) -> Tensor:
-    value, is_float = _affine(run, node, types[0], xs[0])
+def _requant(op: _Op) -> Tensor:
+    node, value = op.node, _affine(op)
     rounding, shift = Rounding(node.string("rounding")), node.integer("shift")
-    if is_float:  # division by a power of two is exact
+    if value.is_floating_point():  # division by a power of two is exact
         value = round_to_int(value.mul_(2.0**-shift), rounding)
     else:
         value = round_shift(value, shift, rounding)
-    value = value.clamp_(node.integer("lo"), node.integer("hi"))
-    return value.to(carrier(bound_of(run.graph.types[node.output])))
+    return op.carried(value.clamp_(node.integer("lo"), node.integer("hi")))
 
 
-def _requant_float(
-    run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands
-) -> Tensor:
-    product = _affine(run, node, types[0], xs[0])[0].to(torch.int64)
+def _requant_float(op: _Op) -> Tensor:
+    node, product = op.node, _affine(op).to(torch.int64)
     shift, smallest = node.integer("shift"), node.integer("smallest")
     drop = (_bit_length(product) - (node.integer("significant") + shift)).clamp_(min=0)
     level = round_shift(product, drop + shift, Rounding(node.string("rounding"))) << drop
     if smallest:
         level.masked_fill_(level.abs() < smallest, 0)
-    level = level.clamp_(node.integer("lo"), node.integer("hi"))
-    return level.to(carrier(bound_of(run.graph.types[node.output])))
+    return op.carried(level.clamp_(node.integer("lo"), node.integer("hi")))
 
 
 def round_shift(value: Tensor, shift: int | Tensor, rounding: Rounding) -> Tensor:
@@ -234,76 +255,64 @@ def _bit_length(x: Tensor) -> Tensor:
     return torch.where(high > 0, bits, short).to(torch.int64)
 
 
-def _lookup(run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands) -> Tensor:
-    (x,) = xs
-    table = run.param(node, "table", x, torch.int64)
-    index = x.to(torch.int64) - types[0].lo
+def _lookup(op: _Op) -> Tensor:
+    table, index = op.param("table"), op.x.to(torch.int64) - op.kind.lo
     if len(table) == 1:
-        found = table[0][index]
-    else:
-        channels = _rows(torch.arange(len(table), device=x.device), x)
-        found = table[channels.expand_as(index), index]
-    return found.to(carrier(bound_of(run.graph.types[node.output])))
+        return op.carried(table[0][index])
+    channels = _rows(torch.arange(len(table), device=index.device), index)
+    return op.carried(table[channels.expand_as(index), index])
 
 
-def _max_pool(
-    run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands
-) -> Tensor:
-    top, left, bottom, right = node.ints("padding")
-    x = xs[0] if xs[0].is_floating_point() else xs[0].to(torch.float64)
+def _max_pool(op: _Op) -> Tensor:
+    top, left, bottom, right = op.node.ints("padding")
+    x = op.x if op.x.is_floating_point() else op.x.to(torch.float64)
     padded = F.pad(x, (left, right, top, bottom), value=float("-inf"))
-    return F.max_pool2d(padded, node.ints("kernel"), node.ints("stride"))
+    return F.max_pool2d(padded, op.node.ints("kernel"), op.node.ints("stride"))
 
 
-def _sum_pool(
-    run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands
-) -> Tensor:
-    kernel = node.ints("kernel")
-    top, left, bottom, right = node.ints("padding")
-    dtype = carrier(bound_of(types[0]) * kernel[0] * kernel[1])
-    x = F.pad(
-        xs[0].to(torch.float64 if dtype is torch.int64 else dtype), (left, right, top, bottom)
-    )
+def _sum_pool(op: _Op) -> Tensor:
+    kernel = op.node.ints("kernel")
+    top, left, bottom, right = op.node.ints("padding")
+    dtype = carrier(bound_of(op.kind) * kernel[0] * kernel[1])
+    x = op.x.to(torch.float64 if dtype is torch.int64 else dtype)
+    x = F.pad(x, (left, right, top, bottom))
     # With divisor 1 it is a sum; sums of integers below the carrier's limit are exact.
-    return F.avg_pool2d(x, kernel, node.ints("stride"), divisor_override=1)
+    return F.avg_pool2d(x, kernel, op.node.ints("stride"), divisor_override=1)
 
 
-def _add(run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands) -> Tensor:
-    factors = node.ints("multipliers")
-    bound = sum(abs(m) * bound_of(kind) for m, kind in zip(factors, types, strict=True))
-    dtype = carrier(bound)
-    return xs[0].to(dtype) * factors[0] + xs[1].to(dtype) * factors[1]
+def _add(op: _Op) -> Tensor:
+    factors = op.node.ints("multipliers")
+    bound = sum(abs(m) * bound_of(kind) for m, kind in zip(factors, op.types, strict=True))
+    first, second = (
+        x.to(carrier(bound)) * factor for x, factor in zip(op.xs, factors, strict=True)
+    )
+    return first + second
 
 
-def _concat(run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands) -> Tensor:
-    dtype = carrier(bound_of(run.graph.types[node.output]))
-    return torch.cat([x.to(dtype) for x in xs], 1)
+def _concat(op: _Op) -> Tensor:
+    return torch.cat([op.carried(x) for x in op.xs], 1)
 
 
-def _flatten(run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands) -> Tensor:
-    return xs[0].permute(0, 2, 3, 1).flatten(1) if xs[0].dim() == 4 else xs[0]
+def _flatten(op: _Op) -> Tensor:
+    return op.x.permute(0, 2, 3, 1).flatten(1) if op.x.dim() == 4 else op.x
 
 
-def _space_to_depth(
-    run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands
-) -> Tensor:
+def _space_to_depth(op: _Op) -> Tensor:
     from bitwright.quantize.joins import rearrange
 
-    return rearrange(xs[0], node.integer("block"), ())
+    return rearrange(op.x, op.node.integer("block"), ())
 
 
-def _upsample(
-    run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands
-) -> Tensor:
-    vertical, horizontal = node.ints("factor")
-    return xs[0].repeat_interleave(vertical, 2).repeat_interleave(horizontal, 3)
+def _upsample(op: _Op) -> Tensor:
+    vertical, horizontal = op.node.ints("factor")
+    return op.x.repeat_interleave(vertical, 2).repeat_interleave(horizontal, 3)
 
 
-def _top_k(run: TorchExecutor, node: Node, types: tuple[TensorType, ...], xs: Operands) -> Tensor:
-    return torch.argsort(-xs[0], dim=1, stable=True)[:, : node.integer("k")]
+def _top_k(op: _Op) -> Tensor:
+    return torch.argsort(-op.x, dim=1, stable=True)[:, : op.node.integer("k")]
 
 
-_OPS: dict[str, Callable[[TorchExecutor, Node, tuple[TensorType, ...], Operands], Tensor]] = {
+_OPS: dict[str, Callable[[_Op], Tensor]] = {
     "conv": _conv,
     "dense": _dense,
     "threshold": _threshold,

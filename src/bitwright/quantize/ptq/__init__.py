@@ -3,48 +3,18 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from bitwright.quantize.ptq.adaround import AdaRound
-    from bitwright.quantize.ptq.bias_correction import BiasCorrection
-    from bitwright.quantize.ptq.calibration import calibrate
-    from bitwright.quantize.ptq.choice import Choice, choose_policy
-    from bitwright.quantize.ptq.clipping import ClipSearch, Recalibrate
-    from bitwright.quantize.ptq.codebooks import RefitCodebooks
-    from bitwright.quantize.ptq.equalization import absorb_high_biases, equalize
-    from bitwright.quantize.ptq.folding import Group, fold_batch_norms, fold_groups, folding_of
-    from bitwright.quantize.ptq.gptq import Gptq
-    from bitwright.quantize.ptq.methods import Absorb, Calibrate, Equalize, Fold
-    from bitwright.quantize.ptq.post_training import PtqReport, post_training_quantize
-    from bitwright.quantize.ptq.ranges import RangeReport, measure_ranges
-
-_LAZY = {
-    "Absorb": "methods",
-    "AdaRound": "adaround",
-    "BiasCorrection": "bias_correction",
-    "Calibrate": "methods",
-    "Choice": "choice",
-    "ClipSearch": "clipping",
-    "Equalize": "methods",
-    "Fold": "methods",
-    "Gptq": "gptq",
-    "Group": "folding",
-    "PtqReport": "post_training",
-    "RangeReport": "ranges",
-    "Recalibrate": "clipping",
-    "RefitCodebooks": "codebooks",
-    "absorb_high_biases": "equalization",
-    "calibrate": "calibration",
-    "choose_policy": "choice",
-    "equalize": "equalization",
-    "fold_batch_norms": "folding",
-    "fold_groups": "folding",
-    "folding_of": "folding",
-    "measure_ranges": "ranges",
-    "post_training_quantize": "post_training",
-}
+from bitwright.quantize.ptq.adaround import AdaRound
+from bitwright.quantize.ptq.bias_correction import BiasCorrection
+from bitwright.quantize.ptq.calibration import calibrate
+from bitwright.quantize.ptq.choice import Choice, choose_policy
+from bitwright.quantize.ptq.clipping import ClipSearch, Recalibrate
+from bitwright.quantize.ptq.codebooks import RefitCodebooks
+from bitwright.quantize.ptq.equalization import absorb_high_biases, equalize
+from bitwright.quantize.ptq.folding import Group, fold_batch_norms, fold_groups, folding_of
+from bitwright.quantize.ptq.gptq import Gptq
+from bitwright.quantize.ptq.methods import Absorb, Calibrate, Equalize, Fold
+from bitwright.quantize.ptq.post_training import PtqReport, post_training_quantize
+from bitwright.quantize.ptq.ranges import RangeReport, measure_ranges
 
 __all__ = [
     "Absorb",
@@ -71,9 +41,3 @@ __all__ = [
     "measure_ranges",
     "post_training_quantize",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bitwright.base.errors import RecipeError
-from bitwright.quantize.ptq.lattice import Lattice, candidates, lattice_of, with_unit
+from bitwright.quantize.ptq.lattice import Lattice, best_lattice, lattice_of
 from bitwright.quantize.ptq.matrices import as_matrix, paired_columns
 from bitwright.quantize.ptq.reconstruction import LayerView
 
@@ -70,21 +70,10 @@ class AdaRound:
         """The policy's scale, or the tried one whose nearest rounding errs least, each input
         weighted by its power.
         """
-        lattice = lattice_of(view.layer)
         if not self.search_scale:
-            return lattice
-        weight = view.layer.weight.detach().to(torch.float64)
+            return lattice_of(view.layer)
         power = inputs.to(torch.float64).square().mean(dim=2)[:, None, :]
-        tried = [with_unit(lattice, unit) for unit in candidates(view.layer, lattice)]
-        errors = []
-        for item in tried:
-            miss = as_matrix(view.layer, item.nearest(weight, item.steps) - weight)
-            errors.append((miss.square() * power).sum(dim=2).reshape(-1))
-        table = torch.stack(errors)
-        if lattice.unit.numel() == 1:
-            return tried[int(table.sum(dim=1).argmin())]
-        units = torch.stack([item.unit for item in tried])
-        return with_unit(lattice, units.gather(0, table.argmin(dim=0)[None])[0])
+        return best_lattice(view.layer, lambda miss: (miss.square() * power).sum(dim=2))
 
     def _learn(self, choice: _Choice, view: LayerView, inputs: Tensor, targets: Tensor) -> None:
         bias = _bias(view, targets.shape)

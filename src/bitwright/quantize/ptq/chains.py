@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.quantize.decisions import Plan
+from bitwright.quantize.op_checks import pads
 from bitwright.quantize.op_match import LAYERS, PASSING, Kind, OpMatch
 from bitwright.quantize.plan import traced_plan
 
@@ -60,7 +61,7 @@ def _follow(plan: Plan, start: fx.Node, first: OpMatch) -> Pair | None:
             if vector != (match.kind is Kind.LINEAR):
                 return None  # a dense layer along the last axis of an image mixes no channels
             layer = cast(Product, plan.modules[match.path])
-            padded = padded or _pads(layer)
+            padded = padded or pads(layer)
             return Pair(first.path, match.path, rectified > 0, pooled, padded)
         if match.kind is Kind.ACTIVATION:
             if not _is_relu(match):
@@ -69,7 +70,7 @@ def _follow(plan: Plan, start: fx.Node, first: OpMatch) -> Pair | None:
         elif match.kind in (Kind.MAX_POOL, Kind.AVG_POOL):
             pooled = True
             vector = vector or "mean" in str(node.target)  # mean over both axes leaves a vector
-            padded = padded or (match.kind is Kind.AVG_POOL and _pads(plan.modules.get(match.path)))
+            padded = padded or (match.kind is Kind.AVG_POOL and pads(plan.modules.get(match.path)))
         elif match.kind is Kind.PAD:
             padded = True
         elif match.kind is Kind.FLATTEN:
@@ -81,13 +82,6 @@ def _follow(plan: Plan, start: fx.Node, first: OpMatch) -> Pair | None:
 
 def _is_relu(match: OpMatch) -> bool:
     return match.clip is not None and match.clip.low == 0 and match.clip.high == float("inf")
-
-
-def _pads(layer: nn.Module | None) -> bool:
-    padding = getattr(layer, "padding", 0)
-    if isinstance(padding, str):
-        return padding == "same" and any(k > 1 for k in cast(nn.Conv2d, layer).kernel_size)
-    return any(padding) if isinstance(padding, tuple) else bool(padding)
 
 
 def by_input(layer: Product, weight: Tensor, channels: int) -> Tensor | None:

@@ -12,10 +12,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from bitwright.base.errors import ModelError, RecipeError
+from bitwright.models.modes import evaluating
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.ptq.methods import Method
 from bitwright.quantize.ptq.post_training import post_training_quantize
@@ -82,15 +82,9 @@ def choose_policy(
     return Choice(errors)
 
 
-@torch.no_grad()
 def _outputs(model: nn.Module, batches: Sequence[Tensor]) -> list[Tensor]:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
+    with evaluating(model):
         made = [model(batch) for batch in batches]
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
     if not all(isinstance(part, Tensor) for part in made):
         raise ModelError("has outputs that are no tensor", where=type(model).__name__)
     return made

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from bitwright.formats.pytorch.rounding import quantize_ratio
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
-from bitwright.quantize.ptq.calibration import set_scale
-from bitwright.quantize.ptq.lattice import Lattice, candidates, lattice_of, with_unit
-from bitwright.quantize.ptq.matrices import Moments, as_matrix, moments
+from bitwright.quantize.ptq.lattice import best_lattice
+from bitwright.quantize.ptq.matrices import moments
 from bitwright.quantize.ptq.reconstruction import Batches, LayerView, QuantizerView
 from bitwright.quantize.spec import QuantSpec, Role
 
@@ -34,29 +33,11 @@ class ClipSearch:
     def treat(self, view: LayerView, biased: bool) -> None:
         """Choose the scale of one layer and fix its rounded weights."""
         found = moments(view)
-        lattice = smallest_error(view, found.centered() if biased else found)
-        lattice.fix_levels(view.layer, rounded(view, lattice))
-
-
-def rounded(view: LayerView, lattice: Lattice) -> Tensor:
-    """A layer's float weight, each value at the nearest representable one."""
-    return lattice.nearest(view.layer.weight.detach().to(torch.float64), lattice.steps)
-
-
-def smallest_error(view: LayerView, found: Moments) -> Lattice:
-    """The lattice among the candidates whose nearest rounding errs least, a channel or a tensor."""
-    lattice = lattice_of(view.layer)
-    tried = [with_unit(lattice, unit) for unit in candidates(view.layer, lattice)]
-    weight = view.layer.weight.detach().to(torch.float64)
-    errors = []
-    for item in tried:
-        miss = as_matrix(view.layer, rounded(view, item) - weight)
-        errors.append(torch.einsum("grk,gkl,grl->gr", miss, found.hessian, miss).reshape(-1))
-    table = torch.stack(errors)
-    if lattice.unit.numel() == 1:
-        return tried[int(table.sum(dim=1).argmin())]
-    units = torch.stack([item.unit for item in tried])
-    return with_unit(lattice, units.gather(0, table.argmin(dim=0)[None])[0])
+        hessian = (found.centered() if biased else found).hessian
+        lattice = best_lattice(
+            view.layer, lambda miss: torch.einsum("grk,gkl,grl->gr", miss, hessian, miss)
+        )
+        lattice.fix_levels(view.layer, lattice.rounded(view.layer))
 
 
 @dataclass(frozen=True)
@@ -81,7 +62,7 @@ class Recalibrate:
             float((_quantized(x, scale, quantizer, spec) - wanted).square().sum())
             for scale in tried
         ]
-        set_scale(quantizer, tried[errors.index(min(errors))])
+        quantizer.set_scale(tried[errors.index(min(errors))])
 
 
 def _quantized(x: Tensor, scale: float, quantizer: ActivationQuantizer, spec: QuantSpec) -> Tensor:

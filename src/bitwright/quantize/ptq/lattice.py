@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 from bitwright.base.errors import FormatError, ModelError
 from bitwright.formats import Format, Rounding
 from bitwright.formats.pytorch.rounding import quantize_ratio
-from bitwright.quantize.layers import QuantConv2d, QuantLinear
+from bitwright.quantize.ptq.matrices import as_matrix
+from bitwright.quantize.ptq.reconstruction import QuantLayer
 from bitwright.quantize.scale_rules import finish
 from bitwright.quantize.scale_search import TINY
 from bitwright.quantize.spec import Granularity, QuantSpec, ScaleRule
@@ -46,14 +48,11 @@ class Lattice:
         levels = quantize_ratio(ratio, self.format, 0, rounding, self.spec.overflow)
         return levels * steps
 
-    def scaled(self, factor: Tensor | float) -> Lattice:
-        """The same with every unit times a factor, a number or one an output channel."""
-        if not isinstance(factor, Tensor):
-            return replace(self, unit=self.unit * factor, steps=self.steps * factor)
-        spread = factor.reshape(-1, *(1,) * (self.steps.dim() - 1))
-        return replace(self, unit=self.unit * factor, steps=self.steps * spread)
+    def rounded(self, layer: QuantLayer) -> Tensor:
+        """A layer's float weight, each value at the nearest representable one."""
+        return self.nearest(layer.weight.detach().to(torch.float64), self.steps)
 
-    def fix_levels(self, layer: QuantConv2d | QuantLinear, values: Tensor) -> None:
+    def fix_levels(self, layer: QuantLayer, values: Tensor) -> None:
         """Fix a layer's weight to representable reals."""
         spread = self.unit.reshape(-1, *(1,) * (values.dim() - 1))
         layer.weight_quantizer.fix_levels(torch.round(values / spread), self.unit)
@@ -74,7 +73,7 @@ class Lattice:
 
 
 @torch.no_grad()
-def lattice_of(layer: QuantConv2d | QuantLinear) -> Lattice:
+def lattice_of(layer: QuantLayer) -> Lattice:
     """The lattice of a layer as its policy sets it, before any method."""
     quantizer, weight = layer.weight_quantizer, layer.weight.detach()
     quantizer.release()
@@ -88,7 +87,7 @@ def lattice_of(layer: QuantConv2d | QuantLinear) -> Lattice:
     return Lattice(quantizer.format, spec, unit, steps)
 
 
-def candidates(layer: QuantConv2d | QuantLinear, lattice: Lattice) -> list[Tensor]:
+def candidates(layer: QuantLayer, lattice: Lattice) -> list[Tensor]:
     """Units worth trying instead of the policy's, (1,) or (O,) each; the policy's own is first.
 
     From the unit that clips nothing down to 0.4 of it, or neighbouring powers of two. Constant
@@ -113,6 +112,24 @@ def with_unit(lattice: Lattice, unit: Tensor) -> Lattice:
     """The lattice with another unit, (1,) or (O,)."""
     spread = (unit / lattice.unit).reshape(-1, *(1,) * (lattice.steps.dim() - 1))
     return replace(lattice, unit=unit, steps=lattice.steps * spread)
+
+
+def best_lattice(layer: QuantLayer, error: Callable[[Tensor], Tensor]) -> Lattice:
+    """The lattice, of those with candidates as units, whose nearest rounding errs least, a channel
+    or a tensor; the policy's own is among them.
+
+    Args:
+        error: of each row, (G, R), of what rounding moves the weights by, (G, R, K).
+    """
+    lattice = lattice_of(layer)
+    tried = [with_unit(lattice, unit) for unit in candidates(layer, lattice)]
+    weight = layer.weight.detach().to(torch.float64)
+    misses = (as_matrix(layer, item.rounded(layer) - weight) for item in tried)
+    errors = torch.stack([error(miss).reshape(-1) for miss in misses])
+    if lattice.unit.numel() == 1:
+        return tried[int(errors.sum(dim=1).argmin())]
+    units = torch.stack([item.unit for item in tried])
+    return with_unit(lattice, units.gather(0, errors.argmin(dim=0)[None])[0])
 
 
 def _is_channelwise(spec: QuantSpec) -> bool:

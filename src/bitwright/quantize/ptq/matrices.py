@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bitwright.quantize.layers import QuantConv2d
+from bitwright.quantize.layers import QuantConv2d, own_border
 from bitwright.quantize.ptq.reconstruction import LayerView, QuantLayer
 
 #: Columns of the input that are looked at; more would not change the moments.
@@ -61,13 +61,9 @@ def columns(layer: QuantLayer, x: Tensor) -> Tensor:
     """Input (N, ...) -> (G, K, samples): every patch that a product is taken with."""
     if not isinstance(layer, QuantConv2d):
         return x.reshape(-1, x.shape[-1]).t()[None]
-    if isinstance(layer.padding, str):
-        x, padding = F.pad(x, _same(layer)), (0, 0)
-    else:
-        padding = _pair(layer.padding)
-    patches = F.unfold(
-        x, _pair(layer.kernel_size), _pair(layer.dilation), padding, _pair(layer.stride)
-    )
+    top, left, bottom, right = own_border(layer)
+    x = F.pad(x, (left, right, top, bottom))
+    patches = F.unfold(x, layer.kernel_size, layer.dilation, 0, layer.stride)
     count, _, places = patches.shape
     split = patches.reshape(count, layer.groups, -1, places)
     return split.permute(1, 2, 0, 3).reshape(layer.groups, -1, count * places)
@@ -101,16 +97,3 @@ def moments(view: LayerView) -> Moments:
     if total is None or count == 0:
         raise ValueError("a layer without inputs")  # the calibration set is never empty
     return Moments(*(part / count for part in total))
-
-
-def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
-
-
-def _same(layer: QuantConv2d) -> tuple[int, int, int, int]:
-    """Padding (left, right, top, bottom) of ``padding="same"`` or ``"valid"``."""
-    if layer.padding == "valid":
-        return (0, 0, 0, 0)
-    kernel, dilation = _pair(layer.kernel_size), _pair(layer.dilation)
-    rows, cols = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
-    return (cols // 2, cols - cols // 2, rows // 2, rows - rows // 2)

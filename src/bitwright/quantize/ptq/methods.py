@@ -17,15 +17,15 @@ from torch import Tensor, nn
 
 from bitwright.base.errors import RecipeError
 from bitwright.base.plugins import load_made
+from bitwright.quantize.estimators import Estimator, parse_estimator
+from bitwright.quantize.method_words import DEFAULT, ORDER, check_words, is_own
 from bitwright.quantize.ptq.adaround import AdaRound
 from bitwright.quantize.ptq.bias_correction import BiasCorrection, BiasKind
 from bitwright.quantize.ptq.clipping import ClipSearch, Recalibrate
 from bitwright.quantize.ptq.codebooks import RefitCodebooks
 from bitwright.quantize.ptq.equalization import absorb_high_biases, equalize
-from bitwright.quantize.ptq.estimators import Estimator, parse_estimator
 from bitwright.quantize.ptq.folding import fold_batch_norms
 from bitwright.quantize.ptq.gptq import Gptq
-from bitwright.quantize.ptq.method_words import DEFAULT, ORDER, check_words, is_own
 from bitwright.quantize.ptq.reconstruction import LayerView
 
 

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from bitwright.base.errors import ModelError
 from bitwright.models.common import device_of
+from bitwright.models.modes import evaluating
 from bitwright.quantize.ptq.samples import Samples, calibration_batches, check_fit
 from bitwright.quantize.range_formulas import (
     activation_il,
@@ -126,7 +126,6 @@ class RangeReport:
         return "\n".join(lines) + "\n"
 
 
-@torch.no_grad()
 def measure_ranges(
     model: nn.Module, data: Samples, *, batches: int = BATCHES, batch_size: int = 64
 ) -> RangeReport:
@@ -146,16 +145,13 @@ def measure_ranges(
     layers = {n: m for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)}
     handles = [layer.register_forward_hook(_recorder(seen, path)) for path, layer in layers.items()]
     place = device_of(model)
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
     try:
-        for batch in used:
-            model(batch.to(place))
+        with evaluating(model):
+            for batch in used:
+                model(batch.to(place))
     finally:
         for handle in handles:
             handle.remove()
-        for module, mode in modes.items():
-            module.training = mode
     if not seen:
         raise ModelError(
             "has no convolution or dense layer",

@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.layers import QuantConv2d, QuantLinear
-from bitwright.quantize.ptq.calibration import floating
+from bitwright.quantize.quantizer import floating
 
 QuantLayer = QuantConv2d | QuantLinear
 Batches = list[Tensor]

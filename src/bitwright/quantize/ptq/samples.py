@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from bitwright.base.errors import DataError, ModelError
 from bitwright.data import Dataset
 from bitwright.models.common import device_of
+from bitwright.models.modes import evaluating
 
 #: What every method takes: one tensor, batches of tensors, (tensor, label) pairs, or a data set.
 Samples = Tensor | Dataset | Iterable[Tensor | Sequence[Tensor]]
@@ -69,7 +70,6 @@ def sample_count(batches: Sequence[Tensor]) -> int:
     return sum(len(batch) for batch in batches)
 
 
-@torch.no_grad()
 def check_fit(model: nn.Module, batches: Sequence[Tensor], *, anywhere: bool = False) -> None:
     """Run one sample through a model in evaluation mode; it is left as it was.
 
@@ -91,8 +91,6 @@ def check_fit(model: nn.Module, batches: Sequence[Tensor], *, anywhere: bool = F
             where=type(model).__name__,
             hint="post-training methods run on the CPU: call model.cpu() first",
         )
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
     sample = batches[0][:1].to(device_of(model))
     meant, found = getattr(model, "sample_shape", None), tuple(sample.shape[1:])
     if meant is not None and tuple(meant) != found:
@@ -102,16 +100,14 @@ def check_fit(model: nn.Module, batches: Sequence[Tensor], *, anywhere: bool = F
             hint="crop or scale them to that size, as for training",
         )
     try:
-        scores = model(sample)
+        with evaluating(model):
+            scores = model(sample)
     except (RuntimeError, ValueError, AssertionError) as error:
         raise DataError(
             f"a sample of shape {tuple(sample.shape[1:])} does not pass the model: {error}",
             where=_WHERE,
             hint="images are (N, C, H, W), as the model takes them",
         ) from error
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
     if isinstance(scores, Tensor) and not bool(torch.isfinite(scores).all()):
         raise ModelError(
             "gives NaN or infinity for a calibration sample",
