@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from bitwright.base.tools import require, run_tool
+from bitwright.base.tools.finder import require, run_tool
 from bitwright.build.energy_formats import mac_energy
 from bitwright.build.resources import count_resources
 from bitwright.formats import CodebookFormat, Format, parse_format

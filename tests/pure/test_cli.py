@@ -17,7 +17,7 @@ import yaml
 
 import bitwright
 from bitwright.base.errors import BitwrightError, RunError, ToolError
-from bitwright.base.tools import ToolStatus
+from bitwright.base.tools.finder import ToolStatus
 from bitwright.cli import entry as cli
 from bitwright.pipeline.recipe import load_recipe
 
@@ -211,7 +211,7 @@ def test_doctor_names_what_is_missing(
 ) -> None:
     missing = ToolStatus("yosys", "synthesis", "pip install pyosys", False, "", "", "not found")
     there = ToolStatus("make", "simulation", "apt", True, "/usr/bin/make", "4.3", "")
-    monkeypatch.setattr("bitwright.base.tools.doctor", lambda: [missing, there])
+    monkeypatch.setattr("bitwright.base.tools.finder.doctor", lambda: [missing, there])
     assert cli.run(["doctor"]) == ToolError.exit_code
     said = capsys.readouterr().out
     assert "MISSING" in said and "pip install pyosys" in said

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitwright.base.tools import require, run_tool
+from bitwright.base.tools.finder import require, run_tool
 from bitwright.base.tools.process import check_finished, run_process
 from bitwright.build.design import Design, load_design
 from bitwright.build.shell import serial_top

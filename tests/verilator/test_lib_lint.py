@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.verilator.lib_cases import CASES, Case
 
-from bitwright.base.tools import output_of
+from bitwright.base.tools.process import output_of
 from bitwright.rtl import library_files, needed_modules
 from bitwright.sim import lint, require_verilator
 

@@ -11,7 +11,8 @@ import pytest
 
 from bitwright.base.errors import GraphError, RunError, TargetError, ToolError
 from bitwright.base.figures import Resources, Source
-from bitwright.base.tools import Tool, find, finder
+from bitwright.base.tools import finder
+from bitwright.base.tools.finder import Tool, find
 from bitwright.build.design import load_design
 from bitwright.build.implement import RESULT, ImplementOptions, implement, read_result
 from bitwright.build.nextpnr import PnrOptions, place_and_route

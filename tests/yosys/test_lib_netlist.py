@@ -13,7 +13,7 @@ from tests.conftest import require as need
 from tests.verilator.lib_cases import CASES, Case, levels_of
 from tests.yosys.lib_wrapper import write_synthesis
 
-from bitwright.base.tools import require, run_tool
+from bitwright.base.tools.finder import require, run_tool
 from bitwright.sim import RunLimits, Simulator, compare, random_stalls, write_module_bench
 
 NAMES = """

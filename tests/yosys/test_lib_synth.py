@@ -11,7 +11,7 @@ import pytest
 from tests.verilator.lib_cases import CASES, threshold
 from tests.yosys.lib_wrapper import write_synthesis
 
-from bitwright.base.tools import require, run_tool
+from bitwright.base.tools.finder import require, run_tool
 
 COMMANDS = {
     "ecp5": "synth_ecp5 -top wrap",

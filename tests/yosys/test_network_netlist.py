@@ -15,7 +15,7 @@ from tests.conftest import missing_for
 from tests.conftest import require as need
 from tests.hw_networks import Net, random_folding
 
-from bitwright.base.tools import require, run_tool
+from bitwright.base.tools.finder import require, run_tool
 from bitwright.build.target import load_target
 from bitwright.build.yosys import SynthesisOptions, synthesise
 from bitwright.hw import Folding, analyse, map_graph

@@ -18,7 +18,8 @@ from typing import Any
 
 from bitwright.base.errors import ToolError
 from bitwright.base.store import Store, content_key
-from bitwright.base.tools import locate, output_of
+from bitwright.base.tools.finder import locate
+from bitwright.base.tools.process import output_of
 
 #: Types of arguments and results, for `Program.functions`; None is no result.
 POINTER, INT64, UINT64, INT, DOUBLE = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from bitwright.base.errors import TargetError, ToolError
 from bitwright.base.figures import Resources
 from bitwright.base.store import Store, content_key
-from bitwright.base.tools import Tool, require, run_tool
+from bitwright.base.tools.finder import Tool, require, run_tool
 from bitwright.base.tools.process import Completed, Tick, require_result, run_process
 from bitwright.build.target import Target, require_fit
 from bitwright.build.timing import (

@@ -18,7 +18,7 @@ from typing import Any
 from bitwright.base.errors import ToolError
 from bitwright.base.figures import Resources
 from bitwright.base.store import Store, content_key
-from bitwright.base.tools import Tool, require, run_tool
+from bitwright.base.tools.finder import Tool, require, run_tool
 from bitwright.base.tools.process import Tick, require_result
 from bitwright.build.design import Design, design_content, load_design
 from bitwright.build.resources import count_resources

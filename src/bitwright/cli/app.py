@@ -14,15 +14,13 @@ from bitwright.cli import (
     compare,
     conversion,
     database,
+    experiments,
     forecast,
     formats,
-    inspecting,
-    memory,
+    models,
     show,
 )
 from bitwright.cli import search as searching
-from bitwright.cli import study as studying
-from bitwright.cli import sweep as sweeping
 from bitwright.cli.options import (
     Assign,
     Data,
@@ -137,16 +135,16 @@ def explain(recipe: RecipeArgument, assign: Assign = None, json: Json = False) -
     show.explanation(Output(json), explain_recipe(job.recipe))
 
 
-app.command()(inspecting.inspect)
-app.command()(memory.memory)
+app.command()(models.inspect)
+app.command()(models.memory)
 app.command()(forecast.forecast)
 app.command()(compare.diff)
 app.command("import")(conversion.import_)
 app.command()(conversion.export)
 app.command()(database.database)
 app.command()(searching.search)
-app.command()(studying.study)
-app.command()(sweeping.sweep)
+app.command()(experiments.study)
+app.command()(experiments.sweep)
 app.add_typer(formats.app)
 for _place in plugged("commands").values():
     load_attribute(_place)(app)

@@ -36,7 +36,7 @@ def show_list(output: Output, kind: str) -> None:
 def show_doctor(output: Output) -> int:
     """Try every tool and print what was found; 0 if all work, else the exit code of ToolError."""
     from bitwright.base.errors import ToolError
-    from bitwright.base.tools import doctor
+    from bitwright.base.tools.finder import doctor
 
     with output.progress() as progress:
         progress("trying every tool", 0, 0)

@@ -180,3 +180,19 @@ def parse_shape(text: str | None) -> tuple[int, int, int] | None:
             hint=f"three numbers from 1 to {_MOST}, such as 160x320x3",
         )
     return sizes[0], sizes[1], sizes[2]
+
+
+def parse_bits(text: str) -> tuple[int, ...]:
+    """Widths such as ``32,8,4``.
+
+    Raises:
+        RecipeError: it is no such list.
+    """
+    parts = text.replace(" ", "").split(",")
+    if not all(re.fullmatch(r"[0-9]{1,2}", part) and 1 <= int(part) <= 64 for part in parts):
+        raise RecipeError(
+            f"{text!r} is no list of widths",
+            where="--bits",
+            hint="numbers from 1 to 64, such as 32,8,4",
+        )
+    return tuple(dict.fromkeys(int(part) for part in parts))

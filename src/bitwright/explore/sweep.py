@@ -119,13 +119,11 @@ def run_sweep(
     """
     if request.until not in STEP_NAMES:
         raise RecipeError(f"no step is called {request.until!r}", hint=", ".join(STEP_NAMES))
-    check_options(
-        workers=request.workers,
-        threads=request.threads,
-        timeout_s=request.timeout_s,
-        retries=request.retries,
-        ray=request.ray,
-    )
+    how: dict[str, Any] = {
+        name: getattr(request, name)
+        for name in ("workers", "ray", "threads", "timeout_s", "retries")
+    }
+    check_options(**how)
     check_folder(request.out, request.name)
     with _held(request.out):
         jobs = _jobs(request, progress)
@@ -133,16 +131,7 @@ def run_sweep(
         start = time.monotonic()
         results = {
             result.name: result
-            for result in run_jobs(
-                jobs,
-                workers=request.workers,
-                ray=request.ray,
-                threads=request.threads,
-                timeout_s=request.timeout_s,
-                retries=request.retries,
-                on_progress=progress,
-                on_result=on_result,
-            )
+            for result in run_jobs(jobs, **how, on_progress=progress, on_result=on_result)
         }
         seconds = time.monotonic() - start
         return _report(request, [results[p.title] for p in request.points], seconds)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import GraphError, MismatchError, ToolError
 from bitwright.base.store import Store
-from bitwright.base.tools import output_of
+from bitwright.base.tools.process import output_of
 from bitwright.sim.beats import Beats, Levels, pack, unpack
 from bitwright.sim.memory import config_entry
 from bitwright.sim.spec import Port, SimDesign, load_sim_design

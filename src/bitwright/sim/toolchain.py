@@ -17,7 +17,8 @@ from pathlib import Path
 
 from bitwright.base.errors import ToolError
 from bitwright.base.store import Store, content_key
-from bitwright.base.tools import output_of, require
+from bitwright.base.tools.finder import require
+from bitwright.base.tools.process import output_of
 
 TIMEOUT_S = 600.0
 _JOBS = 2

@@ -194,7 +194,7 @@ def _check_tools(work: Workspace, pending: Sequence[str]) -> None:
         TargetError: unknown target.
         ToolError: a tool is missing; says how to install it.
     """
-    from bitwright.base.tools import require
+    from bitwright.base.tools.finder import require
     from bitwright.build.target import load_target
 
     if not {"map", "simulate", "implement"} & set(pending):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bitwright inspect`: its arguments, and what it prints."""
+"""`bitwright inspect` and `bitwright memory`: what a model would become, and how large it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.base.errors import ModelError
-from bitwright.cli.options import Classes, Data, Json, Shape, parse_shape, resolve
+from bitwright.cli.options import Classes, Data, Json, Shape, parse_bits, parse_shape, resolve
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
@@ -95,3 +95,40 @@ def _short(line: str) -> str:
     """``folder/file.py:7``: the last two parts of the path."""
     file, colon, number = line.rpartition(":")
     return "/".join(Path(file).parts[-2:]) + colon + number if colon else line
+
+
+def memory(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="Names of the zoo, package.module:factory, or recipes.",
+        ),
+    ],
+    classes: Classes = None,
+    input_shape: Shape = None,
+    bits: Annotated[str, typer.Option("--bits", help="Widths to list.")] = "32,8,4",
+    json: Json = False,
+) -> None:
+    """Trainable parameters of models, and their memory (MB of 2^20 bytes) at each width."""
+    from bitwright.explore.memory import memory_table
+
+    rows = memory_table(
+        models, classes=classes, input_shape=parse_shape(input_shape), bits=parse_bits(bits)
+    )
+    output = Output(json)
+    if json:
+        output.value([row.to_json() for row in rows])
+        return
+    columns = ("model", "image", "classes", "parameters", *(f"{b} bit, MB" for b in rows[0].mb))
+    cells = [
+        (
+            row.model,
+            "x".join(map(str, row.input_shape)),
+            row.classes or "",
+            row.parameters,
+            *(f"{size:.2f}" for size in row.mb.values()),
+        )
+        for row in rows
+    ]
+    output.table("memory of the parameters", columns, cells, "running statistics and scales apart")
