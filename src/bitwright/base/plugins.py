@@ -165,16 +165,8 @@ def load_made(name: str, field: str) -> Any:
         ) from error
     except ValueError:
         pass  # no signature is known: calling it tells
-    try:
+    with users_code(f"calling {name}", name, "correct it; it is called without arguments"):
         return found()
-    except BitwrightError:
-        raise
-    except Exception as error:  # the user's code may fail in any way
-        raise ModelError(
-            f"calling {name} failed: {type(error).__name__}: {error}",
-            where=place_of(error, name),
-            hint="correct it; it is called without arguments",
-        ) from error
 
 
 def _imported(name: str, field: str) -> tuple[ModuleType, Any]:
@@ -182,21 +174,16 @@ def _imported(name: str, field: str) -> tuple[ModuleType, Any]:
     module_name, _, attribute = name.partition(":")
     if not is_plugin(name):
         raise RecipeError(f"{name!r} is not of the form package.module:name", where=field)
-    try:
-        with importable(*_FOLDERS.get()):
+    hint = "correct the module; `python -c 'import ...'` shows the whole traceback"
+    with users_code(f"importing {module_name}", name, hint), importable(*_FOLDERS.get()):
+        try:
             module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ModelError(
-            f"cannot import {error.name!r}",
-            where=name,
-            hint=f"it is looked for in {_searched()}, and among installed packages",
-        ) from error
-    except Exception as error:  # the user's module may fail in any way while it is imported
-        raise ModelError(
-            f"importing {module_name} failed: {type(error).__name__}: {error}",
-            where=place_of(error, name),
-            hint="correct the module; `python -c 'import ...'` shows the whole traceback",
-        ) from error
+        except ModuleNotFoundError as error:
+            raise ModelError(
+                f"cannot import {error.name!r}",
+                where=name,
+                hint=f"it is looked for in {_searched()}, and among installed packages",
+            ) from error
     return module, getattr(module, attribute, None)
 
 
@@ -235,7 +222,28 @@ def _searched() -> str:
     return ", ".join(str(folder) for folder in module_folders(*_FOLDERS.get()))
 
 
-def place_of(error: BaseException, fallback: str, caller: str = __file__) -> str:
+@contextmanager
+def users_code(what: str, name: str, hint: str, caller: str = __file__) -> Iterator[None]:
+    """Code of the user's own, which may fail in any way: then a `ModelError` says where.
+
+    Args:
+        what: is being done, such as ``making the metric``.
+        name: what the user has named, where no file is known.
+        caller: the file that calls it.
+    """
+    try:
+        yield
+    except BitwrightError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{what} failed: {type(error).__name__}: {error}",
+            where=place_of(error, name, caller),
+            hint=hint,
+        ) from error
+
+
+def place_of(error: BaseException, fallback: str, caller: str) -> str:
     """File and line where the user's code failed: the deepest frame in a file of the user's own, or
     if there is none in one of ours, apart from the file that called it.
     """
@@ -244,7 +252,7 @@ def place_of(error: BaseException, fallback: str, caller: str = __file__) -> str
     while trace is not None:
         path = trace.tb_frame.f_code.co_filename
         own = not path.startswith(_PACKAGE)
-        foreign = "site-packages" in path or "importlib" in path or path == caller
+        foreign = "site-packages" in path or "importlib" in path or path in (caller, __file__)
         if not foreign and (own or not is_own):
             place, is_own = f"{path}:{trace.tb_lineno}", own
         trace = trace.tb_next

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from bitwright.base.errors import BitwrightError, ModelError, RecipeError
-from bitwright.base.plugins import load_plugin, place_of
+from bitwright.base.errors import ModelError, RecipeError
+from bitwright.base.plugins import load_plugin, users_code
 from bitwright.low_precision.diversity import Measured, Metric, gradient_diversity
 from bitwright.low_precision.policy import (
     Assignment,
@@ -41,7 +40,7 @@ def find_metric(name: str) -> Metric:
     function = load_plugin(name, f"{_POLICY}.metric")
 
     def metric(gradients: Mapping[str, Sequence[Tensor]]) -> Measured:
-        with _users_code("the metric", name, _METRIC):
+        with users_code("the metric", name, _METRIC, __file__):
             given = function(gradients)
             found = given if isinstance(given, Measured) else Measured(given)
             return Measured(None if found.value is None else float(found.value), found.note)
@@ -69,7 +68,7 @@ def make_custom(name: str, plan: Plan, options: Mapping[str, Any]) -> PrecisionP
     except ValueError:  # a class of another language may have no signature
         pass
     hint = "it is called with a plan and the options of the recipe"
-    with _users_code("making the policy", name, hint):
+    with users_code("making the policy", name, hint, __file__):
         policy = factory(plan, **options)
     if not isinstance(policy, PrecisionPolicy):
         raise RecipeError(
@@ -136,7 +135,9 @@ class CustomPolicy(PrecisionPolicy):
 
     def _call(self, method: str, *arguments: object) -> Any:
         """What a method of the policy gives, or the value of an attribute."""
-        with _users_code(f"{method} of the policy", self.name, f"see PrecisionPolicy.{method}"):
+        with users_code(
+            f"{method} of the policy", self.name, f"see PrecisionPolicy.{method}", __file__
+        ):
             found = getattr(self.policy, method)
             return found(*arguments) if callable(found) else found
 
@@ -152,18 +153,3 @@ class CustomPolicy(PrecisionPolicy):
             where=place,
             hint=f"see PrecisionPolicy.{method}",
         )
-
-
-@contextmanager
-def _users_code(what: str, name: str, hint: str) -> Iterator[None]:
-    """The user's code may fail in any way: then a `ModelError` says where."""
-    try:
-        yield
-    except BitwrightError:
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"{what} failed: {type(error).__name__}: {error}",
-            where=place_of(error, name, __file__),
-            hint=hint,
-        ) from error

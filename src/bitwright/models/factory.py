@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from bitwright.base.errors import ModelError, RecipeError
-from bitwright.base.plugins import load_attribute, load_plugin, place_of
+from bitwright.base.plugins import load_attribute, load_plugin, place_of, users_code
 from bitwright.models.catalog import ModelSpec, list_models
 from bitwright.models.modes import evaluating
 from bitwright.models.pretrained import find_pretrained, load_into, named
@@ -64,7 +64,9 @@ def build_model(
     arguments = _arguments(factory, options, num_classes, input_shape, wanted)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _call(factory, arguments, wanted)
+        hint = f"it was called with {', '.join(arguments) or 'no arguments'}"
+        with users_code("building the model", wanted.name, hint, __file__):
+            model: object = factory(**arguments)
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"gave a {type(model).__name__}, not an nn.Module",
@@ -157,19 +159,6 @@ def _arguments(
             f"{spec.name} is a classifier and needs the number of classes", where="model"
         )
     return {name: value for name, value in offered.items() if name in parameters} | options
-
-
-def _call(factory: Callable[..., Any], arguments: dict[str, Any], spec: ModelSpec) -> object:
-    try:
-        return factory(**arguments)
-    except (ModelError, RecipeError):
-        raise
-    except Exception as error:  # the user's factory may fail in any way
-        raise ModelError(
-            f"building the model failed: {type(error).__name__}: {error}",
-            where=place_of(error, spec.name, __file__),
-            hint=f"it was called with {', '.join(arguments) or 'no arguments'}",
-        ) from error
 
 
 def check_model(

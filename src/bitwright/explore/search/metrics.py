@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from bitwright.base.errors import BitwrightError, DataError, ModelError, RecipeError
-from bitwright.base.plugins import is_plugin, load_attribute, load_plugin, place_of, plugged
+from bitwright.base.errors import DataError, ModelError, RecipeError
+from bitwright.base.plugins import is_plugin, load_attribute, load_plugin, plugged, users_code
 from bitwright.data import Dataset
 from bitwright.explore.subject import Subject
 from bitwright.models.common import device_of
@@ -111,16 +111,9 @@ class Measured:
     name: str = "accuracy"
 
     def __call__(self, model: nn.Module) -> float:
-        try:
+        hint = "a metric takes a model in evaluation mode and gives a number"
+        with users_code("measuring", self.name, hint, __file__):
             return float(self.function(model))
-        except BitwrightError:
-            raise
-        except Exception as error:  # the user's function may fail in any way
-            raise ModelError(
-                f"measuring failed: {type(error).__name__}: {error}",
-                where=place_of(error, self.name, __file__),
-                hint="a metric takes a model in evaluation mode and gives a number",
-            ) from error
 
 
 def top1(subject: Subject) -> Top1:
@@ -175,16 +168,8 @@ def metric_for(subject: Subject, name: str | None = None) -> Metric:
 def _own(subject: Subject, name: str) -> Metric:
     """The user's metric; a plain function gets its name for the reports."""
     make = load_plugin(name, "--metric")
-    try:
+    with users_code("making the metric", name, "it was called with the subject alone", __file__):
         made = make(subject)
-    except BitwrightError:
-        raise
-    except Exception as error:  # the user's function may fail in any way
-        raise ModelError(
-            f"making the metric failed: {type(error).__name__}: {error}",
-            where=place_of(error, name, __file__),
-            hint="it was called with the subject alone",
-        ) from error
     if not callable(made):
         raise ModelError(
             f"gave an object of type {type(made).__name__}; expected a function from a model to a "
