@@ -145,3 +145,30 @@ def test_a_run_remembers_the_folder_of_its_recipe(beside: Path, tmp_path: Path) 
     with importable(recipe_folder(tmp_path / "run")):
         assert load_format("beside_of_a_test:short").name == "int6"
     del sys.modules["beside_of_a_test"]
+
+
+def test_a_users_module_is_imported_as_its_file_is_now(tmp_path: Path) -> None:
+    """Two recipes with a module of one name, edits of it and of what it needs, in one process."""
+    for name, width in (("a", "8"), ("b", "16")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "of_a_test.py").write_text("import needed_by_it\nnet = needed_by_it.width\n")
+        text = "import json, pathlib\nfile = pathlib.Path(__file__).parent / 'width_of_a_test.json'"
+        (folder / "needed_by_it.py").write_text(f"{text}\nwidth = json.loads(file.read_text())\n")
+        (folder / "width_of_a_test.json").write_text(width)
+
+    def net(folder: str) -> object:
+        with importable(tmp_path / folder):
+            return plugins.load_made("of_a_test:net", "model")
+
+    try:
+        assert (net("a"), net("b"), net("a")) == (8, 16, 8)
+        loaded = sys.modules["needed_by_it"]
+        assert net("a") == 8 and sys.modules["needed_by_it"] is loaded
+        (tmp_path / "a" / "width_of_a_test.json").write_text("32")
+        assert net("a") == 32
+        (tmp_path / "a" / "of_a_test.py").write_text("net = 'another'\n")
+        assert net("a") == "another"
+    finally:
+        for part in ("of_a_test", "needed_by_it"):
+            sys.modules.pop(part, None)

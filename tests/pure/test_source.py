@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bitwright.base.source import PACKAGE, Sources, our_code, read_source, script_key
+from bitwright.base.source import PACKAGE, Sources, module_key, our_code, script_key
+from bitwright.base.source_text import read_source
 from bitwright.pipeline.steps.names import STEP_NAMES
 
 STEPS = {name: f"bitwright.pipeline.steps.{name}" for name in STEP_NAMES}
@@ -240,3 +241,43 @@ def test_a_script_depends_on_the_modules_beside_it(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_parsed_is_its_bytes() -> None:
     assert read_source(b"def f(:") == read_source(b"def f(:") != read_source(b"def g(:")
+
+
+OWN = {
+    "nets/net.py": "from nets.blocks import width\n",  # a folder without __init__.py
+    "nets/blocks.py": "width = 8\n",
+    "table.py": "from pathlib import Path\nT = (Path(__file__).parent / 'widths.csv').read_text()\n",
+    "widths.csv": "8",
+    "other.py": "",
+    "other.csv": "",
+}
+
+
+@pytest.mark.parametrize("place", ["recipe", "PYTHONPATH"])
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("nets.net", {"nets/net.py", "nets/blocks.py"}),
+        ("table", {"table.py", "widths.csv"}),
+        ("beside", {"beside.py", "nets/blocks.py"}),
+    ],
+)
+def test_the_key_of_the_users_module_changes_with_each_file_that_it_needs_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str, files: set[str]
+) -> None:
+    own = {**OWN, "beside.py": "from nets import blocks\n"}
+    write(tmp_path, own)
+    folders = (tmp_path,) if place == "recipe" else ()
+    if not folders:
+        monkeypatch.syspath_prepend(tmp_path)
+    key = module_key(name, folders)
+    assert key
+    for file, text in own.items():
+        write(tmp_path, {file: f"{text}\nA = 1\n"})
+        assert (module_key(name, folders) != key) == (file in files), file
+        write(tmp_path, {file: text})
+
+
+def test_an_installed_module_is_followed_inside_its_package_alone() -> None:
+    assert module_key("iniconfig") == module_key("iniconfig", (PACKAGE,)) != ""
+    assert module_key("no_such_module_anywhere") == ""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bitwright.base import store as store_module
 from bitwright.base.store import Store, content_key
 
 
@@ -128,3 +129,44 @@ def test_a_key_tells_its_parts_apart() -> None:
     parts = [("ab", "c"), ("a", "bc"), ("ab",), ("ab", ""), (b"ab",), (["a", "b"],), (1,), ("1",)]
     assert len({content_key(*key) for key in parts}) == len(parts)
     assert content_key({"a": 1, "b": 2}) == content_key({"b": 2, "a": 1})
+
+
+@pytest.mark.parametrize("before", ["nothing", "damaged"])
+def test_what_another_process_puts_there_meanwhile_is_not_dropped(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    store, other = Store(tmp_path), []
+    look = store_module._identity if before == "nothing" else store_module._whole
+    if before == "damaged":
+        (store.keep("kind", "key", 1, {"a": file}).folder / "a").unlink()
+
+    def late(folder: Path) -> object:
+        found = look(folder)
+        if not other:
+            store_module._remove(folder)
+            other.append(store.keep("kind", "key", 1, {"a": file}))
+        return found
+
+    monkeypatch.setattr(store_module, look.__name__, late)
+    found = store.find("kind", "key")
+    assert (other[0].folder / "a").is_file()
+    assert found == (None if before == "nothing" else other[0])
+    assert store.find("kind", "key") == other[0]
+
+
+def test_of_two_that_keep_one_key_the_first_stays(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other, place = Store(tmp_path), [], store_module._place
+
+    def late(new: Path, folder: Path) -> None:
+        if not other:
+            other.append(None)
+            other[0] = store.keep("kind", "key", 1, {"a": file})
+            other.append(store_module._identity(folder))
+        place(new, folder)
+
+    monkeypatch.setattr(store_module, "_place", late)
+    store.keep("kind", "key", 1, {"a": file})
+    assert other[1] == store_module._identity(other[0].folder)
+    assert sorted(path.name for path in (tmp_path / "kind").iterdir()) == ["key"]

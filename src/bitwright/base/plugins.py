@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from bitwright.base.errors import BitwrightError, ModelError, RecipeError
+from bitwright.base.source import Sources
 
 #: The plug-ins that come with the package. Nothing else in the core names a paper.
 BUILT_IN = ("bitwright.papers.faces", "bitwright.papers.ristretto")
@@ -30,6 +31,8 @@ ENTRY_POINTS = "bitwright.plugins"
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 #: The folders of the recipe that is being read or run; see `importable`.
 _FOLDERS: ContextVar[tuple[Path, ...]] = ContextVar("folders", default=())
+#: Modules of users that were imported here, and files that they name: where each lay, what it said.
+_IMPORTED: dict[str, tuple[Path, str]] = {}
 Kind = Literal["metrics", "benchmarks", "models", "commands", "recipes"]
 
 
@@ -174,6 +177,7 @@ def _imported(name: str, field: str) -> tuple[ModuleType, Any]:
     module_name, _, attribute = name.partition(":")
     if not is_plugin(name):
         raise RecipeError(f"{name!r} is not of the form package.module:name", where=field)
+    _forget_others(module_name)
     hint = "correct the module; `python -c 'import ...'` shows the whole traceback"
     with users_code(f"importing {module_name}", name, hint), importable(*_FOLDERS.get()):
         try:
@@ -185,6 +189,22 @@ def _imported(name: str, field: str) -> tuple[ModuleType, Any]:
                 hint=f"it is looked for in {_searched()}, and among installed packages",
             ) from error
     return module, getattr(module, attribute, None)
+
+
+def _forget_others(name: str) -> None:
+    """Let a module of the user's own be imported anew if it, or one that it imports, was edited
+    since, or is another recipe's of the same name: keys are made of the files as they are now.
+    """
+    if name.partition(".")[0] == __package__.partition(".")[0]:
+        return
+    code = Sources(module_folders(*_FOLDERS.get()), named=True)
+    now = {part: (path, code.meaning(path)) for part, path in code.closure(name).items()}
+    if any(_IMPORTED.get(part, entry) != entry for part, entry in now.items()):
+        for part in _IMPORTED:
+            sys.modules.pop(part, None)
+        _IMPORTED.clear()
+        importlib.invalidate_caches()
+    _IMPORTED.update({part: entry for part, entry in now.items() if part not in sys.modules})
 
 
 def _missing(module: ModuleType, attribute: str) -> ModelError:

@@ -13,65 +13,28 @@ as nobody asks for the name; and those of other people's packages.
 
 from __future__ import annotations
 
-import ast
 import hashlib
+import importlib.util
 import json
 import logging
 import re
 import sys
-import warnings
+import sysconfig
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache, cached_property
 from pathlib import Path
 
+from bitwright.base import source_text
 from bitwright.base.files import atomic_write, cache_dir
+from bitwright.base.source_text import DATA_FILES, Source, read_source
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _log = logging.getLogger(__name__)
-#: Count up when `Source` or `_read_source` change.
-_KEPT = f"sources-5-{sys.version_info[0]}.{sys.version_info[1]}.json"
+_KEPT = f"sources-{sys.version_info[0]}.{sys.version_info[1]}.json"
 _KEPT_AT_MOST = 4000
-_DATA = frozenset({".sv", ".c", ".h", ".cpp", ".toml", ".vlt", ".json", ".html", ".css", ".js"})
 _INCLUDES = frozenset({".c", ".h", ".cpp", ".html", ".css", ".js"})
 _FILE_NAME = re.compile(rb"[\w-]+\.\w+")
-_WORD = re.compile(r"[\w.-]+(/[\w.-]+)*")
-#: A function of ours that is looked up by its name, and the beginning of such a name.
-_NAMED = re.compile(r"bitwright(\.\w+)+:\w+")
-_INSIDE = re.compile(r"bitwright(\.\w+)+\.")
-_READERS = frozenset({"__file__", "files", "package_files"})
-_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
-_Import = tuple[int, str, tuple[str, ...]]
-"""Dots in front, module, names taken from it."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a file of Python says, apart from comments, docstrings and layout.
-
-    Attributes:
-        meaning: hash of its syntax tree.
-        imports: wherever they stand; those of the module's ``__getattr__`` are in ``on_demand``.
-        lazy: name -> submodule, of the table ``_LAZY``.
-        bound: names that the module itself binds.
-        is_facade: it does nothing but import and name: of a package that does, only what is taken
-            from it matters.
-        folders: packages of which a module is looked up by a name found out at run time.
-        words: constants that may name data files; of a data file, names of files in it.
-        reads: it looks for files beside itself.
-    """
-
-    meaning: str
-    imports: tuple[_Import, ...] = ()
-    on_demand: tuple[_Import, ...] = ()
-    lazy: tuple[tuple[str, str], ...] = ()
-    bound: tuple[str, ...] = ()
-    is_facade: bool = False
-    folders: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    reads: bool = False
-
 
 class Sources:
     """The files of Python below some folders.
@@ -79,10 +42,12 @@ class Sources:
     Args:
         roots: where modules are looked for; the first that has one gives it.
         top: only modules of this package, if given.
+        named: count files that modules of others name and that are there: beside the module, or
+            below its root.
     """
 
-    def __init__(self, roots: Iterable[Path], top: str | None = None) -> None:
-        self.roots, self.top = tuple(roots), top
+    def __init__(self, roots: Iterable[Path], top: str | None = None, *, named: bool = False):
+        self.roots, self.top, self.named = tuple(roots), top, named
         self._places: dict[str, Path | None] = {}
         self._sources: dict[Path, Source] = {}
         self._known_needs: dict[str, tuple[set[str], dict[str, Path]]] = {}
@@ -191,7 +156,7 @@ class Sources:
         """
         package = next((root / "bitwright" for root in self.roots if root in path.parents), None)
         if package is None or package not in path.parents:
-            return {}
+            return self._named_by_others(path, source) if self.named else {}
         beside = _data_below(path.parent)
         taken: set[Path] = set()
         for word in source.words:
@@ -210,6 +175,12 @@ class Sources:
             taken |= included
             queue.extend(included)
         return {file.relative_to(package.parent).as_posix(): file for file in taken}
+
+    def _named_by_others(self, path: Path, source: Source) -> dict[str, Path]:
+        root = next(root for root in self.roots if root in path.parents)
+        places = {folder / word for word in source.words for folder in (path.parent, root)}
+        files = (place for place in places if place.suffix != ".py" and place.is_file())
+        return {file.relative_to(root).as_posix(): file for file in files}
 
 
 @cache
@@ -244,6 +215,40 @@ def script_key(script: Path) -> str:
     return key
 
 
+def module_key(name: str, folders: Iterable[Path] = ()) -> str:
+    """Hash of a module that is not ours, of all that it imports from beside it and from us, and of
+    the files that it names; of a package that is installed, of what it imports from itself. Empty
+    if there is no such module.
+
+    Args:
+        name: with its packages: ``package.module``.
+        folders: where it is looked for before Python's own path.
+    """
+    roots = tuple(folder.resolve() for folder in folders)
+    code = Sources((*roots, PACKAGE.parent), named=True)
+    if code.find(name) is not None:
+        return code.key(name)
+    top = name.partition(".")[0]
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return ""
+    if spec is None:
+        return ""
+    places = [Path(place).parent for place in spec.submodule_search_locations or ()]
+    if not places and spec.origin is not None:
+        places = [Path(spec.origin).parent]
+    if any(_is_installed(place) for place in places):
+        return Sources(places, top).key(name)
+    return Sources((*places, *roots, PACKAGE.parent), named=True).key(name)
+
+
+def _is_installed(folder: Path) -> bool:
+    """Whether a folder is one of Python's own, which everybody's packages share."""
+    own = {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib", "stdlib")}
+    return folder in own or folder.name in ("site-packages", "dist-packages")
+
+
 def _parents(name: str) -> Iterator[str]:
     while "." in name:
         name = name.rpartition(".")[0]
@@ -263,7 +268,7 @@ def _data_below(folder: Path) -> tuple[Path, ...]:
     """Data files of a folder and of those below it that hold no module."""
     found: list[Path] = []
     for path in sorted(folder.iterdir()):
-        if path.is_file() and path.suffix in _DATA:
+        if path.is_file() and path.suffix in DATA_FILES:
             found.append(path)
         elif path.is_dir() and not any(path.glob("*.py")):
             found.extend(_data_below(path))
@@ -283,7 +288,9 @@ class _Kept:
     def _before(self) -> dict[str, Source]:
         try:
             fields = json.loads((cache_dir("code") / _KEPT).read_text(encoding="utf-8"))
-            return {content: _from_json(entry) for content, entry in fields.items()}
+            if fields["reader"] != _reader():
+                return {}
+            return {content: _from_json(entry) for content, entry in fields["sources"].items()}
         except (OSError, ValueError, AttributeError, TypeError, KeyError):
             return {}
 
@@ -305,7 +312,8 @@ class _Kept:
         every = {**self._before, **self._sources}
         kept = self._sources if len(every) > _KEPT_AT_MOST else every
         try:
-            text = json.dumps({content: asdict(source) for content, source in kept.items()})
+            sources = {content: asdict(source) for content, source in kept.items()}
+            text = json.dumps({"reader": _reader(), "sources": sources})
             atomic_write(cache_dir("code") / _KEPT, text)
         except OSError as error:
             _log.debug("%s cannot be kept: %s", _KEPT, error)
@@ -315,6 +323,12 @@ class _Kept:
 @cache
 def _sources_kept() -> _Kept:
     return _Kept()
+
+
+@cache
+def _reader() -> str:
+    """Hash of what reads files: another version of it may find other things in them."""
+    return hashlib.sha256(Path(source_text.__file__).read_bytes()).hexdigest()
 
 
 def _included(body: bytes) -> tuple[str, ...]:
@@ -328,140 +342,3 @@ def _from_json(fields: dict[str, object]) -> Source:
         return tuple(map(deep, value)) if isinstance(value, list) else value
 
     return Source(**{name: deep(value) for name, value in fields.items()})  # type: ignore[arg-type]
-
-
-def read_source(body: bytes) -> Source:
-    """What a file of Python says; one that cannot be parsed is what its bytes are."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(body)
-    except (SyntaxError, ValueError):  # importing it will say what is wrong
-        return Source(hashlib.sha256(body).hexdigest())
-    nodes = list(ast.walk(tree))
-    words, dotted, named, folders = set(), set(), set(), set()
-    for node in nodes:
-        match node:
-            case ast.Constant(value=str(text)) if _NAMED.fullmatch(text):
-                named.add(text.partition(":")[0])
-            case ast.Constant(value=str(text)) if len(text) < 80 and _WORD.fullmatch(text):
-                words.add(text)
-            case ast.JoinedStr(values=[ast.Constant(value=str(text)), *_]) if _INSIDE.match(text):
-                folders.add(text.rpartition(".")[0])
-            case ast.Name() | ast.Attribute():
-                dotted.add(_dotted(node))
-    reads = any(name in _READERS or name.rpartition(".")[2] in _READERS for name in dotted)
-    imports, on_demand = _imports(tree, dotted)
-    imports += tuple((0, name, ()) for name in sorted(named))
-    lazy, bound = _lazy_table(tree), _bound(tree)
-    is_facade = all(_is_naming(node) for node in tree.body[_documented(tree) :])
-    for node in nodes:
-        if isinstance(node, _DOCUMENTED) and _documented(node):
-            node.body[0] = ast.Pass()
-    meaning = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-    files = tuple(sorted(word for word in words if reads or Path(word).suffix in _DATA))
-    return Source(
-        meaning, imports, on_demand, lazy, bound, is_facade, tuple(sorted(folders)), files, reads
-    )
-
-
-def _documented(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return ast.get_docstring(node, clean=False) is not None
-
-
-def _imports(tree: ast.Module, dotted: set[str]) -> tuple[tuple[_Import, ...], tuple[_Import, ...]]:
-    """Imports, and those of the module's ``__getattr__``; of a whole package those names count that
-    are then taken from it.
-    """
-    found: list[_Import] = []
-    on_demand: list[_Import] = []
-    attributes: dict[str, set[str]] = {}
-    for owner, _, name in (text.rpartition(".") for text in dotted):
-        attributes.setdefault(owner, set()).add(name)
-
-    def taken_from(bound: str) -> tuple[str, ...]:
-        return tuple(sorted(attributes.get(bound, ())))
-
-    for node, is_asked in _statements(tree):
-        target = on_demand if is_asked else found
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                target.append((0, alias.name, taken_from(alias.asname or alias.name)))
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            target.append((node.level, module, tuple(alias.name for alias in node.names)))
-            for alias in node.names:  # it may be a module
-                if used := taken_from(alias.asname or alias.name):
-                    stem = f"{module}.{alias.name}" if module else alias.name
-                    target.append((node.level, stem, used))
-    return tuple(found), tuple(on_demand)
-
-
-def _statements(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
-    """All but those for type checking, and whether they are in the module's ``__getattr__``."""
-    queue: list[tuple[ast.AST, bool]] = [(node, False) for node in tree.body]
-    while queue:
-        node, is_asked = queue.pop()
-        yield node, is_asked
-        inner = [*getattr(node, "handlers", ()), *getattr(node, "cases", ())]
-        for field in ("body", "orelse", "finalbody"):
-            statements = getattr(node, field, ())
-            if isinstance(statements, list) and not (field == "body" and _is_typing(node)):
-                inner.extend(statements)
-        is_asked |= isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
-        queue.extend((child, is_asked) for child in inner)
-
-
-def _is_typing(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and _dotted(node.test).rpartition(".")[2] == "TYPE_CHECKING"
-
-
-def _dotted(node: ast.AST) -> str:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute) and (inner := _dotted(node.value)):
-        return f"{inner}.{node.attr}"
-    return ""
-
-
-def _targets(node: ast.stmt) -> list[str]:
-    """Names that a statement assigns."""
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    return [target.id for target in targets if isinstance(target, ast.Name)]
-
-
-def _bound(tree: ast.Module) -> tuple[str, ...]:
-    names = [name for node in tree.body for name in _targets(node)]
-    names += [node.name for node in tree.body if isinstance(node, _DOCUMENTED)]
-    return tuple(sorted(set(names) - {"__all__", "_LAZY", "__getattr__"}))
-
-
-def _is_naming(node: ast.stmt) -> bool:
-    """Whether a statement only imports, or says what is imported."""
-    match node:
-        case ast.Import() | ast.ImportFrom() | ast.Pass():
-            return True
-        case ast.FunctionDef(name="__getattr__"):
-            return True
-        case ast.If():
-            return _is_typing(node) and not node.orelse
-        case ast.Assign() | ast.AnnAssign():
-            return bool(_targets(node)) and _is_constant(node.value)
-    return False
-
-
-def _is_constant(node: ast.expr | None) -> bool:
-    try:
-        ast.literal_eval(node)  # type: ignore[arg-type]
-    except (ValueError, TypeError):
-        return False
-    return True
-
-
-def _lazy_table(tree: ast.Module) -> tuple[tuple[str, str], ...]:
-    for node in tree.body:
-        if "_LAZY" in _targets(node) and isinstance(node, ast.Assign | ast.AnnAssign):
-            if _is_constant(node.value):
-                table = ast.literal_eval(node.value)  # type: ignore[arg-type]
-                return tuple(sorted((str(name), str(module)) for name, module in table.items()))
-    return ()

@@ -15,11 +15,13 @@ of that experiment. Keys are made of `bitwright.base.source.code_key` and of the
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
 import math
 import os
+import secrets
 import shutil
 import tempfile
 import time
@@ -37,6 +39,8 @@ LIMIT = 4 << 30
 """Bytes that the entries of one kind may take before those used longest ago are dropped."""
 #: Seconds after which a folder that is being filled belongs to no process any more.
 _LEFT_S = 24 * 3600
+#: How often a place is looked at again that another process has changed meanwhile.
+_LOOKS = 5
 _INDEX, _LOCKS, _NEW = "entry.json", ".locks", ".new-"
 
 
@@ -99,22 +103,17 @@ class Store:
     def find(self, kind: str, key: str) -> Entry | None:
         """A whole entry; None if there is none. A damaged one is dropped."""
         folder = self.folder(kind, key)
-        try:
-            fields = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
-            content = fields["content"]
-            files: dict[str, str] = dict(content["files"])
-            whole = fields["sha256"] == content_key(content)
-            whole = whole and all(sha256_file(folder / name) == h for name, h in files.items())
-            if whole:
+        for _ in range(_LOOKS):  # what is not whole may have been put there, or dropped, just now
+            seen = _identity(folder)
+            if seen is None:
+                return None
+            if (entry := _whole(folder)) is not None:
                 with suppress(OSError):  # another user's
                     os.utime(folder / _INDEX)  # the least recently used go first
-                return Entry(folder, tuple(files), content["value"])
-        except FileNotFoundError:
-            if not folder.is_dir():
+                return entry
+            if seen == _identity(folder):
+                self.drop(kind, key, seen)
                 return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass
-        self.drop(kind, key)
         return None
 
     def keep(
@@ -148,9 +147,7 @@ class Store:
             (new / _INDEX).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
             flush(new)
             new.chmod(0o755)
-            if not (folder / _INDEX).is_file():
-                self.drop(kind, key)
-                new.rename(folder)
+            _place(new, folder)
         finally:
             shutil.rmtree(new, ignore_errors=True)
         self._prune(folder)
@@ -218,9 +215,13 @@ class Store:
         with exclusive(locks / key, wait_s=math.inf, waiting=waiting, remove=True):
             yield
 
-    def drop(self, kind: str, key: str) -> None:
-        """Forget an entry; one that is being read keeps its open files."""
-        shutil.rmtree(self.folder(kind, key), ignore_errors=True)
+    def drop(self, kind: str, key: str, seen: tuple[int, int] | None = None) -> None:
+        """Forget an entry; one that is being read keeps its open files.
+
+        Args:
+            seen: only the folder of this identity, not one that was put there since.
+        """
+        _remove(self.folder(kind, key), seen)
 
     def _prune(self, newest: Path) -> None:
         """Drop the entries used longest ago until the rest is below the limit."""
@@ -228,8 +229,10 @@ class Store:
         before = time.time() - _LEFT_S
         for folder in newest.parent.iterdir():
             with suppress(OSError):  # it goes just now
-                if folder.name.startswith(_NEW) and folder.stat().st_mtime < before:
-                    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+                if folder.name.startswith(_NEW):
+                    if folder.stat().st_mtime < before:
+                        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+                    continue
                 used = (folder / _INDEX).stat().st_mtime
                 size = sum(path.stat().st_size for path in folder.rglob("*"))
                 entries.append((folder == newest, used, size, folder))
@@ -237,8 +240,60 @@ class Store:
         for is_newest, _, size, folder in sorted(entries):
             if total <= self.limit or is_newest:
                 return
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
             total -= size
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Of the folder that has this name now; None: there is none."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _whole(folder: Path) -> Entry | None:
+    """The entry in a folder, if its index and all files are what was kept."""
+    try:
+        fields = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        content = fields["content"]
+        files: dict[str, str] = dict(content["files"])
+        whole = fields["sha256"] == content_key(content)
+        if whole and all(sha256_file(folder / name) == h for name, h in files.items()):
+            return Entry(folder, tuple(files), content["value"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return None
+
+
+def _place(new: Path, folder: Path) -> None:
+    """Give a whole entry its name, unless another process was first."""
+    for _ in range(_LOOKS):
+        if (folder / _INDEX).is_file():
+            return
+        try:
+            new.rename(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            if not (folder / _INDEX).is_file():
+                _remove(folder)
+        else:
+            return
+    raise OSError(errno.EBUSY, "others write the same entry", str(folder))
+
+
+def _remove(folder: Path, seen: tuple[int, int] | None = None) -> None:
+    """Take a folder away at once, so that nobody finds half of it or loses what comes after it."""
+    aside = folder.with_name(f"{_NEW}{folder.name}-{secrets.token_hex(4)}")
+    try:
+        folder.rename(aside)
+        if seen is not None and _identity(aside) != seen:
+            aside.rename(folder)  # it was put there just now
+    except OSError:
+        pass
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _copy(source: Path, target: Path, link: bool) -> None:

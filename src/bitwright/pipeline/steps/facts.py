@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bitwright.base.files import sha256_file
 from bitwright.base.plugins import importable, is_plugin, load_attribute, plugged
-from bitwright.base.source import PACKAGE, Sources, code_key
+from bitwright.base.source import code_key, module_key
 from bitwright.models import ModelSpec
 from bitwright.pipeline.recipe_schema import TeacherSection
 from bitwright.pipeline.steps.names import STEP_NAMES
@@ -66,10 +65,10 @@ def model_version(spec: ModelSpec, folders: Iterable[Path]) -> str:
     """
     read = "".join(sha256_file(path) for path in spec.files if path.is_file())
     if spec.is_own:
-        read = _module_key(spec.name.partition(":")[0], folders) + read
+        read = module_key(spec.name.partition(":")[0], folders) + read
     elif place := plugged("models").get(spec.name):
         modules = (place, load_attribute(place).factory)
-        read = "".join(_module_key(text.partition(":")[0], ()) for text in modules) + read
+        read = "".join(module_key(text.partition(":")[0], ()) for text in modules) + read
     return read if len(read) <= 64 else hashlib.sha256(read.encode()).hexdigest()
 
 
@@ -86,29 +85,10 @@ def _teacher_version(work: Workspace, section: TeacherSection) -> str:
     return sha256_file(section.logits)
 
 
-def _module_key(name: str, folders: Iterable[Path]) -> str:
-    """Hash of a module of the user's own and of all that it imports from beside it and from us; of
-    an installed package, of what it imports from itself.
-    """
-    mine = Sources((*(folder.resolve() for folder in folders), PACKAGE.parent))
-    top = name.partition(".")[0]
-    if mine.find(top) is not None:
-        return mine.key(name)
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None or spec.origin is None:
-        return ""
-    path = Path(spec.origin)
-    root = path.parents[1] if path.name == "__init__.py" else path.parent
-    return Sources((root,), top).key(name)
-
-
 def _own_code(section: Any, folders: Sequence[Path]) -> dict[str, str]:
     """The user's own functions that a section names, such as a policy, and hashes of their code."""
     keys = {
-        text: _module_key(text.partition(":")[0], folders)
+        text: module_key(text.partition(":")[0], folders)
         for text in set(_texts(section))
         if is_plugin(text)
     }
