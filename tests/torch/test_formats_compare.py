@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from bitwright.explore import compare
 from bitwright.explore import subject as subjects
 from bitwright.explore.compare import CompareRequest, run_compare
 from bitwright.explore.model_sizes import model_size
-from bitwright.explore.subject import Subject
+from bitwright.explore.subject import Subject, model_code
 from bitwright.explore.variants import METHODS, Variant
 from bitwright.models import build_model
 from bitwright.quantize import Policy, apply
@@ -121,6 +123,35 @@ def test_finished_rows_are_kept_and_others_made(
     assert made[1:] == ["cb4/uint8"]
     run_compare(CompareRequest("digits", tmp_path, formats="int8", images=64, limit=101))
     assert made[2:] == ["int8/uint8"]
+
+
+def test_rows_depend_on_the_code_of_the_network_and_of_what_the_user_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "from torch import nn\nclass Net(nn.Linear):\n    def forward(self, x):\n        return"
+    file, method = tmp_path / "net_of_a_test.py", tmp_path / "method_of_a_test.py"
+    file.write_text(f"{text} super().forward(x.flatten(1))\n")
+    method.write_text("def mine(): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("bitwright.base.plugins.Path.cwd", lambda: tmp_path)
+    model = importlib.import_module("net_of_a_test").Net(64, 10)
+    splits = load_dataset("digits")
+
+    def key(method: str) -> str:
+        shown = Subject("own", model, splits.train, splits.validation, splits.test)
+        common = compare._common_key(ask(tmp_path), shown, 2)
+        return compare._key(common, Variant("int8", "uint8", method))
+
+    before = [key("naive"), key("calibrate+method_of_a_test:mine")]
+    assert before == [key("naive"), key("calibrate+method_of_a_test:mine")]
+    method.write_text("def mine(): return 1\n")
+    assert key("naive") == before[0] and key("calibrate+method_of_a_test:mine") != before[1]
+    file.write_text(f"{text} 2 * super().forward(x.flatten(1))\n")  # the same words in a print
+    assert key("naive") != before[0]
+    del sys.modules["net_of_a_test"]
+    ours = model_code(build_model("resnet20", 10, (32, 32, 3)))
+    assert ours.keys() >= {"bitwright.models.resnet"} and all(ours.values())
+    assert model_code(nn.Sequential(nn.Linear(2, 2))) == {}
 
 
 def test_every_word_is_a_list_of_methods() -> None:

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from bitwright.base.errors import BitwrightError, ModelError, RecipeError
-from bitwright.base.source import Sources
+from bitwright.base.source import Sources, module_key
 
 #: The plug-ins that come with the package. Nothing else in the core names a paper.
 BUILT_IN = ("bitwright.papers.faces", "bitwright.papers.ristretto")
@@ -214,6 +214,29 @@ def _missing(module: ModuleType, attribute: str) -> ModelError:
         where=str(module.__file__),
         hint=f"it has: {', '.join(public) or 'none'}",
     )
+
+
+def own_code(value: Any, folders: Iterable[Path]) -> dict[str, str]:
+    """The user's own functions that a JSON value names, such as a policy, and hashes of their code.
+
+    Args:
+        folders: where the modules lie; see `module_folders`.
+    """
+    places = tuple(folders)
+    names = sorted({text for text in _texts(value) if is_plugin(text)})
+    keys = {text: module_key(text.partition(":")[0], places) for text in names}
+    return {text: key for text, key in keys.items() if key}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif isinstance(value, Sequence):
+        for inner in value:
+            yield from _texts(inner)
 
 
 def module_folders(*folders: Path) -> tuple[Path, ...]:

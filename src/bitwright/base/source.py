@@ -36,6 +36,7 @@ _KEPT_AT_MOST = 4000
 _INCLUDES = frozenset({".c", ".h", ".cpp", ".html", ".css", ".js"})
 _FILE_NAME = re.compile(rb"[\w-]+\.\w+")
 
+
 class Sources:
     """The files of Python below some folders.
 

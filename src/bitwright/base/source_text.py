@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file of Python says, for `bitwright.base.source`: its meaning, what it imports and names.
-"""
+"""What a file of Python says, for `bitwright.base.source`: meaning, imports, names of files."""
 
 from __future__ import annotations
 

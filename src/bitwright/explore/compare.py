@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import FormatError, ModelError, RecipeError
+from bitwright.base.plugins import module_folders, own_code
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
@@ -172,7 +173,7 @@ def run_compare(request: CompareRequest, progress: Progress = no_progress) -> Co
     rows = [_float_row(subject, reference)]
     for number, variant in enumerate(variants):
         progress(f"{variant.name}", number, len(variants))
-        key = content_key(common, repr(variant))
+        key = _key(common, variant)
         rows.append(_kept_or_made(request, subject, variant, reference, key))
     progress("writing the table", len(variants), len(variants))
     table = table_of(subject.name, rows, reference, request)
@@ -216,6 +217,8 @@ def _check(request: CompareRequest) -> None:
 
 def _common_key(request: CompareRequest, subject: Subject, count: int) -> str:
     """Hash of everything that all rows depend on."""
+    from bitwright.explore.subject import model_code
+
     weights = [
         content_key(name, tensor.detach().cpu().contiguous().numpy().tobytes())
         for name, tensor in sorted(subject.model.state_dict().items())
@@ -223,7 +226,14 @@ def _common_key(request: CompareRequest, subject: Subject, count: int) -> str:
     shown = [subject.train.take(range(count)), subject.test, subject.benchmark]
     images = [data.digest() for data in shown if data is not None]
     asked = [count, request.limit, request.seed, dict(subject.quant)]
-    return content_key(code_key(*_MAKES), str(subject.model), weights, images, asked)
+    network = [str(subject.model), model_code(subject.model)]
+    return content_key(code_key(*_MAKES), network, weights, images, asked)
+
+
+def _key(common: str, variant: Variant) -> str:
+    """The key of one row."""
+    names = [variant.weight, variant.activation, variant.input, *variant.methods]
+    return content_key(common, repr(variant), own_code(names, module_folders()))
 
 
 def _kept_or_made(

@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.errors import RecipeError, RunError
+from bitwright.base.plugins import module_folders, own_code
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
+from bitwright.base.store import content_key
 from bitwright.explore.changes import with_bits, with_seed
 from bitwright.explore.measuring import Outcome
 from bitwright.explore.study_jobs import ARMS, BASELINE, PTQ, RIGHT, SS_EQUAL
@@ -100,7 +102,9 @@ def run_study(request: StudyRequest, progress: Progress = no_progress) -> StudyR
     """
     _check(request)
     run = partial(run_jobs, workers=request.workers, ray=request.ray, threads=request.threads)
-    code = code_key(_JOBS)
+    recipe = request.recipe
+    own = own_code(recipe.resolved(), module_folders(recipe.base_dir))
+    code = content_key(code_key(_JOBS), own)
     base = [_float_job(request, seed) for seed in range(request.seeds)]
     progress("float networks", 0, len(base))
     floats = run(base, on_progress=_named(progress, "float networks"))

@@ -7,6 +7,7 @@ name of the zoo or ``package.module:factory`` with ``--weights``; both with ``--
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.plugins import importable, is_plugin, load_attribute, load_plugin, plugged
+from bitwright.base.source import module_key
 from bitwright.data import Dataset, load_dataset
 from bitwright.data.spec import DATASETS, DatasetSpec
 from bitwright.explore.measuring import Benchmark, Outcome
@@ -94,6 +96,18 @@ class Subject:
             return {"test accuracy": found.accuracy.value}
         error = {} if found.accuracy.error is None else {"standard error": found.accuracy.error}
         return {found.kind: found.accuracy.value, **error}
+
+
+def model_code(model: nn.Module) -> dict[str, str]:
+    """Hashes of the code that computes a model, by the modules of its layers' classes."""
+    names = {type(part).__module__ for part in model.modules()}
+    found = {}
+    for name in sorted(name for name in names if name.partition(".")[0] != "torch"):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is not None:
+            depth = name.count(".") + (Path(file).stem == "__init__")
+            found[name] = module_key(name, (Path(file).resolve().parents[depth],))
+    return found
 
 
 def find_subject(

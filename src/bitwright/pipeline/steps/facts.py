@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from bitwright.base.files import sha256_file
-from bitwright.base.plugins import importable, is_plugin, load_attribute, plugged
+from bitwright.base.plugins import importable, load_attribute, own_code, plugged
 from bitwright.base.source import code_key, module_key
 from bitwright.models import ModelSpec
 from bitwright.pipeline.recipe_schema import TeacherSection
@@ -25,7 +25,7 @@ def facts_of(work: Workspace) -> dict[str, Any]:
     folding = work.recipe.hardware.folding_config_file
     mapping = {key: value for key, value in hardware.items() if key != "folding_config_file"}
     own = {
-        name: _own_code(fields[name], work.module_folders) for name in ("quant", "teacher", "train")
+        name: own_code(fields[name], work.module_folders) for name in ("quant", "teacher", "train")
     }
     return {
         "name": work.recipe.name,
@@ -85,16 +85,6 @@ def _teacher_version(work: Workspace, section: TeacherSection) -> str:
     return sha256_file(section.logits)
 
 
-def _own_code(section: Any, folders: Sequence[Path]) -> dict[str, str]:
-    """The user's own functions that a section names, such as a policy, and hashes of their code."""
-    keys = {
-        text: module_key(text.partition(":")[0], folders)
-        for text in set(_texts(section))
-        if is_plugin(text)
-    }
-    return {text: key for text, key in sorted(keys.items()) if key}
-
-
 def _own_hardware(work: Workspace) -> list[Any]:
     """Code of the user's own hardware blocks: Python, and the SystemVerilog that they name.
 
@@ -106,18 +96,7 @@ def _own_hardware(work: Workspace) -> list[Any]:
     blocks = work.recipe.hardware.blocks
     with importable(*work.module_folders):
         files = [path for own in named_blocks(blocks) for path in own.sources if path.is_file()]
-    return [_own_code(blocks, work.module_folders), [sha256_file(path) for path in files]]
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _texts(inner)
-    elif isinstance(value, Sequence):
-        for inner in value:
-            yield from _texts(inner)
+    return [own_code(blocks, work.module_folders), [sha256_file(path) for path in files]]
 
 
 def _which_images(data: dict[str, Any]) -> dict[str, Any]:
