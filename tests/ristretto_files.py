@@ -14,6 +14,9 @@ def quantization_of(text: str) -> dict[str, QuantizationParam]:
     found = {}
     for layer in parse_prototxt(text, "prototxt").layer:
         if layer.type in LAYERS:
-            fields = {field.name: value for field, value in layer.quantization_param.ListFields()}
+            fields = {
+                field.name: field.enum_type.values[value].name if field.enum_type else value
+                for field, value in layer.quantization_param.ListFields()
+            }
             found[layer.name] = QuantizationParam.from_dict(fields, layer.name)
     return found

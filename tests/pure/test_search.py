@@ -17,7 +17,6 @@ from bitwright.interop.caffe.quantization_param import (
     Precision,
     QuantizationParam,
     RoundingScheme,
-    known_list,
 )
 from bitwright.papers.ristretto.behaviour import Behaviour, Parity
 from bitwright.papers.ristretto.search import Group, Setting, TrimmingMode, search
@@ -123,7 +122,6 @@ def test_what_is_chosen_passed_alone(losses: dict[int, float], margin: float) ->
 
 def test_parameters_have_twelve_fields_with_defaults() -> None:
     plain = QuantizationParam()
-    assert len(known_list()) == 12
     assert plain.to_dict(everything=True) == {
         "precision": "DYNAMIC_FIXED_POINT", "rounding_scheme": "NEAREST",
         "bw_layer_in": 32, "bw_layer_out": 32, "bw_params": 32,
@@ -159,11 +157,11 @@ def test_parameters_survive_as_plain_data(
     [
         ({"bw_layer": 8}, "unknown field"),
         ({"bw_params": 0}, "bw_params is 0"),
-        ({"bw_params": "eight"}, "whole number"),
-        ({"precision": "FLOAT"}, "unknown value"),
-        ({"precision": 3}, "unknown value"),
+        ({"bw_params": "eight"}, "bw_params is 'eight'"),
+        ({"precision": "FLOAT"}, "precision is 'FLOAT'"),
+        ({"precision": 3}, "precision is 3"),
         ({"exp_min": 2, "exp_max": 1}, "lies above"),
-        ({"mant_bits": [3, 4]}, "given 2 times"),
+        ({"mant_bits": [3, 4]}, "mant_bits is"),
     ],
 )
 def test_impossible_parameters_are_refused(fields: dict[str, object], words: str) -> None:

@@ -17,9 +17,10 @@ from bitwright.base.errors import BitwrightError, DataError, ModelError
 from bitwright.interop.caffe.files import blob_array, parse_prototxt, read_caffemodel
 from bitwright.interop.caffe.read import load_caffe, network_of_net
 from bitwright.interop.caffe.write import caffe_windows, net_of, save_caffe
-from bitwright.interop.network import InputConvention, Network, Pool, windows
+from bitwright.interop.network import InputConvention, Network
 from bitwright.interop.network_from_torch import network_of
 from bitwright.interop.network_to_torch import module_of
+from bitwright.interop.ops import Pool, windows
 from bitwright.models import build_model
 
 NETWORKS = networks()

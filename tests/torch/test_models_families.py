@@ -111,7 +111,7 @@ def test_mobilenet_takes_images_of_any_size(name: str, size: tuple[int, int]) ->
     [
         ("resnet20", {"blocks": [3, 3]}, "2 stages of blocks, but 3 widths"),
         ("resnet20", {"blocks": [3, 0, 3]}, "blocks must be positive"),
-        ("resnet20", {"widths": "wide"}, "widths must be positive whole numbers, found wide"),
+        ("resnet20", {"widths": "wide"}, "widths must be positive whole numbers, found 'wide'"),
         ("resnet20", {"stem": "vgg"}, "unknown stem 'vgg'"),
         ("mobilenet", {"width": 0}, "width must lie above 0"),
         ("mobilenet", {"width": True}, "width must lie above 0"),

@@ -18,8 +18,8 @@ from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.explore.search.metrics import EmbeddingAgreement, Measured
 from bitwright.formats import Rounding, parse_format
 from bitwright.interop.caffe.quantization_param import Precision, QuantizationParam, RoundingScheme
+from bitwright.interop.caffe.quantized import quantized_prototxt
 from bitwright.papers.ristretto.behaviour import Behaviour, Parity
-from bitwright.papers.ristretto.caffe import quantized_prototxt
 from bitwright.papers.ristretto.layers import (
     ConvolutionRistretto,
     FcRistretto,

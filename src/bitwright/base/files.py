@@ -44,6 +44,37 @@ def atomic_write(path: Path, body: bytes | str) -> None:
         raise
 
 
+def read_bytes(path: Path, *, hint: str | None = None, most: int | None = None) -> bytes:
+    """The content of a file.
+
+    Args:
+        most: bytes that it may have.
+
+    Raises:
+        DataError: it is missing, cannot be read, or is longer.
+    """
+    try:
+        if most is not None and path.stat().st_size > most:
+            raise DataError(f"has more than {most} bytes", where=str(path), hint=hint)
+        return path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"cannot be read: {reason}", where=str(path), hint=hint) from error
+
+
+def read_text(path: Path, *, hint: str | None = None, most: int | None = None) -> str:
+    """The text of a UTF-8 file; see `read_bytes`.
+
+    Raises:
+        DataError: it is missing, cannot be read, or is no text.
+    """
+    try:
+        return read_bytes(path, hint=hint, most=most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        what = "cannot be read: it is no text in UTF-8"
+        raise DataError(what, where=str(path), hint=hint) from error
+
+
 def write_records(path: Path, records: Iterable[Mapping[str, object]], what: str) -> None:
     """Write one JSON object a line, all of them or none.
 

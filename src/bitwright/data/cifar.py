@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
+from bitwright.base.files import read_bytes
 from bitwright.base.progress import Progress
 from bitwright.data import folders
 from bitwright.data.dataset import DataSplits
-from bitwright.data.files import cache_path, download, read_bytes
+from bitwright.data.files import cache_path, download
 from bitwright.data.splits import Labelled, Labels, split_two
 
 SCALE = 1 / 255

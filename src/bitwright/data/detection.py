@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
+from bitwright.base.files import read_bytes
 from bitwright.base.progress import Progress, no_progress
-from bitwright.data.files import read_bytes
 from bitwright.data.folders import Decoding, decode_image
 from bitwright.data.listing import list_images, opened
 

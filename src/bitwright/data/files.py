@@ -35,18 +35,6 @@ def cache_path(kind: str, name: str) -> Path:
         ) from error
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a file.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from error
-
-
 def gunzip(packed: bytes, where: str) -> bytes:
     """Unpack gzip data.
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
-from bitwright.data.files import gunzip, read_bytes
+from bitwright.base.files import read_bytes
+from bitwright.data.files import gunzip
 
 _UINT8 = 0x08
 _MAX_AXES = 4

@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
+from bitwright.base.files import read_bytes
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, decode_image
-from bitwright.data.files import read_bytes
 from bitwright.data.splits import Labelled, Labels, split_two
 
 TRAIN, TEST = "TRAIN", "TEST"

@@ -21,7 +21,7 @@ import numpy as np
 
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write
-from bitwright.interop.network import FloatArray
+from bitwright.interop.ops import FloatArray
 
 #: Numbers in one data set; a broken file may claim any size.
 _MOST = 1 << 28

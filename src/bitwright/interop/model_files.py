@@ -24,12 +24,13 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, ModelError, RecipeError
+from bitwright.interop import ops
 from bitwright.interop.caffe import read as caffe_read
 from bitwright.interop.caffe import write as caffe_write
 from bitwright.interop.caffe.quantized import is_quantized, quantized
 from bitwright.interop.keras import read as keras_read
 from bitwright.interop.keras import write as keras_write
-from bitwright.interop.network import Conv, Dense, Input, InputConvention, Network, Norm
+from bitwright.interop.network import InputConvention, Network
 from bitwright.interop.network_from_torch import network_of
 from bitwright.interop.network_json import (
     array_key,
@@ -37,18 +38,13 @@ from bitwright.interop.network_json import (
     network_from_json,
     network_to_json,
 )
-from bitwright.interop.network_to_torch import module_of
+from bitwright.interop.network_to_torch import STATE_NAMES, module_of
 from bitwright.models.catalog import MODEL_FILES, MODEL_FORMATS, WEIGHT_FILES, ModelSpec
 from bitwright.models.factory import as_spec, build_model, check_model
 from bitwright.models.tensors import fill_state, load_tensors, save_tensors
 
 Shape = tuple[int, int, int]
 KERAS = (".h5", ".hdf5", ".keras")
-_STATE = {
-    Conv: {"weight": "weight", "bias": "bias"},
-    Dense: {"weight": "weight", "bias": "bias"},
-    Norm: {"mean": "running_mean", "variance": "running_var", "gamma": "weight", "beta": "bias"},
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +194,7 @@ def _loaded(network: Network, input_shape: Shape | None) -> LoadedModel:
 def shape_of_input(network: Network) -> Shape:
     """(H, W, C) of a network's input; a vector counts as (1, 1, C)."""
     op = network.input.op
-    assert isinstance(op, Input)
+    assert isinstance(op, ops.Input)
     if len(op.shape) == 1:
         return (1, 1, op.shape[0])
     channels, height, width = op.shape
@@ -297,12 +293,11 @@ def _torch_state(path: Path) -> dict[str, Tensor]:
 
 def state_of(network: Network) -> dict[str, Tensor]:
     """A network's numbers by the names of torch, for the model that its layers are named after."""
-    state = {}
-    for layer in network.layers:
-        names = _STATE.get(type(layer.op), {})
-        for name, values in layer.arrays.items():
-            state[f"{layer.name}.{names.get(name, name)}"] = torch.from_numpy(values.copy())
-    return state
+    return {
+        f"{layer.name}.{STATE_NAMES[name]}": torch.from_numpy(values.copy())
+        for layer in network.layers
+        for name, values in layer.arrays.items()
+    }
 
 
 def save_model(

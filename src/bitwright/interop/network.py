@@ -1,145 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """A network as plain values, between torch and the files of other frameworks. No torch here.
 
-Images are (C, H, W), vectors (C,), both without the batch; weights are laid out as in torch: (O,
-I, H, W) and (O, I). A file format reads or writes a `Network`; `from_torch` and `to_torch` do the
-rest.
+A file format reads or writes a `Network`; `network_from_torch` and `network_to_torch` do the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil
+from itertools import count
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError, ModelError
-
-FloatArray = NDArray[np.floating[Any]]
-Pair = tuple[int, int]
-Size = tuple[int, ...]
-Four = tuple[int, int, int, int]
-
-
-@dataclass(frozen=True)
-class Input:
-    """The image or vector that the network takes: (C, H, W) or (C,)."""
-
-    shape: Size
-
-
-@dataclass(frozen=True)
-class Conv:
-    """Arrays ``weight`` (O, I / groups, H, W) and maybe ``bias`` (O,)."""
-
-    stride: Pair = (1, 1)
-    padding: Pair = (0, 0)
-    dilation: Pair = (1, 1)
-    groups: int = 1
-
-
-@dataclass(frozen=True)
-class Dense:
-    """Arrays ``weight`` (O, I) and maybe ``bias`` (O,); takes a vector."""
-
-
-@dataclass(frozen=True)
-class Norm:
-    """Batch norm in evaluation: arrays ``mean``, ``variance`` and maybe ``gamma``, ``beta``."""
-
-    eps: float
-
-
-@dataclass(frozen=True)
-class Scale:
-    """A factor and maybe an offset a channel: arrays ``gamma`` and maybe ``beta``, (C,)."""
-
-
-@dataclass(frozen=True)
-class Activation:
-    """``relu`` (with a slope below 0), ``relu6``, ``sigmoid``, ``tanh``, ``softmax`` (channels)."""
-
-    function: str
-    slope: float = 0.0
-
-
-@dataclass(frozen=True)
-class Clip:
-    """Values below ``low`` become ``low``, above ``high`` ``high``: where a quantizer saturates."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Pool:
-    """``max`` or ``mean`` over windows.
-
-    Attributes:
-        round_up: the last window may reach over the edge (torch's ``ceil_mode``).
-        count_padding: a mean divides by the window's size within the padded image, as Caffe does;
-            else by the pixels of the image that it sees.
-    """
-
-    mode: str
-    kernel: Pair
-    stride: Pair
-    padding: Pair = (0, 0)
-    round_up: bool = False
-    count_padding: bool = True
-
-
-@dataclass(frozen=True)
-class GlobalPool:
-    """``max`` or ``mean`` of all pixels; an image of one pixel comes out."""
-
-    mode: str
-
-
-@dataclass(frozen=True)
-class Pad:
-    """Zeros around an image: top, left, bottom, right."""
-
-    amounts: Four
-
-
-@dataclass(frozen=True)
-class Concat:
-    """Channels of all inputs, in order."""
-
-
-@dataclass(frozen=True)
-class Add:
-    """The sum of two or more inputs of one shape."""
-
-
-@dataclass(frozen=True)
-class Flatten:
-    """(C, H, W) -> (C * H * W,), the channel slowest."""
-
-
-@dataclass(frozen=True)
-class Dropout:
-    """Nothing, in evaluation."""
-
-    share: float = 0.5
-
-
-Op = (
-    Input | Conv | Dense | Norm | Scale | Activation | Clip | Pool | GlobalPool | Pad | Concat | Add
-    | Flatten | Dropout
-)  # fmt: skip
-
-#: Which arrays an operation has, and which of them must be there.
-ARRAYS: Mapping[type[Any], tuple[tuple[str, ...], int]] = {
-    Conv: (("weight", "bias"), 1),
-    Dense: (("weight", "bias"), 1),
-    Norm: (("mean", "variance", "gamma", "beta"), 2),
-    Scale: (("gamma", "beta"), 1),
-}
+from bitwright.interop import ops
+from bitwright.interop.ops import ARRAYS, FloatArray, Size, windows
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +30,7 @@ class Layer:
     """
 
     name: str
-    op: Op
+    op: ops.Op
     inputs: tuple[str, ...] = ()
     arrays: Mapping[str, FloatArray] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -237,6 +113,12 @@ class Network:
         return sum(a.size for layer in self.layers for a in layer.arrays.values())
 
 
+def unique_name(name: str, taken: Container[str]) -> str:
+    """The name, with a number from 2 on if it is taken."""
+    numbered = (f"{name}_{number}" for number in count(2))
+    return name if name not in taken else next(n for n in numbered if n not in taken)
+
+
 class NetworkBuilder:
     """Layers so far, with the shapes of their outputs: what every reader fills."""
 
@@ -247,7 +129,7 @@ class NetworkBuilder:
     def add(
         self,
         name: str,
-        op: Op,
+        op: ops.Op,
         inputs: tuple[str, ...] = (),
         arrays: Mapping[str, FloatArray] | None = None,
         notes: Mapping[str, Any] | None = None,
@@ -257,10 +139,7 @@ class NetworkBuilder:
         Raises:
             ModelError: its shapes do not fit.
         """
-        unique, number = name, 1
-        while unique in self.shapes:
-            number += 1
-            unique = f"{name}_{number}"
+        unique = unique_name(name, self.shapes)
         layer = Layer(unique, op, inputs, arrays or {}, notes or {})
         self.shapes[unique] = shape_of(layer, [self.shapes[i] for i in inputs])
         self.layers[unique] = layer
@@ -290,19 +169,6 @@ def require_finite(layer: str, name: str, values: FloatArray, source: str) -> No
         raise DataError(f"layer {layer!r} holds a negative variance", where=source)
 
 
-def windows(size: int, kernel: int, stride: int, padding: int, *, round_up: bool) -> int:
-    """How many windows of a pool fit, torch's rule: none starts behind the image and its front pad.
-
-    Caffe's rule is the same with ``round_up``, if there is padding or the stride is at most the
-    kernel.
-    """
-    span = size + 2 * padding - kernel
-    count = (ceil(span / stride) if round_up else span // stride) + 1
-    if round_up and (count - 1) * stride >= size + padding:
-        count -= 1
-    return count
-
-
 def shape_of(layer: Layer, given: list[Size]) -> Size:  # noqa: PLR0912 - one rule each
     """Shape of a layer's output for the shapes of its inputs.
 
@@ -313,48 +179,48 @@ def shape_of(layer: Layer, given: list[Size]) -> Size:  # noqa: PLR0912 - one ru
     op, where = layer.op, f"layer {layer.name}"
     _require_count(layer, len(given))
     match op:
-        case Input(shape):
+        case ops.Input(shape):
             if len(shape) not in (1, 3) or min(shape) < 1:
                 raise ModelError(f"input of shape {shape}; expected (C, H, W) or (C,)", where=where)
             return shape
-        case Conv():
+        case ops.Conv():
             return _conv_shape(layer, op, given[0])
-        case Dense():
+        case ops.Dense():
             return _dense_shape(layer, given[0])
-        case Pool():
+        case ops.Pool():
             return (given[0][0], *_spatial(layer, given[0], op))
-        case GlobalPool():
+        case ops.GlobalPool():
             _require_image(where, given[0])
             return (given[0][0], 1, 1)
-        case Pad(amounts):
+        case ops.Pad(amounts):
             _require_image(where, given[0])
             top, left, bottom, right = amounts
             channels, height, width = given[0]
             return (channels, height + top + bottom, width + left + right)
-        case Concat():
+        case ops.Concat():
             if any(other[1:] != given[0][1:] for other in given):
                 raise ModelError(f"cannot join {_list(given)}", where=where)
             return (sum(shape[0] for shape in given), *given[0][1:])
-        case Add():
+        case ops.Add():
             if any(other != given[0] for other in given):
                 raise ModelError(f"cannot add {_list(given)}", where=where)
             return given[0]
-        case Flatten():
+        case ops.Flatten():
             return (int(np.prod(given[0])),)
         case _:
             return _same_shape(layer, given[0])
 
 
 def _require_count(layer: Layer, found: int) -> None:
-    low, high = (0, 0) if isinstance(layer.op, Input) else (1, 1)
-    if isinstance(layer.op, Concat | Add):
-        low, high = 2 if isinstance(layer.op, Add) else 1, 1 << 16
+    low, high = (0, 0) if isinstance(layer.op, ops.Input) else (1, 1)
+    if isinstance(layer.op, ops.Concat | ops.Add):
+        low, high = 2 if isinstance(layer.op, ops.Add) else 1, 1 << 16
     if not low <= found <= high:
         kind = type(layer.op).__name__
         raise ModelError(f"{kind} with {found} inputs; expected {low}", where=f"layer {layer.name}")
 
 
-def _conv_shape(layer: Layer, op: Conv, given: Size) -> Size:
+def _conv_shape(layer: Layer, op: ops.Conv, given: Size) -> Size:
     where = f"layer {layer.name}"
     _require_image(where, given)
     shape = layer.arrays["weight"].shape
@@ -385,7 +251,7 @@ def _dense_shape(layer: Layer, given: Size) -> Size:
 
 
 def _same_shape(layer: Layer, given: Size) -> Size:
-    if isinstance(layer.op, Norm | Scale):
+    if isinstance(layer.op, ops.Norm | ops.Scale):
         for name in ARRAYS[type(layer.op)][0]:
             _require_vector(layer, name, given[0])
     return given
@@ -400,7 +266,7 @@ def _require_vector(layer: Layer, name: str, length: int) -> None:
             )
 
 
-def _spatial(layer: Layer, given: Size, op: Pool) -> Size:
+def _spatial(layer: Layer, given: Size, op: ops.Pool) -> Size:
     where = f"layer {layer.name}"
     _require_image(where, given)
     sides = []

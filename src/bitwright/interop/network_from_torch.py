@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,27 +13,11 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from bitwright.base.errors import ModelError
-from bitwright.interop.network import (
-    Activation,
-    Add,
-    Concat,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    FloatArray,
-    GlobalPool,
-    Input,
-    InputConvention,
-    Network,
-    NetworkBuilder,
-    Norm,
-    Op,
-    Pad,
-    Pair,
-    Pool,
-    Size,
-)
+from bitwright.interop import ops
+from bitwright.interop.network import InputConvention, Network, NetworkBuilder
+from bitwright.interop.network_to_torch import ACTIVATIONS
+from bitwright.interop.ops import FloatArray, Pair, Size
+from bitwright.models.modes import evaluating
 
 Arrays = dict[str, FloatArray]
 _INPUT = "data"
@@ -55,18 +38,15 @@ def network_of(
     Raises:
         ModelError: forward cannot be traced, or a layer has no counterpart in other frameworks.
     """
-    was_training = model.training
-    model.eval()
     try:
-        graph = fx.Tracer().trace(model)
+        with evaluating(model):
+            graph = fx.Tracer().trace(model)
     except Exception as error:  # the user's forward may fail in any way on symbols
         raise ModelError(
             f"the model cannot be traced: {error}",
             where=type(model).__name__,
             hint="forward must be one fixed graph of layers",
         ) from error
-    finally:
-        model.train(was_training)
     return _Walk(model, input_shape, convention or InputConvention(), name).run(graph)
 
 
@@ -106,7 +86,7 @@ class _Walk:
     def _input(self, node: fx.Node) -> None:
         if self.made.layers:
             raise ModelError("has more than one input", where=self.name)
-        self.value[node] = self.made.add(_INPUT, Input(self.input_shape))
+        self.value[node] = self.made.add(_INPUT, ops.Input(self.input_shape))
 
     def _finish(self, node: fx.Node) -> Network:
         result = node.args[0]
@@ -135,17 +115,16 @@ class _Walk:
         self.value[node] = given if op is None else self.made.add(path, op, (given,), arrays)
 
     def _function(self, node: fx.Node) -> None:
-        target = node.target if isinstance(node.target, str) else getattr(node, "target", None)
-        for names, convert in _FUNCTIONS:
-            if target in names:
-                done = convert(node)
-                inputs = tuple(self.value[n] for n in done.inputs)
-                self.value[node] = (
-                    inputs[0] if done.op is None else self.made.add(node.name, done.op, inputs)
-                )
-                return
-        shown = target if isinstance(target, str) else getattr(target, "__name__", target)
-        raise _unknown(node, f"{shown} has no counterpart in other frameworks")
+        convert = next((f for names, f in _FUNCTIONS if node.target in names), None)
+        if convert is None:
+            shown = getattr(node.target, "__name__", node.target)
+            raise _unknown(node, f"{shown} has no counterpart in other frameworks")
+        op, operands = convert(node)
+        for operand in operands:
+            if not isinstance(operand, fx.Node):
+                raise _unknown(node, f"an operand is {operand!r}, not the output of a layer")
+        inputs = tuple(self.value[n] for n in operands)
+        self.value[node] = inputs[0] if op is None else self.made.add(node.name, op, inputs)
 
 
 def _unknown(node: fx.Node, message: str, where: str = "") -> ModelError:
@@ -164,7 +143,7 @@ def _array(tensor: Tensor) -> FloatArray:
     return np.array(values.numpy())
 
 
-Converted = tuple[Op | None, Arrays]
+Converted = tuple[ops.Op | None, Arrays]
 
 
 def _pair(value: Any) -> Pair:
@@ -195,12 +174,8 @@ def _conv(module: nn.Conv2d, shape: Size, path: str) -> Converted:
                 where=f"layer {path}",
             )
         padding = (spans[0] // 2, spans[1] // 2)
-    op = Conv(_pair(module.stride), _pair(padding), _pair(module.dilation), module.groups)
+    op = ops.Conv(_pair(module.stride), _pair(padding), _pair(module.dilation), module.groups)
     return op, _weights(module)
-
-
-def _linear(module: nn.Linear, shape: Size, path: str) -> Converted:
-    return Dense(), _weights(module)
 
 
 def _norm(module: nn.BatchNorm2d | nn.BatchNorm1d, shape: Size, path: str) -> Converted:
@@ -209,24 +184,19 @@ def _norm(module: nn.BatchNorm2d | nn.BatchNorm1d, shape: Size, path: str) -> Co
     arrays = {"mean": _array(module.running_mean), "variance": _array(module.running_var)}
     if module.affine:
         arrays |= {"gamma": _array(module.weight), "beta": _array(module.bias)}
-    return Norm(module.eps), arrays
+    return ops.Norm(module.eps), arrays
 
 
-def _max_pool(module: nn.MaxPool2d, shape: Size, path: str) -> Converted:
-    if _pair(module.dilation) != (1, 1) or module.return_indices:
-        raise ModelError("dilated pools and pools with indices", where=f"layer {path}")
+def _pool(module: nn.MaxPool2d | nn.AvgPool2d, shape: Size, path: str) -> Converted:
     kernel = _pair(module.kernel_size)
-    stride = _pair(module.stride or module.kernel_size)
-    return Pool("max", kernel, stride, _pair(module.padding), module.ceil_mode), {}
-
-
-def _mean_pool(module: nn.AvgPool2d, shape: Size, path: str) -> Converted:
+    sizes = (kernel, _pair(module.stride or kernel), _pair(module.padding), module.ceil_mode)
+    if isinstance(module, nn.MaxPool2d):
+        if _pair(module.dilation) != (1, 1) or module.return_indices:
+            raise ModelError("dilated pools and pools with indices", where=f"layer {path}")
+        return ops.Pool("max", *sizes), {}
     if module.divisor_override is not None:
         raise ModelError("a divisor of its own", where=f"layer {path}")
-    kernel = _pair(module.kernel_size)
-    stride = _pair(module.stride or module.kernel_size)
-    padding = _pair(module.padding)
-    return Pool("mean", kernel, stride, padding, module.ceil_mode, module.count_include_pad), {}
+    return ops.Pool("mean", *sizes, module.count_include_pad), {}
 
 
 def _adaptive(mode: str) -> Callable[[Any, Size, str], Converted]:
@@ -237,7 +207,7 @@ def _adaptive(mode: str) -> Callable[[Any, Size, str], Converted]:
             own if side is None else int(side) for side, own in zip(sides, shape[1:], strict=True)
         ]
         if wanted == [1, 1]:
-            return GlobalPool(mode), {}
+            return ops.GlobalPool(mode), {}
         if list(shape[1:]) == wanted:
             return None, {}
         raise ModelError(f"adaptive pool to {wanted}; only to 1 x 1", where=f"layer {path}")
@@ -245,12 +215,8 @@ def _adaptive(mode: str) -> Callable[[Any, Size, str], Converted]:
     return convert
 
 
-def _activation(function: str) -> Callable[[Any, Size, str], Converted]:
-    return lambda module, shape, path: (Activation(function), {})
-
-
-def _leaky(module: nn.LeakyReLU, shape: Size, path: str) -> Converted:
-    return Activation("relu", float(module.negative_slope)), {}
+def _plain(op: Callable[[Any], ops.Op]) -> Callable[[Any, Size, str], Converted]:
+    return lambda module, shape, path: (op(module), {})
 
 
 def _softmax(module: nn.Softmax, shape: Size, path: str) -> Converted:
@@ -258,52 +224,40 @@ def _softmax(module: nn.Softmax, shape: Size, path: str) -> Converted:
         raise ModelError(
             f"softmax over axis {module.dim}; only over channels", where=f"layer {path}"
         )
-    return Activation("softmax"), {}
+    return ops.Activation("softmax"), {}
 
 
 def _flatten(module: nn.Flatten, shape: Size, path: str) -> Converted:
     if (module.start_dim, module.end_dim) not in ((1, -1), (1, len(shape))):
         raise ModelError("flattens other axes than all but the batch", where=f"layer {path}")
-    return (Flatten() if len(shape) > 1 else None), {}
-
-
-def _zero_pad(module: nn.ZeroPad2d, shape: Size, path: str) -> Converted:
-    left, right, top, bottom = module.padding
-    return Pad((int(top), int(left), int(bottom), int(right))), {}
-
-
-def _dropout(module: nn.Dropout, shape: Size, path: str) -> Converted:
-    return Dropout(module.p), {}
+    return (ops.Flatten() if len(shape) > 1 else None), {}
 
 
 _MODULES: dict[type[nn.Module], Callable[[Any, Size, str], Converted]] = {
+    **{
+        kind: _plain(lambda _, name=name: ops.Activation(name))  # type: ignore[misc]
+        for name, kind in ACTIVATIONS.items()
+    },
     nn.Conv2d: _conv,
-    nn.Linear: _linear,
+    nn.Linear: lambda module, shape, path: (ops.Dense(), _weights(module)),
     nn.BatchNorm2d: _norm,
     nn.BatchNorm1d: _norm,
-    nn.ReLU: _activation("relu"),
-    nn.ReLU6: _activation("relu6"),
-    nn.LeakyReLU: _leaky,
-    nn.Sigmoid: _activation("sigmoid"),
-    nn.Tanh: _activation("tanh"),
+    nn.LeakyReLU: _plain(lambda module: ops.Activation("relu", float(module.negative_slope))),
     nn.Softmax: _softmax,
-    nn.MaxPool2d: _max_pool,
-    nn.AvgPool2d: _mean_pool,
+    nn.MaxPool2d: _pool,
+    nn.AvgPool2d: _pool,
     nn.AdaptiveAvgPool2d: _adaptive("mean"),
     nn.AdaptiveMaxPool2d: _adaptive("max"),
     nn.Flatten: _flatten,
-    nn.ZeroPad2d: _zero_pad,
-    nn.Dropout: _dropout,
-    nn.Dropout2d: _dropout,
+    nn.ZeroPad2d: _plain(
+        lambda module: ops.Pad(tuple(int(module.padding[k]) for k in (2, 0, 3, 1)))
+    ),
+    nn.Dropout: _plain(lambda module: ops.Dropout(module.p)),
+    nn.Dropout2d: _plain(lambda module: ops.Dropout(module.p)),
 }
 
-
-@dataclass(frozen=True)
-class _Call:
-    """What a function or method is: an operation on these nodes; without one, the node itself."""
-
-    op: Op | None
-    inputs: tuple[fx.Node, ...]
+#: What a function or method is: an operation (None: nothing) on these operands.
+Called = tuple[ops.Op | None, tuple[Any, ...]]
 
 
 def _argument(node: fx.Node, place: int, name: str, default: Any) -> Any:
@@ -312,46 +266,32 @@ def _argument(node: fx.Node, place: int, name: str, default: Any) -> Any:
     return node.args[place] if len(node.args) > place else default
 
 
-def _tensor(node: fx.Node, value: Any) -> fx.Node:
-    if not isinstance(value, fx.Node):
-        raise _unknown(node, f"an operand is {value!r}, not the output of a layer")
-    return value
-
-
-def _add_call(node: fx.Node) -> _Call:
+def _add_call(node: fx.Node) -> Called:
     if node.kwargs.get("alpha", 1) != 1:
         raise _unknown(node, "adds a multiple")
-    return _Call(
-        Add(), (_tensor(node, node.args[0]), _tensor(node, _argument(node, 1, "other", None)))
-    )
+    return ops.Add(), (node.args[0], _argument(node, 1, "other", None))
 
 
-def _cat_call(node: fx.Node) -> _Call:
+def _cat_call(node: fx.Node) -> Called:
     if _argument(node, 1, "dim", 0) not in (1, -3):
         raise _unknown(node, "joins other axes than channels")
-    parts = _argument(node, 0, "tensors", ())
-    return _Call(Concat(), tuple(_tensor(node, part) for part in parts))
+    return ops.Concat(), tuple(_argument(node, 0, "tensors", ()))
 
 
-def _flatten_call(node: fx.Node) -> _Call:
+def _flatten_call(node: fx.Node) -> Called:
     ends = (_argument(node, 1, "start_dim", 0), _argument(node, 2, "end_dim", -1))
     if ends not in ((1, -1), (1, 3)):
         raise _unknown(node, "flattens other axes than all but the batch")
-    return _Call(Flatten(), (_tensor(node, node.args[0]),))
+    return ops.Flatten(), node.args[:1]
 
 
-def _relu_call(node: fx.Node) -> _Call:
-    return _Call(Activation("relu"), (_tensor(node, node.args[0]),))
-
-
-def _same_call(node: fx.Node) -> _Call:
-    return _Call(None, (_tensor(node, node.args[0]),))
-
-
-_FUNCTIONS: tuple[tuple[tuple[Any, ...], Callable[[fx.Node], _Call]], ...] = (
+_FUNCTIONS: tuple[tuple[tuple[Any, ...], Callable[[fx.Node], Called]], ...] = (
     ((operator.add, operator.iadd, torch.add, "add", "add_"), _add_call),
     ((torch.cat, torch.concat, torch.concatenate), _cat_call),
     ((torch.flatten, "flatten"), _flatten_call),
-    ((functional.relu, torch.relu, "relu", "relu_"), _relu_call),
-    (("contiguous",), _same_call),
+    (
+        (functional.relu, torch.relu, "relu", "relu_"),
+        lambda node: (ops.Activation("relu"), node.args[:1]),
+    ),
+    (("contiguous",), lambda node: (None, node.args[:1])),
 )

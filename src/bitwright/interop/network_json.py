@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any, get_args
 
 from bitwright.base.errors import DataError
-from bitwright.interop.network import ARRAYS, FloatArray, InputConvention, Layer, Network, Op
+from bitwright.interop.network import InputConvention, Layer, Network
+from bitwright.interop.ops import ARRAYS, FloatArray, Op
 
 _OPS: Mapping[str, Any] = {op.__name__: op for op in get_args(Op)}
 VERSION = 1

@@ -7,18 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bitwright.base.errors import ModelError
-from bitwright.interop.network import (
-    Activation,
-    Concat,
-    Conv,
-    Layer,
-    Network,
-    Norm,
-    Pad,
-    Pool,
-    Scale,
-    windows,
-)
+from bitwright.interop import ops
+from bitwright.interop.network import Layer, Network
+from bitwright.interop.ops import windows
 
 _NEVER_NEGATIVE = ("relu", "relu6", "sigmoid", "softmax")
 
@@ -31,8 +22,8 @@ def merge_scales(network: Network) -> Network:
         inputs = tuple(gone.get(name, name) for name in layer.inputs)
         front = layers.get(inputs[0]) if inputs else None
         alone = len(network.readers(layer.inputs[0])) == 1 if inputs else False
-        bare = front is not None and isinstance(front.op, Norm) and "gamma" not in front.arrays
-        if isinstance(layer.op, Scale) and front is not None and bare and alone:
+        bare = front is not None and isinstance(front.op, ops.Norm) and "gamma" not in front.arrays
+        if isinstance(layer.op, ops.Scale) and front is not None and bare and alone:
             arrays = {**front.arrays, **layer.arrays}
             if "beta" not in arrays:
                 arrays["beta"] = 0 * arrays["gamma"]
@@ -56,10 +47,10 @@ def merge_pads(network: Network) -> Network:
     for layer in network.layers:
         inputs = tuple(gone.get(name, name) for name in layer.inputs)
         moved = replace(layer, inputs=inputs)
-        if isinstance(layer.op, Pad):
+        if isinstance(layer.op, ops.Pad):
             if _cuts_pool(network, layers, moved, layer.inputs[0]):
                 pool = layers[inputs[0]]
-                assert isinstance(pool.op, Pool)
+                assert isinstance(pool.op, ops.Pool)
                 layers[pool.name] = replace(pool, op=replace(pool.op, round_up=False))
                 gone[layer.name] = pool.name
                 continue
@@ -69,7 +60,7 @@ def merge_pads(network: Network) -> Network:
         taken = _with_padding(network, layers, moved, layer.inputs)
         layers[layer.name] = taken
     used = {name for layer in layers.values() for name in layer.inputs} | {network.output}
-    kept = {k: v for k, v in layers.items() if not isinstance(v.op, Pad) or k in used}
+    kept = {k: v for k, v in layers.items() if not isinstance(v.op, ops.Pad) or k in used}
     return _rebuilt(network, kept, gone)
 
 
@@ -78,7 +69,7 @@ def _join_pads(network: Network) -> Network:
     layers: dict[str, Layer] = {}
     for layer in network.layers:
         front = layers.get(layer.inputs[0]) if layer.inputs else None
-        if front is None or not isinstance(layer.op, Pad) or not isinstance(front.op, Pad):
+        if front is None or not isinstance(layer.op, ops.Pad) or not isinstance(front.op, ops.Pad):
             layers[layer.name] = layer
             continue
         amounts = (*front.op.amounts, *layer.op.amounts)
@@ -90,25 +81,29 @@ def _join_pads(network: Network) -> Network:
         top, left, bottom, right = (
             a + b for a, b in zip(front.op.amounts, layer.op.amounts, strict=True)
         )
-        op = Pad((top, left, bottom, right))
+        op = ops.Pad((top, left, bottom, right))
         layers[layer.name] = replace(layer, op=op, inputs=front.inputs)
     return replace(network, layers=tuple(layers.values()))
 
 
-def _symmetric(pad: Pad) -> tuple[int, int] | None:
+def _symmetric(pad: ops.Pad) -> tuple[int, int] | None:
     top, left, bottom, right = pad.amounts
     return (top, left) if top == bottom >= 0 and left == right >= 0 else None
 
 
 def _takes(network: Network, layers: Mapping[str, Layer], pad: Layer, reader: Layer) -> bool:
     """Whether a layer can do a symmetric padding by itself."""
-    assert isinstance(pad.op, Pad)
+    assert isinstance(pad.op, ops.Pad)
     amount = _symmetric(pad.op)
     if amount is None:
         return False
-    if isinstance(reader.op, Conv):
+    if isinstance(reader.op, ops.Conv):
         return True
-    if not isinstance(reader.op, Pool) or reader.op.mode != "max" or reader.op.padding != (0, 0):
+    if (
+        not isinstance(reader.op, ops.Pool)
+        or reader.op.mode != "max"
+        or reader.op.padding != (0, 0)
+    ):
         return False
     fits = all(2 * a <= k for a, k in zip(amount, reader.op.kernel, strict=True))
     return fits and never_negative(layers, pad.inputs[0])
@@ -118,9 +113,9 @@ def never_negative(layers: Mapping[str, Layer], name: str) -> bool:
     """Whether no output of a layer can be below zero, whatever the image."""
     layer = layers[name]
     match layer.op:
-        case Activation(function, slope):
+        case ops.Activation(function, slope):
             return function in _NEVER_NEGATIVE and slope == 0
-        case Pool() | Concat():
+        case ops.Pool() | ops.Concat():
             return all(never_negative(layers, other) for other in layer.inputs)
     return False
 
@@ -135,7 +130,11 @@ def _with_padding(
 ) -> Layer:
     """The layer with the padding of the `Pad` in front of it, if that one has to go."""
     front = layers.get(layer.inputs[0]) if layer.inputs else None
-    if front is None or not isinstance(front.op, Pad) or not isinstance(layer.op, Conv | Pool):
+    if (
+        front is None
+        or not isinstance(front.op, ops.Pad)
+        or not isinstance(layer.op, ops.Conv | ops.Pool)
+    ):
         return layer
     if not _all_take(network, layers, front, was[0]):
         return layer
@@ -148,9 +147,9 @@ def _with_padding(
 def _cuts_pool(network: Network, layers: Mapping[str, Layer], pad: Layer, was: str) -> bool:
     """Whether a negative pad turns the rounding of the pool in front of it from up to down."""
     front = layers.get(pad.inputs[0])
-    if front is None or not isinstance(front.op, Pool) or not front.op.round_up:
+    if front is None or not isinstance(front.op, ops.Pool) or not front.op.round_up:
         return False
-    assert isinstance(pad.op, Pad)
+    assert isinstance(pad.op, ops.Pad)
     top, left, bottom, right = pad.op.amounts
     if (top, left) != (0, 0) or max(bottom, right) > 0 or len(network.readers(was)) != 1:
         return False

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, fx
 
 from bitwright.base.errors import DataError, FormatError, ModelError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, read_bytes
 from bitwright.formats import CodebookFormat, Format, parse_format
 from bitwright.formats.rounding import FloatArray
 from bitwright.interop.packed_parts import (
@@ -292,10 +292,7 @@ def _write_numbers(out: _Writer, key: str, value: Tensor) -> None:
 
 def _opened(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], bytes]:
     """What a whole file says of its model, its entries and its parts."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+    content = read_bytes(path)
     if content[: len(_MAGIC)] != _MAGIC:
         raise DataError("is no packed model of this version", where=str(path), hint=_HINT)
     body, check = content[:-4], int.from_bytes(content[-4:], "little")

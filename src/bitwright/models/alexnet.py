@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from bitwright.models.common import Shape, choice, dropped, initialise, scaled, share
+from bitwright.models.common import Shape, check_options, choice, initialise, scaled
 from bitwright.models.plain import Stack
 
 _WIDTHS = (64, 192, 384, 256, 256)
@@ -44,8 +44,7 @@ def alexnet(
         ModelError: an option makes no sense, or nothing is left of the image.
     """
     choice("alexnet", "form", form, _FORMS)
-    share("alexnet", "width", width)
-    dropped("alexnet", dropout)
+    check_options("alexnet", width=width, dropout=dropout)
     is_small = form == "cifar"
     pool = 2 if is_small else 3
     channels = [scaled(count, width) for count in _WIDTHS]

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -47,71 +48,48 @@ def activation_layer(model: str, name: str) -> type[nn.Module]:
     return ACTIVATIONS[name]
 
 
-def positive(model: str, option: str, values: Sequence[int]) -> None:
-    """Raise unless an option is a list of whole numbers from 1 on.
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
-    Raises:
-        ModelError: it is something else.
-    """
+
+def _are_whole(values: object) -> bool:
     is_list = isinstance(values, Sequence) and not isinstance(values, str)
-    if not is_list or not values or not all(_whole(value) and value >= 1 for value in values):
-        found = list(values) if is_list else values
-        raise ModelError(f"{option} must be positive whole numbers, found {found}", where=model)
+    return is_list and bool(values) and all(_is_whole(value, 1) for value in values)  # type: ignore[attr-defined]
 
 
-def whole(model: str, option: str, value: int, least: int) -> None:
-    """Raise unless an option is a whole number of at least ``least``.
-
-    Raises:
-        ModelError: it is something else.
-    """
-    if not _whole(value) or value < least:
-        raise ModelError(
-            f"{option} must be a whole number from {least} on, found {value!r}", where=model
-        )
+def _is_real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def share(model: str, option: str, value: float) -> None:
-    """Raise unless an option is a number above 0 and at most 1.
+_SIZES = (_are_whole, "must be positive whole numbers")
+_COUNT = (lambda value: _is_whole(value, 1), "must be a whole number from 1 on")
+_SHARE = (lambda value: _is_real(value) and 0 < value <= 1, "must lie above 0 and at most at 1")
+#: What the options of the families may be, and how to say it.
+_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("blocks", "widths", "strides"), _SIZES),
+    **dict.fromkeys(("growth", "stem_width", "final_width", "stem_stride", "embedding"), _COUNT),
+    **dict.fromkeys(("width", "compression"), _SHARE),
+    "bottleneck": (lambda value: _is_whole(value, 0), "must be a whole number from 0 on"),
+    "dropout": (lambda value: _is_real(value) and 0 <= value < 1, "must be at least 0 and below 1"),
+    "batch_norm": (lambda value: isinstance(value, bool), "must be true or false"),
+}
 
-    Raises:
-        ModelError: it is something else.
-    """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value <= 1:
-        raise ModelError(
-            f"{option} must lie above 0 and at most at 1, found {value!r}", where=model
-        )
 
-
-def dropped(model: str, value: float) -> None:
-    """Raise unless the option ``dropout`` is a number from 0 on and below 1.
+def check_options(model: str, **options: object) -> None:
+    """Raise unless options have values that make sense; one that is None is left out.
 
     Raises:
-        ModelError: it is something else.
+        ModelError: names the option, and what it must be.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < 1:
-        raise ModelError(f"dropout must be at least 0 and below 1, found {value!r}", where=model)
+    for name, value in options.items():
+        fits, words = _OPTIONS[name]
+        if value is not None and not fits(value):
+            raise ModelError(f"{name} {words}, found {value!r}", where=model)
 
 
 def scaled(channels: int, width: float, least: int = 1) -> int:
     """A share of a layer's channels, at least ``least``."""
     return max(least, int(channels * width))
-
-
-def flag(model: str, option: str, value: bool) -> None:
-    """Raise unless an option is true or false.
-
-    Raises:
-        ModelError: it is something else.
-    """
-    if not isinstance(value, bool):
-        raise ModelError(f"{option} must be true or false, found {value!r}", where=model)
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def too_small(model: str, shape: Shape, after: str) -> ModelError:

@@ -19,12 +19,10 @@ from bitwright.base.errors import ModelError
 from bitwright.models.common import (
     Shape,
     activation_layer,
+    check_options,
     choice,
     initialise,
-    positive,
-    share,
     too_small,
-    whole,
 )
 from bitwright.models.resnet import STEMS, make_stem
 
@@ -114,15 +112,12 @@ def densenet(  # noqa: PLR0913 - one option for each way in which published Dens
     Raises:
         ModelError: an option makes no sense, or the image is too small for the transitions.
     """
-    positive("densenet", "blocks", blocks)
-    whole("densenet", "growth", growth, 1)
-    whole("densenet", "bottleneck", bottleneck, 0)
-    share("densenet", "compression", compression)
+    check_options(
+        "densenet", blocks=blocks, growth=growth, bottleneck=bottleneck, compression=compression,
+        stem_width=stem_width, final_width=final_width,
+    )  # fmt: skip
     choice("densenet", "form", form, (PREACTIVATED, CONVOLUTION_FIRST))
     choice("densenet", "stem", stem, STEMS)
-    for option, value in (("stem_width", stem_width), ("final_width", final_width)):
-        if value is not None:
-            whole("densenet", option, value, 1)
     style = _Style(form, activation_layer("densenet", activation), bias)
     channels = 2 * growth if stem_width is None else stem_width
     layers = _stem(stem, input_shape[2], channels, style)

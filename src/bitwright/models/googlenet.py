@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from bitwright.models.common import (
     Shape,
     activation_layer,
+    check_options,
     choice,
-    dropped,
     initialise,
     scaled,
-    share,
 )
 from bitwright.models.densenet import Concat
 
@@ -126,8 +125,7 @@ def googlenet(
     """
     choice("googlenet", "stem", stem, _STEMS)
     choice("googlenet", "tower", tower, tuple(_TOWERS))
-    share("googlenet", "width", width)
-    dropped("googlenet", dropout)
+    check_options("googlenet", width=width, dropout=dropout)
     layer = activation_layer("googlenet", activation)
     inputs = scaled(192, width)
     layers: list[nn.Module] = [_stem(stem, input_shape[2], width, layer)]

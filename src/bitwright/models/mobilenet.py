@@ -11,11 +11,9 @@ from bitwright.base.errors import ModelError
 from bitwright.models.common import (
     Shape,
     activation_layer,
+    check_options,
     initialise,
-    positive,
     scaled,
-    share,
-    whole,
 )
 
 #: Width and stride of the thirteen separable convolutions behind the first one.
@@ -58,9 +56,7 @@ def mobilenet(
     Raises:
         ModelError: an option makes no sense.
     """
-    share("mobilenet", "width", width)
-    whole("mobilenet", "stem_stride", stem_stride, 1)
-    positive("mobilenet", "strides", strides)
+    check_options("mobilenet", width=width, stem_stride=stem_stride, strides=strides)
     if len(strides) != len(_WIDTHS):
         raise ModelError(
             f"{len(strides)} strides for {len(_WIDTHS)} separable convolutions", where="mobilenet"

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from bitwright.base.errors import ModelError
-from bitwright.models.common import Shape, activation_layer, flag, positive, too_small
+from bitwright.models.common import Shape, activation_layer, check_options, too_small
 
 
 class Stack:
@@ -102,8 +102,7 @@ def mlp(
     batch_norm: bool = True,
 ) -> nn.Sequential:
     """Perceptron: hidden layers of these widths, with batch norm or with biases; the classifier."""
-    positive("mlp", "widths", widths)
-    flag("mlp", "batch_norm", batch_norm)
+    check_options("mlp", widths=widths, batch_norm=batch_norm)
     stack = Stack("mlp", input_shape, activation)
     stack.flatten()
     for width in widths:
@@ -122,7 +121,7 @@ def plain_cnn(
 
     With the default widths and 8 x 8 grey digits: 1 864 weights, 23 680 multiplications an image.
     """
-    positive("plain_cnn", "widths", widths)
+    check_options("plain_cnn", widths=widths)
     stack = Stack("plain_cnn", input_shape, activation)
     for width in widths:
         stack.conv(width, padding=1)
@@ -139,7 +138,7 @@ def lenet(
     activation: str = "relu",
 ) -> nn.Sequential:
     """LeNet-5 with batch norm, max pooling and ReLU (after LeCun et al. 1998, figure 2)."""
-    positive("lenet", "widths", widths)
+    check_options("lenet", widths=widths)
     if len(widths) != 4:
         raise ModelError(f"LeNet has four widths, found {list(widths)}", where="lenet")
     stack = Stack("lenet", input_shape, activation)
@@ -163,7 +162,7 @@ def cnv(
     """CNV of FINN (Umuroglu et al. 2017, section 5.1): three pairs of 3 x 3 convolutions without
     padding, a 2 x 2 pool after the first two pairs, two hidden dense layers.
     """
-    positive("cnv", "widths", widths)
+    check_options("cnv", widths=widths)
     if len(widths) != 4:
         raise ModelError(f"CNV has four widths, found {list(widths)}", where="cnv")
     stack = Stack("cnv", input_shape, activation)

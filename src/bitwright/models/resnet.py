@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from bitwright.base.errors import ModelError
-from bitwright.models.common import Shape, activation_layer, choice, initialise, positive
+from bitwright.models.common import Shape, activation_layer, check_options, choice, initialise
 
 STEMS = ("cifar", "strided", "imagenet")
 
@@ -80,8 +80,7 @@ def resnet(
     Raises:
         ModelError: an option makes no sense.
     """
-    positive("resnet", "blocks", blocks)
-    positive("resnet", "widths", widths)
+    check_options("resnet", blocks=blocks, widths=widths)
     choice("resnet", "stem", stem, STEMS)
     if len(blocks) != len(widths):
         raise ModelError(

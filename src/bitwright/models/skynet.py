@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bitwright.base.errors import ModelError
 from bitwright.data.detection_boxes import ANCHORS
 from bitwright.models.common import Shape, activation_layer, initialise
+from bitwright.models.mobilenet import separable
 
 #: Output pixels are this many input pixels apart.
 STRIDE = 8
@@ -56,18 +57,6 @@ class Reorg(nn.Module):
             )
 
 
-def bundle(inputs: int, width: int, activation: type[nn.Module]) -> nn.Sequential:
-    """A depthwise 3 x 3 and a 1 x 1 convolution, each with batch norm and activation."""
-    return nn.Sequential(
-        nn.Conv2d(inputs, inputs, 3, padding=1, groups=inputs, bias=False),
-        nn.BatchNorm2d(inputs),
-        activation(),
-        nn.Conv2d(inputs, width, 1, bias=False),
-        nn.BatchNorm2d(width),
-        activation(),
-    )
-
-
 class SkyNet(nn.Module):
     """The network; images (N, 3, H, W) with H and W multiples of 8 give (N, 10, H/8, W/8).
 
@@ -81,19 +70,19 @@ class SkyNet(nn.Module):
         super().__init__()
         layer = activation_layer("skynet", activation)
         self.model_p1 = nn.Sequential(
-            bundle(inputs, 48, layer),
+            separable(inputs, 48, 1, layer),
             nn.MaxPool2d(2, 2),
-            bundle(48, 96, layer),
+            separable(48, 96, 1, layer),
             nn.MaxPool2d(2, 2),
-            bundle(96, 192, layer),
+            separable(96, 192, 1, layer),
         )
         self.reorg = Reorg(2) if bypass else None
         self.model_p2 = nn.Sequential(
-            nn.MaxPool2d(2, 2), bundle(192, 384, layer), bundle(384, 512, layer)
+            nn.MaxPool2d(2, 2), separable(192, 384, 1, layer), separable(384, 512, 1, layer)
         )
         joined = 512 + (4 * 192 if bypass else 0)
         self.model_p3 = nn.Sequential(
-            bundle(joined, 96, layer), nn.Conv2d(96, OUTPUTS, 1, bias=False)
+            separable(joined, 96, 1, layer), nn.Conv2d(96, OUTPUTS, 1, bias=False)
         )
         initialise(self, per_group=False)  # as published
 

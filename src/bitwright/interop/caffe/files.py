@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.errors import DataError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, read_bytes, read_text
 from bitwright.interop.caffe.schema import net_class
-from bitwright.interop.network import FloatArray, Size
+from bitwright.interop.ops import FloatArray, Size
 
 _MOST_TEXT = 16 << 20
 _MOST_BINARY = (1 << 31) - 1  # protobuf's own limit
@@ -52,20 +52,8 @@ def read_prototxt(path: Path) -> tuple[Any, dict[str, str]]:
     Raises:
         DataError: the file is missing, no text, too long, or no network.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    if len(content) > _MOST_TEXT:
-        raise DataError("is longer than 16 MiB; a prototxt is a short text", where=str(path))
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            "is no text",
-            where=str(path),
-            hint="the architecture is the .prototxt; the .caffemodel goes with --weights",
-        ) from error
+    hint = "the architecture is a short text, the .prototxt; the .caffemodel goes with --weights"
+    text = read_text(path, hint=hint, most=_MOST_TEXT)
     net = parse_prototxt(text, str(path))
     _require_layers(net, path, "upgrade_net_proto_text", None)
     return net, {m["key"]: m["value"] for m in _BARE.finditer(text)}
@@ -79,12 +67,7 @@ def read_caffemodel(path: Path) -> Any:
     """
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-    try:
-        if path.stat().st_size > _MOST_BINARY:
-            raise DataError("is larger than 2 GiB, which protobuf cannot hold", where=str(path))
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    content = read_bytes(path, most=_MOST_BINARY)
     net = net_class()()
     hint = "the file is cut short, or no caffemodel; copy it again"
     try:

@@ -4,30 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bitwright.base.errors import DataError, ModelError
-from bitwright.interop.network import (
-    Activation,
-    Add,
-    Concat,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    FloatArray,
-    GlobalPool,
-    Norm,
-    Op,
-    Pad,
-    Pair,
-    Pool,
-    Scale,
-    Size,
-)
+from bitwright.interop import ops
+from bitwright.interop.ops import FloatArray, Pair, Size
 
 
 @dataclass(frozen=True)
@@ -79,12 +63,8 @@ class Given:
         return found.reshape(shape)
 
 
-@dataclass(frozen=True)
-class Pending:
-    """A layer to be: operation and numbers."""
-
-    op: Op
-    arrays: Mapping[str, FloatArray] = field(default_factory=dict)
+#: A layer to be: operation and numbers.
+Pending = tuple[ops.Op, Mapping[str, FloatArray]]
 
 
 def _image(given: Given) -> Size:
@@ -122,7 +102,7 @@ def _convolution(given: Given) -> list[Pending]:
     if param.axis != 1:
         raise given.refuse(f"axis {param.axis}; only 1")
     kernel = _sized(given, param, "kernel", None)
-    op = Conv(
+    op = ops.Conv(
         _sized(given, param, "stride", 1),
         _sized(given, param, "pad", 0),
         _spread(given, param.dilation, "dilation", 1),
@@ -134,7 +114,7 @@ def _convolution(given: Given) -> list[Pending]:
     arrays = {"weight": weight}
     if param.bias_term:
         arrays["bias"] = given.blob(1, "bias", (int(param.num_output),))
-    return [Pending(op, arrays)]
+    return [(op, arrays)]
 
 
 def _inner_product(given: Given) -> list[Pending]:
@@ -151,8 +131,8 @@ def _inner_product(given: Given) -> list[Pending]:
     arrays = {"weight": weight}
     if param.bias_term:
         arrays["bias"] = given.blob(1, "bias", (outputs,))
-    flat = [Pending(Flatten())] if len(given.shapes[0]) > 1 else []
-    return [*flat, Pending(Dense(), arrays)]
+    flat: list[Pending] = [(ops.Flatten(), {})] if len(given.shapes[0]) > 1 else []
+    return [*flat, (ops.Dense(), arrays)]
 
 
 def _batch_norm(given: Given) -> list[Pending]:
@@ -175,7 +155,7 @@ def _batch_norm(given: Given) -> list[Pending]:
                 where=given.source,
             )
         mean, variance = mean * share, variance * share
-    return [Pending(Norm(decimal(param.eps)), {"mean": mean, "variance": variance})]
+    return [(ops.Norm(decimal(param.eps)), {"mean": mean, "variance": variance})]
 
 
 def decimal(value: float) -> float:
@@ -193,7 +173,7 @@ def _scale(given: Given) -> list[Pending]:
     arrays = {"gamma": given.blob(0, "factors", (channels,))}
     if param.bias_term:
         arrays["beta"] = given.blob(1, "offsets", (channels,))
-    return [Pending(Scale(), arrays)]
+    return [(ops.Scale(), arrays)]
 
 
 def _pooling(given: Given) -> list[Pending]:
@@ -203,7 +183,7 @@ def _pooling(given: Given) -> list[Pending]:
     if mode is None:
         raise given.refuse("stochastic pooling is not supported")
     if param.global_pooling:
-        return [Pending(GlobalPool(mode))]
+        return [(ops.GlobalPool(mode), {})]
     kernel = _sized(given, param, "kernel", None)
     stride = _sized(given, param, "stride", 1)
     padding = _sized(given, param, "pad", 0)
@@ -217,7 +197,7 @@ def _pooling(given: Given) -> list[Pending]:
         (side + 2 * p - k) % s == 0
         for side, k, s, p in zip(shape[1:], kernel, stride, padding, strict=True)
     )
-    return [Pending(Pool(mode, kernel, stride, padding, round_up=not floor and not exact))]
+    return [(ops.Pool(mode, kernel, stride, padding, round_up=not floor and not exact), {})]
 
 
 def _slice(given: Given) -> list[Pending]:
@@ -230,14 +210,14 @@ def _slice(given: Given) -> list[Pending]:
     if not 0 < point < size:
         raise given.refuse(f"slice point {point} of {size}")
     cut = point - size
-    return [Pending(Pad((0, 0, cut, 0) if param.axis == 2 else (0, 0, 0, cut)))]
+    return [(ops.Pad((0, 0, cut, 0) if param.axis == 2 else (0, 0, 0, cut)), {})]
 
 
 def _eltwise(given: Given) -> list[Pending]:
     param = given.message.eltwise_param
     if param.operation != 1 or any(c != 1 for c in param.coeff):
         raise given.refuse("only sums with coefficients of 1 are supported")
-    return [Pending(Add())]
+    return [(ops.Add(), {})]
 
 
 def _concat(given: Given) -> list[Pending]:
@@ -245,28 +225,24 @@ def _concat(given: Given) -> list[Pending]:
     axis = param.concat_dim if param.HasField("concat_dim") else param.axis
     if axis not in (1, -3):
         raise given.refuse(f"axis {axis}; only channels (1)")
-    return [Pending(Concat())]
+    return [(ops.Concat(), {})]
 
 
 def _flatten(given: Given) -> list[Pending]:
     param = given.message.flatten_param
     if param.axis != 1 or param.end_axis not in (-1, 3):
         raise given.refuse("flattens other axes than all but the batch")
-    return [Pending(Flatten())]
-
-
-def _relu(given: Given) -> list[Pending]:
-    return [Pending(Activation("relu", decimal(given.message.relu_param.negative_slope)))]
+    return [(ops.Flatten(), {})]
 
 
 def _softmax(given: Given) -> list[Pending]:
     if given.message.softmax_param.axis != 1:
         raise given.refuse("only over channels (axis 1)")
-    return [Pending(Activation("softmax"))]
+    return [(ops.Activation("softmax"), {})]
 
 
-def _dropout(given: Given) -> list[Pending]:
-    return [Pending(Dropout(decimal(given.message.dropout_param.dropout_ratio)))]
+def _plain(op: Callable[[Any], ops.Op]) -> Callable[[Given], list[Pending]]:
+    return lambda given: [(op(given.message), {})]
 
 
 #: Every type that can be read; several layers stand behind one another.
@@ -282,11 +258,11 @@ READERS: Mapping[str, Callable[[Given], list[Pending]]] = {
     "Eltwise": _eltwise,
     "Concat": _concat,
     "Flatten": _flatten,
-    "ReLU": _relu,
-    "Sigmoid": lambda given: [Pending(Activation("sigmoid"))],
-    "TanH": lambda given: [Pending(Activation("tanh"))],
+    "ReLU": _plain(lambda m: ops.Activation("relu", decimal(m.relu_param.negative_slope))),
+    "Sigmoid": _plain(lambda message: ops.Activation("sigmoid")),
+    "TanH": _plain(lambda message: ops.Activation("tanh")),
     "Softmax": _softmax,
-    "Dropout": _dropout,
+    "Dropout": _plain(lambda message: ops.Dropout(decimal(message.dropout_param.dropout_ratio))),
     "Split": lambda given: [],
 }
 _WITH_BLOBS = (

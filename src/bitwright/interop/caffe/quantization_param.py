@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from bitwright.base.errors import DataError
-
-E = TypeVar("E", bound=StrEnum)
 
 
 class Precision(StrEnum):
@@ -33,26 +31,14 @@ class RoundingScheme(StrEnum):
     STOCHASTIC = "STOCHASTIC"
 
 
+_FEATURES = ("bw_layer_in", "bw_layer_out", "fl_layer_in", "fl_layer_out")
 #: The fields that a layer of each kind is written with.
 _USED = {
-    Precision.DYNAMIC_FIXED_POINT: (
-        "bw_layer_in",
-        "bw_layer_out",
-        "bw_params",
-        "fl_layer_in",
-        "fl_layer_out",
-        "fl_params",
-    ),
+    Precision.DYNAMIC_FIXED_POINT: (*_FEATURES, "bw_params", "fl_params"),
     Precision.MINIFLOAT: ("mant_bits", "exp_bits"),
-    Precision.INTEGER_POWER_OF_2_WEIGHTS: (
-        "bw_layer_in",
-        "bw_layer_out",
-        "fl_layer_in",
-        "fl_layer_out",
-        "exp_min",
-        "exp_max",
-    ),
+    Precision.INTEGER_POWER_OF_2_WEIGHTS: (*_FEATURES, "exp_min", "exp_max"),
 }
+_WORDS: Mapping[str, Any] = {"precision": Precision, "rounding_scheme": RoundingScheme}
 _LIMITS = {
     "bw_layer_in": (1, 64),
     "bw_layer_out": (1, 64),
@@ -108,29 +94,26 @@ class QuantizationParam:
     def from_dict(
         cls, data: Mapping[str, Any], where: str = "quantization_param"
     ) -> QuantizationParam:
-        """From plain data; fields that are not there have their defaults.
-
-        Numbers may be text, as a reader that knows no schema gives them, and words may be an
-        enumeration's number, as protobuf's binary form has it.
+        """From plain data, numbers maybe as text; fields that are not there have their defaults.
 
         Raises:
-            DataError: an unknown field, a repeated one, or a value of another kind.
+            DataError: an unknown field, or a value of another kind.
         """
-        known = {f.name for f in fields(cls)}
+        known = [f.name for f in fields(cls)]
         given: dict[str, Any] = {}
         for name, value in data.items():
             if name not in known:
+                hint = f"fields: {', '.join(known)}"
+                raise DataError(f"unknown field {name!r}", where=where, hint=hint)
+            kind = _WORDS.get(name, int)
+            try:
+                given[name] = kind(str(value))
+            except ValueError:
                 raise DataError(
-                    f"unknown field {name!r}",
+                    f"{name} is {value!r}",
                     where=where,
-                    hint=f"fields: {', '.join(known_list())}",
-                )
-            if name == "precision":
-                given[name] = _word(Precision, value, f"{where}.{name}")
-            elif name == "rounding_scheme":
-                given[name] = _word(RoundingScheme, value, f"{where}.{name}")
-            else:
-                given[name] = _number(value, f"{where}.{name}")
+                    hint="expected a whole number" if kind is int else f"one of {', '.join(kind)}",
+                ) from None
         try:
             return cls(**given)
         except DataError as error:
@@ -143,34 +126,6 @@ class QuantizationParam:
         values = {k: v.value if isinstance(v, StrEnum) else v for k, v in asdict(self).items()}
         if everything:
             return values
-        shown = _USED[self.precision]
-        defaults = ("precision", "rounding_scheme")
         plain = QuantizationParam()
-        kept = {name: values[name] for name in defaults if values[name] != getattr(plain, name)}
-        return kept | {name: values[name] for name in shown}
-
-
-def known_list() -> tuple[str, ...]:
-    """The names of all fields, in the order of the schema."""
-    return tuple(f.name for f in fields(QuantizationParam))
-
-
-def _word(kind: type[E], value: Any, where: str) -> E:
-    members = list(kind)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(members):
-        return members[value]
-    for member in members:
-        if str(value) == member.value:
-            return member
-    names = ", ".join(member.value for member in members)
-    raise DataError(f"unknown value {value!r}", where=where, hint=f"one of {names}")
-
-
-def _number(value: Any, where: str) -> int:
-    if isinstance(value, list | tuple):
-        raise DataError(f"given {len(value)} times", where=where, hint="give it once")
-    try:
-        number = int(str(value))
-    except ValueError:
-        raise DataError(f"expected a whole number, found {value!r}", where=where) from None
-    return number
+        kept = {name: values[name] for name in _WORDS if values[name] != getattr(plain, name)}
+        return kept | {name: values[name] for name in _USED[self.precision]}

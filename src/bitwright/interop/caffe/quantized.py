@@ -17,34 +17,25 @@ the grid's range is put in front, and its output is rounded. Ties are rounded to
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bitwright.base.errors import FormatError, ModelError
+from bitwright.base.errors import DataError, FormatError, ModelError
 from bitwright.formats import Format, parse_format
-from bitwright.interop.caffe.files import QUANTIZATION
+from bitwright.interop import ops
+from bitwright.interop.caffe.files import QUANTIZATION, prototxt_of, read_prototxt
 from bitwright.interop.caffe.quantization_param import (
     Precision,
     QuantizationParam,
     RoundingScheme,
 )
-from bitwright.interop.network import (
-    Activation,
-    Clip,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    GlobalPool,
-    Input,
-    Layer,
-    Network,
-    Pad,
-    Pool,
-)
-from bitwright.interop.network_to_torch import module_paths
+from bitwright.interop.caffe.write import RISTRETTO, set_quantization
+from bitwright.interop.network import Layer, Network
+from bitwright.interop.network_to_torch import module_path, module_paths
 
 
 @dataclass(frozen=True)
@@ -61,9 +52,9 @@ class Grid:
         return fields | {"granularity": "per_tensor", "narrow": False}
 
     @property
-    def clip(self) -> Clip:
+    def clip(self) -> ops.Clip:
         unit = self.scale * self.format.lsb
-        return Clip(self.format.min_level * unit, self.format.max_level * unit)
+        return ops.Clip(self.format.min_level * unit, self.format.max_level * unit)
 
 
 @dataclass(frozen=True)
@@ -151,13 +142,13 @@ class _Work:
 
     def _grid_of(self, layer: Layer, inputs: list[str]) -> Grid | None:
         """The grid of an output; activations and the image get that of what reads them."""
-        if isinstance(layer.op, Input):
+        if isinstance(layer.op, ops.Input):
             self.image = self._wanted(layer.name)
             return self.image
         grid = self.carried[inputs[0]]
         if _passes(layer):
             return grid
-        if isinstance(layer.op, Activation):
+        if isinstance(layer.op, ops.Activation):
             kept = grid if _is_relu(layer) else None
             found = kept or self._wanted(layer.name)
             if found is not None:
@@ -202,7 +193,7 @@ class _Work:
                 return False
             if _is_relu(readers[0]):
                 return True
-            if not _passes(readers[0]) or isinstance(readers[0].op, Pad):
+            if not _passes(readers[0]) or isinstance(readers[0].op, ops.Pad):
                 return False
             name = readers[0].name
         return False
@@ -219,18 +210,18 @@ class _Work:
 
 
 def _is_relu(layer: Layer) -> bool:
-    return layer.op == Activation("relu")
+    return layer.op == ops.Activation("relu")
 
 
 def _passes(layer: Layer) -> bool:
     """Whether every value behind a layer is one of those in front of it, or zero."""
-    pooled = isinstance(layer.op, Pool | GlobalPool) and layer.op.mode == "max"
-    return pooled or isinstance(layer.op, Flatten | Dropout | Pad)
+    pooled = isinstance(layer.op, ops.Pool | ops.GlobalPool) and layer.op.mode == "max"
+    return pooled or isinstance(layer.op, ops.Flatten | ops.Dropout | ops.Pad)
 
 
 def _grids(layer: Layer) -> _Grids:
     where = f"layer {layer.name}"
-    if not isinstance(layer.op, Conv | Dense):
+    if not isinstance(layer.op, ops.Conv | ops.Dense):
         raise ModelError("only convolutions and dense layers have formats", where=where)
     param = QuantizationParam.from_dict(layer.notes[QUANTIZATION], where)
     if param.rounding_scheme is RoundingScheme.STOCHASTIC:
@@ -283,3 +274,27 @@ def _check_bias(layer: Layer, grids: _Grids) -> None:
             where=f"layer {layer.name}",
             hint="choose formats with fl_layer_in of 0 or more, or a network without this bias",
         )
+
+
+def quantized_prototxt(source: Path, params: Mapping[str, QuantizationParam]) -> str:
+    """The text of a prototxt in which some layers are quantized; all else is as it was.
+
+    Args:
+        params: by the names of layers, or by the paths that the reader of the network made of them.
+
+    Raises:
+        DataError: the file is damaged, or has no such convolution or dense layer.
+    """
+    net, facts = read_prototxt(source)
+    products = (*RISTRETTO, *RISTRETTO.values())
+    found = {module_path(layer.name): layer for layer in net.layer if layer.type in products}
+    for path, param in params.items():
+        layer = found.get(module_path(path))
+        if layer is None:
+            raise DataError(
+                f"has no Convolution or InnerProduct layer {path!r}",
+                where=str(source),
+                hint=f"it has: {', '.join(layer.name for layer in found.values()) or 'none'}",
+            )
+        set_quantization(layer, param.to_dict())
+    return prototxt_of(net, facts)

@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import DataError, ModelError
+from bitwright.interop import ops
 from bitwright.interop.caffe.files import QUANTIZATION, blob_array, read_caffemodel, read_prototxt
 from bitwright.interop.caffe.layers import BLOBLESS, READERS, Given, Pending, decimal
 from bitwright.interop.caffe.write import net_of
 from bitwright.interop.network import (
-    FloatArray,
-    Input,
     InputConvention,
     Layer,
     Network,
     NetworkBuilder,
-    Size,
     require_finite,
 )
 from bitwright.interop.network_passes import merge_pads, merge_scales, prune
+from bitwright.interop.ops import FloatArray, Size
 
 _DATA = ("Input", "Data", "ImageData", "MemoryData", "HDF5Data", "DummyData", "WindowData")
 _TEST = 1
@@ -213,7 +212,7 @@ class _Reader:
                 where=f"layer {name}",
                 hint="give the shape: --input-shape H,W,C",
             )
-        self.maker[name] = self.made.add(name, Input(tuple(int(side) for side in shape)))
+        self.maker[name] = self.made.add(name, ops.Input(tuple(int(side) for side in shape)))
 
     def layer(self, message: Any) -> None:
         """Read one layer."""
@@ -268,11 +267,12 @@ class _Reader:
     def _add(
         self, name: str, pending: Pending, inputs: tuple[str, ...], notes: Mapping[str, Any]
     ) -> str:
-        for array, values in pending.arrays.items():
+        op, arrays = pending
+        for array, values in arrays.items():
             require_finite(name, array, values, self.source)
         if name in self.made.shapes:  # a layer with the name of the input blob
             name = f"{name}_layer"
-        return self.made.add(name, pending.op, inputs, pending.arrays, notes)
+        return self.made.add(name, op, inputs, arrays, notes)
 
 
 def _notes(message: Any) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def _data_shape(message: Any) -> Size:
 
 
 def _convention(message: Any, layer: Layer, facts: Mapping[str, str]) -> InputConvention:
-    assert isinstance(layer.op, Input)
+    assert isinstance(layer.op, ops.Input)
     channels = layer.op.shape[0]
     order = facts.get("channel_order", "")
     if order not in ("RGB", "BGR", "grey"):

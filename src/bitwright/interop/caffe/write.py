@@ -11,31 +11,18 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.errors import ModelError
+from bitwright.interop import ops
 from bitwright.interop.caffe.files import QUANTIZATION, fill_blob, write_caffe
 from bitwright.interop.caffe.schema import net_class
-from bitwright.interop.network import (
-    Activation,
-    Add,
-    Concat,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    GlobalPool,
-    Input,
-    Layer,
-    Network,
-    Norm,
-    Pair,
-    Pool,
-    Scale,
-    Size,
-)
+from bitwright.interop.network import Layer, Network
 from bitwright.interop.network_passes import merge_pads
+from bitwright.interop.ops import Pair, Size
 
 #: Fields of ``quantization_param`` by name: numbers, and words of enumerations.
 Quantization = Mapping[str, int | str]
-_ACTIVATIONS = {"sigmoid": "Sigmoid", "tanh": "TanH", "softmax": "Softmax"}
+#: The types of layers with formats.
+RISTRETTO = {"Convolution": "ConvolutionRistretto", "InnerProduct": "FcRistretto"}
+_ACTIVATIONS = {"relu": "ReLU", "sigmoid": "Sigmoid", "tanh": "TanH", "softmax": "Softmax"}
 
 
 def save_caffe(
@@ -75,7 +62,8 @@ def net_of(network: Network, *, quantization: Mapping[str, Quantization] | None 
     network = merge_pads(network)
     wanted = {layer.name: layer.notes[QUANTIZATION] for layer in network.layers
               if QUANTIZATION in layer.notes} | dict(quantization or {})  # fmt: skip
-    unknown = [name for name in wanted if not _is_product(network, name)]
+    products = [n.name for n in network.layers if isinstance(n.op, ops.Conv | ops.Dense)]
+    unknown = [name for name in wanted if name not in products]
     if unknown:
         raise ModelError(
             f"no convolution or dense layer {unknown[0]!r} to quantize", where=network.name
@@ -83,10 +71,21 @@ def net_of(network: Network, *, quantization: Mapping[str, Quantization] | None 
     return _Writer(network, wanted).write()
 
 
-def _is_product(network: Network, name: str) -> bool:
-    return any(
-        layer.name == name and isinstance(layer.op, Conv | Dense) for layer in network.layers
-    )
+def set_quantization(message: Any, fields: Quantization) -> None:
+    """Give a ``LayerParameter`` a ``quantization_param``; an older one is dropped.
+
+    Raises:
+        ModelError: a field is unknown, or its value of another kind.
+    """
+    message.type = RISTRETTO.get(message.type, message.type)
+    message.ClearField("quantization_param")
+    try:
+        for name, value in fields.items():
+            setattr(message.quantization_param, name, value)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"no quantization_param: {error}", where=f"layer {message.name}"
+        ) from error
 
 
 class _Writer:
@@ -106,37 +105,45 @@ class _Writer:
         message = self.net.layer.add(name=name, type=kind)
         message.bottom.extend(bottoms)
         message.top.append(name)
+        if name in self.quantization:
+            set_quantization(message, self.quantization[name])
         return message
 
     def _layer(self, layer: Layer) -> None:  # noqa: PLR0912 - one kind of layer each
         bottoms = tuple(self.top[name] for name in layer.inputs)
         self.top[layer.name] = layer.name
         match layer.op:
-            case Input(shape):
+            case ops.Input(shape):
                 self._input(layer.name, shape)
-            case Conv():
+            case ops.Conv():
                 self._conv(layer, layer.op, bottoms)
-            case Dense():
+            case ops.Dense():
                 self._dense(layer, bottoms)
-            case Norm():
+            case ops.Norm():
                 self._norm(layer, layer.op, bottoms)
-            case Scale():
+            case ops.Scale():
                 self._scale(layer.name, bottoms, layer)
-            case Activation():
-                self._activation(layer, layer.op, bottoms)
-            case Pool():
+            case ops.Activation(function, slope) if function in _ACTIVATIONS:
+                message = self._new(layer.name, _ACTIVATIONS[function], bottoms)
+                if slope:
+                    message.relu_param.negative_slope = slope
+            case ops.Activation(function):
+                raise ModelError(
+                    f"{function} has no counterpart in Caffe", where=f"layer {layer.name}"
+                )
+            case ops.Pool():
                 self._pool(layer, layer.op, bottoms)
-            case GlobalPool(mode):
+            case ops.GlobalPool(mode):
                 message = self._new(layer.name, "Pooling", bottoms)
                 message.pooling_param.pool = "MAX" if mode == "max" else "AVE"
                 message.pooling_param.global_pooling = True
-            case Concat():
+            case ops.Concat():
                 self._new(layer.name, "Concat", bottoms).concat_param.axis = 1
-            case Add():
+            case ops.Add():
                 self._new(layer.name, "Eltwise", bottoms).eltwise_param.operation = "SUM"
-            case Flatten():
+            case ops.Flatten():
                 self._new(layer.name, "Flatten", bottoms)
-            case Dropout(share):
+            case ops.Dropout(share):
                 self._new(layer.name, "Dropout", bottoms).dropout_param.dropout_ratio = share
             case _:
                 raise ModelError(
@@ -154,21 +161,8 @@ class _Writer:
         if convention.mean:
             message.transform_param.mean_value.extend(convention.mean)
 
-    def _type(self, layer: Layer, plain: str, reduced: str, bottoms: tuple[str, ...]) -> Any:
-        found = self.quantization.get(layer.name)
-        message = self._new(layer.name, plain if found is None else reduced, bottoms)
-        if found is not None:
-            try:
-                for name, value in found.items():
-                    setattr(message.quantization_param, name, value)
-            except (AttributeError, TypeError, ValueError) as error:
-                raise ModelError(
-                    f"no quantization_param: {error}", where=f"layer {layer.name}"
-                ) from error
-        return message
-
-    def _conv(self, layer: Layer, op: Conv, bottoms: tuple[str, ...]) -> None:
-        message = self._type(layer, "Convolution", "ConvolutionRistretto", bottoms)
+    def _conv(self, layer: Layer, op: ops.Conv, bottoms: tuple[str, ...]) -> None:
+        message = self._new(layer.name, "Convolution", bottoms)
         param = message.convolution_param
         weight = layer.arrays["weight"]
         param.num_output = weight.shape[0]
@@ -183,12 +177,12 @@ class _Writer:
         _blobs(message, layer, ("weight", "bias"))
 
     def _dense(self, layer: Layer, bottoms: tuple[str, ...]) -> None:
-        message = self._type(layer, "InnerProduct", "FcRistretto", bottoms)
+        message = self._new(layer.name, "InnerProduct", bottoms)
         message.inner_product_param.num_output = layer.arrays["weight"].shape[0]
         message.inner_product_param.bias_term = "bias" in layer.arrays
         _blobs(message, layer, ("weight", "bias"))
 
-    def _norm(self, layer: Layer, op: Norm, bottoms: tuple[str, ...]) -> None:
+    def _norm(self, layer: Layer, op: ops.Norm, bottoms: tuple[str, ...]) -> None:
         message = self._new(layer.name, "BatchNorm", bottoms)
         message.batch_norm_param.use_global_stats = True
         message.batch_norm_param.eps = op.eps
@@ -204,19 +198,7 @@ class _Writer:
         message.scale_param.bias_term = "beta" in layer.arrays
         _blobs(message, layer, ("gamma", "beta"))
 
-    def _activation(self, layer: Layer, op: Activation, bottoms: tuple[str, ...]) -> None:
-        if op.function == "relu":
-            message = self._new(layer.name, "ReLU", bottoms)
-            if op.slope:
-                message.relu_param.negative_slope = op.slope
-        elif op.function in _ACTIVATIONS:
-            self._new(layer.name, _ACTIVATIONS[op.function], bottoms)
-        else:
-            raise ModelError(
-                f"{op.function} has no counterpart in Caffe", where=f"layer {layer.name}"
-            )
-
-    def _pool(self, layer: Layer, op: Pool, bottoms: tuple[str, ...]) -> None:
+    def _pool(self, layer: Layer, op: ops.Pool, bottoms: tuple[str, ...]) -> None:
         if op.mode == "mean" and not op.count_padding and op.padding != (0, 0):
             raise ModelError(
                 "Caffe's averages count the padding, this one does not",

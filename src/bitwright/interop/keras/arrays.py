@@ -15,20 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError, ModelError
-from bitwright.interop.network import (
-    Activation,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    FloatArray,
-    Input,
-    Layer,
-    Network,
-    Norm,
-    Scale,
-    Size,
-)
+from bitwright.interop import ops
+from bitwright.interop.network import Layer, Network
+from bitwright.interop.ops import FloatArray, Size
 
 _NORM = {
     "gamma": "gamma", "beta": "beta", "mean": "moving_mean", "variance": "moving_variance",
@@ -50,13 +39,15 @@ def flat_orders(network: Network) -> dict[str, Size]:
     orders: dict[str, Size] = {}
     for layer in network.layers:
         given = network.shapes[layer.inputs[0]] if layer.inputs else ()
-        if isinstance(layer.op, Flatten) and given[1:] not in ((), (1, 1)):
+        if isinstance(layer.op, ops.Flatten) and given[1:] not in ((), (1, 1)):
             orders[layer.name] = given
             continue
         found = [orders[name] for name in layer.inputs if name in orders]
-        if not found or isinstance(layer.op, Dense):
+        if not found or isinstance(layer.op, ops.Dense):
             continue
-        if not isinstance(layer.op, Norm | Scale | Activation | Dropout | Flatten):
+        if not isinstance(
+            layer.op, ops.Norm | ops.Scale | ops.Activation | ops.Dropout | ops.Flatten
+        ):
             raise ModelError(
                 "reads a flattened image; Keras orders it differently, which only a dense layer "
                 "can make up for",
@@ -90,23 +81,23 @@ def to_keras(layer: Layer, image: Size | None, inputs: int) -> dict[str, FloatAr
     """
     arrays = layer.arrays
     match layer.op:
-        case Conv() if is_depthwise(layer, inputs):
+        case ops.Conv() if is_depthwise(layer, inputs):
             weight = arrays["weight"]
             outputs, _, height, width = weight.shape
             kernel = weight.reshape(inputs, outputs // inputs, height, width).transpose(2, 3, 0, 1)
             found = {"depthwise_kernel": kernel}
-        case Conv():
+        case ops.Conv():
             found = {"kernel": arrays["weight"].transpose(2, 3, 1, 0)}
-        case Scale():
+        case ops.Scale():
             found = {"depthwise_kernel": arrays["gamma"][None, None, :, None]}
             return _with_bias(found, arrays.get("beta"))
-        case Dense():
+        case ops.Dense():
             weight = arrays["weight"].T
             found = {"kernel": weight if image is None else weight[keras_positions(image)]}
-        case Norm():
+        case ops.Norm():
             order = slice(None) if image is None else keras_positions(image)
             return {keras: arrays[own][order] for own, keras in _NORM.items() if own in arrays}
-        case Input():
+        case ops.Input():
             return {}
         case _:
             return {}
@@ -120,7 +111,7 @@ def _with_bias(found: dict[str, FloatArray], bias: FloatArray | None) -> dict[st
 
 def is_depthwise(layer: Layer, inputs: int) -> bool:
     """Whether every channel has its own filters: Keras' DepthwiseConv2D."""
-    return isinstance(layer.op, Conv) and layer.op.groups == inputs > 1
+    return isinstance(layer.op, ops.Conv) and layer.op.groups == inputs > 1
 
 
 def from_keras(
@@ -164,7 +155,7 @@ def from_keras(
 def _moved(layer: Layer, name: str, values: FloatArray, image: Size | None) -> FloatArray | None:
     """Keras' array in torch's order; None if it has the wrong number of axes."""
     match layer.op:
-        case Conv(groups=groups) if name == "weight":
+        case ops.Conv(groups=groups) if name == "weight":
             if values.ndim != 4:
                 return None
             height, width = values.shape[:2]
@@ -172,7 +163,7 @@ def _moved(layer: Layer, name: str, values: FloatArray, image: Size | None) -> F
             if depthwise:  # Keras' Conv2D in groups has I / groups there, which can equal them
                 return values.transpose(2, 3, 0, 1).reshape(-1, 1, height, width)
             return values.transpose(3, 2, 0, 1)
-        case Dense() if name == "weight":
+        case ops.Dense() if name == "weight":
             if values.ndim != 2 or (image and values.shape[0] != int(np.prod(image))):
                 return None
             if image is None:
@@ -180,7 +171,7 @@ def _moved(layer: Layer, name: str, values: FloatArray, image: Size | None) -> F
             moved = np.empty_like(values)
             moved[keras_positions(image)] = values
             return moved.T
-        case Norm() if image is not None:
+        case ops.Norm() if image is not None:
             if values.shape != (int(np.prod(image)),):
                 return None
             vector = np.empty_like(values)

@@ -18,7 +18,8 @@ from typing import Any
 
 from bitwright.base.errors import DataError
 from bitwright.interop.hdf5 import Hdf5, read_hdf5
-from bitwright.interop.network import FloatArray, require_finite
+from bitwright.interop.network import require_finite
+from bitwright.interop.ops import FloatArray
 
 #: Attribute of the root under which the input convention stands; Keras ignores it.
 CONVENTION = "bitwright_input"

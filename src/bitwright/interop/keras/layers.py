@@ -11,31 +11,12 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.errors import DataError, ModelError
+from bitwright.interop import ops
 from bitwright.interop.keras.arrays import from_keras
 from bitwright.interop.keras.files import KerasFile
-from bitwright.interop.network import (
-    Activation,
-    Add,
-    Concat,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    FloatArray,
-    GlobalPool,
-    Input,
-    Layer,
-    Network,
-    NetworkBuilder,
-    Norm,
-    Op,
-    Pad,
-    Pair,
-    Pool,
-    Size,
-    windows,
-)
+from bitwright.interop.network import Layer, Network, NetworkBuilder
 from bitwright.interop.network_passes import never_negative
+from bitwright.interop.ops import FloatArray, Pair, Size, windows
 
 Config = Mapping[str, Any]
 
@@ -168,7 +149,7 @@ class _Builder(NetworkBuilder):
     def add(
         self,
         name: str,
-        op: Op,
+        op: ops.Op,
         inputs: tuple[str, ...] = (),
         arrays: Mapping[str, FloatArray] | None = None,
         notes: Mapping[str, Any] | None = None,
@@ -176,13 +157,13 @@ class _Builder(NetworkBuilder):
         """Append one layer."""
         name = super().add(name, op, inputs, arrays, notes)
         image = next((self.orders[i] for i in inputs if i in self.orders), None)
-        if isinstance(op, Flatten) and self.shapes[inputs[0]][1:] not in ((), (1, 1)):
+        if isinstance(op, ops.Flatten) and self.shapes[inputs[0]][1:] not in ((), (1, 1)):
             image = self.shapes[inputs[0]]
-        if image is not None and not isinstance(op, Dense):
+        if image is not None and not isinstance(op, ops.Dense):
             self.orders[name] = image
         return name
 
-    def filled(self, node: Node, op: Op, front: str, shapes: Mapping[str, Size]) -> str:
+    def filled(self, node: Node, op: ops.Op, front: str, shapes: Mapping[str, Size]) -> str:
         """Append a layer with weights of these shapes (torch's order), and its activation."""
         found = self.file.by_name.get(node.name)
         if found is None:
@@ -214,7 +195,7 @@ class _Builder(NetworkBuilder):
         if not any(amounts):
             return front
         top, left, bottom, right = amounts
-        return self.add(f"{node.name}_pad", Pad((top, left, bottom, right)), (front,))
+        return self.add(f"{node.name}_pad", ops.Pad((top, left, bottom, right)), (front,))
 
 
 def _name(value: Any) -> Any:
@@ -224,9 +205,9 @@ def _name(value: Any) -> Any:
     return value
 
 
-def _function(function: Any, name: str) -> Activation:
+def _function(function: Any, name: str) -> ops.Activation:
     if function in ("relu", "relu6", "sigmoid", "tanh", "softmax"):
-        return Activation(str(function))
+        return ops.Activation(str(function))
     raise ModelError(f"activation {function!r} is not supported", where=f"layer {name}")
 
 
@@ -238,7 +219,7 @@ def _pair(value: Any) -> Pair:
 def _input(builder: _Builder, node: Node) -> str:
     shape = node.config.get("batch_shape") or node.config.get("batch_input_shape")
     sides = [int(side) for side in shape[1:]]  # type: ignore[index]
-    return builder.add(node.name, Input((sides[-1], *sides[:-1])), ())
+    return builder.add(node.name, ops.Input((sides[-1], *sides[:-1])), ())
 
 
 def _conv(builder: _Builder, node: Node) -> str:
@@ -256,7 +237,7 @@ def _conv(builder: _Builder, node: Node) -> str:
     shapes: dict[str, Size] = {"weight": (outputs, inputs // max(groups, 1), *kernel)}
     if config.get("use_bias", True):
         shapes["bias"] = (outputs,)
-    return builder.filled(node, Conv(stride, (0, 0), dilation, groups), front, shapes)
+    return builder.filled(node, ops.Conv(stride, (0, 0), dilation, groups), front, shapes)
 
 
 def _dense(builder: _Builder, node: Node) -> str:
@@ -267,7 +248,7 @@ def _dense(builder: _Builder, node: Node) -> str:
     shapes: dict[str, Size] = {"weight": (units, given[0])}
     if node.config.get("use_bias", True):
         shapes["bias"] = (units,)
-    return builder.filled(node, Dense(), front, shapes)
+    return builder.filled(node, ops.Dense(), front, shapes)
 
 
 def _norm(builder: _Builder, node: Node) -> str:
@@ -281,7 +262,7 @@ def _norm(builder: _Builder, node: Node) -> str:
     names += ["gamma"] if node.config.get("scale", True) else []
     names += ["beta"] if node.config.get("center", True) else []
     shapes: dict[str, Size] = {name: (given[0],) for name in names}
-    return builder.filled(node, Norm(float(node.config.get("epsilon", 1e-3))), front, shapes)
+    return builder.filled(node, ops.Norm(float(node.config.get("epsilon", 1e-3))), front, shapes)
 
 
 def _pool(builder: _Builder, node: Node) -> str:
@@ -289,7 +270,7 @@ def _pool(builder: _Builder, node: Node) -> str:
     mode = "max" if node.kind == "MaxPooling2D" else "mean"
     kernel = _pair(node.config["pool_size"])
     stride = _pair(node.config.get("strides") or kernel)
-    op = Pool(mode, kernel, stride)
+    op = ops.Pool(mode, kernel, stride)
     if node.config.get("padding") == "same":
         amounts = builder.same(node, front, kernel, stride)
         top, left, bottom, right = amounts
@@ -299,9 +280,9 @@ def _pool(builder: _Builder, node: Node) -> str:
             windows(side, k, s, 0, round_up=True)
             for side, k, s in zip(sides, kernel, stride, strict=True)
         ]:
-            op = Pool(mode, kernel, stride, round_up=any(amounts))
+            op = ops.Pool(mode, kernel, stride, round_up=any(amounts))
         elif (top, left) == (bottom, right):
-            op = Pool(mode, kernel, stride, (top, left), count_padding=False)
+            op = ops.Pool(mode, kernel, stride, (top, left), count_padding=False)
         elif mode == "max" and never_negative(builder.layers, front):
             front = builder.padded(node, front, amounts)
         else:
@@ -315,10 +296,10 @@ def _pool(builder: _Builder, node: Node) -> str:
 def _global_pool(builder: _Builder, node: Node) -> str:
     front = builder.front(node)
     mode = "max" if "Max" in node.kind else "mean"
-    made = builder.add(node.name, GlobalPool(mode), (front,))
+    made = builder.add(node.name, ops.GlobalPool(mode), (front,))
     if node.config.get("keepdims"):
         return made
-    return builder.add(f"{node.name}_flat", Flatten(), (made,))
+    return builder.add(f"{node.name}_flat", ops.Flatten(), (made,))
 
 
 def _zero_padding(builder: _Builder, node: Node) -> str:
@@ -328,7 +309,7 @@ def _zero_padding(builder: _Builder, node: Node) -> str:
     sides = [[value] * 2] * 2 if isinstance(value, int) else value
     rows, columns = ([side] * 2 if isinstance(side, int) else list(side) for side in sides)
     top, bottom, left, right = (sign * int(side) for side in (*rows, *columns))
-    return builder.add(node.name, Pad((top, left, bottom, right)), (builder.front(node),))
+    return builder.add(node.name, ops.Pad((top, left, bottom, right)), (builder.front(node),))
 
 
 def _activation(builder: _Builder, node: Node) -> str:
@@ -336,28 +317,28 @@ def _activation(builder: _Builder, node: Node) -> str:
     if node.kind == "Activation":
         return builder.add(node.name, _function(_name(config["activation"]), node.name), (front,))
     if node.kind == "Softmax":
-        return builder.add(node.name, Activation("softmax"), (front,))
+        return builder.add(node.name, ops.Activation("softmax"), (front,))
     if node.kind == "LeakyReLU":
         slope = config.get("negative_slope", config.get("alpha", 0.3))
-        return builder.add(node.name, Activation("relu", float(slope)), (front,))
+        return builder.add(node.name, ops.Activation("relu", float(slope)), (front,))
     limit, slope = config.get("max_value"), float(config.get("negative_slope") or 0.0)
     if config.get("threshold") or limit not in (None, 6, 6.0) or (limit and slope):
         raise ModelError("a ReLU with a threshold or another limit", where=f"layer {node.name}")
-    op = Activation("relu6") if limit else Activation("relu", slope)
+    op = ops.Activation("relu6") if limit else ops.Activation("relu", slope)
     return builder.add(node.name, op, (front,))
 
 
 def _join(builder: _Builder, node: Node) -> str:
     inputs = tuple(builder.made[name] for name in node.inputs)
     if node.kind == "Add":
-        return builder.add(node.name, Add(), inputs)
+        return builder.add(node.name, ops.Add(), inputs)
     axis = node.config.get("axis", -1)
     if axis not in (-1, len(builder.shapes[inputs[0]])):
         raise ModelError(f"joins axis {axis}; only the last", where=f"layer {node.name}")
-    return builder.add(node.name, Concat(), inputs)
+    return builder.add(node.name, ops.Concat(), inputs)
 
 
-def _simple(op: Callable[[Config], Op]) -> Callable[[_Builder, Node], str]:
+def _simple(op: Callable[[Config], ops.Op]) -> Callable[[_Builder, Node], str]:
     return lambda builder, node: builder.add(node.name, op(node.config), (builder.front(node),))
 
 
@@ -379,6 +360,6 @@ _READERS: Mapping[str, Callable[[_Builder, Node], str]] = {
     "Softmax": _activation,
     "Add": _join,
     "Concatenate": _join,
-    "Flatten": _simple(lambda config: Flatten()),
-    "Dropout": _simple(lambda config: Dropout(float(config.get("rate", 0.5)))),
+    "Flatten": _simple(lambda config: ops.Flatten()),
+    "Dropout": _simple(lambda config: ops.Dropout(float(config.get("rate", 0.5)))),
 }

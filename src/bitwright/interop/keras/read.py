@@ -8,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from bitwright.base.errors import DataError, ModelError
+from bitwright.interop import ops
 from bitwright.interop.keras.arrays import flat_orders, from_keras, keras_name, order_of
 from bitwright.interop.keras.files import KerasFile, KerasLayer, read_keras
 from bitwright.interop.keras.layers import build, nodes_of
-from bitwright.interop.network import Conv, Dense, FloatArray, InputConvention, Layer, Network, Norm
+from bitwright.interop.network import InputConvention, Layer, Network
 from bitwright.interop.network_json import convention_of
 from bitwright.interop.network_passes import merge_pads, prune
+from bitwright.interop.ops import FloatArray
 
-_KINDS = {Conv: "conv", Dense: "dense", Norm: "norm"}
+_KINDS = {ops.Conv: "conv", ops.Dense: "dense", ops.Norm: "norm"}
 
 
 def load_keras(path: Path, *, output: str | None = None) -> Network:

@@ -12,30 +12,13 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.errors import ModelError
+from bitwright.interop import ops
 from bitwright.interop.hdf5 import written
 from bitwright.interop.keras.arrays import flat_orders, is_depthwise, keras_name, order_of, to_keras
 from bitwright.interop.keras.files import CONVENTION
-from bitwright.interop.network import (
-    Activation,
-    Add,
-    Concat,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    FloatArray,
-    GlobalPool,
-    Input,
-    Layer,
-    Network,
-    Norm,
-    Pad,
-    Pair,
-    Pool,
-    Scale,
-    windows,
-)
+from bitwright.interop.network import Layer, Network
 from bitwright.interop.network_passes import never_negative
+from bitwright.interop.ops import FloatArray, Pair, windows
 
 #: The version whose layout is written: its files load in every later Keras.
 _VERSION = "2.15.0"
@@ -169,13 +152,13 @@ class _Writer:
     def layer(self, layer: Layer) -> None:
         inputs = tuple(self.made[name] for name in layer.inputs)
         op = layer.op
-        if isinstance(op, Flatten) and self._is_flat(layer):
+        if isinstance(op, ops.Flatten) and self._is_flat(layer):
             self.made[layer.name] = inputs[0]
             return
-        if isinstance(op, Conv):
+        if isinstance(op, ops.Conv):
             inputs = self._padded(layer, op.padding, inputs)
         kind, config = self._describe(layer)
-        if isinstance(op, Pool):
+        if isinstance(op, ops.Pool):
             inputs = self._pool_input(layer, op, inputs)
         given = self.network.shapes[layer.inputs[0]] if layer.inputs else (0,)
         arrays = to_keras(layer, order_of(layer, self.orders), given[0])
@@ -184,7 +167,7 @@ class _Writer:
     def _is_flat(self, layer: Layer) -> bool:
         """Keras' global pools give vectors already."""
         front = self.layers[layer.inputs[0]]
-        return isinstance(front.op, GlobalPool) or len(self.network.shapes[front.name]) == 1
+        return isinstance(front.op, ops.GlobalPool) or len(self.network.shapes[front.name]) == 1
 
     def _add(
         self,
@@ -212,7 +195,7 @@ class _Writer:
     def _is_same(self, layer: Layer) -> bool:
         """Whether Keras' ``same`` is this padding: stride 1, half the kernel on every side."""
         op = layer.op
-        if not isinstance(op, Conv) or op.stride != (1, 1):
+        if not isinstance(op, ops.Conv) or op.stride != (1, 1):
             return False
         kernel = layer.arrays["weight"].shape[2:]
         spans = (d * (k - 1) for d, k in zip(op.dilation, kernel, strict=True))
@@ -220,55 +203,55 @@ class _Writer:
 
     def _describe(self, layer: Layer) -> tuple[str, dict[str, Any]]:  # noqa: PLR0911, PLR0912 - one each
         match layer.op:
-            case Input(shape):
+            case ops.Input(shape):
                 size = [None, *shape[1:], shape[0]]
                 return "InputLayer", {"batch_input_shape": size, "dtype": "float32"}
-            case Conv():
+            case ops.Conv():
                 return self._conv(layer, layer.op)
-            case Scale():
+            case ops.Scale():
                 self._require_image(layer)
                 common = {"kernel_size": [1, 1], "strides": [1, 1], "padding": "valid", **_LAST}
                 bias = {"use_bias": "beta" in layer.arrays, "depth_multiplier": 1}
                 return "DepthwiseConv2D", {**common, **bias, "activation": "linear"}
-            case Dense():
+            case ops.Dense():
                 units = {"units": layer.arrays["weight"].shape[0], "activation": "linear"}
                 return "Dense", {**units, "use_bias": "bias" in layer.arrays}
-            case Norm(eps):
+            case ops.Norm(eps):
                 flags = {"center": "beta" in layer.arrays, "scale": "gamma" in layer.arrays}
                 return "BatchNormalization", {"axis": -1, "epsilon": eps, **flags}
-            case Activation(function, slope):
+            case ops.Activation(function, slope):
                 return _activation(function, slope)
-            case Pool(mode, kernel, stride):
+            case ops.Pool(mode, kernel, stride):
                 kind = "MaxPooling2D" if mode == "max" else "AveragePooling2D"
                 sizes = {"pool_size": list(kernel), "strides": list(stride)}
                 return kind, {**sizes, "padding": "valid", **_LAST}
-            case GlobalPool(mode):
+            case ops.GlobalPool(mode):
                 kind = "GlobalMaxPooling2D" if mode == "max" else "GlobalAveragePooling2D"
                 return kind, {**_LAST, "keepdims": not self._only_flattened(layer)}
-            case Pad((top, left, bottom, right)) if min(top, left, bottom, right) >= 0:
+            case ops.Pad((top, left, bottom, right)) if min(top, left, bottom, right) >= 0:
                 return "ZeroPadding2D", {"padding": [[top, bottom], [left, right]], **_LAST}
-            case Pad((top, left, bottom, right)) if max(top, left, bottom, right) <= 0:
+            case ops.Pad((top, left, bottom, right)) if max(top, left, bottom, right) <= 0:
                 sides = [[-top, -bottom], [-left, -right]]
                 return "Cropping2D", {"cropping": sides, **_LAST}
-            case Concat():
+            case ops.Concat():
                 return "Concatenate", {"axis": -1}
-            case Add():
+            case ops.Add():
                 return "Add", {}
-            case Flatten():
+            case ops.Flatten():
                 return "Flatten", {**_LAST}
-            case Dropout(share):
+            case ops.Dropout(share):
                 return "Dropout", {"rate": share}
         raise ModelError(f"{layer.op} has no counterpart in Keras", where=f"layer {layer.name}")
 
     def _only_flattened(self, layer: Layer) -> bool:
         readers = self.network.readers(layer.name)
-        return bool(readers) and all(isinstance(r.op, Flatten) for r in readers)
+        return bool(readers) and all(isinstance(r.op, ops.Flatten) for r in readers)
 
     def _require_image(self, layer: Layer) -> None:
         if len(self.network.shapes[layer.inputs[0]]) != 3:
             raise ModelError("factors of a vector; only of an image", where=f"layer {layer.name}")
 
-    def _conv(self, layer: Layer, op: Conv) -> tuple[str, dict[str, Any]]:
+    def _conv(self, layer: Layer, op: ops.Conv) -> tuple[str, dict[str, Any]]:
         outputs, _, *kernel = layer.arrays["weight"].shape
         inputs = self.network.shapes[layer.inputs[0]][0]
         config: dict[str, Any] = {
@@ -289,7 +272,7 @@ class _Writer:
             return "DepthwiseConv2D", {**config, "depth_multiplier": outputs // inputs}
         return "Conv2D", {**config, "filters": outputs, "groups": op.groups}
 
-    def _pool_input(self, layer: Layer, op: Pool, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    def _pool_input(self, layer: Layer, op: ops.Pool, inputs: tuple[str, ...]) -> tuple[str, ...]:
         """Keras' pools round down; padding is a layer of its own, of zeros."""
         where = f"layer {layer.name}"
         sides = self.network.shapes[layer.inputs[0]][1:]

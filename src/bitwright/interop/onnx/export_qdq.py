@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bitwright.base.errors import GraphError, MismatchError, ToolError
+from bitwright.base.errors import GraphError, ToolError
 from bitwright.base.files import atomic_write
 from bitwright.interop.onnx.writer.affine_fit import fit_line
 from bitwright.interop.onnx.writer.nodes import clipped_thresholds, compared, conv, dense, simple
@@ -33,6 +33,7 @@ from bitwright.interop.onnx.writer.writer import (
     from_nchw,
     need_onnx,
     per_channel,
+    require_equal,
     to_nchw,
 )
 from bitwright.ir import ChannelRange, Graph, IntArray, Node, TensorType, random_feeds
@@ -77,21 +78,17 @@ def _pair(
     stored = _storage(kind.lo, kind.hi)
     assert stored is not None
     dtype, zero = stored
-    shape = out.shape(kind)
-    one = out.constant(f"{name}.one", np.array(1.0, np.float32))
-    step = one if scale == 1.0 else out.constant(f"{name}.scale", np.array(scale, np.float32))
+    shape, element = out.shape(kind), dtype.upper()
+    one = out.real(f"{name}.one", 1.0)
+    step = one if scale == 1.0 else out.real(f"{name}.scale", scale)
     origin = out.constant(f"{name}.zero", np.array(zero, dtype))
-    codes = out.declare(f"{name}.codes", shape, "", dtype.upper())
-    out.op("QuantizeLinear", [source, step, origin], codes, f"{name}.quantize")
+    codes = out.apply(
+        "QuantizeLinear", [source, step, origin], f"{name}.quantize", shape, element=element
+    )
     info = np.iinfo(dtype)
     if (kind.lo + zero, kind.hi + zero) != (info.min, info.max):
-        ends = [
-            out.constant(f"{name}.{end}", np.array(value + zero, dtype))
-            for end, value in (("lo", kind.lo), ("hi", kind.hi))
-        ]
-        clipped = out.declare(f"{name}.clipped", shape, "", dtype.upper())
-        out.op("Clip", [codes, *ends], clipped, f"{name}.clip")
-        codes = clipped
+        ends = out.ends(name, kind.lo + zero, kind.hi + zero, dtype)
+        codes = out.apply("Clip", [codes, *ends], f"{name}.clip", shape, element=element)
     out.op("DequantizeLinear", [codes, one, origin], target, f"{name}.dequantize")
 
 
@@ -105,51 +102,36 @@ def _input(out: Writer, edge: str) -> str:
             where=edge,
             hint="use an integer format for the input",
         )
-    real = out.declare(f"{edge}_real", out.shape(kind), "")
+    shape = out.shape(kind)
+    real = out.declare(f"{edge}_real", shape, "")
     scale = kind.scale[0] if len(kind.scale) == 1 else 1.0
     if kind.is_bipolar:
-        _signs(out, real, edge, f"{edge}.sign", out.shape(kind))
+        _signs(out, real, edge, f"{edge}.sign", shape)
     elif _storage(kind.lo, kind.hi) is not None:
         _pair(out, real, edge, kind, edge, scale)
     else:
-        held = out.constant(f"{edge}.scale", np.array(scale, np.float32))
-        ratio = out.declare(f"{edge}.ratio", out.shape(kind), "")
-        out.op("Div", [real, held], ratio, f"{edge}.div")
-        rounded = out.declare(f"{edge}.rounded", out.shape(kind), "")
-        out.op("Round", [ratio], rounded, f"{edge}.round")
-        ends = [
-            out.constant(f"{edge}.{end}", np.array(value, np.float32))
-            for end, value in (("lo", kind.lo), ("hi", kind.hi))
-        ]
+        ratio = out.apply("Div", [real, out.real(f"{edge}.scale", scale)], f"{edge}.div", shape)
+        rounded = out.apply("Round", [ratio], f"{edge}.round", shape)
+        ends = out.ends(edge, kind.lo, kind.hi, np.float32)
         out.op("Clip", [rounded, *ends], edge, f"{edge}.clip")
     return real
 
 
 def _signs(out: Writer, source: str, target: str, name: str, shape: tuple[int | str, ...]) -> None:
     """+1 where the source is not negative, else -1."""
-    zero = out.constant(f"{name}.zero", np.array(0, np.float32))
-    bits = out.declare(f"{name}.bits", shape, "", "BOOL")
-    out.op("GreaterOrEqual", [source, zero], bits, f"{name}.compare")
-    number = out.declare(f"{name}.number", shape, "")
-    out.op("Cast", [bits], number, f"{name}.cast", to=1)
+    zero = out.real(f"{name}.zero", 0)
+    bits = out.apply("GreaterOrEqual", [source, zero], f"{name}.compare", shape, element="BOOL")
+    number = out.apply("Cast", [bits], f"{name}.cast", shape, to=1)
     _scaled(out, number, target, name, shape, 2, -1)
 
 
 def _scaled(
-    out: Writer,
-    source: str,
-    target: str,
-    name: str,
-    shape: tuple[int | str, ...],
-    step: int,
-    base: int,
-) -> None:
+    out: Writer, source: str, target: str, name: str, shape: tuple[int | str, ...],
+    step: int, base: int,
+) -> None:  # fmt: skip
     """``base + step * source``."""
-    factor = out.constant(f"{name}.step", np.array(step, np.float32))
-    product = out.declare(f"{name}.product", shape, "")
-    out.op("Mul", [source, factor], product, f"{name}.mul")
-    first = out.constant(f"{name}.base", np.array(base, np.float32))
-    out.op("Add", [product, first], target, f"{name}.add")
+    product = out.apply("Mul", [source, out.real(f"{name}.step", step)], f"{name}.mul", shape)
+    out.op("Add", [product, out.real(f"{name}.base", base)], target, f"{name}.add")
 
 
 def _weight(out: Writer, node: Node) -> str | None:
@@ -160,11 +142,9 @@ def _weight(out: Writer, node: Node) -> str | None:
         return None
     moved = np.moveaxis(values, 3, 1) if node.op == "conv" else values.T
     held = out.constant(f"{node.name}.weight", moved.astype(stored[0]))
-    one = out.constant(f"{node.name}.weight_one", np.array(1.0, np.float32))
+    one = out.real(f"{node.name}.weight_one", 1.0)
     zero = out.constant(f"{node.name}.weight_zero", np.array(0, stored[0]))
-    target = out.declare(f"{node.name}.weight_levels", moved.shape, "")
-    out.op("DequantizeLinear", [held, one, zero], target, f"{node.name}.weight_dequantize")
-    return target
+    return out.apply("DequantizeLinear", [held, one, zero], f"{node.name}.levels", moved.shape)
 
 
 def _threshold(out: Writer, node: Node, seen: ChannelRange) -> bool:
@@ -189,19 +169,14 @@ def _threshold(out: Writer, node: Node, seen: ChannelRange) -> bool:
         source = node.inputs[0]
         for op, constant in steps:
             held = out.constant(f"{node.name}.{op.lower()}", per_channel(constant, rank))
-            result = out.declare(f"{node.name}.{op.lower()}ed", shape, "")
-            out.op(op, [source, held], result, f"{node.name}.line_{op.lower()}")
-            source = result
-        _pair(out, source, target, _levels(kind, base, base + count), node.name)
+            source = out.apply(op, [source, held], f"{node.name}.line_{op.lower()}", shape)
+        levels = TensorType(kind.shape, None, (), base, base + count)
+        _pair(out, source, target, levels, node.name)
     else:
         _comparisons(out, node, thresholds, target, base)
     if step != 1:
         _scaled(out, target, node.output, f"{node.name}.to", shape, step, node.integer("base"))
     return line is not None and count <= _BYTE
-
-
-def _levels(kind: TensorType, lo: int, hi: int) -> TensorType:
-    return TensorType(kind.shape, None, (), lo, hi)
 
 
 def _comparisons(out: Writer, node: Node, thresholds: IntArray, target: str, base: int) -> None:
@@ -210,20 +185,17 @@ def _comparisons(out: Writer, node: Node, thresholds: IntArray, target: str, bas
     shape = (*out.shape(kind), thresholds.shape[1])
     rank = len(kind.shape)
     last = out.constant(f"{name}.axis", np.array([-1], np.int64))
-    wide = out.declare(f"{name}.wide", (*out.shape(kind), 1), "")
-    out.op("Unsqueeze", [compared(out, node), last], wide, f"{name}.unsqueeze")
+    given = [compared(out, node), last]
+    wide = out.apply("Unsqueeze", given, f"{name}.unsqueeze", (*out.shape(kind), 1))
     # (C or 1, T) -> (1, C or 1, 1, 1, T)
     spread = thresholds.reshape(1, -1, *[1] * (rank - 1), thresholds.shape[1])
     held = out.levels(f"{name}.thresholds", spread)
-    bits = out.declare(f"{name}.bits", shape, "", "BOOL")
-    out.op("GreaterOrEqual", [wide, held], bits, f"{name}.compare")
-    numbers = out.declare(f"{name}.numbers", shape, "")
-    out.op("Cast", [bits], numbers, f"{name}.cast", to=1)
+    bits = out.apply("GreaterOrEqual", [wide, held], f"{name}.compare", shape, element="BOOL")
+    numbers = out.apply("Cast", [bits], f"{name}.cast", shape, to=1)
     total = target if base == 0 else out.declare(f"{name}.total", out.shape(kind), "")
     out.op("ReduceSum", [numbers, last], total, f"{name}.sum", keepdims=0)
     if base:
-        first = out.constant(f"{name}.base", np.array(base, np.float32))
-        out.op("Add", [total, first], target, f"{name}.rebase")
+        out.op("Add", [total, out.real(f"{name}.base", base)], target, f"{name}.rebase")
 
 
 def qdq_model(graph: Graph) -> tuple[bytes, int, int]:
@@ -264,11 +236,9 @@ def _output(out: Writer, edge: str) -> str:
     kind = out.graph.types[edge]
     if not kind.scale:
         return edge
-    real = out.declare(f"{edge}_real", out.shape(kind), "")
     scale = per_channel(np.array(kind.scale, np.float32), len(kind.shape))
     held = out.constant(f"{edge}.out_scale", scale)
-    out.op("Mul", [edge, held], real, f"{edge}.to_real")
-    return real
+    return out.apply("Mul", [edge, held], f"{edge}_real", out.shape(kind))
 
 
 def run_qdq(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> dict[str, np.ndarray]:
@@ -305,19 +275,14 @@ def _reals(kind: TensorType, levels: IntArray) -> np.ndarray:
 
 
 def _compare(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> int:
-    expected, found = graph.run(feeds), run_qdq(model, graph, feeds)
-    for edge, levels in expected.items():
-        scale = np.array(graph.types[edge].scale or (1,), np.float32)
-        wanted = levels.astype(np.float32) * scale if graph.types[edge].scale else levels
-        differing = np.argwhere(wanted != found[edge])
-        if len(differing):
-            at = tuple(int(i) for i in differing[0])
-            raise MismatchError(
-                f"{len(differing)} values differ, first at {at}: the graph gives {wanted[at]}, "
-                f"ONNX Runtime {found[edge][at]}",
-                where=f"QDQ export, output {edge}",
-            )
-    return sum(levels.size for levels in expected.values())
+    scales = {edge: graph.types[edge].scale for edge in graph.outputs}
+    expected = {
+        edge: levels.astype(np.float32) * np.array(scales[edge], np.float32)
+        if scales[edge]
+        else levels
+        for edge, levels in graph.run(feeds).items()
+    }
+    return require_equal(expected, run_qdq(model, graph, feeds), "ONNX Runtime")
 
 
 def export_qdq(
@@ -345,6 +310,3 @@ def export_qdq(
         frames += len(feeds[graph.inputs[0]])
     atomic_write(path, model)
     return QdqReport(path, frames, values, lines, comparisons)
-
-
-__all__ = ["QdqReport", "export_qdq", "qdq_model", "run_qdq"]

@@ -29,7 +29,7 @@ from bitwright.interop.onnx.writer.writer import (
     check_exact,
     from_nchw,
     need_onnx,
-    qonnx_type,
+    require_equal,
     to_nchw,
 )
 from bitwright.ir import Graph, IntArray, random_feeds
@@ -116,17 +116,7 @@ def run_qonnx(
 def _compare(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> int:
     """Run both, demand equality on every edge; returns the number of values compared."""
     expected = graph.run(feeds, edges=True)
-    found = run_qonnx(model, graph, feeds, edges=True)
-    for edge, levels in expected.items():
-        differing = np.argwhere(levels != found[edge])
-        if len(differing):
-            at = tuple(int(i) for i in differing[0])
-            raise MismatchError(
-                f"{len(differing)} values differ, first at {at}: the graph gives {levels[at]}, "
-                f"QONNX {found[edge][at]}",
-                where=f"QONNX export, edge {edge}",
-            )
-    return sum(levels.size for levels in expected.values())
+    return require_equal(expected, run_qonnx(model, graph, feeds, edges=True), "QONNX")
 
 
 def export_qonnx(
@@ -159,14 +149,3 @@ def export_qonnx(
         count += given
     atomic_write(path, model)
     return ExportReport(path, count, tuple(graph.types), values)
-
-
-__all__ = [
-    "ExportReport",
-    "export_qonnx",
-    "from_nchw",
-    "qonnx_model",
-    "qonnx_type",
-    "run_qonnx",
-    "to_nchw",
-]

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bitwright.base.errors import DataError, ModelError
+from bitwright.base.files import read_bytes
 
 SIDE = 150
 EMBEDDING = 128
@@ -123,15 +124,8 @@ def load_dlib_resnet(path: str | Path) -> DlibFaceNet:
     Raises:
         DataError: the file is missing, cut short, or another network.
     """
-    file = Path(path)
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"cannot be read: {error.strerror or error}",
-            where=str(path),
-            hint="it is inside the package face_recognition_models on PyPI",
-        ) from error
+    hint = "it is inside the package face_recognition_models on PyPI"
+    content = read_bytes(Path(path), hint=hint)
     model = DlibFaceNet()
     reader = _Reader(content, str(path))
     with torch.no_grad():

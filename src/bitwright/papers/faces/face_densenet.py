@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from bitwright.base.errors import ModelError
-from bitwright.models.common import Shape, whole
+from bitwright.models.common import Shape, check_options
 from bitwright.models.densenet import DenseLayer, densenet
 
 #: Keras' own DenseNets use this in every batch norm (torch: 1e-5).
@@ -52,7 +52,7 @@ def face_densenet(  # noqa: PLR0913 - one option for each way in which published
     Raises:
         ModelError: an option makes no sense, or the image is too small.
     """
-    whole("face_densenet", "embedding", embedding, 1)
+    check_options("face_densenet", embedding=embedding)
     if not isinstance(epsilon, float) or not epsilon > 0:
         raise ModelError(f"epsilon must be positive, found {epsilon!r}", where="face_densenet")
     model = densenet(

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
+from bitwright.base.files import read_text
 from bitwright.papers.faces.images import FaceKey, FaceSet
 
 _SHOWN = 5
@@ -136,15 +137,8 @@ def read_pairs(path: str | Path) -> tuple[tuple[Pair, ...], ...]:
     Raises:
         DataError: it cannot be read or is malformed.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"cannot be read: {error}",
-            where=str(path),
-            hint="fetch pairs.txt and pairsDevTrain.txt from the web page of LFW",
-        ) from error
-    return parse_pairs(text, str(path))
+    hint = "fetch pairs.txt and pairsDevTrain.txt from the web page of LFW"
+    return parse_pairs(read_text(Path(path), hint=hint), str(path))
 
 
 def make_pairs(

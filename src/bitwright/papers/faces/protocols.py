@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bitwright.base.errors import DataError, RecipeError
+from bitwright.base.files import read_text
 from bitwright.data.load import ENVIRONMENT
 from bitwright.papers.faces.images import (
     ORL_ARCHIVE,
@@ -163,11 +164,7 @@ def lfw_protocol(
     pairs1, pairs2 = read_pairs(place / view1), read_pairs(place / view2)
     marks = {}
     if landmarks is not None:
-        try:
-            text = Path(landmarks).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"cannot be read: {error}", where=str(landmarks)) from error
-        marks = dict(read_landmarks(text, str(landmarks)))
+        marks = dict(read_landmarks(read_text(Path(landmarks)), str(landmarks)))
     every = (key for fold in (*pairs1, *pairs2) for p in fold for key in (p.first, p.second))
     keys, images = [], []
     for key in dict.fromkeys(every):

@@ -151,7 +151,7 @@ def write_ristretto(source: Path, target: Path, result: RistrettoResult) -> None
     Raises:
         DataError: a folder is in the way, or the source has no such layer.
     """
-    from bitwright.papers.ristretto.caffe import quantized_prototxt
+    from bitwright.interop.caffe.quantized import quantized_prototxt
 
     if target.is_dir():
         raise DataError("is a folder", where=str(target), hint="name a .prototxt file")

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError, ModelError, ToolError
+from bitwright.base.files import read_bytes
 
 Array = NDArray[Any]
 
@@ -124,7 +125,7 @@ def read_model(source: Path | bytes) -> OnnxModel:
         ToolError: the package ``onnx`` is missing.
     """
     where = "ONNX file" if isinstance(source, bytes) else str(source)
-    body = source if isinstance(source, bytes) else _file_body(source)
+    body = source if isinstance(source, bytes) else read_bytes(source, most=MAX_FILE)
     folder = None if isinstance(source, bytes) else source.resolve().parent
     graph, opset = _parse(body, where)
     if len(graph.node) > MAX_NODES:
@@ -146,16 +147,6 @@ def read_model(source: Path | bytes) -> OnnxModel:
     return OnnxModel(
         _text(graph.name), ordered, inputs, outputs, constants, _annotations(graph), opset
     )
-
-
-def _file_body(path: Path) -> bytes:
-    try:
-        size = path.stat().st_size
-        if size > MAX_FILE:
-            raise DataError(f"{size} bytes; an ONNX file has at most {MAX_FILE}", where=str(path))
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
 
 
 def _parse(body: bytes, where: str) -> tuple[Any, int]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,10 @@ def dense(out: Writer, node: Node, weight: str | None = None) -> None:
         return
     bias, target = node.params["bias"], out.graph.types[node.output]
     lo, hi = target.lo - int(bias.max()), target.hi - int(bias.min())
-    product = out.declare(f"{node.name}.product", out.shape(target), interval_type(lo, hi))
-    out.op("MatMul", [node.inputs[0], held], product, node.name)
+    given = [node.inputs[0], held]
+    product = out.apply(
+        "MatMul", given, f"{node.name}.matmul", out.shape(target), interval_type(lo, hi)
+    )
     added = out.levels(f"{node.name}.bias", bias)
     out.op("Add", [product, added], node.output, f"{node.name}.add")
 
@@ -74,10 +77,9 @@ def compared(out: Writer, node: Node) -> str:
         return data
     sign = per_channel(1 - 2 * node.params["flip"], len(source.shape))
     far = max(abs(source.lo), abs(source.hi))
-    signed = out.declare(f"{node.name}.signed", out.shape(source), interval_type(-far, far))
-    factor = out.levels(f"{node.name}.sign", sign, "INT2")
-    out.op("Mul", [data, factor], signed, f"{node.name}.flip")
-    return signed
+    given = [data, out.levels(f"{node.name}.sign", sign, "INT2")]
+    kind = interval_type(-far, far)
+    return out.apply("Mul", given, f"{node.name}.flip", out.shape(source), kind)
 
 
 def clipped_thresholds(node: Node, seen: ChannelRange) -> NDArray[np.int64]:
@@ -121,21 +123,14 @@ def requant(out: Writer, node: Node) -> None:
     ]
     if rounding == "half_up":
         steps.append(("Add", np.array(0.5)))
-    wide = out.declare(f"{node.name}.wide", shape, "", "DOUBLE")
-    out.op("Cast", [node.inputs[0]], wide, f"{node.name}.cast", to=11)
+    wide = partial(out.apply, shape=shape, element="DOUBLE")
+    value = wide("Cast", [node.inputs[0]], f"{node.name}.cast", to=11)
     for index, (op, operand) in enumerate(steps):
         constant = out.constant(f"{node.name}.k{index}", np.asarray(operand, np.float64))
-        target = out.declare(f"{node.name}.v{index}", shape, "", "DOUBLE")
-        out.op(op, [wide, constant], target, f"{node.name}.{op.lower()}{index}")
-        wide = target
-    rounded = out.declare(f"{node.name}.rounded", shape, "", "DOUBLE")
-    out.op("Round" if rounding == "half_even" else "Floor", [wide], rounded, f"{node.name}.round")
-    ends = [
-        out.constant(f"{node.name}.{end}", np.array(node.integer(end), np.float64))
-        for end in ("lo", "hi")
-    ]
-    clipped = out.declare(f"{node.name}.clipped", shape, "", "DOUBLE")
-    out.op("Clip", [rounded, *ends], clipped, f"{node.name}.clip")
+        value = wide(op, [value, constant], f"{node.name}.{op.lower()}{index}")
+    rounded = wide("Round" if rounding == "half_even" else "Floor", [value], f"{node.name}.round")
+    ends = out.ends(node.name, node.integer("lo"), node.integer("hi"), np.float64)
+    clipped = wide("Clip", [rounded, *ends], f"{node.name}.clip")
     out.op("Cast", [clipped], node.output, node.name, to=1)
 
 
@@ -145,10 +140,8 @@ def lookup(out: Writer, node: Node) -> None:
     table, rank, shape = node.params["table"], len(source.shape), out.shape(source)
     start = np.arange(len(table)) * table.shape[1] - source.lo
     first = out.levels(f"{node.name}.start", per_channel(start, rank))
-    place = out.declare(f"{node.name}.place", shape, "")
-    out.op("Add", [node.inputs[0], first], place, f"{node.name}.add")
-    index = out.declare(f"{node.name}.index", shape, "", "INT64")
-    out.op("Cast", [place], index, f"{node.name}.cast", to=7)
+    place = out.apply("Add", [node.inputs[0], first], f"{node.name}.add", shape)
+    index = out.apply("Cast", [place], f"{node.name}.cast", shape, element="INT64", to=7)
     values = out.levels(f"{node.name}.table", table.ravel())
     out.op("Gather", [values, index], node.output, node.name, axis=0)
 
@@ -164,23 +157,16 @@ def sum_pool(out: Writer, node: Node) -> None:
     size = int(np.prod(node.ints("kernel")))
     target = out.graph.types[node.output]
     if size & (size - 1) == 0:
-        mean = out.declare(f"{node.name}.mean", out.shape(target), "FLOAT32")
-        out.op(
-            "AveragePool", [node.inputs[0]], mean, node.name, count_include_pad=1, **_window(node)
-        )
+        options = {"count_include_pad": 1, **_window(node)}
+        name, shape = f"{node.name}.mean", out.shape(target)
+        mean = out.apply("AveragePool", [node.inputs[0]], name, shape, "FLOAT32", **options)
         factor = out.levels(f"{node.name}.size", np.array(size, np.int64))
         out.op("Mul", [mean, factor], node.output, f"{node.name}.mul")
         return
     ones = np.ones((target.channels, 1, *node.ints("kernel")), np.int64)
     held = out.levels(f"{node.name}.ones", ones)
-    out.op(
-        "Conv",
-        [node.inputs[0], held],
-        node.output,
-        node.name,
-        group=target.channels,
-        **_window(node),
-    )
+    options = {"group": target.channels, **_window(node)}
+    out.op("Conv", [node.inputs[0], held], node.output, node.name, **options)
 
 
 def _window(node: Node) -> dict[str, Any]:
@@ -196,10 +182,9 @@ def flatten(out: Writer, node: Node) -> None:
     source = out.graph.types[node.inputs[0]]
     data = node.inputs[0]
     if len(source.shape) == 3 and source.size != source.channels:
-        turned = (out.batch, *source.shape)
-        moved = out.declare(f"{node.name}.nhwc", turned, qonnx_type(source))
-        out.op("Transpose", [data], moved, f"{node.name}.transpose", perm=(0, 2, 3, 1))
-        data = moved
+        shape, kind = (out.batch, *source.shape), qonnx_type(source)
+        name = f"{node.name}.transpose"
+        data = out.apply("Transpose", [data], name, shape, kind, perm=(0, 2, 3, 1))
     out.op("Flatten", [data], node.output, node.name, axis=1)
 
 
@@ -224,10 +209,9 @@ def add(out: Writer, node: Node) -> None:
             continue
         kind = out.graph.types[edge]
         lo, hi = sorted((factor * kind.lo, factor * kind.hi))
-        scaled = out.declare(f"{node.name}.scaled{index}", out.shape(kind), interval_type(lo, hi))
-        held = out.levels(f"{node.name}.factor{index}", np.array(factor, np.int64))
-        out.op("Mul", [edge, held], scaled, f"{node.name}.mul{index}")
-        operands.append(scaled)
+        given = [edge, out.levels(f"{node.name}.factor{index}", np.array(factor, np.int64))]
+        name, range_type = f"{node.name}.mul{index}", interval_type(lo, hi)
+        operands.append(out.apply("Mul", given, name, out.shape(kind), range_type))
     out.op("Add", operands, node.output, node.name)
 
 
@@ -256,18 +240,11 @@ def upsample(out: Writer, node: Node) -> None:
 
 
 SIMPLE: dict[str, Callable[[Writer, Node], None]] = {
-    "conv": conv,
-    "dense": dense,
-    "requant": requant,
-    "lookup": lookup,
-    "max_pool": max_pool,
-    "sum_pool": sum_pool,
-    "flatten": flatten,
-    "top_k": top_k,
-    "add": add,
-    "concat": concat,
-    "space_to_depth": space_to_depth,
-    "upsample": upsample,
+    function.__name__: function
+    for function in (
+        *(conv, dense, requant, lookup, max_pool, sum_pool),
+        *(flatten, top_k, add, concat, space_to_depth, upsample),
+    )
 }
 
 

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from bitwright.base.errors import GraphError, ToolError
+from bitwright.base.errors import GraphError, MismatchError, ToolError
 from bitwright.ir import Graph, IntArray, TensorType, bits_for_interval
 
 QONNX_DOMAIN = "qonnx.custom_op.general"
@@ -132,6 +132,30 @@ class Writer:
         outputs = [output] if isinstance(output, str) else list(output)
         self.nodes.append(helper.make_node(op, list(inputs), outputs, name=name, **attrs))
 
+    def apply(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        name: str,
+        shape: tuple[int | str, ...],
+        datatype: str = "",
+        *,
+        element: str = "FLOAT",
+        **attrs: Any,
+    ) -> str:
+        """Append a node with an output of its own, of its name; see `declare`."""
+        self.op(op, inputs, self.declare(name, shape, datatype, element), name, **attrs)
+        return name
+
+    def real(self, name: str, value: float) -> str:
+        """A constant of one float32."""
+        return self.constant(name, np.array(value, np.float32))
+
+    def ends(self, name: str, lo: int, hi: int, dtype: DTypeLike) -> list[str]:
+        """Two constants: the last two inputs of a ``Clip``."""
+        found = (("lo", lo), ("hi", hi))
+        return [self.constant(f"{name}.{end}", np.array(value, dtype)) for end, value in found]
+
     def model(self, inputs: Sequence[str], outputs: Sequence[str], domains: Sequence[str]) -> Any:
         """The finished ModelProto, without annotations.
 
@@ -193,3 +217,23 @@ def check_exact(graph: Graph) -> None:
     for edge, kind in graph.types.items():
         if max(-kind.lo, kind.hi) > FLOAT32_EXACT:
             raise GraphError("its levels do not fit into float32 exactly", where=edge)
+
+
+def require_equal(
+    expected: Mapping[str, NDArray[Any]], found: Mapping[str, NDArray[Any]], tool: str
+) -> int:
+    """How many values were compared, if all are equal.
+
+    Raises:
+        MismatchError: names the first that is not.
+    """
+    for edge, values in expected.items():
+        differing = np.argwhere(values != found[edge])
+        if len(differing):
+            at = tuple(int(i) for i in differing[0])
+            raise MismatchError(
+                f"{len(differing)} values differ, first at {at}: the graph gives {values[at]}, "
+                f"{tool} {found[edge][at]}",
+                where=f"ONNX export, edge {edge}",
+            )
+    return sum(values.size for values in expected.values())
