@@ -18,8 +18,8 @@ from bitwright.interop.caffe.quantization_param import (
     QuantizationParam,
     RoundingScheme,
 )
-from bitwright.papers.ristretto.behaviour import Behaviour, Parity
-from bitwright.papers.ristretto.search import Group, Setting, TrimmingMode, search
+from bitwright.papers.ristretto.behaviour import Behaviour
+from bitwright.papers.ristretto.search import Group, Parity, Setting, TrimmingMode, search
 
 DFP, MINI, PO2 = (
     TrimmingMode.DYNAMIC_FIXED_POINT,

@@ -26,8 +26,9 @@ from bitwright.interop.network import Network
 from bitwright.interop.network_to_torch import module_of
 from bitwright.ir import INTEGER, load_graph
 from bitwright.models import ModelSpec
-from bitwright.papers.ristretto.behaviour import Behaviour, Parity
+from bitwright.papers.ristretto.behaviour import Behaviour
 from bitwright.papers.ristretto.layers import LayerRule, with_rules
+from bitwright.papers.ristretto.search import Parity
 from bitwright.pipeline.recipe import Recipe
 from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.quantize import Policy, apply

@@ -19,7 +19,7 @@ from bitwright.explore.search.metrics import EmbeddingAgreement, Measured
 from bitwright.formats import Rounding, parse_format
 from bitwright.interop.caffe.quantization_param import Precision, QuantizationParam, RoundingScheme
 from bitwright.interop.caffe.quantized import quantized_prototxt
-from bitwright.papers.ristretto.behaviour import Behaviour, Parity
+from bitwright.papers.ristretto.behaviour import Behaviour
 from bitwright.papers.ristretto.layers import (
     ConvolutionRistretto,
     FcRistretto,
@@ -30,6 +30,7 @@ from bitwright.papers.ristretto.layers import (
     with_rules,
 )
 from bitwright.papers.ristretto.run import ristretto_sensitivity, ristretto_size, search_ristretto
+from bitwright.papers.ristretto.search import Parity
 from bitwright.quantize.ptq.ranges import measure_ranges
 
 EVEN, AWAY = Rounding.HALF_EVEN, Rounding.HALF_AWAY

@@ -31,10 +31,10 @@ from bitwright.papers.faces.identities import (
 from bitwright.papers.faces.images import FaceSet
 from bitwright.papers.faces.plans import Contest, Plan, ours
 from bitwright.papers.faces.recipe import FOLDED, FaceMatrixRecipe, Row
-from bitwright.papers.ristretto.behaviour import Behaviour, Parity
+from bitwright.papers.ristretto.behaviour import Behaviour
 from bitwright.papers.ristretto.layers import layers_of, with_rules
 from bitwright.papers.ristretto.run import RuleMaker, ristretto_size, search_ristretto
-from bitwright.papers.ristretto.search import Setting, TrimmingMode
+from bitwright.papers.ristretto.search import Parity, Setting, TrimmingMode
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.ptq import fold_batch_norms, fold_groups, post_training_quantize
 from bitwright.quantize.ptq.choice import choose_policy

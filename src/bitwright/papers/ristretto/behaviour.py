@@ -4,17 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from bitwright.formats.rounding import Rounding
-
-
-class Parity(StrEnum):
-    """Whose behaviour a search has."""
-
-    MENDED = "mended"
-    CPU = "cpu"
-    GPU = "gpu"
+from bitwright.papers.ristretto.search import Parity
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,26 +10,20 @@ import typer
 
 from bitwright.cli.options import DataName, Json, MetricName, Shape, Weights, parse_shape
 from bitwright.cli.output import Output
+from bitwright.papers.ristretto.search import Parity, TrimmingMode, check_margin
+from bitwright.report.table import Column, Kind, Table
 
 if TYPE_CHECKING:
     from bitwright.papers.ristretto.run import RistrettoResult
 
 
-class Trimming(StrEnum):
-    """Ristretto's kinds of arithmetic."""
-
-    MINIFLOAT = "minifloat"
-    DYNAMIC_FIXED_POINT = "dynamic_fixed_point"
-    INTEGER_POWER_OF_2_WEIGHTS = "integer_power_of_2_weights"
-
-
-class Parity(StrEnum):
-    """Sound arithmetic, or what the public code does on CPU or GPU."""
-
-    MENDED = "mended"
-    CPU = "cpu"
-    GPU = "gpu"
-
+Model = Annotated[
+    str, typer.Option("--model", help="The float network: a .prototxt (or another model).")
+]
+Mode = Annotated[TrimmingMode, typer.Option("--trimming_mode", help="The arithmetic.")]
+Whose = Annotated[
+    Parity, typer.Option("--parity", help="cpu, gpu: just as the public code computes.")
+]
 
 ristretto = typer.Typer(
     name="ristretto",
@@ -46,10 +39,8 @@ def _ristretto() -> None:
 
 @ristretto.command()
 def quantize(  # noqa: PLR0913, PLR0917 - one argument an option
-    model: Annotated[
-        str, typer.Option("--model", help="The float network: a .prototxt (or another model).")
-    ],
-    trimming_mode: Annotated[Trimming, typer.Option("--trimming_mode", help="The arithmetic.")],
+    model: Model,
+    trimming_mode: Mode,
     data: DataName = None,
     weights: Annotated[
         Path | None, typer.Option("--weights", help="Its numbers: the .caffemodel.")
@@ -60,14 +51,14 @@ def quantize(  # noqa: PLR0913, PLR0917 - one argument an option
     error_margin: Annotated[
         float, typer.Option("--error_margin", help="Largest drop of accuracy, in percent.")
     ] = 2.0,
-    iterations: Annotated[int, typer.Option("--iterations", help="Batches an evaluation.")] = 50,
+    iterations: Annotated[
+        int, typer.Option("--iterations", min=1, help="Batches an evaluation.")
+    ] = 50,
     batch_size: Annotated[int, typer.Option("--batch_size", min=1, help="Images a batch.")] = 32,
     gpu: Annotated[
         int | None, typer.Option("--gpu", min=0, help="Number of a GPU; without, the CPU.")
     ] = None,
-    parity: Annotated[
-        Parity, typer.Option("--parity", help="cpu, gpu: just as the public code computes.")
-    ] = Parity.MENDED,
+    parity: Whose = Parity.MENDED,
     exponent_bits: Annotated[
         int, typer.Option("--exponent_bits", min=1, max=6, help="Of power-of-two weights.")
     ] = 3,
@@ -76,26 +67,31 @@ def quantize(  # noqa: PLR0913, PLR0917 - one argument an option
     json: Json = False,
 ) -> None:
     """Halve the widths of groups of layers as long as the accuracy stays within the margin."""
-    from bitwright.papers.ristretto.request import RistrettoRequest, run_ristretto
+    from bitwright.papers.ristretto import request
 
     output = Output(json)
-    request = RistrettoRequest(
-        model,
-        weights,
-        model_quantized,
-        trimming_mode.value,
-        data,
-        error_margin=error_margin,
-        iterations=iterations,
-        batch_size=batch_size,
-        metric=metric,
-        parity=parity.value,
-        exponent_bits=exponent_bits,
-        gpu=gpu,
-        input_shape=parse_shape(input_shape),
-    )
+    check_margin(error_margin)
+    request.check_target(model, model_quantized)
+    subject, measured, samples = request.prepared(
+        model, data, weights, parse_shape(input_shape), metric,
+        batches=iterations, batch_size=batch_size,
+    )  # fmt: skip
+    from bitwright.papers.ristretto.run import search_ristretto
+
     with output.progress() as progress:
-        result = run_ristretto(request, progress)
+        result = search_ristretto(
+            subject.model,
+            measured,
+            samples,
+            mode=trimming_mode,
+            margin=error_margin,
+            parity=parity,
+            weight_exponent_bits=exponent_bits,
+            device=request.device_of_gpu(gpu),
+            tell=lambda trial: progress(f"{trial.group.value}, {trial.bits} bits", 0, 0),
+        )
+    if model_quantized is not None:
+        request.write_ristretto(Path(model), model_quantized, result)
     if json:
         output.value(result.to_json())
     else:
@@ -104,34 +100,33 @@ def quantize(  # noqa: PLR0913, PLR0917 - one argument an option
 
 @ristretto.command()
 def sensitivity(  # noqa: PLR0913, PLR0917 - one argument an option
-    model: Annotated[
-        str, typer.Option("--model", help="The float network: a .prototxt (or another model).")
-    ],
-    trimming_mode: Annotated[Trimming, typer.Option("--trimming_mode", help="The arithmetic.")],
+    model: Model,
+    trimming_mode: Mode,
     bits: Annotated[int, typer.Option("--bits", min=1, max=32, help="Width of what is tried.")] = 8,
     data: DataName = None,
     weights: Weights = None,
-    parity: Annotated[
-        Parity, typer.Option("--parity", help="cpu, gpu: just as the public code computes.")
-    ] = Parity.MENDED,
+    parity: Whose = Parity.MENDED,
     metric: MetricName = None,
     input_shape: Shape = None,
     json: Json = False,
 ) -> None:
     """Quantize each layer alone, and in it input, output and parameters alone."""
-    from bitwright.papers.ristretto.request import RistrettoRequest, run_sensitivity
+    from bitwright.papers.ristretto.request import prepared
 
-    request = RistrettoRequest(
-        model,
-        weights,
-        None,
-        trimming_mode.value,
-        data,
-        metric=metric,
-        parity=parity.value,
-        input_shape=parse_shape(input_shape),
+    subject, measured, samples = prepared(model, data, weights, parse_shape(input_shape), metric)
+    from bitwright.papers.ristretto.run import ristretto_sensitivity
+
+    rows = ristretto_sensitivity(
+        subject.model, measured, samples, bits=bits, mode=trimming_mode, parity=parity
     )
-    table = run_sensitivity(request, bits)
+    columns = (
+        Column("layer", "layer"),
+        Column("operand", "operand"),
+        Column("bits", "bits", Kind.NUMBER),
+        Column("accuracy", measured.name, Kind.SHARE),
+        Column("lost", "lost", Kind.SHARE),
+    )
+    table = Table(f"{subject.name}: one operand at a time", columns, tuple(rows))
     output = Output(json)
     if json:
         output.value(table.to_json())

@@ -16,11 +16,13 @@ from bitwright.base.errors import ModelError
 from bitwright.explore.search.metrics import Metric
 from bitwright.explore.sizes import SizeReport, Stored
 from bitwright.interop.caffe.quantization_param import Precision, QuantizationParam
-from bitwright.papers.ristretto.behaviour import Behaviour, Parity
+from bitwright.models.modes import evaluating
+from bitwright.papers.ristretto.behaviour import Behaviour
 from bitwright.papers.ristretto.layers import LayerRule, layers_of, with_rules
 from bitwright.papers.ristretto.search import (
     FLOAT_BITS,
     Outcome,
+    Parity,
     Setting,
     Tell,
     TrimmingMode,
@@ -38,8 +40,6 @@ from bitwright.quantize.range_formulas import (
 from bitwright.report.table import Column, Table
 
 DEFAULT_MARGIN = 2.0
-#: What the public tool has for every layer, whatever its weights are.
-STOCK_WINDOW = (-8, -1)
 _SIGN = 1
 _MOST_MANTISSA = 23
 _ALONE = {
@@ -118,7 +118,6 @@ def search_ristretto(  # noqa: PLR0913 - the options of the public tool
     parity: Parity | str = Parity.MENDED,
     batches: int = BATCHES,
     weight_exponent_bits: int = 3,
-    stock_window: bool = False,
     device: torch.device | str | None = None,
     tell: Tell = lambda _: None,
 ) -> RistrettoResult:
@@ -132,8 +131,6 @@ def search_ristretto(  # noqa: PLR0913 - the options of the public tool
         margin: largest drop of the metric, in percent (hundredths).
         parity: the mended arithmetic, or what the public CPU or GPU code does; see `Behaviour`.
         weight_exponent_bits: of power-of-two weights, besides the sign: 3 and 5 are usual.
-        stock_window: power-of-two exponents -8 .. -1 in every layer, as the public tool has them,
-            instead of a window from the range of its weights.
         device: where networks are evaluated; None: where the model is. Ranges are always taken on
             the CPU, and ties are rounded to even on either, so the choice does not depend on it.
         tell: called with each trial as it is done.
@@ -153,9 +150,8 @@ def search_ristretto(  # noqa: PLR0913 - the options of the public tool
             hint="only Conv2d and Linear have weights to quantize",
         )
     ranges = measure_ranges(model, samples, batches=batches)
-    window = STOCK_WINDOW if stock_window else None
     here = model if device is None else copy.deepcopy(model).to(device)
-    maker = RuleMaker(wanted, ranges, behaviour, weight_exponent_bits, window)
+    maker = RuleMaker(wanted, ranges, behaviour, weight_exponent_bits)
 
     def evaluate(setting: Setting) -> float:
         return metric(with_rules(here, maker.rules(setting)))
@@ -174,17 +170,12 @@ def search_ristretto(  # noqa: PLR0913 - the options of the public tool
 
 @dataclass(frozen=True)
 class RuleMaker:
-    """From a setting and the ranges to the rule of each layer.
-
-    Attributes:
-        window: exponents of power-of-two weights; None: from the weights of each layer.
-    """
+    """From a setting and the ranges to the rule of each layer."""
 
     mode: TrimmingMode
     ranges: RangeReport
     behaviour: Behaviour
     weight_exponent_bits: int = 3
-    window: tuple[int, int] | None = None
 
     def rules(self, setting: Setting) -> dict[str, LayerRule]:
         """Rules of the layers of which something is quantized."""
@@ -237,12 +228,10 @@ class RuleMaker:
             _shift(largest, exponent, mantissa)
             for largest in (layer.input, layer.weight, layer.output)
         ]
-        return LayerRule(
-            param, self.behaviour, shift_in=shifts[0], shift_params=shifts[1], shift_out=shifts[2]
-        )
+        return LayerRule(param, self.behaviour, True, True, True, *shifts)
 
     def _power_of_two(self, layer: LayerRange, _: int, features: int, __: int) -> LayerRule:
-        window = self.window or exponent_window(layer.weight, self.weight_exponent_bits)
+        window = exponent_window(layer.weight, self.weight_exponent_bits)
         param = QuantizationParam(
             precision=Precision.INTEGER_POWER_OF_2_WEIGHTS,
             **self._feature_fields(layer, features),
@@ -320,16 +309,12 @@ def ristretto_size(
         return hook
 
     handles = [layer.register_forward_hook(note(path)) for path, layer in layers.items()]
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
     try:
-        with torch.no_grad():
+        with evaluating(model):
             model(torch.zeros((1, *sample_shape)))
     finally:
         for handle in handles:
             handle.remove()
-        for module, mode in modes.items():
-            module.training = mode
     entries: list[Stored] = []
     read, made = [0, 0], [0, 0]
     for path, (count_in, count_out) in shapes.items():
@@ -341,10 +326,10 @@ def ristretto_size(
             entries.append(Stored(path, "bias", bits.name, bias.numel(), bits.bias))
         read = [read[0] + count_in, read[1] + count_in * bits.inputs]
         made = [made[0] + count_out, made[1] + count_out * bits.outputs]
-    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
     entries += [
         Stored("batch norm", "batch_norm", "float32", 4 * norm.num_features, FLOAT_BITS)
-        for norm in norms
+        for norm in model.modules()
+        if isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
     ]
     parameters = sum(e.count for e in entries if not e.is_feature)
     return SizeReport(tuple(entries), parameters, (read[0], read[1]), (made[0], made[1]))

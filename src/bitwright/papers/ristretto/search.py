@@ -30,6 +30,14 @@ class TrimmingMode(StrEnum):
     INTEGER_POWER_OF_2_WEIGHTS = "integer_power_of_2_weights"
 
 
+class Parity(StrEnum):
+    """Whose behaviour a search has: sound arithmetic, or what the public code does."""
+
+    MENDED = "mended"
+    CPU = "cpu"
+    GPU = "gpu"
+
+
 class Group(StrEnum):
     """What shares one width."""
 
