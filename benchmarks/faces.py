@@ -36,7 +36,7 @@ from bitwright.papers.faces.embedding import (
 )
 from bitwright.papers.faces.images import FacePreprocessing, load_orl
 from bitwright.papers.faces.matrix import MatrixRequest, run_matrix
-from bitwright.papers.faces.protocols import OrlSplit, find_orl, orl_protocol
+from bitwright.papers.faces.protocols import OrlSplit, orl_protocol
 from bitwright.papers.faces.recipe import load_matrix
 from bitwright.papers.faces.sweep import parse_entries, run_sweep
 from bitwright.papers.faces.verification import verification_accuracy
@@ -74,7 +74,7 @@ def pool(args: argparse.Namespace) -> None:
     protocol = orl_protocol(None, FacePreprocessing(size=150))
     print(f"teacher: {verification_accuracy(teacher, protocol).row()}")
     how = FacePreprocessing(size=POOL_SIDE)
-    faces = load_orl(find_orl(), how, people=OrlSplit().train)
+    faces = load_orl(how=how, people=OrlSplit().train)
     grey = np.ascontiguousarray(faces.data.images[..., 0])
     made = make_pool(grey, teacher, args.count, seed=args.seed)
     args.work.mkdir(parents=True, exist_ok=True)

@@ -103,7 +103,7 @@ def test_a_stopped_run_ends_with_the_same_weights(pool: EmbeddingPool, tmp_path:
     with pytest.raises(KeyboardInterrupt):
         train_embedding(stopped, pool, config, checkpoint=path, on_epoch=stop)
     half = torch.load(path, weights_only=True)
-    assert half["epoch"] == 2
+    assert len(half["losses"]) == 2
     for name, value in stopped.state_dict().items():
         assert torch.equal(value, half["model"][name])
     fresh = student(seed=5)

@@ -166,7 +166,7 @@ def test_missing_weights_and_pictures(request_: MatrixRequest, tmp_path: Path):
 def test_conversion_keeps_every_value(request_: MatrixRequest, folder: Path):
     from bitwright.papers.faces.protocols import orl_known
 
-    known = orl_known(folder, request_.recipe.cut)
+    known = orl_known(folder, request_.recipe.preprocessing)
     subject = Subject("Small", small(), known, request_.recipe)
     images = torch.from_numpy(known.data.take(range(6)).reals())
     with torch.no_grad():

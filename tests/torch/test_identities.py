@@ -11,7 +11,6 @@ from torch import nn
 
 from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.papers.faces.identities import (
-    FeatureSet,
     IdentityTraining,
     append_identities,
     choose_faces,
@@ -35,12 +34,12 @@ def test_thirty_identities_fifteen_images():
     features = extract_features(extractor(), known)
     assert features.features.shape == (450, 128)
     assert np.bincount(features.labels).tolist() == [15] * 30
-    classifier = train_identities(features)
+    labels = known.data.labels
+    classifier = train_identities(features, labels)
     assert [m.out_features for m in classifier if isinstance(m, nn.Linear)] == [100, 100, 30]
     network = append_identities(extractor(), classifier)
     assert top1(network, known) >= 0.99
-    shuffled = FeatureSet(features.features, features.labels[::-1].copy(), features.people)
-    strangers = append_identities(extractor(), train_identities(shuffled))
+    strangers = append_identities(extractor(), train_identities(features, labels[::-1].copy()))
     assert top1(strangers, known) < 0.1
 
 
@@ -49,7 +48,9 @@ def test_appending_and_removing_change_nothing():
     network = extractor()
     before = verification_accuracy(network, protocol).folds
     known = choose_faces(protocol.faces, 3, 4)
-    whole = append_identities(network, train_identities(extract_features(network, known)))
+    whole = append_identities(
+        network, train_identities(extract_features(network, known), known.data.labels)
+    )
     assert whole(torch.zeros(1, 3, 16, 16)).shape == (1, 3)
     assert remove_identities(whole) is network
     assert verification_accuracy(remove_identities(whole), protocol).folds == before
@@ -62,7 +63,10 @@ def test_training_is_repeatable_and_leaves_the_random_state():
     features = extract_features(extractor(), protocol.faces)
     torch.manual_seed(1)
     state = torch.random.get_rng_state()
-    first, second = (train_identities(features, IdentityTraining(epochs=2)) for _ in range(2))
+    first, second = (
+        train_identities(features, protocol.faces.data.labels, IdentityTraining(epochs=2))
+        for _ in range(2)
+    )
     assert torch.equal(state, torch.random.get_rng_state())
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(a, b)

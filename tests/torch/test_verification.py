@@ -43,7 +43,7 @@ class Elsewhere(torch.nn.Module):
 def test_batches_go_to_the_device_of_the_model() -> None:
     protocol = synthetic_protocol(people=4, each=2, size=8)
     assert len(verification_accuracy(Elsewhere(), protocol).right)
-    assert extract_features(Elsewhere(), protocol.faces).features.shape == (8, 4)
+    assert extract_features(Elsewhere(), protocol.faces).shape == (8, 4)
     assert EmbeddingAgreement.of(Elsewhere(), torch.rand(5, 3, 8, 8)).reference.shape == (5, 4)
     faces = np.zeros((4, 8, 8), np.uint8)
     assert make_pool(faces, Elsewhere(), 4, side=8).targets.shape == (4, 4)

@@ -6,9 +6,11 @@ A file format reads or writes a `Network`; `network_from_torch` and `network_to_
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,6 +161,16 @@ def _check_arrays(layer: Layer) -> None:
             f"has the arrays {sorted(layer.arrays)}, expected {', '.join(names) or 'none'}",
             where=f"layer {layer.name}",
         )
+
+
+@contextmanager
+def located_in(path: Path) -> Iterator[None]:
+    """Inside, errors of a model name the file besides the layer."""
+    try:
+        yield
+    except ModelError as error:
+        where = f"{path.name}, {error.where}" if error.where else str(path)
+        raise ModelError(error.message, where=where, hint=error.hint) from error
 
 
 def require_finite(layer: str, name: str, values: FloatArray, source: str) -> None:

@@ -82,6 +82,49 @@ def _check_sums(path: Path) -> None:
         raise zipfile.BadZipFile(f"checksum of {broken} differs")
 
 
+def save_progress(
+    path: Path, state: dict[str, Any], optimizer: torch.optim.Optimizer, losses: list[float],
+    settings: object,
+) -> None:  # fmt: skip
+    """Write where a training stands: the losses so far, the settings, and state dicts by name."""
+    done = {"optimizer": optimizer.state_dict(), "losses": losses, "settings": repr(settings)}
+    save_checkpoint(path, {**state, **done})
+
+
+def resume(
+    path: Path | None, name: str, model: nn.Module, optimizer: torch.optim.Optimizer,
+    settings: object,
+) -> list[float]:  # fmt: skip
+    """Go on from what `save_progress` wrote, if it is there; returns the losses so far.
+
+    Args:
+        name: of the model's state dict.
+
+    Raises:
+        DataError: the file is unusable, was written with other settings, or belongs to another
+            model.
+    """
+    if path is None or not path.is_file():
+        return []
+    content = load_checkpoint(path, fields=(name, "optimizer", "losses", "settings"))
+    if content["settings"] != repr(settings):
+        raise DataError(
+            f"was written with {content['settings']}, now it is {settings}",
+            where=str(path),
+            hint="delete it to begin anew, or use the settings it was written with",
+        )
+    try:
+        model.load_state_dict(content[name])
+        optimizer.load_state_dict(content["optimizer"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise DataError(
+            f"belongs to another model: {str(error).splitlines()[0]}",
+            where=str(path),
+            hint="delete it to begin anew",
+        ) from error
+    return list(content["losses"])
+
+
 def save_weights(path: Path, model: nn.Module) -> None:
     """Write a model's state dict."""
     save_checkpoint(path, {"model": model.state_dict()})

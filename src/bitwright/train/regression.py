@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bitwright.base.errors import DataError, ModelError
+from bitwright.base.errors import ModelError
 from bitwright.models.common import device_of
-from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
+from bitwright.train.checkpoint import resume, save_progress
 from bitwright.train.features import Watched, watched
 from bitwright.train.loss import relative_error
 
@@ -26,7 +26,6 @@ Batches = Callable[[int], Tensor]
 OnStep = Callable[[int, float], None]
 #: Tensors of zeros learn as if they had this root mean square.
 _SMALLEST = 1e-3
-_FIELDS = ("step", "model", "optimizer", "losses", "settings")
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ def regress(
     teacher.eval()
     place = device_of(student)
     optimizer = torch.optim.Adam(_groups(student, config.lr))
-    losses = _resume(checkpoint, student, optimizer, config)
+    losses = resume(checkpoint, "model", student, optimizer, config)
     with watched(student, config.features) as mine, watched(teacher, config.features) as theirs:
         for step in range(len(losses), config.steps):
             _set_rates(optimizer, config, step)
@@ -117,7 +116,9 @@ def regress(
             losses.append(value)
             done = step + 1
             if checkpoint is not None and (done % config.save_every == 0 or done == config.steps):
-                _save(checkpoint, student, optimizer, losses, config)
+                save_progress(
+                    checkpoint, {"model": student.state_dict()}, optimizer, losses, config
+                )
             if on_step is not None:
                 on_step(done, value)
     return tuple(losses)
@@ -143,44 +144,3 @@ def _feature_error(mine: Watched, theirs: Watched, config: Regression) -> Tensor
         return 0.0
     errors = [relative_error(mine[path], theirs[path]) for path in config.features]
     return config.feature_weight * torch.stack(errors).mean()
-
-
-def _resume(
-    path: Path | None, student: nn.Module, optimizer: torch.optim.Optimizer, config: Regression
-) -> list[float]:
-    if path is None or not path.is_file():
-        return []
-    content = load_checkpoint(path, fields=_FIELDS)
-    if content["settings"] != repr(config):
-        raise DataError(
-            f"was written with {content['settings']}, now it is {config}",
-            where=str(path),
-            hint="delete it to begin anew, or use the settings it was written with",
-        )
-    try:
-        student.load_state_dict(content["model"])
-        optimizer.load_state_dict(content["optimizer"])
-    except (RuntimeError, ValueError, KeyError) as error:
-        raise DataError(
-            f"belongs to another model: {str(error).splitlines()[0]}",
-            where=str(path),
-            hint="delete it to begin anew",
-        ) from error
-    return list(content["losses"])
-
-
-def _save(
-    path: Path,
-    student: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    losses: list[float],
-    config: Regression,
-) -> None:
-    content = {
-        "step": len(losses),
-        "model": student.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "losses": losses,
-        "settings": repr(config),
-    }
-    save_checkpoint(path, content)

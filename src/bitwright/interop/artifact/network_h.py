@@ -19,6 +19,20 @@ _PARAMS = {
     "requant_float": ("multiplier", "offset"),
     "lookup": ("table", ""),
 }
+_LISTS = ("kernel", "stride", "padding", "dilation", "factor", "multipliers")
+_REQUANT, _POOL = ("shift", "rounding", "lo", "hi"), ("kernel", "stride", "padding")
+_ATTRIBUTES = {
+    "conv": ("stride", "padding", "dilation", "groups"),
+    "threshold": ("base", "step"),
+    "requant": _REQUANT,
+    "requant_float": (*_REQUANT, "significant", "smallest"),
+    "max_pool": _POOL,
+    "sum_pool": _POOL,
+    "space_to_depth": ("block",),
+    "upsample": ("factor",),
+    "add": ("multipliers",),
+    "top_k": ("k",),
+}
 
 
 def arena(graph: Graph) -> tuple[dict[str, int], int]:
@@ -55,35 +69,18 @@ def arena(graph: Graph) -> tuple[dict[str, int], int]:
     return places, total
 
 
-def _attributes(node: Node, graph: Graph) -> list[int]:
+def _attributes(node: Node) -> list[int]:
     """The numbers of ``bw_node.a``; replay.c says what they mean."""
-    match node.op:
-        case "conv":
-            height, width = node.params["weight"].shape[1:3]
-            numbers = [*node.ints("stride"), *node.ints("padding"), *node.ints("dilation")]
-            return [*numbers, node.integer("groups"), height * 65536 + width]
-        case "threshold":
-            return [node.integer("base"), node.integer("step")]
-        case "requant":
-            rounding = _ROUNDINGS[node.string("rounding")]
-            return [node.integer("shift"), rounding, node.integer("lo"), node.integer("hi")]
-        case "requant_float":
-            rounding = _ROUNDINGS[node.string("rounding")]
-            ends = [node.integer("lo"), node.integer("hi")]
-            kept = [node.integer("significant"), node.integer("smallest")]
-            return [node.integer("shift"), rounding, *ends, *kept]
-        case "max_pool" | "sum_pool":
-            return [*node.ints("kernel"), *node.ints("stride"), *node.ints("padding")]
-        case "space_to_depth":
-            return [node.integer("block")]
-        case "upsample":
-            return [*node.ints("factor")]
-        case "add":
-            return [*node.ints("multipliers")]
-        case "top_k":
-            return [node.integer("k")]
-        case _:
-            return [0]
+    numbers: list[int] = []
+    for name in _ATTRIBUTES.get(node.op, ()):
+        if name == "rounding":
+            numbers.append(_ROUNDINGS[node.string(name)])
+        else:
+            numbers += node.ints(name) if name in _LISTS else [node.integer(name)]
+    if node.op == "conv":
+        height, width = node.params["weight"].shape[1:3]
+        numbers.append(height * 65536 + width)
+    return numbers or [0]
 
 
 def _rows(packed: Packed) -> tuple[int, int]:
@@ -119,7 +116,7 @@ def network_h(
         tensors.append(f'  {{"{edge}", {numbers}}},')
     for node in graph:
         held = [keys.get((node.name, p), -1) for p in _PARAMS.get(node.op, ("", ""))]
-        numbers = ", ".join(map(str, _attributes(node, graph)))
+        numbers = ", ".join(map(str, _attributes(node)))
         nodes.append(
             f'  {{"{node.name}", BW_{node.op.upper()}, {len(inputs)}, {len(node.inputs)}, '
             f"{index[node.output]}, {{{held[0]}, {held[1]}}}, {{{numbers}}}}},"

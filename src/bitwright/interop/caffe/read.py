@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from bitwright.interop.network import (
     Layer,
     Network,
     NetworkBuilder,
+    located_in,
     require_finite,
 )
 from bitwright.interop.network_passes import merge_pads, merge_scales, prune
@@ -57,14 +59,11 @@ def load_caffe(
     """
     net, facts = read_prototxt(prototxt)
     numbers = _numbers(read_caffemodel(caffemodel), str(caffemodel))
-    try:
+    with located_in(prototxt):
         return network_of_net(
             net, numbers, facts, input_shape=input_shape, output=output,
             ignore_extra=ignore_extra, source=str(caffemodel),
         )  # fmt: skip
-    except ModelError as error:
-        where = f"{prototxt.name}, {error.where}" if error.where else str(prototxt)
-        raise ModelError(error.message, where=where, hint=error.hint) from error
 
 
 def network_of_net(
@@ -131,9 +130,9 @@ def _check_names(
     layers: list[Any], numbers: Mapping[str, Any], ignore_extra: bool, source: str
 ) -> None:
     """The first sign that the two files do not belong together is the names."""
-    twice = _twice([m.name for m in layers])
-    if twice is not None:
-        raise DataError(f"two layers are called {twice!r}", where="prototxt")
+    twice = [name for name, count in Counter(m.name for m in layers).items() if count > 1]
+    if twice:
+        raise DataError(f"two layers are called {twice[0]!r}", where="prototxt")
     without = {*BLOBLESS, *_DATA, *_IGNORED}
     needed = [m.name for m in layers if m.type not in without]
     missing = [name for name in needed if name not in numbers]
@@ -158,15 +157,6 @@ def _check_names(
             hint="is the prototxt cut short? if those layers were taken off on purpose, say so: "
             "--ignore-extra",
         )
-
-
-def _twice(names: list[str]) -> str | None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
 
 
 def _more(names: list[str]) -> str:

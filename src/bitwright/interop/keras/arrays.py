@@ -97,8 +97,6 @@ def to_keras(layer: Layer, image: Size | None, inputs: int) -> dict[str, FloatAr
         case ops.Norm():
             order = slice(None) if image is None else keras_positions(image)
             return {keras: arrays[own][order] for own, keras in _NORM.items() if own in arrays}
-        case ops.Input():
-            return {}
         case _:
             return {}
     return _with_bias(found, arrays.get("bias"))

@@ -34,6 +34,17 @@ _NORM = ("gamma", "beta", "moving_mean", "moving_variance")
 
 
 @dataclass(frozen=True, eq=False)
+class KerasNode:
+    """One layer of a configuration: its class, options, weights, and the layers that it reads."""
+
+    name: str
+    kind: str
+    config: Mapping[str, Any]
+    inputs: tuple[str, ...]
+    arrays: Mapping[str, FloatArray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
 class KerasLayer:
     """One layer with weights, as the file has it; ``kind`` is conv, dense, norm or empty."""
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from bitwright.base.errors import DataError, ModelError
 from bitwright.interop import ops
 from bitwright.interop.keras.arrays import from_keras
-from bitwright.interop.keras.files import KerasFile
+from bitwright.interop.keras.files import KerasFile, KerasNode
 from bitwright.interop.network import Layer, Network, NetworkBuilder
 from bitwright.interop.network_passes import never_negative
 from bitwright.interop.ops import FloatArray, Pair, Size, windows
@@ -21,17 +20,7 @@ from bitwright.interop.ops import FloatArray, Pair, Size, windows
 Config = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Node:
-    """One layer of the configuration: its class, options, and the layers that it reads."""
-
-    name: str
-    kind: str
-    config: Config
-    inputs: tuple[str, ...]
-
-
-def nodes_of(config: Config) -> tuple[list[Node], str | None]:
+def nodes_of(config: Config) -> tuple[list[KerasNode], str | None]:
     """The layers of a functional or sequential model, and the name of its output.
 
     Raises:
@@ -54,8 +43,8 @@ def nodes_of(config: Config) -> tuple[list[Node], str | None]:
         raise ModelError(f"the configuration is broken: {type(error).__name__} {error}") from error
 
 
-def _sequential(inner: Config) -> list[Node]:
-    nodes: list[Node] = []
+def _sequential(inner: Config) -> list[KerasNode]:
+    nodes: list[KerasNode] = []
     for layer in inner["layers"]:
         options = layer["config"]
         name = str(options["name"])
@@ -64,20 +53,20 @@ def _sequential(inner: Config) -> list[Node]:
             shape = shape or (inner.get("build_input_shape"))
             if not shape:
                 raise ModelError("the model does not say how large its images are")
-            nodes.append(Node("input", "InputLayer", {"batch_shape": shape}, ()))
+            nodes.append(KerasNode("input", "InputLayer", {"batch_shape": shape}, ()))
         front = (nodes[-1].name,) if nodes else ()
-        nodes.append(Node(name, str(layer["class_name"]), options, front))
+        nodes.append(KerasNode(name, str(layer["class_name"]), options, front))
     return nodes
 
 
-def _node(layer: Config) -> Node:
+def _node(layer: Config) -> KerasNode:
     calls = layer.get("inbound_nodes", [])
     if not isinstance(layer.get("config"), dict):
         raise ModelError("has no configuration", where=f"layer {layer.get('name')}")
     name = str(layer.get("name") or layer["config"]["name"])
     if len(calls) > 1:
         raise ModelError("is used more than once", where=f"layer {name}")
-    return Node(name, str(layer["class_name"]), layer["config"], tuple(_tensors(calls)))
+    return KerasNode(name, str(layer["class_name"]), layer["config"], tuple(_tensors(calls)))
 
 
 def _tensors(value: Any) -> Iterator[str]:
@@ -96,7 +85,7 @@ def _tensors(value: Any) -> Iterator[str]:
             yield from _tensors(inner)
 
 
-def build(nodes: list[Node], file: KerasFile, output: str | None) -> Network:
+def build(nodes: list[KerasNode], file: KerasFile, output: str | None) -> Network:
     """The network with the numbers of the file; `passes.merge_pads` tidies it afterwards."""
     builder = _Builder(file)
     for node in nodes:
@@ -122,7 +111,7 @@ class _Builder(NetworkBuilder):
         self.orders: dict[str, Size] = {}
         self.made: dict[str, str] = {}
 
-    def node(self, node: Node) -> None:
+    def node(self, node: KerasNode) -> None:
         """Append what one Keras layer is."""
         if node.config.get("data_format") == "channels_first":
             raise ModelError("stores images channels first", where=f"layer {node.name}")
@@ -138,7 +127,7 @@ class _Builder(NetworkBuilder):
             raise ModelError(f"reads {unknown[0]!r}, which comes later", where=f"layer {node.name}")
         self.made[node.name] = convert(self, node)
 
-    def front(self, node: Node) -> str:
+    def front(self, node: KerasNode) -> str:
         """The layer that a node with one input reads."""
         if len(node.inputs) != 1:
             raise ModelError(
@@ -163,7 +152,7 @@ class _Builder(NetworkBuilder):
             self.orders[name] = image
         return name
 
-    def filled(self, node: Node, op: ops.Op, front: str, shapes: Mapping[str, Size]) -> str:
+    def filled(self, node: KerasNode, op: ops.Op, front: str, shapes: Mapping[str, Size]) -> str:
         """Append a layer with weights of these shapes (torch's order), and its activation."""
         found = self.file.by_name.get(node.name)
         if found is None:
@@ -174,14 +163,14 @@ class _Builder(NetworkBuilder):
         arrays = from_keras(blank, found.arrays, image, str(self.file.path))
         return self.activated(node, self.add(node.name, op, (front,), arrays))
 
-    def activated(self, node: Node, made: str) -> str:
+    def activated(self, node: KerasNode, made: str) -> str:
         """Keras lets products have an activation of their own."""
         function = _name(node.config.get("activation", "linear"))
         if function in ("linear", None):
             return made
         return self.add(f"{node.name}_{function}", _function(function, node.name), (made,))
 
-    def same(self, node: Node, front: str, kernel: Pair, stride: Pair) -> tuple[int, ...]:
+    def same(self, node: KerasNode, front: str, kernel: Pair, stride: Pair) -> tuple[int, ...]:
         """Keras' padding ``same``: top, left, bottom, right, the smaller half in front."""
         amounts = []
         for side, k, s in zip(self.shapes[front][1:], kernel, stride, strict=True):
@@ -190,7 +179,7 @@ class _Builder(NetworkBuilder):
         (top, bottom), (left, right) = amounts
         return top, left, bottom, right
 
-    def padded(self, node: Node, front: str, amounts: tuple[int, ...]) -> str:
+    def padded(self, node: KerasNode, front: str, amounts: tuple[int, ...]) -> str:
         """Zeros around the image, if any."""
         if not any(amounts):
             return front
@@ -216,13 +205,13 @@ def _pair(value: Any) -> Pair:
     return int(sides[0]), int(sides[1])
 
 
-def _input(builder: _Builder, node: Node) -> str:
+def _input(builder: _Builder, node: KerasNode) -> str:
     shape = node.config.get("batch_shape") or node.config.get("batch_input_shape")
     sides = [int(side) for side in shape[1:]]  # type: ignore[index]
     return builder.add(node.name, ops.Input((sides[-1], *sides[:-1])), ())
 
 
-def _conv(builder: _Builder, node: Node) -> str:
+def _conv(builder: _Builder, node: KerasNode) -> str:
     config, front = node.config, builder.front(node)
     kernel, stride = _pair(config["kernel_size"]), _pair(config["strides"])
     dilation = _pair(config.get("dilation_rate", 1))
@@ -240,7 +229,7 @@ def _conv(builder: _Builder, node: Node) -> str:
     return builder.filled(node, ops.Conv(stride, (0, 0), dilation, groups), front, shapes)
 
 
-def _dense(builder: _Builder, node: Node) -> str:
+def _dense(builder: _Builder, node: KerasNode) -> str:
     front = builder.front(node)
     given, units = builder.shapes[front], int(node.config["units"])
     if len(given) != 1:
@@ -251,7 +240,7 @@ def _dense(builder: _Builder, node: Node) -> str:
     return builder.filled(node, ops.Dense(), front, shapes)
 
 
-def _norm(builder: _Builder, node: Node) -> str:
+def _norm(builder: _Builder, node: KerasNode) -> str:
     front = builder.front(node)
     given = builder.shapes[front]
     axis = node.config.get("axis", -1)
@@ -265,7 +254,7 @@ def _norm(builder: _Builder, node: Node) -> str:
     return builder.filled(node, ops.Norm(float(node.config.get("epsilon", 1e-3))), front, shapes)
 
 
-def _pool(builder: _Builder, node: Node) -> str:
+def _pool(builder: _Builder, node: KerasNode) -> str:
     front = builder.front(node)
     mode = "max" if node.kind == "MaxPooling2D" else "mean"
     kernel = _pair(node.config["pool_size"])
@@ -293,7 +282,7 @@ def _pool(builder: _Builder, node: Node) -> str:
     return builder.add(node.name, op, (front,))
 
 
-def _global_pool(builder: _Builder, node: Node) -> str:
+def _global_pool(builder: _Builder, node: KerasNode) -> str:
     front = builder.front(node)
     mode = "max" if "Max" in node.kind else "mean"
     made = builder.add(node.name, ops.GlobalPool(mode), (front,))
@@ -302,7 +291,7 @@ def _global_pool(builder: _Builder, node: Node) -> str:
     return builder.add(f"{node.name}_flat", ops.Flatten(), (made,))
 
 
-def _zero_padding(builder: _Builder, node: Node) -> str:
+def _zero_padding(builder: _Builder, node: KerasNode) -> str:
     name = "padding" if node.kind == "ZeroPadding2D" else "cropping"
     sign = 1 if name == "padding" else -1
     value = node.config[name]
@@ -312,23 +301,20 @@ def _zero_padding(builder: _Builder, node: Node) -> str:
     return builder.add(node.name, ops.Pad((top, left, bottom, right)), (builder.front(node),))
 
 
-def _activation(builder: _Builder, node: Node) -> str:
-    front, config = builder.front(node), node.config
-    if node.kind == "Activation":
-        return builder.add(node.name, _function(_name(config["activation"]), node.name), (front,))
-    if node.kind == "Softmax":
-        return builder.add(node.name, ops.Activation("softmax"), (front,))
-    if node.kind == "LeakyReLU":
-        slope = config.get("negative_slope", config.get("alpha", 0.3))
-        return builder.add(node.name, ops.Activation("relu", float(slope)), (front,))
+def _relu(config: Config) -> ops.Activation:
     limit, slope = config.get("max_value"), float(config.get("negative_slope") or 0.0)
     if config.get("threshold") or limit not in (None, 6, 6.0) or (limit and slope):
-        raise ModelError("a ReLU with a threshold or another limit", where=f"layer {node.name}")
-    op = ops.Activation("relu6") if limit else ops.Activation("relu", slope)
-    return builder.add(node.name, op, (front,))
+        raise ModelError(
+            "a ReLU with a threshold or another limit", where=f"layer {config.get('name')}"
+        )
+    return ops.Activation("relu6") if limit else ops.Activation("relu", slope)
 
 
-def _join(builder: _Builder, node: Node) -> str:
+def _leaky(config: Config) -> ops.Activation:
+    return ops.Activation("relu", float(config.get("negative_slope", config.get("alpha", 0.3))))
+
+
+def _join(builder: _Builder, node: KerasNode) -> str:
     inputs = tuple(builder.made[name] for name in node.inputs)
     if node.kind == "Add":
         return builder.add(node.name, ops.Add(), inputs)
@@ -338,11 +324,11 @@ def _join(builder: _Builder, node: Node) -> str:
     return builder.add(node.name, ops.Concat(), inputs)
 
 
-def _simple(op: Callable[[Config], ops.Op]) -> Callable[[_Builder, Node], str]:
+def _simple(op: Callable[[Config], ops.Op]) -> Callable[[_Builder, KerasNode], str]:
     return lambda builder, node: builder.add(node.name, op(node.config), (builder.front(node),))
 
 
-_READERS: Mapping[str, Callable[[_Builder, Node], str]] = {
+_READERS: Mapping[str, Callable[[_Builder, KerasNode], str]] = {
     "InputLayer": _input,
     "Conv2D": _conv,
     "DepthwiseConv2D": _conv,
@@ -354,10 +340,10 @@ _READERS: Mapping[str, Callable[[_Builder, Node], str]] = {
     "GlobalMaxPooling2D": _global_pool,
     "ZeroPadding2D": _zero_padding,
     "Cropping2D": _zero_padding,
-    "Activation": _activation,
-    "ReLU": _activation,
-    "LeakyReLU": _activation,
-    "Softmax": _activation,
+    "Activation": _simple(lambda config: _function(_name(config["activation"]), config["name"])),
+    "ReLU": _simple(_relu),
+    "LeakyReLU": _simple(_leaky),
+    "Softmax": _simple(lambda config: ops.Activation("softmax")),
     "Add": _join,
     "Concatenate": _join,
     "Flatten": _simple(lambda config: ops.Flatten()),

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from bitwright.base.errors import DataError, ModelError
+from bitwright.base.errors import DataError
 from bitwright.interop import ops
 from bitwright.interop.keras.arrays import flat_orders, from_keras, keras_name, order_of
 from bitwright.interop.keras.files import KerasFile, KerasLayer, read_keras
 from bitwright.interop.keras.layers import build, nodes_of
-from bitwright.interop.network import InputConvention, Layer, Network
+from bitwright.interop.network import InputConvention, Layer, Network, located_in
 from bitwright.interop.network_json import convention_of
 from bitwright.interop.network_passes import merge_pads, prune
 from bitwright.interop.ops import FloatArray
@@ -34,14 +34,11 @@ def load_keras(path: Path, *, output: str | None = None) -> Network:
             where=str(path),
             hint="name the model that they belong to (--model), or save with model.save",
         )
-    try:
+    with located_in(path):
         nodes, said = nodes_of(file.config)
         network = build(nodes, file, output or said)
         tidy = merge_pads(prune(network, network.output))
         return replace(tidy, convention=_convention(file))
-    except ModelError as error:
-        where = f"{path.name}, {error.where}" if error.where else str(path)
-        raise ModelError(error.message, where=where, hint=error.hint) from error
 
 
 def _convention(file: KerasFile) -> InputConvention:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +14,14 @@ from bitwright.base.errors import ModelError
 from bitwright.interop import ops
 from bitwright.interop.hdf5 import written
 from bitwright.interop.keras.arrays import flat_orders, is_depthwise, keras_name, order_of, to_keras
-from bitwright.interop.keras.files import CONVENTION
-from bitwright.interop.network import Layer, Network
+from bitwright.interop.keras.files import CONVENTION, KerasNode
+from bitwright.interop.network import Layer, Network, unique_name
 from bitwright.interop.network_passes import never_negative
 from bitwright.interop.ops import FloatArray, Pair, windows
 
 #: The version whose layout is written: its files load in every later Keras.
 _VERSION = "2.15.0"
 _LAST = {"data_format": "channels_last"}
-
-
-@dataclass(eq=False)
-class KerasNode:
-    """One layer of the configuration with its weights."""
-
-    name: str
-    kind: str
-    config: dict[str, Any]
-    inputs: tuple[str, ...]
-    arrays: dict[str, FloatArray] = field(default_factory=dict)
 
 
 def save_keras(network: Network, path: Path) -> Path:
@@ -147,7 +135,6 @@ class _Writer:
         self.layers = {layer.name: layer for layer in network.layers}
         self.nodes: list[KerasNode] = []
         self.made: dict[str, str] = {}  # the Keras layer that makes a layer's output
-        self.names: set[str] = set()
 
     def layer(self, layer: Layer) -> None:
         inputs = tuple(self.made[name] for name in layer.inputs)
@@ -155,7 +142,7 @@ class _Writer:
         if isinstance(op, ops.Flatten) and self._is_flat(layer):
             self.made[layer.name] = inputs[0]
             return
-        if isinstance(op, ops.Conv):
+        if isinstance(op, ops.Conv) and not self._is_same(layer):
             inputs = self._padded(layer, op.padding, inputs)
         kind, config = self._describe(layer)
         if isinstance(op, ops.Pool):
@@ -177,19 +164,15 @@ class _Writer:
         inputs: tuple[str, ...],
         arrays: dict[str, FloatArray] | None = None,
     ) -> str:
-        clean = keras_name(name)
-        unique, number = clean, 1
-        while unique in self.names:
-            number += 1
-            unique = f"{clean}_{number}"
-        self.names.add(unique)
+        unique = unique_name(keras_name(name), {node.name for node in self.nodes})
         self.nodes.append(KerasNode(unique, kind, config, inputs, arrays or {}))
         return unique
 
     def _padded(self, layer: Layer, amount: Pair, inputs: tuple[str, ...]) -> tuple[str, ...]:
-        if amount == (0, 0) or self._is_same(layer):
+        """A layer of zeros in front."""
+        if amount == (0, 0):
             return inputs
-        config = {"padding": [[amount[0]] * 2, [amount[1]] * 2], **_LAST}
+        config = {"padding": [[side] * 2 for side in amount], **_LAST}
         return (self._add(f"{layer.name}_pad", "ZeroPadding2D", config, inputs),)
 
     def _is_same(self, layer: Layer) -> bool:
@@ -219,8 +202,11 @@ class _Writer:
             case ops.Norm(eps):
                 flags = {"center": "beta" in layer.arrays, "scale": "gamma" in layer.arrays}
                 return "BatchNormalization", {"axis": -1, "epsilon": eps, **flags}
-            case ops.Activation(function, slope):
-                return _activation(function, slope)
+            case ops.Activation("relu" | "relu6" as function, slope):
+                limit = 6.0 if function == "relu6" else None
+                return "ReLU", {"max_value": limit, "negative_slope": slope, "threshold": 0.0}
+            case ops.Activation(function):
+                return "Activation", {"activation": function}
             case ops.Pool(mode, kernel, stride):
                 kind = "MaxPooling2D" if mode == "max" else "AveragePooling2D"
                 sizes = {"pool_size": list(kernel), "strides": list(stride)}
@@ -292,12 +278,4 @@ class _Writer:
             )
         if op.mode == "mean" and not op.count_padding:
             raise ModelError("averages without the padding; Keras' padding counts", where=where)
-        config = {"padding": [[op.padding[0]] * 2, [op.padding[1]] * 2], **_LAST}
-        return (self._add(f"{layer.name}_pad", "ZeroPadding2D", config, inputs),)
-
-
-def _activation(function: str, slope: float) -> tuple[str, dict[str, Any]]:
-    if function in ("relu", "relu6"):
-        limit = 6.0 if function == "relu6" else None
-        return "ReLU", {"max_value": limit, "negative_slope": slope, "threshold": 0.0}
-    return "Activation", {"activation": function}
+        return self._padded(layer, op.padding, inputs)

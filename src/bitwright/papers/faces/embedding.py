@@ -30,10 +30,9 @@ from torch.nn import functional
 from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.models.common import device_of
 from bitwright.papers.faces.face_mixing import FaceJitter, FaceMixing, jitter_faces, mix_faces
-from bitwright.train.checkpoint import load_checkpoint, load_state, save_checkpoint
+from bitwright.train.checkpoint import resume, save_progress
 
 OnEpoch = Callable[[int, float], None]
-_FIELDS = ("epoch", "model", "training", "optimizer", "losses", "settings")
 _POOL_BATCH = 64
 _EPOCH_STRIDE = 1_000_003  # a prime, so that (seed, epoch) pairs do not meet
 _TINY = 1e-12
@@ -202,7 +201,7 @@ def train_embedding(
     student.to(memory_format=torch.channels_last)
     network = _Conditioned(student, pool).to(device_of(student))
     optimizer = torch.optim.AdamW(network.parameters(), config.lr, weight_decay=config.weight_decay)
-    losses = _resume(checkpoint, network, optimizer, config)
+    losses = resume(checkpoint, "training", network, optimizer, config)
     try:
         for epoch in range(len(losses), config.epochs):
             network.train()
@@ -211,7 +210,7 @@ def train_embedding(
             network.eval()
             with network.whole():
                 if checkpoint is not None:
-                    _save(checkpoint, network, student, optimizer, losses, config)
+                    save_progress(checkpoint, _state(network, student), optimizer, losses, config)
                 if on_epoch is not None:
                     on_epoch(epoch + 1, losses[-1])
     finally:
@@ -343,46 +342,8 @@ def _rate(share: float, warmup: float) -> float:
     return max((1 + cos(pi * (share - warmup) / (1 - warmup))) / 2, 1e-3)
 
 
-def _resume(
-    path: Path | None,
-    network: _Conditioned,
-    optimizer: torch.optim.Optimizer,
-    config: EmbeddingTraining,
-) -> list[float]:
-    if path is None or not path.is_file():
-        return []
-    content = load_checkpoint(path, fields=_FIELDS)
-    if content["settings"] != repr(config):
-        raise DataError(
-            f"was written with {content['settings']}, now it is {config}",
-            where=str(path),
-            hint="delete it to begin anew, or use the settings it was written with",
-        )
-    load_state(network, content["training"], str(path))
-    try:
-        optimizer.load_state_dict(content["optimizer"])
-    except (ValueError, KeyError) as error:
-        raise DataError(f"belongs to another model: {error}", where=str(path)) from error
-    return list(content["losses"])
-
-
-def _save(
-    path: Path,
-    network: _Conditioned,
-    student: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    losses: list[float],
-    config: EmbeddingTraining,
-) -> None:
+def _state(network: _Conditioned, student: nn.Module) -> dict[str, dict[str, Tensor]]:
     """Inside `_Conditioned.whole`: ``model`` is the plain network's state."""
-    plain = {name: value.clone() for name, value in student.state_dict().items()}
     training = {name: v for name, v in network.state_dict().items() if name not in network.folded}
-    content = {
-        "epoch": len(losses),
-        "model": plain,
-        "training": training,
-        "optimizer": optimizer.state_dict(),
-        "losses": losses,
-        "settings": repr(config),
-    }
-    save_checkpoint(path, content)
+    plain = {name: value.clone() for name, value in student.state_dict().items()}
+    return {"model": plain, "training": training}

@@ -25,21 +25,6 @@ _BATCH = 50
 HIDDEN = (100, 100)
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureSet:
-    """Embeddings with the labels of their people.
-
-    Attributes:
-        features: (N, D) float32.
-        labels: (N,) int64.
-        people: names, in the order of labels.
-    """
-
-    features: NDArray[np.float32]
-    labels: NDArray[np.int64]
-    people: tuple[str, ...]
-
-
 @dataclass(frozen=True)
 class IdentityTraining:
     """How the classifier learns: cross entropy and Adam on embeddings brought to unit spread."""
@@ -90,12 +75,11 @@ def choose_faces(faces: FaceSet, people: int, each: int) -> FaceSet:
                 hint="ask for fewer faces, or choose other people",
             )
         rows += own[:each].tolist()
-    keys = tuple(some.keys[row] for row in rows)
-    return FaceSet(some.data.take(rows), keys, some.preprocessing)
+    return some.take(rows)
 
 
-def extract_features(extractor: nn.Module, faces: FaceSet) -> FeatureSet:
-    """Run an embedding network, in evaluation mode, over faces.
+def extract_features(extractor: nn.Module, faces: FaceSet) -> Tensor:
+    """(N, D) float32 of an embedding network, in evaluation mode, for faces.
 
     Raises:
         ModelError: it gives no vector a face, or values that are no finite numbers.
@@ -106,25 +90,25 @@ def extract_features(extractor: nn.Module, faces: FaceSet) -> FeatureSet:
             f"features of shape {tuple(features.shape)}, expected finite ({len(faces)}, D)",
             where=type(extractor).__name__,
         )
-    return FeatureSet(features.to(torch.float32).numpy(), faces.data.labels, faces.people)
+    return features.to(torch.float32)
 
 
 def train_identities(
-    known: FeatureSet, config: IdentityTraining | None = None, *, hidden: tuple[int, ...] = HIDDEN
+    features: Tensor, labels: NDArray[np.int64], config: IdentityTraining | None = None
 ) -> nn.Sequential:
-    """Train D - 100 - 100 - identities, with ReLU between, on embeddings.
+    """Train D - 100 - 100 - identities, with ReLU between, on embeddings (N, D) and labels (N,).
 
     The embeddings' means and spread are learned from first and then folded into the first layer,
     so the classifier takes embeddings as they are.
     """
     config = config or IdentityTraining()
-    x, y = torch.from_numpy(known.features), torch.from_numpy(known.labels)
-    mean, spread = x.mean(0), x.std().clamp(min=torch.finfo(torch.float32).tiny)
-    x = (x - mean) / spread
+    y = torch.from_numpy(labels)
+    mean, spread = features.mean(0), features.std().clamp(min=torch.finfo(torch.float32).tiny)
+    x = (features - mean) / spread
     generator = torch.Generator().manual_seed(config.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        model = _perceptron((x.shape[1], *hidden, len(known.people)))
+        model = _perceptron((x.shape[1], *HIDDEN, int(y.max()) + 1))
     optimizer = torch.optim.Adam(model.parameters(), config.lr)
     steps = config.epochs * -(-len(x) // config.batch)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -174,5 +158,5 @@ def remove_identities(model: nn.Module) -> nn.Module:
 
 def top1(model: nn.Module, faces: FaceSet) -> float:
     """Share of faces whose person is found, in evaluation mode."""
-    found = extract_features(model, faces).features.argmax(1)
+    found = extract_features(model, faces).argmax(1).numpy()
     return float((found == faces.data.labels).mean())

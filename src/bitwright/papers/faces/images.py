@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 import zipfile
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files as package_files
 from math import ceil, hypot
@@ -22,9 +23,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict
 
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.data.dataset import Dataset
+from bitwright.data.decoding import Decoding, decode_image
+from bitwright.data.load import ENVIRONMENT
 
 Landmarks = tuple[tuple[float, float], ...]
 #: Name of a face: the person and the number of the picture, as in pairs files.
@@ -49,6 +53,8 @@ class FacePreprocessing:
         zoom: of an aligned cut; 1 is the frame of dlib's chips, less shows more of the head.
         scale: real value of one step of a pixel.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     size: int = 80
     align: bool = True
@@ -103,6 +109,11 @@ class FaceSet:
         names: tuple[str, ...] = self.data.classes
         return names
 
+    def take(self, rows: Sequence[int] | NDArray[np.int64]) -> FaceSet:
+        """Some of the faces; labels stay."""
+        keys = tuple(self.keys[row] for row in rows)
+        return FaceSet(self.data.take(rows), keys, self.preprocessing)
+
     def of(self, people: Iterable[str], name: str = "") -> FaceSet:
         """The faces of some people, who get the labels 0, 1, ... in the order given.
 
@@ -115,11 +126,10 @@ class FaceSet:
         if strangers:
             raise DataError(f"no faces of {', '.join(strangers)}", where=self.data.name)
         rows = [row for row, key in enumerate(self.keys) if key[0] in order]
-        taken = self.data.take(rows, name or self.data.name)
-        keys = tuple(self.keys[row] for row in rows)
-        labels = np.array([order[person] for person, _ in keys], dtype=np.int64)
-        data = Dataset(taken.name, taken.images, labels, wanted, taken.scale, taken.indices)
-        return FaceSet(data, keys, self.preprocessing)
+        taken = self.take(rows)
+        labels = np.array([order[person] for person, _ in taken.keys], dtype=np.int64)
+        data = replace(taken.data, labels=labels, classes=wanted, name=name or self.data.name)
+        return replace(taken, data=data)
 
     def index(self) -> Mapping[FaceKey, int]:
         """Row of every face by its name."""
@@ -188,21 +198,24 @@ def _box(shape: tuple[int, ...], how: FacePreprocessing) -> tuple[float, float, 
 
 
 def load_orl(
-    path: str | Path, how: FacePreprocessing | None = None, *, people: Iterable[int] | None = None
+    path: str | Path | None = None,
+    how: FacePreprocessing | None = None,
+    *,
+    people: Iterable[int] | None = None,
 ) -> FaceSet:
     """The ORL (AT&T) faces: 40 people, 10 grey pictures of 92 x 112 each.
 
     The landmarks that align them are part of this package; dlib's 5-point predictor found them.
 
     Args:
-        path: ``orl-faces.zip`` or the folder that holds it.
+        path: ``orl-faces.zip`` or the folder that holds it; by default BITWRIGHT_DATA.
         people: numbers of those wanted; by default all.
 
     Raises:
         DataError: the archive is missing, broken, or lacks pictures.
     """
     how = how or FacePreprocessing()
-    file = Path(path)
+    file = Path(path or os.environ.get(ENVIRONMENT, "")).expanduser()
     file = file / ORL_ARCHIVE if file.is_dir() else file
     wanted = tuple(range(1, ORL_PEOPLE + 1) if people is None else people)
     pictures = _orl_pictures(file)
@@ -214,7 +227,14 @@ def load_orl(
         some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         raise DataError(f"{len(missing)} pictures are missing: {some}", where=str(file))
     marks = orl_landmarks()
-    images = [cut_face(_decode(pictures[key], key, file), how, marks.get(key)) for key in keys]
+    images = [
+        cut_face(
+            decode_image(pictures[key], Decoding(grey=True), f"{file}, {key[0]}/{key[1]}")[..., 0],
+            how,
+            marks.get(key),
+        )
+        for key in keys
+    ]
     return face_set("orl", images, keys, how)
 
 
@@ -280,7 +300,7 @@ def _orl_pictures(file: Path) -> Mapping[FaceKey, bytes]:
         raise DataError(
             "no such archive",
             where=str(file),
-            hint=f"put {ORL_ARCHIVE} (sN/M.pgm inside) into the folder named by BITWRIGHT_DATA",
+            hint=f"put {ORL_ARCHIVE} (sN/M.pgm inside) into the folder named by {ENVIRONMENT}",
         )
     pictures: dict[FaceKey, bytes] = {}
     try:
@@ -291,13 +311,3 @@ def _orl_pictures(file: Path) -> Mapping[FaceKey, bytes]:
     except (zipfile.BadZipFile, OSError, EOFError) as error:
         raise DataError(f"is no whole zip file: {error}", where=str(file)) from error
     return pictures
-
-
-def _decode(content: bytes, key: FaceKey, file: Path) -> NDArray[np.uint8]:
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            return np.asarray(image.convert("L"), dtype=np.uint8)
-    except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{key[0]}/{key[1]} cannot be decoded: {error}", where=str(file)) from error

@@ -11,7 +11,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ from bitwright.papers.faces.tables import (
     method_table,
     reference_table,
 )
-from bitwright.papers.faces.verification import Sweep, Verification, embeddings, verify_embeddings
+from bitwright.papers.faces.verification import Verification, embeddings, verify_embeddings
 from bitwright.quantize.ptq import folding_of
 from bitwright.report.table_page import Section, write_report
 
@@ -166,15 +166,15 @@ class Pictures:
     def protocol(self) -> FaceProtocol:
         recipe, data = self.request.recipe, self.request.data
         if recipe.protocol == "lfw":
-            how = recipe.cut if recipe.preprocessing else None
+            how = recipe.preprocessing if "preprocessing" in recipe.model_fields_set else None
             return lfw_protocol(data, how, drop_missing=True)
-        return orl_protocol(data, recipe.cut)
+        return orl_protocol(data, recipe.preprocessing)
 
     @cached_property
     def known(self) -> FaceSet:
         recipe, data = self.request.recipe, self.request.data
         if recipe.protocol == "orl":
-            return orl_known(data, recipe.cut, OrlSplit())
+            return orl_known(data, recipe.preprocessing, OrlSplit())
         return _frequent(self.protocol, recipe)
 
     @cached_property
@@ -194,8 +194,7 @@ def _frequent(protocol: FaceProtocol, recipe: FaceMatrixRecipe) -> FaceSet:
         for view in (protocol.view1, protocol.view2)
     )
     rows = np.setdiff1d(first, second)
-    keys = tuple(protocol.faces.keys[row] for row in rows)
-    faces = replace(protocol.faces, data=protocol.faces.data.take(rows), keys=keys)
+    faces = protocol.faces.take(rows)
     counts = np.bincount(faces.data.labels, minlength=len(faces.people))
     order = [i for i in np.argsort(-counts, kind="stable") if counts[i] >= wanted.each]
     if len(order) < wanted.people:
@@ -213,7 +212,7 @@ class Network:
 
     def __init__(self, request: MatrixRequest, section: NetworkSection, pictures: Pictures) -> None:
         self.request, self.section, self.pictures = request, section, pictures
-        size = request.recipe.cut.size
+        size = request.recipe.preprocessing.size
         self.file = _weights_file(request, section)
         spec = {"name": section.model, "options": section.options}
         model = build_model(spec, None, (size, size, 3))
@@ -224,10 +223,6 @@ class Network:
     @cached_property
     def subject(self) -> Subject:
         return Subject(self.section.name, self.model, self.pictures.known, self.request.recipe)
-
-    @cached_property
-    def sweep(self) -> Sweep:
-        return Sweep(**self.request.recipe.sweep.model_dump())
 
     @cached_property
     def floats(self) -> NDArray[np.float64]:
@@ -272,7 +267,7 @@ class Network:
             torch.manual_seed(self.request.recipe.seed)
             made = (make_plain if half == PLAIN else make_ours)(self.subject, row)
             vectors = embeddings(made.network, self.pictures.protocol)
-        found = verify_embeddings(vectors, self.pictures.protocol, self.sweep)
+        found = verify_embeddings(vectors, self.pictures.protocol, self.request.recipe.sweep)
         apart = float(np.abs(vectors - self.floats).max())
         return _result(row, half, made, found, apart, time.perf_counter() - started)
 
@@ -365,7 +360,7 @@ def write_tables(
         "benchmarks/faces.py)",
         "protocol": f"{recipe.protocol}: {pairs} pairs of {strangers}, in "
         f"{len(rows[0].folds) if rows else 0} folds; threshold from {others}",
-        "preprocessing": json.dumps(recipe.cut.record()),
+        "preprocessing": json.dumps(recipe.preprocessing.record()),
         "searches": f"top-1 of a classifier of {recipe.identities.people} known people, margin "
         f"{recipe.search.margin} points, parity {recipe.search.parity}",
         "calibration": f"{recipe.calibration} images of known people, no labels",

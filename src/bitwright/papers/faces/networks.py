@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bitwright.explore.model_sizes import model_size
 from bitwright.explore.search.metrics import Top1
-from bitwright.explore.sizes import FLOAT_BITS, network_rate
+from bitwright.explore.sizes import FLOAT_BITS, SizeReport, network_rate
 from bitwright.formats import parse_format
 from bitwright.formats.clustering import kmeans
 from bitwright.interop.model_files import load_model, save_model
-from bitwright.papers.faces.clustered_sizes import clustered_rate
+from bitwright.papers.faces.clustered_sizes import clustered_rate, index_bits
 from bitwright.papers.faces.identities import (
     append_identities,
     choose_faces,
@@ -65,6 +66,11 @@ class Made:
     network_rate: float | None = None
     memory_ratio: float | None = None
 
+    @classmethod
+    def sized(cls, network: nn.Module, formats: str, size: SizeReport) -> Made:
+        """With the rates of a size."""
+        return cls(network, formats, size.parameter_rate, size.network_rate, size.memory_ratio)
+
 
 @dataclass(frozen=True, eq=False)
 class Subject:
@@ -98,32 +104,26 @@ class Subject:
         return torch.from_numpy(self.known.data.take(rows).reals())
 
     @cached_property
+    def people(self) -> FaceSet:
+        """The faces that the closed-set classifier learns."""
+        wanted = self.recipe.identities
+        return choose_faces(self.known, wanted.people, wanted.each)
+
+    @cached_property
     def classifier(self) -> nn.Module:
         """The closed-set classifier of the searches."""
-        wanted = self.recipe.identities
-        people = choose_faces(self.known, wanted.people, wanted.each)
-        return train_identities(extract_features(self.model, people))
+        return train_identities(extract_features(self.model, self.people), self.people.data.labels)
 
     @cached_property
     def judges(self) -> FaceSet:
         """The faces that a setting is scored on: the last ones of each person."""
-        wanted = self.recipe.identities
-        people = choose_faces(self.known, wanted.people, wanted.each)
-        each = self.recipe.search.each
-        rows = [
-            row
-            for person in range(wanted.people)
-            for row in [i for i, label in enumerate(people.data.labels) if label == person][-each:]
-        ]
-        keys = tuple(people.keys[row] for row in rows)
-        return FaceSet(people.data.take(rows), keys, people.preprocessing)
+        labels, each = self.people.data.labels, self.recipe.search.each
+        rows = [np.flatnonzero(labels == k)[-each:] for k in range(len(self.people.people))]
+        return self.people.take(np.concatenate(rows))
 
     def top1(self) -> float:
         """Accuracy of the classifier on all faces that it has learned."""
-        wanted = self.recipe.identities
-        people = choose_faces(self.known, wanted.people, wanted.each)
-        found: float = top1(append_identities(self.model, self.classifier), people)
-        return found
+        return top1(append_identities(self.model, self.classifier), self.people)
 
 
 def make_plain(subject: Subject, row: Row) -> Made:
@@ -183,13 +183,7 @@ def _searched(subject: Subject, model: nn.Module, mode: TrimmingMode, parity: Pa
     assert remove_identities(whole) is model
     size = ristretto_size(model, rules, subject.shape)
     words = _setting_words(found.outcome.chosen, mode, settings.weight_exponent_bits)
-    return Made(
-        with_rules(model, rules),
-        words,
-        size.parameter_rate,
-        size.network_rate,
-        size.memory_ratio,
-    )
+    return Made.sized(with_rules(model, rules), words, size)
 
 
 def _fixed_widths(subject: Subject, model: nn.Module, parity: Parity) -> Made:
@@ -200,13 +194,8 @@ def _fixed_widths(subject: Subject, model: nn.Module, parity: Parity) -> Made:
     rules = maker.rules(Setting(_FIXED_BITS, _FIXED_BITS, _FIXED_BITS))
     size = ristretto_size(model, rules, subject.shape)
     biases = FLOAT_BITS if parity is Parity.MENDED else _FIXED_BITS
-    return Made(
-        with_rules(model, rules),
-        f"{_FIXED_BITS} bits everywhere, unsearched; biases {biases}",
-        size.parameter_rate,
-        size.network_rate,
-        size.memory_ratio,
-    )
+    words = f"{_FIXED_BITS} bits everywhere, unsearched; biases {biases}"
+    return Made.sized(with_rules(model, rules), words, size)
 
 
 def _setting_words(setting: Setting, mode: TrimmingMode, exponent_bits: int) -> str:
@@ -254,17 +243,12 @@ def cluster_parameters(
         found = kmeans(values, clusters, allow_fewer=True)
         new = torch.from_numpy(found.values())
         if centroid is not None:
-            new = torch.from_numpy(parse_format(centroid).quantized(new.numpy(), _unit(centroid)))
+            new = torch.from_numpy(parse_format(centroid).quantized(new.numpy(), 1.0))
         with torch.no_grad():
             for tensor, part in zip(tensors, new.split([t.numel() for t in tensors]), strict=True):
                 tensor.copy_(part.view_as(tensor))
         count += len(values)
     return copied, count, len(tables)
-
-
-def _unit(name: str) -> float:
-    """The scale at which a minifloat's values are its own."""
-    return 1.0
 
 
 def _tables(subject: Subject, scope: str) -> dict[str, str]:
@@ -289,7 +273,7 @@ def clustered(subject: Subject, scope: str, clusters: int) -> Made:
     """The folded network with plain k-means of a scope (``network``, ``group``, ``layer``)."""
     model, count, sets = cluster_parameters(subject.folded, clusters, _tables(subject, scope))
     rate = clustered_rate(count, clusters, sets)
-    bits = (clusters - 1).bit_length()
+    bits = index_bits(clusters)
     return Made(
         model,
         f"{sets} tables of {clusters} float32, indices of {bits} bits; features float32",
@@ -330,13 +314,7 @@ def _quantized(subject: Subject, method: str) -> Made:
         subject.model, Policy.from_dict(plan.policy), subject.calibration, plan.methods
     )
     size = model_size(made, sample_shape=subject.shape)
-    return Made(
-        made,
-        f"{plan.words}; {' + '.join(plan.methods)}{words}",
-        size.parameter_rate,
-        size.network_rate,
-        size.memory_ratio,
-    )
+    return Made.sized(made, f"{plan.words}; {' + '.join(plan.methods)}{words}", size)
 
 
 def _chosen(subject: Subject, contest: Contest) -> tuple[Plan, str]:

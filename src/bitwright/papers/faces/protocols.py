@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from bitwright.base.errors import DataError, RecipeError
-from bitwright.base.files import read_text
+from bitwright.base.files import read_bytes, read_text
+from bitwright.data.decoding import Decoding, decode_image
 from bitwright.data.load import ENVIRONMENT
 from bitwright.papers.faces.images import (
-    ORL_ARCHIVE,
     ORL_PEOPLE,
     FaceKey,
     FacePreprocessing,
@@ -62,24 +62,6 @@ class OrlSplit:
         return (*self.train, *self.view1)
 
 
-def find_orl(path: str | Path | None = None) -> Path:
-    """The ORL archive at a path, or in the folder named by BITWRIGHT_DATA.
-
-    Raises:
-        DataError: it is not there.
-    """
-    folder = path if path is not None else os.environ.get(ENVIRONMENT)
-    if folder is None:
-        raise DataError(
-            f"no {ORL_ARCHIVE}", where="orl", hint=f"name its folder with {ENVIRONMENT}"
-        )
-    file = Path(folder).expanduser()
-    file = file / ORL_ARCHIVE if file.is_dir() else file
-    if not file.is_file():
-        raise DataError("no such archive", where=str(file), hint=f"name the {ORL_ARCHIVE}")
-    return file
-
-
 def orl_protocol(
     path: str | Path | None = None,
     how: FacePreprocessing | None = None,
@@ -94,7 +76,7 @@ def orl_protocol(
         DataError: the archive is missing or broken.
     """
     split = split or OrlSplit()
-    faces = load_orl(find_orl(path), how, people=(*split.view1, *split.view2))
+    faces = load_orl(path, how, people=(*split.view1, *split.view2))
     by_number = {
         number: [key for key in faces.keys if key[0] == f"s{number}"]
         for number in (*split.view1, *split.view2)
@@ -113,7 +95,7 @@ def orl_known(
 ) -> FaceSet:
     """The faces of the people who are not measured (30 with the usual split)."""
     split = split or OrlSplit()
-    return load_orl(find_orl(path), how, people=split.known)
+    return load_orl(path, how, people=split.known)
 
 
 def protocol(
@@ -171,7 +153,8 @@ def lfw_protocol(
         picture = _lfw_picture(place, key)
         if picture is not None:
             keys.append(key)
-            images.append(cut_face(_decode(picture), how, marks.get(key)))
+            face = decode_image(read_bytes(picture), Decoding(grey=False), str(picture))
+            images.append(cut_face(face, how, marks.get(key)))
     if not keys:
         raise DataError(
             "none of the pictures that the pairs name is here",
@@ -200,13 +183,3 @@ def _lfw_picture(place: Path, key: FaceKey) -> Path | None:
     name = f"{key[0]}_{key[1]:04d}.jpg"
     tried = (place / inside / key[0] / name for inside in _LFW_IMAGES)
     return next((path for path in tried if path.is_file()), None)
-
-
-def _decode(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            return np.asarray(image.convert("RGB"), dtype=np.uint8)
-    except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"cannot be decoded: {error}", where=str(path)) from error

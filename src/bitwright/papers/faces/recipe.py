@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from bitwright.base.errors import BitwrightError, RecipeError
+from bitwright.base.errors import RecipeError
 from bitwright.papers.faces.images import FacePreprocessing
 
 KIND = "face-matrix"
+_STEPS = 100
+_TINY = 1e-9
 _Count = Annotated[int, Field(ge=1, strict=True)]
 
 
@@ -60,13 +64,43 @@ class SearchSection(_Section):
     weight_exponent_bits: Annotated[int, Field(ge=1, le=5)] = 5
 
 
-class SweepSection(_Section):
-    """Thresholds of view 1; without ``hi`` they follow the distances."""
+@dataclass(frozen=True)
+class Sweep:
+    """Which thresholds are tried on view 1.
+
+    Attributes:
+        lo, hi, step: the thresholds ``lo, lo + step, ..`` up to ``hi``. With ``hi`` left out they
+            reach from ``lo`` to the largest distance on view 1 in 100 steps, for embeddings of
+            any size.
+        fixed: no sweep, this threshold.
+        on_ties: of thresholds equally good the ``middle`` one (of the widest run of neighbours),
+            or the ``first``.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     lo: float = 0.0
     hi: float | None = 1.0
     step: float = 0.01
     fixed: float | None = None
+    on_ties: Literal["middle", "first"] = "middle"
+
+    def __post_init__(self) -> None:
+        if self.fixed is not None and not self.fixed >= 0:
+            raise RecipeError(f"must be 0 or more, found {self.fixed}", where="verification.fixed")
+        if self.hi is not None and not (0 <= self.lo < self.hi and 0 < self.step):
+            raise RecipeError(
+                f"no thresholds from {self.lo} to {self.hi} by {self.step}",
+                where="verification.sweep",
+            )
+
+    def thresholds(self, distances: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Those to try, ascending."""
+        if self.hi is None:
+            top = float(distances.max())
+            return np.asarray(np.linspace(self.lo, max(top, self.lo + _TINY), _STEPS + 1))
+        count = int((self.hi - self.lo) / self.step + 1e-9)
+        return self.lo + self.step * np.arange(count + 1, dtype=np.float64)
 
 
 class ClusterSection(_Section):
@@ -84,8 +118,8 @@ class FaceMatrixRecipe(_Section):
     description: str = ""
     networks: Annotated[tuple[NetworkSection, ...], Field(min_length=1)]
     protocol: Literal["orl", "lfw"] = "orl"
-    preprocessing: dict[str, Any] = Field(default_factory=dict)
-    sweep: SweepSection = SweepSection()
+    preprocessing: FacePreprocessing = FacePreprocessing()
+    sweep: Sweep = Sweep()
     identities: IdentitySection = IdentitySection()
     search: SearchSection = SearchSection()
     calibration: _Count = 60
@@ -99,14 +133,6 @@ class FaceMatrixRecipe(_Section):
         if len(set(names)) != len(names):
             raise ValueError(f"two networks have one name: {', '.join(names)}")
         return value
-
-    @property
-    def cut(self) -> FacePreprocessing:
-        """How pictures become inputs."""
-        fields = dict(self.preprocessing)
-        if "crop" in fields:
-            fields["crop"] = tuple(fields["crop"])
-        return FacePreprocessing(**fields)
 
 
 def load_matrix(path: Path) -> FaceMatrixRecipe:
@@ -128,7 +154,7 @@ def load_matrix(path: Path) -> FaceMatrixRecipe:
             hint="start from the one that is shipped: face-matrix",
         )
     try:
-        recipe = FaceMatrixRecipe.model_validate(fields)
+        return FaceMatrixRecipe.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -137,11 +163,6 @@ def load_matrix(path: Path) -> FaceMatrixRecipe:
             where=f"{path.name}: {place}",
             hint=f"fields: {', '.join(FaceMatrixRecipe.model_fields)}",
         ) from error
-    try:
-        recipe.cut  # noqa: B018 - its settings are checked here
-    except (TypeError, BitwrightError) as error:
-        raise RecipeError(str(error), where=f"{path.name}: preprocessing") from error
-    return recipe
 
 
 @dataclass(frozen=True)

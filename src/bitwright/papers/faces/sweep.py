@@ -19,7 +19,7 @@ from bitwright.base.store import Store
 from bitwright.base.version import __version__
 from bitwright.papers.faces.matrix import MatrixRequest, Network, Pictures, Tell
 from bitwright.papers.faces.networks import Made, clustered, table_fits
-from bitwright.papers.faces.verification import Verification, embeddings, verify_embeddings
+from bitwright.papers.faces.verification import embeddings, verify_embeddings
 from bitwright.papers.ristretto.layers import layers_of
 from bitwright.report.scatter import Point, Scatter
 from bitwright.report.table import Column, Kind, Measured, Table, Value
@@ -160,19 +160,12 @@ def _made(network: Network, scope: str, entries: int) -> SweepPoint:
     else:
         made = clustered(network.subject, scope, entries)
     vectors = embeddings(made.network, network.pictures.protocol)
-    found = verify_embeddings(vectors, network.pictures.protocol, network.sweep)
-    seconds = time.perf_counter() - started
-    return _measured(network.section.name, scope, entries, made, found, seconds)
-
-
-def _measured(
-    name: str, scope: str, entries: int, made: Made, found: Verification, seconds: float
-) -> SweepPoint:
+    found = verify_embeddings(vectors, network.pictures.protocol, network.request.recipe.sweep)
     used = 0
     if scope != "float":
         used = max(int(layer.weight.unique().numel()) for layer in layers_of(made.network).values())
     return SweepPoint(
-        name,
+        network.section.name,
         scope,
         entries,
         used,
@@ -181,7 +174,7 @@ def _measured(
         found.view1,
         made.parameter_rate or nan,
         made.network_rate or nan,
-        seconds,
+        time.perf_counter() - started,
     )
 
 

@@ -11,60 +11,21 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from math import nan
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bitwright.base.errors import DataError, RecipeError
+from bitwright.base.errors import DataError
 from bitwright.papers.faces.pairs import FaceProtocol, PairRows
+from bitwright.papers.faces.recipe import Sweep
 from bitwright.report.statistics import mean_of
 from bitwright.train.evaluation import Model, run_batches
 
 _BATCH = 50
-_STEPS = 100
 _TWO = 2
-_TINY = 1e-9
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Which thresholds are tried on view 1.
-
-    Attributes:
-        lo, hi, step: the thresholds ``lo, lo + step, ..`` up to ``hi``. With ``hi`` left out they
-            reach from ``lo`` to the largest distance on view 1 in 100 steps, for embeddings of
-            any size.
-        fixed: no sweep, this threshold.
-        on_ties: of thresholds equally good the ``middle`` one (of the widest run of neighbours),
-            or the ``first``.
-    """
-
-    lo: float = 0.0
-    hi: float | None = 1.0
-    step: float = 0.01
-    fixed: float | None = None
-    on_ties: Literal["middle", "first"] = "middle"
-
-    def __post_init__(self) -> None:
-        if self.fixed is not None and not self.fixed >= 0:
-            raise RecipeError(f"must be 0 or more, found {self.fixed}", where="verification.fixed")
-        if self.hi is not None and not (0 <= self.lo < self.hi and 0 < self.step):
-            raise RecipeError(
-                f"no thresholds from {self.lo} to {self.hi} by {self.step}",
-                where="verification.sweep",
-            )
-
-    def thresholds(self, distances: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Those to try, ascending."""
-        if self.hi is None:
-            top = float(distances.max())
-            return np.asarray(np.linspace(self.lo, max(top, self.lo + _TINY), _STEPS + 1))
-        count = int((self.hi - self.lo) / self.step + 1e-9)
-        return self.lo + self.step * np.arange(count + 1, dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from bitwright.interop.onnx.reader.importer import HANDLERS, Imported, Row, load
+from bitwright.interop.onnx.reader.build import Row
+from bitwright.interop.onnx.reader.importer import HANDLERS, Imported, load
 from bitwright.interop.onnx.reader.model import OnnxModel, read_model
 from bitwright.interop.onnx.reader.outputs import Output
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bitwright.base.errors import FormatError, GraphError, ModelError
+from bitwright.base.errors import FormatError, GraphError
 from bitwright.formats import parse_format
 from bitwright.interop.onnx.reader import views
 from bitwright.interop.onnx.reader.levels import (
@@ -49,6 +49,15 @@ class Made(NamedTuple):
     params: Mapping[str, IntArray]
 
 
+@dataclass(frozen=True)
+class Row:
+    """One node of the file: its name, its operator, and what it became."""
+
+    node: str
+    op: str
+    became: str
+
+
 @dataclass
 class Importer:
     """One import at work.
@@ -57,7 +66,8 @@ class Importer:
         frames: shape (H, W, C) or (C,) of every edge, the real input's included.
         tensors: what each ONNX tensor is by now.
         real_input: the input's value and quantizer, once it is quantized.
-        became: rows of the report: ONNX node, its operator, what it became.
+        batch: that the file spells out.
+        became: rows of the report.
         notes: what the user should know, such as roundings that are not exact.
         ties, steps: of so many steps of activations, how many lie elsewhere in float32.
         labels: edges that hold indices of classes.
@@ -66,10 +76,11 @@ class Importer:
     """
 
     builder: GraphBuilder
+    batch: int = 1
     frames: dict[str, tuple[int, ...]] = field(default_factory=dict)
     tensors: dict[str, Value | Const] = field(default_factory=dict)
     real_input: tuple[Value, Quantizer] | None = None
-    became: list[tuple[str, str, str]] = field(default_factory=list)
+    became: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     cache: dict[object, str] = field(default_factory=dict)
     made: dict[str, Made] = field(default_factory=dict)
@@ -273,7 +284,8 @@ class Importer:
             key = ("quantize", edge, value.unit.tobytes(), quantizer.key(), steps)
             edge = self.cached(key, lambda: self._emit_quantizer(value, quantizer, node))
             for pool in value.pools:
-                edge = self.cached(("pool", edge, pool), partial(self.pool, edge, pool, node))
+                make = partial(self.add, "max_pool", (edge,), node, pool.attrs)
+                edge = self.cached(("pool", edge, pool), make)
         return Value(edge, value.shape, value.order, quantizer.unit)
 
     def _quantize_input(self, value: Value, quantizer: Quantizer, node: OnnxNode) -> Value:
@@ -368,11 +380,6 @@ class Importer:
         except FormatError as error:
             raise node.error(error.message, error.hint) from error
         return self.add("lookup", (edge,), node, {**attrs, "format": name}, {"table": table})
-
-    def pool(self, edge: str, pool: object, node: OnnxNode) -> str:
-        """A max_pool node."""
-        attrs = {name: getattr(pool, name) for name in ("kernel", "stride", "padding")}
-        return self.add("max_pool", (edge,), node, attrs)
 
     # -- from anything to integers ------------------------------------------------------------
 
@@ -491,8 +498,3 @@ def identifier(text: str) -> str:
     """A name that graphs, files and Verilog accept."""
     clean = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")
     return clean if clean[:1].isalpha() else f"n_{clean}" if clean else "node"
-
-
-def wrong(node: OnnxNode, what: str, hint: str | None = None) -> ModelError:
-    """A complaint about a node."""
-    return node.error(what, hint)

@@ -151,31 +151,22 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Array]:
     return lambda node, *inputs: np.asarray(function(*inputs))
 
 
+#: Operators that numpy knows by the same name, in lower case.
+_NUMPY = "Sqrt Reciprocal Exp Log Sign Floor Ceil Equal Less Greater Where Mod Add".split()
+
 _FOLD: dict[str, Callable[..., Array]] = {
-    "Add": _plain(np.add),
+    **{name: _plain(getattr(np, name.lower())) for name in _NUMPY},
+    "Abs": _plain(np.abs),
     "Sub": _plain(np.subtract),
     "Mul": _plain(np.multiply),
     "Div": _plain(_divide),
     "Pow": _plain(lambda a, b: np.power(a, b).astype(a.dtype)),
-    "Sqrt": _plain(np.sqrt),
-    "Reciprocal": _plain(np.reciprocal),
-    "Exp": _plain(np.exp),
-    "Log": _plain(np.log),
-    "Abs": _plain(np.abs),
     "Neg": _plain(np.negative),
-    "Sign": _plain(np.sign),
-    "Floor": _plain(np.floor),
-    "Ceil": _plain(np.ceil),
     "Round": _plain(np.rint),
     "Min": _plain(lambda *a: np.minimum.reduce(a)),
     "Max": _plain(lambda *a: np.maximum.reduce(a)),
     "Relu": _plain(lambda a: np.maximum(a, 0)),
-    "Equal": _plain(np.equal),
-    "Less": _plain(np.less),
-    "Greater": _plain(np.greater),
     "Not": _plain(np.logical_not),
-    "Where": _plain(np.where),
-    "Mod": _plain(np.mod),
     "Identity": _plain(lambda a: a),
     "Shape": lambda node, x: np.asarray(x.shape, np.int64)[
         node.attrs.get("start", 0) : node.attrs.get("end")
@@ -189,11 +180,10 @@ _FOLD: dict[str, Callable[..., Array]] = {
     "Range": _range,
     "Expand": _expand,
     "Tile": _tile,
-    "ReduceProd": _reduce(np.prod),
-    "ReduceSum": _reduce(np.sum),
-    "ReduceMean": _reduce(np.mean),
-    "ReduceMax": _reduce(np.max),
-    "ReduceMin": _reduce(np.min),
+    **{
+        f"Reduce{name}": _reduce(getattr(np, name.lower()))
+        for name in ("Prod", "Sum", "Mean", "Max", "Min")
+    },
 }
 
 #: Rearrangements, which keep the integers of a quantized weight.

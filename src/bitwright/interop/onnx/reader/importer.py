@@ -18,7 +18,7 @@ from bitwright.interop.onnx.reader import (
     op_quantizers,
     outputs,
 )
-from bitwright.interop.onnx.reader.build import INPUT, Importer, identifier
+from bitwright.interop.onnx.reader.build import INPUT, Importer, Row, identifier
 from bitwright.interop.onnx.reader.folding import constant, fold, foldable
 from bitwright.interop.onnx.reader.levels import Quantizer
 from bitwright.interop.onnx.reader.model import OnnxModel, OnnxNode, TensorInfo, read_model
@@ -43,33 +43,26 @@ HANDLERS: dict[str, Handler] = {
     **outputs.HANDLERS,
 }
 
-ADVICE = {
+_NORM = "use BatchNormalization: its constants are known after training"
+_QDQ = "export in the QDQ style (QuantizeLinear and DequantizeLinear)"
+_STATIC = "control flow has no hardware; export a static graph"
+_ADVICE = {
     "ConvTranspose": "use Upsample (nearest) and a Conv",
-    "InstanceNormalization": "use BatchNormalization: its constants are known after training",
-    "LayerNormalization": "use BatchNormalization: its constants are known after training",
-    "GroupNormalization": "use BatchNormalization: its constants are known after training",
-    "QLinearConv": "export in the QDQ style (QuantizeLinear and DequantizeLinear)",
-    "QLinearMatMul": "export in the QDQ style (QuantizeLinear and DequantizeLinear)",
-    "ConvInteger": "export in the QDQ style (QuantizeLinear and DequantizeLinear)",
-    "MatMulInteger": "export in the QDQ style (QuantizeLinear and DequantizeLinear)",
+    **dict.fromkeys(("InstanceNormalization", "LayerNormalization", "GroupNormalization"), _NORM),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"), _QDQ),
     "DynamicQuantizeLinear": "use static quantization: scales must be constants",
     "Im2Col": "import the file from before the lowering of convolutions to MatMul",
-    "If": "control flow has no hardware; export a static graph",
-    "Loop": "control flow has no hardware; export a static graph",
-    "LSTM": "recurrent networks are not supported",
-    "GRU": "recurrent networks are not supported",
+    **dict.fromkeys(("If", "Loop"), _STATIC),
+    **dict.fromkeys(("LSTM", "GRU"), "recurrent networks are not supported"),
     "Slice": "only constants can be sliced; split channels before the network instead",
     "Split": "only constants can be split; use two convolutions",
 }
 
 
-@dataclass(frozen=True)
-class Row:
-    """One node of the file: its name, its operator, and what it became."""
-
-    node: str
-    op: str
-    became: str
+def advice_on(op: str) -> str:
+    """What to do about an operator without an integer form."""
+    listed = "docs/passes.md of Bitwright's documentation lists what is supported"
+    return _ADVICE.get(op, listed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,11 +146,10 @@ def load(
     source = path if isinstance(path, bytes) else Path(path)
     model = read_model(source)
     stem = name or (identifier(source.stem).lower() if isinstance(source, Path) else "network")
-    info = input_of(model)
     first: BitwrightError | None = None
-    for layout in layouts_of(info, input_layout):
+    for layout in layouts_of(input_of(model), input_layout):
         try:
-            return _import(model, info, stem, layout, input_type, input_scale, optimised)
+            return _import(model, stem, layout, input_type, input_scale, optimised)
         except BitwrightError as error:
             first = first or error
         except MALFORMED as error:
@@ -208,14 +200,10 @@ def input_of(model: OnnxModel) -> TensorInfo:
 
 
 def start(
-    low: Importer,
-    model: OnnxModel,
-    info: TensorInfo,
-    layout: str | None,
-    input_type: str | Format | None,
-    scale: float,
-) -> IntArray:
-    """Declare the input; returns where its elements lie in a frame."""
+    model: OnnxModel, name: str, layout: str, input_type: str | Format | None, scale: float
+) -> tuple[Importer, IntArray]:
+    """An import that has begun; and where the input's elements lie in a frame."""
+    low, info = Importer(GraphBuilder(name, INTEGER)), input_of(model)
     shape = (1, *(int(d or 1) for d in info.shape[1:]))
     if layout == "NHWC":
         frame = shape[1:]
@@ -237,7 +225,9 @@ def start(
         low.frames[INPUT] = frame
         value = Value(INPUT, shape, order, np.full(1, unit))
     low.tensors[info.name] = low.viewed(value, order)
-    return order
+    low.tensors |= {key: Const(array) for key, array in model.constants.items()}
+    low.batch = int(info.shape[0] or 1) if info.shape else 1
+    return low, order
 
 
 def _declared(model: OnnxModel, info: TensorInfo) -> Format | None:
@@ -255,48 +245,36 @@ def _declared(model: OnnxModel, info: TensorInfo) -> Format | None:
 
 def _import(
     model: OnnxModel,
-    info: TensorInfo,
     name: str,
-    layout: str | None,
+    layout: str,
     input_type: str | Format | None,
     scale: float,
     optimised: bool,
 ) -> Imported:
-    low = Importer(GraphBuilder(name, INTEGER))
-    order = start(low, model, info, layout, input_type, scale)
-    low.tensors |= {key: Const(array) for key, array in model.constants.items()}
-    batch = int(info.shape[0] or 1) if info.shape else 1
-    needed = needed_tensors(model)
-    for node in model.nodes:
-        if needed & set(node.outputs):
-            walk(low, node, batch)
+    low, order = start(model, name, layout, input_type, scale)
+    for node in needed_nodes(model):
+        walk(low, node)
     found = outputs.finish(low, tuple(o.name for o in model.outputs))
     graph, found = _finish(low, found)
     if optimised:
         graph = optimise(graph)
-    rows = tuple(Row(*row) for row in low.became)
-    return Imported(
-        graph,
-        found,
-        rows,
-        tuple(dict.fromkeys(low.notes)),
-        low.real_input,
-        order,
-        low.ties,
-        low.steps,
-    )
+    notes = tuple(dict.fromkeys(low.notes))
+    rows = tuple(low.became)
+    return Imported(graph, found, rows, notes, low.real_input, order, low.ties, low.steps)
 
 
-def needed_tensors(model: OnnxModel) -> set[str]:
-    """Tensors that reach an output."""
+def needed_nodes(model: OnnxModel) -> list[OnnxNode]:
+    """Nodes that reach an output, in their order."""
     wanted = {o.name for o in model.outputs}
+    found = []
     for node in reversed(model.nodes):
         if wanted & set(node.outputs):
             wanted |= set(node.inputs)
-    return wanted
+            found.append(node)
+    return found[::-1]
 
 
-def walk(low: Importer, node: OnnxNode, batch: int) -> None:
+def walk(low: Importer, node: OnnxNode) -> None:
     """Convert one node; its row of the report is appended.
 
     Raises:
@@ -304,7 +282,7 @@ def walk(low: Importer, node: OnnxNode, batch: int) -> None:
     """
     before = len(low.made)
     try:
-        result = _result(low, node, batch)
+        result = _result(low, node)
     except FormatError as error:
         raise node.error(error.message, error.hint) from error
     place = 1 if node.op == "TopK" else 0
@@ -320,10 +298,10 @@ def walk(low: Importer, node: OnnxNode, batch: int) -> None:
         text = ", ".join(f"{how.op} {edge}" for edge, how in made)
     else:
         text = f"input {INPUT}" if result.edge == INPUT and node.op.endswith("Quant") else "folded"
-    low.became.append((node.name, node.op, text))
+    low.became.append(Row(node.name, node.op, text))
 
 
-def _result(low: Importer, node: OnnxNode, batch: int) -> Value | Const:
+def _result(low: Importer, node: OnnxNode) -> Value | Const:
     known = [low.tensors.get(i) for i in node.inputs if i]
     missing = [i for i in node.inputs if i and i not in low.tensors]
     if missing:
@@ -339,27 +317,22 @@ def _result(low: Importer, node: OnnxNode, batch: int) -> Value | Const:
         return fold(node, constants)
     handler = HANDLERS.get(node.op)
     if handler is None:
-        raise node.error(
-            "operator has no integer form",
-            ADVICE.get(
-                node.op, "docs/passes.md of Bitwright's documentation lists what is supported"
-            ),
-        )
+        raise node.error("operator has no integer form", advice_on(node.op))
     try:
-        if batch > 1:
-            _one_batch(low, node, batch)
+        if low.batch > 1:
+            _one_batch(low, node)
         return handler(low, node)
     except MALFORMED as error:
         # Shapes that contradict each other in ways no handler foresaw.
         raise node.error(f"is malformed: {error}", _CHECK) from error
 
 
-def _one_batch(low: Importer, node: OnnxNode, batch: int) -> None:
+def _one_batch(low: Importer, node: OnnxNode) -> None:
     """A Reshape that spells out the batch size keeps its meaning for one sample."""
     if node.op != "Reshape" or not node.has(1):
         return
     target = low.tensors[node.inputs[1]]
-    if isinstance(target, Const) and target.value.size and np.ravel(target.value)[0] == batch:
+    if isinstance(target, Const) and target.value.size and np.ravel(target.value)[0] == low.batch:
         fixed = np.array(np.ravel(target.value))
         fixed[0] = 1
         low.tensors[node.inputs[1]] = Const(fixed)

@@ -9,17 +9,15 @@ from pathlib import Path
 from bitwright.base.errors import BitwrightError
 from bitwright.interop.onnx.reader.build import Importer
 from bitwright.interop.onnx.reader.importer import (
-    ADVICE,
     HANDLERS,
+    advice_on,
     input_of,
     layouts_of,
-    needed_tensors,
+    needed_nodes,
     start,
     walk,
 )
-from bitwright.interop.onnx.reader.model import OnnxModel, OnnxNode, TensorInfo, read_model
-from bitwright.interop.onnx.reader.values import Const
-from bitwright.ir import INTEGER, GraphBuilder
+from bitwright.interop.onnx.reader.model import OnnxModel, OnnxNode, read_model
 
 
 @dataclass(frozen=True)
@@ -52,44 +50,34 @@ def verdicts(
         ModelError: its input is none that can be read.
     """
     model = read_model(path)
-    info = input_of(model)
     tries = [
-        _walk_all(model, info, layout, input_type) for layout in layouts_of(info, input_layout)
+        _walk_all(model, layout, input_type) for layout in layouts_of(input_of(model), input_layout)
     ]
     return min(tries, key=lambda found: sum(bool(v.problem or v.behind) for v in found))
 
 
-def _walk_all(
-    model: OnnxModel, info: TensorInfo, layout: str | None, input_type: str | None
-) -> list[Verdict]:
-    low = Importer(GraphBuilder("inspected", INTEGER))
-    start(low, model, info, layout, input_type, 1.0)
-    low.tensors |= {key: Const(array) for key, array in model.constants.items()}
-    batch = int(info.shape[0] or 1) if info.shape else 1
-    needed = needed_tensors(model)
+def _walk_all(model: OnnxModel, layout: str, input_type: str | None) -> list[Verdict]:
+    low, _ = start(model, "inspected", layout, input_type, 1.0)
     unknown: dict[str, str] = {}  # tensor -> the node with a problem that it depends on
     found = []
-    for node in model.nodes:
-        if not needed & set(node.outputs):
-            continue
-        verdict = _judge(low, node, batch, unknown)
+    for node in needed_nodes(model):
+        verdict = _judge(low, node, unknown)
         found.append(verdict)
         if verdict.problem or verdict.behind:
             unknown |= dict.fromkeys(node.outputs, verdict.behind or node.name)
     return found
 
 
-def _judge(low: Importer, node: OnnxNode, batch: int, unknown: dict[str, str]) -> Verdict:
+def _judge(low: Importer, node: OnnxNode, unknown: dict[str, str]) -> Verdict:
     cause = next((unknown[i] for i in node.inputs if i in unknown), "")
     if cause and (node.op in HANDLERS or node.op == "Constant"):
         return Verdict(node.name, node.op, behind=cause)
     if cause:
-        advice = ADVICE.get(
-            node.op, "docs/passes.md of Bitwright's documentation lists what is supported"
+        return Verdict(
+            node.name, node.op, problem="operator has no integer form", advice=advice_on(node.op)
         )
-        return Verdict(node.name, node.op, problem="operator has no integer form", advice=advice)
     try:
-        walk(low, node, batch)
+        walk(low, node)
     except BitwrightError as error:
         return Verdict(node.name, node.op, problem=error.message, advice=error.hint or "")
-    return Verdict(node.name, node.op, became=low.became[-1][2])
+    return Verdict(node.name, node.op, became=low.became[-1].became)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -350,29 +351,26 @@ def _sorted_nodes(
 ) -> tuple[OnnxNode, ...]:
     """Topological order, the file's own where it is one."""
     makers = _makers(nodes, known, outputs)
-    waiting: list[set[int]] = []
-    readers: dict[int, list[int]] = {}
+    sorter: TopologicalSorter[int] = TopologicalSorter()
     for index, node in enumerate(nodes):
-        needs = set()
+        sorter.add(index)
         for name in filter(None, node.inputs):
             if name in makers:
-                needs.add(makers[name])
-                readers.setdefault(makers[name], []).append(index)
+                sorter.add(index, makers[name])
             elif name not in known:
                 raise node.error(f"reads tensor {name!r}, which nothing makes")
-        waiting.append(needs)
-    ready = [index for index, needs in enumerate(waiting) if not needs]
-    heapq.heapify(ready)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        stuck = nodes[error.args[1][0]]
+        hint = "a network has no loops"
+        raise stuck.error("lies on a cycle: it needs its own output", hint) from error
+    ready: list[int] = []
     ordered: list[OnnxNode] = []
-    while ready:
+    while sorter.is_active():
+        for index in sorter.get_ready():
+            heapq.heappush(ready, index)
         index = heapq.heappop(ready)
         ordered.append(nodes[index])
-        for reader in readers.get(index, ()):
-            if index in waiting[reader]:
-                waiting[reader].discard(index)
-                if not waiting[reader]:
-                    heapq.heappush(ready, reader)
-    if len(ordered) < len(nodes):
-        stuck = next(node for node, needs in zip(nodes, waiting, strict=True) if needs)
-        raise stuck.error("lies on a cycle: it needs its own output", "a network has no loops")
+        sorter.done(index)
     return tuple(ordered)

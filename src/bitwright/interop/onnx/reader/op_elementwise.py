@@ -161,19 +161,9 @@ def _simple(low: Importer, node: OnnxNode) -> Value:
             return value
         case "Neg":
             return value.then("mul", -np.ones(1))
-        case "LeakyRelu":
-            return value.then("leaky", np.full(1, node.real("alpha", 0.01)))
         case "PRelu":
             value, slope = fitted(low, value, low.const(node, 1), node)
             return value.then("leaky", slope)
-        case "Elu":
-            return value.then("elu", np.full(1, node.real("alpha", 1.0)))
-        case "Selu":
-            alpha, gamma = node.real("alpha", 1.6732632), node.real("gamma", 1.050701)
-            return value.then("selu", np.full(1, alpha), np.full(1, gamma))
-        case "HardSigmoid":
-            alpha, beta = node.real("alpha", 0.2), node.real("beta", 0.5)
-            return value.then("hard_sigmoid", np.full(1, alpha), np.full(1, beta))
         case "Pow":
             power = np.asarray(low.const(node, 1).value)
             if power.size != 1 or float(power.ravel()[0]) != 2:
@@ -181,7 +171,8 @@ def _simple(low: Importer, node: OnnxNode) -> Value:
             return value.then("square")
         case "Gelu" if node.string("approximate", "none") != "none":
             raise node.error("approximate Gelu is not supported", "export it as approximate='none'")
-    return value.then(_PLAIN[node.op])
+    step, defaults = _STEPS[node.op]
+    return value.then(step, *(np.full(1, node.real(k, v)) for k, v in defaults.items()))
 
 
 def _gather(low: Importer, node: OnnxNode) -> Value:
@@ -217,21 +208,15 @@ def _gather(low: Importer, node: OnnxNode) -> Value:
     return Value(edge, value.shape, value.order, unit)
 
 
-_PLAIN = {
-    "Sigmoid": "sigmoid",
-    "Tanh": "tanh",
-    "HardSwish": "hard_swish",
-    "Swish": "swish",
-    "Softplus": "softplus",
-    "Softsign": "softsign",
-    "Gelu": "gelu",
-    "Mish": "mish",
-    "Exp": "exp",
-    "Erf": "erf",
-    "Abs": "abs",
-    "Floor": "floor",
-    "Ceil": "ceil",
-    "Round": "round",
+_PLAIN = "Sigmoid Tanh Swish Softplus Softsign Gelu Mish Exp Erf Abs Floor Ceil Round".split()
+#: Operators that are one step, and their attributes with the defaults, in the step's order.
+_STEPS: dict[str, tuple[str, dict[str, float]]] = {
+    **{name: (name.lower(), {}) for name in _PLAIN},
+    "HardSwish": ("hard_swish", {}),
+    "LeakyRelu": ("leaky", {"alpha": 0.01}),
+    "Elu": ("elu", {"alpha": 1.0}),
+    "Selu": ("selu", {"alpha": 1.6732632, "gamma": 1.050701}),
+    "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
 }
 
 HANDLERS = {
@@ -241,9 +226,5 @@ HANDLERS = {
     **dict.fromkeys(("Min", "Max"), _min_max),
     "BatchNormalization": _norm,
     "Gather": _gather,
-    **dict.fromkeys(
-        (*_PLAIN, "Identity", "Dropout", "Cast", "Neg", "LeakyRelu", "PRelu", "Elu", "Selu"),
-        _simple,
-    ),
-    **dict.fromkeys(("HardSigmoid", "Pow"), _simple),
+    **dict.fromkeys((*_STEPS, "Identity", "Dropout", "Cast", "Neg", "PRelu", "Pow"), _simple),
 }

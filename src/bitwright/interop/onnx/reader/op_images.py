@@ -21,15 +21,13 @@ from bitwright.ir import IntArray, window_shape
 _RANK = 4
 
 
-def _pool_window(
-    node: OnnxNode, frame: tuple[int, ...]
-) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int, int, int]]:
+def _pool_window(node: OnnxNode, frame: tuple[int, ...]) -> Pool:
     """Kernel, stride and padding of a pool on an image (H, W, ...)."""
     if "kernel_shape" not in node.attrs:
         raise node.error("has no kernel_shape")
     if node.ints("dilations", (1, 1)) != (1, 1):
         raise node.error("is dilated", "use dilation 1")
-    return window(node, (frame[0], frame[1]), node.ints("kernel_shape", ()))
+    return Pool(*window(node, (frame[0], frame[1]), node.ints("kernel_shape", ())), 0)
 
 
 def _ceiled(
@@ -65,8 +63,7 @@ def _max_pool(low: Importer, node: OnnxNode) -> Value:
     if len([o for o in node.outputs if o]) > 1:
         raise node.error("returns indices too", "only the maximum has hardware")
     value, place = low.image(low.data(node, 0), node, last)
-    kernel, stride, pads = _pool_window(node, low.frame(value))
-    return _pooled(low, node, value, place, last, kernel, stride, pads)
+    return _pooled(low, node, value, place, last, _pool_window(node, low.frame(value)))
 
 
 def _pooled(
@@ -75,53 +72,46 @@ def _pooled(
     value: Value,
     place: object,
     last: bool,
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    pads: tuple[int, int, int, int],
+    pool: Pool,
 ) -> Value:
     height, width, _ = low.frame(value)
     if value.edge and not value.pools and value.codes is None:
         value = low.requantized(value, node) or value
-    pool = Pool(kernel, stride, pads, len(value.steps))
-    pool = replace(pool, padding=_ceiled(node, (height, width), pool, may_pad=True))
+    padding = _ceiled(node, (height, width), pool, may_pad=True)
+    pool = replace(pool, padding=padding, after=len(value.steps))
     window_shape((height, width), pool.kernel, pool.stride, pool.padding)
     if (value.direction() >= 0).all() and not value.pools:
         value = low.settled(value, node)
-        edge = low.add("max_pool", (value.edge,), node, _pool_attrs(pool))
+        edge = low.add("max_pool", (value.edge,), node, pool.attrs)
         return _placed(low, replace(value, edge=edge), place, last)
     if not value.edge or value.codes is not None:
         low.settled(value, node)
     return _placed(low, replace(value, pools=(*value.pools, pool)), place, last)
 
 
-def _pool_attrs(pool: Pool) -> dict[str, tuple[int, ...]]:
-    return {"kernel": pool.kernel, "stride": pool.stride, "padding": pool.padding}
-
-
 def _global(low: Importer, node: OnnxNode) -> Value:
     value, place = low.image(low.data(node, 0), node)
     size = low.frame(value)[:2]
     kernel = (size[0], size[1])
-    if node.op == "GlobalMaxPool":
-        return _pooled(low, node, value, place, False, kernel, (1, 1), (0, 0, 0, 0))
-    return _averaged(low, node, value, Pool(kernel, (1, 1), (0, 0, 0, 0), 0), place, False)
+    make = _pooled if node.op == "GlobalMaxPool" else _averaged
+    return make(low, node, value, place, False, Pool(kernel, (1, 1), (0, 0, 0, 0), 0))
 
 
 def _average_pool(low: Importer, node: OnnxNode) -> Value:
     value, place = low.image(low.data(node, 0), node)
     height, width, _ = low.frame(value)
-    kernel, stride, pads = _pool_window(node, (height, width))
-    pads = _ceiled(node, (height, width), Pool(kernel, stride, pads, 0), may_pad=False)
-    if any(pads) and not node.integer("count_include_pad", 0):
+    pool = _pool_window(node, (height, width))
+    pool = replace(pool, padding=_ceiled(node, (height, width), pool, may_pad=False))
+    if any(pool.padding) and not node.integer("count_include_pad", 0):
         raise node.error(
             "divides by another number at the border (count_include_pad=0 with padding)",
             "use count_include_pad=1, or no padding",
         )
-    return _averaged(low, node, value, Pool(kernel, stride, pads, 0), place, False)
+    return _averaged(low, node, value, place, False, pool)
 
 
 def _averaged(
-    low: Importer, node: OnnxNode, value: Value, pool: Pool, place: object, last: bool
+    low: Importer, node: OnnxNode, value: Value, place: object, last: bool, pool: Pool
 ) -> Value:
     """The exact sum; dividing by the window's size is a step for the next quantizer."""
     value, _gain, offset = low.linear(value, node)
@@ -131,7 +121,7 @@ def _averaged(
         return _placed(low, value, place, last)
     edge = low.cached(
         ("sum", value.edge, pool),
-        lambda: low.add("sum_pool", (value.edge,), node, _pool_attrs(pool)),
+        lambda: low.add("sum_pool", (value.edge,), node, pool.attrs),
     )
     # The level is a sum: scaled first, then divided, so that ties stay exact.
     size = np.full(1, float(prod(pool.kernel)))
@@ -139,11 +129,16 @@ def _averaged(
     return _placed(low, replace(value, edge=edge, steps=steps), place, last)
 
 
+def _ints(low: Importer, node: OnnxNode, place: int, name: str) -> tuple[int, ...]:
+    """Whole numbers from an input (newer operator sets) or an attribute."""
+    if node.has(place):
+        return tuple(int(v) for v in np.ravel(low.const(node, place).value))
+    return node.ints(name, ())
+
+
 def _reduce_mean(low: Importer, node: OnnxNode) -> Value:
     value = low.data(node, 0)
-    axes = node.ints("axes", ())
-    if node.has(1):
-        axes = tuple(int(v) for v in np.ravel(low.const(node, 1).value))
+    axes = _ints(low, node, 1, "axes")
     places = tuple(sorted(a % max(len(value.shape), 1) for a in axes))
     if len(value.shape) != _RANK or places not in ((2, 3), (1, 2)):
         raise node.error(
@@ -154,7 +149,7 @@ def _reduce_mean(low: Importer, node: OnnxNode) -> Value:
     value, place = low.image(value, node, last)
     size = low.frame(value)[:2]
     pool = Pool((size[0], size[1]), (1, 1), (0, 0, 0, 0), 0)
-    value = _averaged(low, node, value, pool, place, last)
+    value = _averaged(low, node, value, place, last, pool)
     if node.integer("keepdims", 1):
         return value
     order = low.order(value)
@@ -172,7 +167,7 @@ def _quant_avg_pool(low: Importer, node: OnnxNode) -> Value:
     largest = ((1 << min(max(ibits, 1), 32)) - 1) * side * side
     shift = max(0, largest.bit_length() - obits)
     pool = Pool((side, side), (stride, stride), (0, 0, 0, 0), 0)
-    value = _averaged(low, node, value, pool, place, last)
+    value = _averaged(low, node, value, place, last, pool)
     value = value.then("mul", np.full(1, float(side * side)))
     value = value.then("round").then("div", np.full(1, 2.0**shift)).then("floor")
     return low.tabulated(low.settled(value, node), node)
@@ -197,9 +192,7 @@ def _view(low: Importer, node: OnnxNode) -> Value:
                 raise node.error(f"perm {perm} does not fit rank {rank}")
             order = order.transpose(perm)
         case "Squeeze" | "Unsqueeze":
-            axes = node.ints("axes", ())
-            if node.has(1):
-                axes = tuple(int(v) for v in np.ravel(low.const(node, 1).value))
+            axes = _ints(low, node, 1, "axes")
             try:
                 move = squeezed if node.op == "Squeeze" else unsqueezed
                 order = move(node, order, axes)
@@ -234,9 +227,7 @@ def _blocked(node: OnnxNode, order: IntArray) -> IntArray:
 
 def _pad(low: Importer, node: OnnxNode) -> Value:
     value = low.data(node, 0)
-    pads = node.ints("pads", ())
-    if node.has(1):
-        pads = tuple(int(v) for v in np.ravel(low.const(node, 1).value))
+    pads = _ints(low, node, 1, "pads")
     fill = node.real("value", 0.0)
     if node.has(2):
         fill = float(np.ravel(low.const(node, 2).value)[0])

@@ -172,6 +172,11 @@ class Pool:
     padding: tuple[int, int, int, int]
     after: int
 
+    @property
+    def attrs(self) -> dict[str, tuple[int, ...]]:
+        """Of a node of the integer graph."""
+        return {"kernel": self.kernel, "stride": self.stride, "padding": self.padding}
+
 
 @dataclass(frozen=True, eq=False)
 class Codes:
