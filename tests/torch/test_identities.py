@@ -32,8 +32,8 @@ def test_thirty_identities_fifteen_images():
     protocol = synthetic_protocol(people=32, each=15, size=16)
     known = choose_faces(protocol.faces, 30, 15)
     features = extract_features(extractor(), known)
-    assert features.features.shape == (450, 128)
-    assert np.bincount(features.labels).tolist() == [15] * 30
+    assert features.shape == (450, 128)
+    assert np.bincount(known.data.labels).tolist() == [15] * 30
     labels = known.data.labels
     classifier = train_identities(features, labels)
     assert [m.out_features for m in classifier if isinstance(m, nn.Linear)] == [100, 100, 30]
