@@ -17,6 +17,8 @@ from bitwright.base.errors import MismatchError, ModelError
 from bitwright.interop.onnx.export_qonnx import export_qonnx
 from bitwright.lower import certify, check, optimise
 from bitwright.lower.compare import compare_edges
+from bitwright.lower.compare_torch import compare_torch_graph, frozen_levels
+from bitwright.lower.from_torch import lower
 from bitwright.quantize import Policy, apply
 
 
@@ -152,6 +154,18 @@ def test_qonnx_runs_a_lowered_network(tmp_path: Path) -> None:
     assert export_qonnx(graph, tmp_path / "net.onnx", feeds=feeds).frames == 24
 
 
+def test_another_input_shape_is_refused() -> None:
+    frozen, _ = frozen_net()
+    with pytest.raises(ModelError, match=r"made for inputs of shape \(2, 10, 6\)") as error:
+        lower(frozen, (3, 10, 6))
+    assert error.value.hint
+    with pytest.raises(ModelError, match=r"samples of shape \(2, 10, 6\)"):
+        frozen(torch.rand(1, 3, 10, 6))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(60, 2))
+    with pytest.raises(ModelError, match=r"neither \(C, H, W\)"):
+        apply(model, Policy.uniform(), "freeze", torch.rand(4, 10, 6))
+
+
 def test_scores_may_be_an_image() -> None:
     images = torch.rand(4, 1, 3, 3)
     net = nn.Sequential(nn.Conv2d(1, 2, 2)).eval()
@@ -215,3 +229,11 @@ def test_edges_carry_the_real_scales() -> None:
     name = next(n.output for n in graph if n.op == "conv")
     got = edges[name] * np.asarray(graph.types[name].scale)
     assert np.abs(got.transpose(0, 3, 1, 2) - real.numpy()).max() < 0.03 * real.abs().max().item()
+
+
+def test_the_former_names_still_work() -> None:
+    frozen, images = frozen_net()
+    graph = optimise(lower(frozen, (2, 10, 6), name="former"), check=2)
+    assert graph.name == "former"
+    assert np.array_equal(frozen_levels(frozen, images)["x"], frozen.edges(images)["x"])
+    compare_torch_graph(frozen, graph, images).require()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Passes on integer graphs, range analysis, overflow certificate, comparison.
 
-The graph comes from `bitwright.quantize.integers` (`IntegerModel.graph`, `IntegerModel.edges`).
+The graph comes from `bitwright.quantize.integers`. `from_torch` and `compare_torch` keep the
+names that README of version 0.1.0 has for `IntegerModel.graph` and `IntegerModel.edges`.
 """
 
 from __future__ import annotations
