@@ -11,6 +11,7 @@ import pytest
 from tests.verilator.lib_cases import MatShape, axis_in, levels_of, matvec, spec
 
 from bitwright.base.errors import GraphError, MismatchError, ToolError
+from bitwright.base.source import Sources
 from bitwright.sim import (
     RunLimits,
     Simulator,
@@ -21,6 +22,8 @@ from bitwright.sim import (
     standard_stalls,
     write_module_bench,
 )
+from bitwright.sim import simulator as simulators
+from bitwright.sim.spec import load_sim_design
 
 SHORT = RunLimits(idle=300)
 AXIS = {"Width": 9, "TdataWidth": 16, "Beats": 4}
@@ -156,7 +159,9 @@ def test_waveform_throttle_and_repeatability(tmp_path: Path) -> None:
         simulator.run(beats, 5, limits=RunLimits(max_cycles=6))
 
 
-def test_compiled_simulators_are_kept_by_content(tmp_path: Path) -> None:
+def test_compiled_simulators_are_kept_by_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = tmp_path / "work"
     first = _axis_out(tmp_path / "a", 4)
     kept = Simulator.build(tmp_path / "a", workdir=work)
@@ -164,6 +169,13 @@ def test_compiled_simulators_are_kept_by_content(tmp_path: Path) -> None:
     assert Simulator.build(tmp_path / "a", workdir=work).program.stat().st_mtime_ns == stamp
     assert len(list(work.iterdir())) == 1
     assert first.program != kept.program
+    design = load_sim_design(tmp_path / "a")
+    keys = {simulators._content_key(design, on, trace) for on in (0, 1) for trace in (0, 1)}
+    with monkeypatch.context() as patch:
+        patch.setattr(simulators, "_options", lambda *_: ["-O0"])
+        keys.add(simulators._content_key(design, True, False))
+    monkeypatch.setattr(Sources, "meaning", lambda *_: "another compilation")
+    assert len({*keys, simulators._content_key(design, True, False)}) == 6
 
 
 def test_patience_grows_with_the_predicted_latency(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ class Program:
         bodies = self._bodies()
         flags = (*flags, *self.flags)
         version = self._run([compiler, "--version"])
-        settings = [flags, self.libraries, _cpu(), version]
+        settings = [_BASE_FLAGS, flags, self.libraries, _cpu(), version]
         key = content_key(self.name, settings, *bodies.values())
         name = f"bw-{self.name}.so"
 

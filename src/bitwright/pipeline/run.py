@@ -244,7 +244,7 @@ class Run:
         """An empty folder to work in, or the one that an interrupted call left."""
         work = self.work_of(step.name)
         mark = work / ".key"
-        key = self.key(step.name)
+        key = digest_of([self.key(step.name), self._input_contents(step)])
         try:
             if not (step.keeps_partial and mark.is_file() and mark.read_text() == key):
                 shutil.rmtree(work, ignore_errors=True)

@@ -381,7 +381,7 @@ def _entry(port: Port, last: str) -> str:
 def _content_key(design: SimDesign, assertions: bool, trace: bool) -> str:
     digest = hashlib.sha256()
     parts: list[str | bytes] = [require_verilator().identity, harness_identity(), _config(design)]
-    parts += [repr(design.parameters), design.top, f"{assertions} {trace}"]
+    parts += [repr(_options(design, assertions, trace)), str(trace)]
     for name in design.files:
         parts += [name, (design.folder / name).read_bytes()]
     for part in parts:
@@ -390,14 +390,19 @@ def _content_key(design: SimDesign, assertions: bool, trace: bool) -> str:
     return digest.hexdigest()[:32]
 
 
-def _compile(design: SimDesign, scratch: Path, assertions: bool, trace: bool) -> None:
-    tool = require_verilator()
-    argv = [str(tool.program), "--cc", "--prefix", "Vtop", "--Mdir", str(scratch)]
+def _options(design: SimDesign, assertions: bool, trace: bool) -> list[str]:
+    """Of Verilator, for a design."""
+    argv = ["--cc", "--prefix", "Vtop"]
     argv += ["--top-module", design.top, "-O3", "--x-initial", "unique", "--no-timing"]
     argv += ["-Wno-lint", "-Wno-style", "-Wno-fatal", "--output-split", "40000"]
     argv += ["--assert"] if assertions else ["--no-assert"]
     argv += ["--trace-vcd"] if trace else []
-    argv += parameter_flags(dict(design.parameters)) + list(design.files)
+    return argv + parameter_flags(dict(design.parameters)) + list(design.files)
+
+
+def _compile(design: SimDesign, scratch: Path, assertions: bool, trace: bool) -> None:
+    tool = require_verilator()
+    argv = [str(tool.program), "--Mdir", str(scratch), *_options(design, assertions, trace)]
     output_of(argv, cwd=design.folder, name="verilator", env=tool.env, timeout=TIMEOUT_S)
     sources = sorted(scratch.glob("Vtop*.cpp"))
     compile_program(scratch, sources, _config(design), scratch / _PROGRAM, trace=trace)

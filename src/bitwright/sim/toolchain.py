@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from bitwright.base.errors import ToolError
+from bitwright.base.source import our_code
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import require
 from bitwright.base.tools.process import output_of
@@ -138,8 +139,9 @@ def harness_file(name: str) -> bytes:
 
 
 def harness_identity() -> bytes:
-    """All hand-written C++, for cache keys."""
-    return b"".join(harness_file(name) for name in (_HARNESS, _GLUE, *_HEADERS))
+    """All hand-written C++, and this file, which says how it is compiled, for cache keys."""
+    how = our_code().meaning(Path(__file__)).encode()
+    return how + b"".join(harness_file(name) for name in (_HARNESS, _GLUE, *_HEADERS))
 
 
 def _units(folder: Path, sources: Iterable[Path]) -> list[Path]:
