@@ -231,7 +231,10 @@ def test_edges_carry_the_real_scales() -> None:
     assert np.abs(got.transpose(0, 3, 1, 2) - real.numpy()).max() < 0.03 * real.abs().max().item()
 
 
-def test_the_former_names_still_work() -> None:
+def test_the_names_of_the_former_readme_still_work() -> None:
+    import bitwright
+
+    assert bitwright.quant is bitwright.quantize
     frozen, images = frozen_net()
     graph = optimise(lower(frozen, (2, 10, 6), name="former"), check=2)
     assert graph.name == "former"
