@@ -106,7 +106,7 @@ def simulated(graph: Graph, folder: Path, frames: int) -> dict[str, Any]:
     """RTL against the integer graph on real images, with and without stalls; cycles."""
     feeds = {"x": cifar_images(frames).astype(np.int64)}
     expected = graph.run(feeds)
-    simulator = Simulator.build(folder)
+    simulator = Simulator.build(folder, frames=frames)
     row: dict[str, Any] = {"frames": frames, "compared_values": 0, "differences": 0}
     for stalls in (no_stalls(), random_stalls(0.3, seed=1)):
         beats = simulator.pack({"s_axis_0": feeds["x"]})

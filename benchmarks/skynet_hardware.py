@@ -88,7 +88,7 @@ def run_simulate(args: argparse.Namespace, target: Target) -> dict[str, Any]:
     levels = frames["x"].astype(np.int64)[: args.frames]
     expected = graph.run({graph.inputs[0]: levels})
     start = time.monotonic()
-    simulator = Simulator.build(args.folder / "rtl")
+    simulator = Simulator.build(args.folder / "rtl", frames=len(levels))
     built = time.monotonic() - start
     row: dict[str, Any] = {"frames": len(levels), "values": 0, "differences": 0}
     patterns = [no_stalls(), random_stalls(0.3, seed=1)] if args.stalls else [no_stalls()]

@@ -93,7 +93,7 @@ def data_dir() -> Path:
 def _no_user_cache(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Content caches of this test session only, shared by its tests."""
-    if "BITWRIGHT_TEST_CACHE" not in os.environ:
-        os.environ["BITWRIGHT_TEST_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    monkeypatch.setenv("BITWRIGHT_CACHE", os.environ["BITWRIGHT_TEST_CACHE"])
+    """Content caches of this test session only, shared by its tests and by its processes."""
+    own = tmp_path_factory.getbasetemp()
+    session = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(session / "cache"))

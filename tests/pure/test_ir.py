@@ -162,6 +162,13 @@ def test_dot_interval_takes_any_layout_and_any_size() -> None:
         weight.transpose(0, 3, 1, 2), lo[:, None, None], hi[:, None, None], np.arange(4)
     )
     assert found == wide == channels_first
+    low, high = rng.integers(-9, 0, (4, 1, 1, 5)), rng.integers(0, 9, (4, 1, 1, 5))
+    by_row = dot_interval(weight, low, high, np.arange(4))
+    for row in range(4):
+        one = slice(row, row + 1)
+        alone = dot_interval(weight[one], low[row, 0, 0], high[row, 0, 0], np.arange(4)[one])
+        for all_rows, single in ((by_row.final, alone.final), (by_row.partial, alone.partial)):
+            assert (all_rows.lo[row], all_rows.hi[row]) == (single.lo[0], single.hi[0])
     huge = dot_interval(np.full((1, 4), 1 << 30), -(1 << 40), (1 << 40) - 1)
     assert huge.final.hull == (-(1 << 72), (1 << 72) - (1 << 32))
 

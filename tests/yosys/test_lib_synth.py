@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.verilator.lib_cases import CASES, threshold
+from tests.verilator.lib_cases import CASES, Case, threshold
 from tests.yosys.lib_wrapper import write_synthesis
 
 from bitwright.base.tools.finder import require, run_tool
+from bitwright.sim import StreamSpec
 
 COMMANDS = {
     "ecp5": "synth_ecp5 -top wrap",
@@ -25,7 +27,46 @@ NAMES = """
     lookup_channels lookup_bits top3of10_1 matvec_flush matvec_power matvec_table
     matvec_float_dsp depthwise_float requant_float_flush requant_power pool_code
 """.split()
-POINTS = {case.name: case for case in CASES if case.name in NAMES}
+NARROWED = """
+    matvec_wide matvec_flush matvec_power matvec_table matvec_float_dsp
+    requant_away requant_float_flush requant_power depthwise_float depthwise_dsp
+""".split()
+WIDTHS = {"MulFile": "MulWidth", "OffsetFile": "OffsetWidth", "BiasFile": "BiasWidth"}
+
+
+def _narrowed(case: Case) -> Case:
+    """The same arithmetic with one lane: the others are copies of it."""
+    old = case.parameters
+    pe, simd = int(old["PE"]), int(old.get("SIMD", 1))
+    sizes = {"PE": pe, "MH": pe, "Channels": pe, "SIMD": simd, "MW": simd}
+    parameters = {k: int(v) // sizes[k] if k in sizes else v for k, v in old.items()}
+    weight = "IndexWidth" if "IndexWidth" in old else "WeightWidth"
+    memories = dict(case.memories)
+    for key, width in (WIDTHS | {"WeightFile": weight}).items():
+        if (name := str(old.get(key))) in memories:
+            memories[name] = _first_lane(memories[name], int(old[width]))
+    return replace(
+        case,
+        parameters=parameters,
+        inputs={name: _one_lane(port) for name, port in case.inputs.items()},
+        outputs={name: _one_lane(port) for name, port in case.outputs.items()},
+        memories=memories,
+    )
+
+
+def _first_lane(text: str, bits: int) -> str:
+    return "".join(f"{int(word, 16) & ((1 << bits) - 1):x}\n" for word in text.split())
+
+
+def _one_lane(port: StreamSpec) -> StreamSpec:
+    return replace(port, lanes=1, width=port.lane_bits)
+
+
+POINTS = {
+    case.name: _narrowed(case) if case.name in NARROWED else case
+    for case in CASES
+    if case.name in NAMES
+}
 STYLE_1 = """
     matvec_plain threshold_bipolar window_stride depthwise_3x3 upsample_rows lookup_channels
 """.split()

@@ -71,7 +71,8 @@ def dot_interval(
     Args:
         weight: ``(rows, ...)`` levels, in any layout.
         lo, hi: the inputs' interval: one for all, or arrays that broadcast to the last axes of
-            ``weight`` (``(C,)`` for ``(O, KH, KW, C)``, ``(C, 1, 1)`` for ``(O, C, KH, KW)``).
+            ``weight`` (``(C,)`` for ``(O, KH, KW, C)``, ``(C, 1, 1)`` for ``(O, C, KH, KW)``), or
+            to all of them where each row has inputs of its own (``(O, 1, 1, C)``).
         bias: ``(rows,)`` levels.
 
     Returns:
@@ -79,8 +80,10 @@ def dot_interval(
     """
     low, high = np.asarray(lo), np.asarray(hi)
     rows, per_column = weight.shape[0], max(low.ndim, high.ndim)
+    own = per_column == weight.ndim
     columns = weight.shape[weight.ndim - per_column :]
-    low, high = (np.broadcast_to(end, columns).ravel() for end in (low, high))
+    flat = (rows, -1) if own else (-1,)
+    low, high = (np.broadcast_to(end, columns).reshape(flat) for end in (low, high))
     shift = np.zeros(rows, np.int64) if bias is None else bias
     exact = np.int64 if _bound(weight, low, high, shift) < _INT64_SAFE else object
     low, high, shift = low.astype(exact), high.astype(exact), shift.astype(exact)
@@ -90,13 +93,16 @@ def dot_interval(
         for part in (np.maximum(weight, 0), np.minimum(weight, 0))
     )
     above, below = np.maximum(high, 0), np.minimum(low, 0)
+
+    def total(at_positive: IntArray, at_negative: IntArray) -> IntArray:
+        if own:
+            return np.asarray((positive * at_positive + negative * at_negative).sum(axis=1))
+        return np.asarray(positive @ at_positive + negative @ at_negative)
+
     return DotInterval(
+        ChannelRange(total(low, high) + shift, total(high, low) + shift),
         ChannelRange(
-            positive @ low + negative @ high + shift, positive @ high + negative @ low + shift
-        ),
-        ChannelRange(
-            positive @ below + negative @ above + np.minimum(shift, 0),
-            positive @ above + negative @ below + np.maximum(shift, 0),
+            total(below, above) + np.minimum(shift, 0), total(above, below) + np.maximum(shift, 0)
         ),
     )
 
@@ -105,6 +111,8 @@ def _bound(weight: IntArray, low: IntArray, high: IntArray, shift: IntArray) -> 
     """At least every sum of magnitudes, but for float64's rounding (2^62 leaves room for that)."""
     if not weight.size:
         return 0.0
-    largest = float(max(np.abs(low).max(), np.abs(high).max()))
+    largest = np.maximum(np.abs(low.astype(np.float64)), np.abs(high.astype(np.float64))).max(
+        axis=-1
+    )
     sums = np.abs(weight.astype(np.float64)).reshape(weight.shape[0], -1).sum(axis=1)
     return float((sums * largest + np.abs(shift.astype(np.float64))).max())

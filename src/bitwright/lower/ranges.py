@@ -55,14 +55,14 @@ def _constant(tensor: TensorType) -> ChannelRange:
 
 def _grouped(weight: IntArray, inputs: ChannelRange, bias: IntArray, groups: int) -> DotInterval:
     """`dot_interval` of rows in groups, each of which reads its own input channels."""
-    rows, width = len(weight) // groups, len(inputs.lo) // groups
-    parts = []
-    for group in range(groups):
-        out, read = (slice(group * n, (group + 1) * n) for n in (rows, width))
-        parts.append(dot_interval(weight[out], inputs.lo[read], inputs.hi[read], bias[out]))
-    return DotInterval(
-        _joined([part.final for part in parts]), _joined([part.partial for part in parts])
+    if groups == 1:
+        return dot_interval(weight, inputs.lo, inputs.hi, bias)
+    shape = (len(weight), *(1,) * (weight.ndim - 2), -1)
+    lo, hi = (
+        np.repeat(end.reshape(groups, -1), len(weight) // groups, axis=0).reshape(shape)
+        for end in (inputs.lo, inputs.hi)
     )
+    return dot_interval(weight, lo, hi, bias)
 
 
 def _joined(parts: Sequence[ChannelRange]) -> ChannelRange:

@@ -375,8 +375,8 @@ def _simulate(graph: Graph, rtl: Path, frames: int) -> None:
     from bitwright.pipeline.steps.map import require_equal
     from bitwright.sim import Simulator
 
-    simulator = Simulator.build(rtl)
     count = max(frames, _SIMULATED)
+    simulator = Simulator.build(rtl, frames=count)
     feeds = random_feeds(graph, count, np.random.default_rng(1))
     design = simulator.design
     ports = {p.name: feeds[edge] for p, edge in zip(design.inputs, graph.inputs, strict=True)}

@@ -32,6 +32,7 @@ from bitwright.sim.toolchain import (
     TIMEOUT_S,
     compile_program,
     harness_identity,
+    optimisation,
     parameter_flags,
     require_verilator,
 )
@@ -126,6 +127,7 @@ class Simulator:
         workdir: Path | None = None,
         assertions: bool = True,
         trace: bool = False,
+        frames: int = 1,
     ) -> Simulator:
         """Compile a design folder.
 
@@ -134,19 +136,22 @@ class Simulator:
             workdir: where compiled simulators are kept; default the user's cache.
             assertions: check the stream rules, overflows and buffer limits while running.
             trace: allow waveforms (slower).
+            frames: about how many will be simulated; many pay a longer compilation for a faster
+                simulator.
 
         Raises:
             GraphError: the folder is not whole.
             ToolError: Verilator or the compiler is missing, or rejects the design.
         """
         design = load_sim_design(design_dir)
+        level = optimisation(frames * design.interval)
 
         def compiled(work: Path) -> None:
             with tempfile.TemporaryDirectory(dir=work.parent, prefix=".verilator-") as scratch:
-                _compile(design, Path(scratch).resolve(), assertions, trace)
+                _compile(design, Path(scratch).resolve(), level, assertions, trace)
                 shutil.copy2(Path(scratch) / _PROGRAM, work / _PROGRAM)
 
-        key = _content_key(design, assertions, trace)
+        key = _content_key(design, level, assertions, trace)
         entry = Store(workdir).made("simulators", key, compiled)
         return Simulator(design, (entry.folder / _PROGRAM).resolve(), trace)
 
@@ -378,10 +383,10 @@ def _entry(port: Port, last: str) -> str:
     return f'X("{port.name}", {signals}, {use}, {flag}, {width}, {beats})'
 
 
-def _content_key(design: SimDesign, assertions: bool, trace: bool) -> str:
+def _content_key(design: SimDesign, level: str, assertions: bool, trace: bool) -> str:
     digest = hashlib.sha256()
     parts: list[str | bytes] = [require_verilator().identity, harness_identity(), _config(design)]
-    parts += [repr(_options(design, assertions, trace)), str(trace)]
+    parts += [repr(_options(design, assertions, trace)), f"{level} {trace}"]
     for name in design.files:
         parts += [name, (design.folder / name).read_bytes()]
     for part in parts:
@@ -400,9 +405,10 @@ def _options(design: SimDesign, assertions: bool, trace: bool) -> list[str]:
     return argv + parameter_flags(dict(design.parameters)) + list(design.files)
 
 
-def _compile(design: SimDesign, scratch: Path, assertions: bool, trace: bool) -> None:
+def _compile(design: SimDesign, scratch: Path, level: str, assertions: bool, trace: bool) -> None:
     tool = require_verilator()
     argv = [str(tool.program), "--Mdir", str(scratch), *_options(design, assertions, trace)]
     output_of(argv, cwd=design.folder, name="verilator", env=tool.env, timeout=TIMEOUT_S)
     sources = sorted(scratch.glob("Vtop*.cpp"))
-    compile_program(scratch, sources, _config(design), scratch / _PROGRAM, trace=trace)
+    program = scratch / _PROGRAM
+    compile_program(scratch, sources, _config(design), program, level=level, trace=trace)

@@ -44,7 +44,8 @@ class SimDesign:
         parameters: overrides of the top module's parameters.
         fifo_depths: instance -> depth, of the FIFOs whose high-water marks are wanted.
         memory_ports: AXI4 read ports, for weights from outside.
-        latency: cycles that a first frame takes, as predicted; 0 if nobody did.
+        interval, latency: cycles between two frames, and of a first one, as predicted; 0 if nobody
+            did.
         frame_error: output with one bit an input, set by a misplaced tlast; None without one.
     """
 
@@ -58,6 +59,7 @@ class SimDesign:
     parameters: tuple[tuple[str, int | str], ...] = ()
     fifo_depths: tuple[tuple[str, int], ...] = ()
     memory_ports: tuple[MemoryPort, ...] = ()
+    interval: int = 0
     latency: int = 0
     frame_error: str | None = None
 
@@ -107,6 +109,7 @@ def _parse(folder: Path, table: dict[str, Any]) -> SimDesign:
         parameters=tuple(table.get("parameters", {}).items()),
         fifo_depths=tuple((str(f["instance"]), int(f["depth"])) for f in table.get("fifos", [])),
         memory_ports=tuple(memory_port(entry) for entry in table.get("memory_ports", [])),
+        interval=int(table.get("predicted", {}).get("interval", 0)),
         latency=int(table.get("predicted", {}).get("latency", 0)),
         frame_error=table.get("frame_error"),
     )

@@ -28,6 +28,7 @@ _RUNTIME_TRACE = ("verilated_vcd_c.cpp",)
 _HARNESS, _GLUE = "harness.cpp", "glue.cpp"
 _HEADERS = ("harness.h", "memory.h", "random.h")
 _CHUNK_BYTES = 400_000
+_LONG_CYCLES = 15_000_000
 _COMMON_HEADER = "common.h"
 _COMMON = '#include <cstring>\n#include <vector>\n#include "verilated.h"\n'
 
@@ -100,8 +101,18 @@ def _literal(value: int | str) -> str:
     return str(int(value)) if isinstance(value, int) else value
 
 
+def optimisation(cycles: int) -> str:
+    """How far the compiler optimises a simulator that will run for so many cycles.
+
+    Measured on a network of three layers: ``-Og`` compiles in 8 s of processor time and runs
+    1.4 million cycles in 5.9 s, ``-O2`` in 20 s and 4.8 s. Both times grow with the design, so the
+    cycles from which on ``-O2`` pays depend little on it.
+    """
+    return "-O2" if cycles >= _LONG_CYCLES else "-Og"
+
+
 def compile_program(
-    folder: Path, sources: Sequence[Path], config: str, program: Path, *, trace: bool
+    folder: Path, sources: Sequence[Path], config: str, program: Path, *, level: str, trace: bool
 ) -> None:
     """Compile the verilated sources with the glue in ``folder`` and link them with the harness.
 
@@ -109,6 +120,7 @@ def compile_program(
         sources: C++ files that Verilator wrote into ``folder``.
         config: content of ``bitwright_config.h``.
         program: the executable to make.
+        level: the compiler's optimisation, see `optimisation`.
 
     Raises:
         ToolError: the compiler is missing or fails.
@@ -123,7 +135,7 @@ def compile_program(
     common = ["-include", str(runtime / _COMMON_HEADER), f"-I{runtime}", f"-I{folder}"]
 
     def one(pair: tuple[Path, Path]) -> None:
-        argv = [compiler, *flags, "-O2", *common, "-c", str(pair[0]), "-o", str(pair[1])]
+        argv = [compiler, *flags, level, *common, "-c", str(pair[0]), "-o", str(pair[1])]
         output_of(argv, cwd=folder, name=f"{Path(compiler).name} {pair[0].name}", timeout=TIMEOUT_S)
 
     with ThreadPoolExecutor(_JOBS) as pool:
@@ -201,7 +213,9 @@ def _compile_runtime(
         else:
             argv = ["-c", str(source), "-o", str(folder / f"{source.stem}.o")]
         what = f"{Path(compiler).name} {source.name}"
-        output_of([compiler, *flags, "-O2", *argv], cwd=folder, name=what, timeout=TIMEOUT_S)
+        # Only the harness works in every cycle.
+        level = "-Og" if source.name in names else "-O2"
+        output_of([compiler, *flags, level, *argv], cwd=folder, name=what, timeout=TIMEOUT_S)
 
     sources = [tool.root / "include" / name for name in names]
     with ThreadPoolExecutor(_JOBS) as pool:

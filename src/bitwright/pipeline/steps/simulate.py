@@ -73,11 +73,11 @@ def simulate(work: Workspace, context: StepContext) -> None:
     """
     mapped = load_result(MapResult, context.inputs["map"])
     context.progress("compiling the simulation", 0, 0)
-    simulator = Simulator.build(context.inputs["map"] / RTL)
-    levels = read_levels(context.inputs["lower"])
-    proof = _Proof(simulator, levels["inputs"], levels["scores"], levels["labels"], mapped.interval)
-    wanted, total = work.recipe.simulate, len(proof.inputs)
+    levels, wanted = read_levels(context.inputs["lower"]), work.recipe.simulate
+    total = len(levels["inputs"])
     count = total if wanted.images == "all" else min(wanted.images, total)
+    simulator = Simulator.build(context.inputs["map"] / RTL, frames=count)
+    proof = _Proof(simulator, levels["inputs"], levels["scores"], levels["labels"], mapped.interval)
     stalled_count = min(wanted.stall_images, count)
     plain = _back_to_back(proof, np.arange(count), context.progress)
     rate, latency = _check_rate(proof, context.progress)
