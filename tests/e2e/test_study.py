@@ -14,8 +14,9 @@ from tests.e2e.tiny import tiny_recipe
 
 from bitwright.base.errors import RecipeError
 from bitwright.explore import study as studies
+from bitwright.explore.changes import recipe_of
 from bitwright.explore.study import StudyReport, StudyRequest, run_study, with_bits
-from bitwright.explore.study_jobs import ARMS, RIGHT, recipe_of, train_arms, train_float
+from bitwright.explore.study_jobs import ARMS, RIGHT, train_arms, train_float
 from bitwright.jobs import Job, JobResult
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.recipe import Recipe

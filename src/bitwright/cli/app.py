@@ -183,7 +183,5 @@ def init(
 
     write_template(path, model, images, force=force)
     output = Output(json)
-    if json:
-        output.value({"recipe": str(path)})
-    else:
+    if not output.answered({"recipe": str(path)}):
         output.say(f"wrote {path}; next: bitwright explain {path}, then bitwright build {path}")

@@ -49,9 +49,7 @@ def diff(
             bound=bound,
             progress=progress,
         )
-    if json:
-        output.value(report.to_json())
-    else:
+    if not output.answered(report.to_json()):
         _show(output, report)
     if report.bad is not None:
         raise typer.Exit(MismatchError.exit_code)

@@ -103,8 +103,7 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
 
 
 def _show_graph(output: Output, file: Path, out: Path, report: dict[str, Any]) -> None:
-    if output.json_wanted:
-        output.value(report)
+    if output.answered(report):
         return
     rows = [(row["name"], row["op"], row["from"], row["output"]) for row in report["layers"]]
     output.table(f"{file.name}: {report['graph']}", ("layer", "operation", "from", "output"), rows)
@@ -123,8 +122,7 @@ def _show_graph(output: Output, file: Path, out: Path, report: dict[str, Any]) -
 
 
 def _show_float(output: Output, file: Path, out: Path, report: dict[str, Any]) -> None:
-    if output.json_wanted:
-        output.value(report)
+    if output.answered(report):
         return
     columns = ("layer", "operation", "from", "output", "parameters")
     keys = ("name", "op", "from", "output", "parameters")
@@ -162,8 +160,7 @@ def export(
 
     output = Output(json)
     written = export_network(source, format_, out)
-    if json:
-        output.value(written)
+    if output.answered(written):
         return
     sizes = ", ".join(f"{name} {size} bytes" for name, size in written["bytes"].items())
     if "weight_bytes" in written:

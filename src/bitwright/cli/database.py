@@ -33,7 +33,5 @@ def database(
     lists = {TRAIN: read_list(train), TEST: read_list(test)}
     count = build_database(file, lists, root, decoding)
     output = Output(json)
-    if json:
-        output.value({"database": str(file), "images": count})
-    else:
+    if not output.answered({"database": str(file), "images": count}):
         output.say(f"wrote {count} images to {file}")

@@ -99,9 +99,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one argument an option
         return
     with output.progress() as progress:
         found = run_sweep(request, progress, _teller(output, len(request.points)))
-    if json:
-        output.value(found.to_json())
-    else:
+    if not output.answered(found.to_json()):
         output.results(found.table)
         output.say(f"report: {found.paths['html']}")
     if found.failures:
@@ -199,8 +197,7 @@ def study(  # noqa: PLR0913, PLR0917 - one argument an option
         request = replace(request, arms=tuple(part.strip() for part in arms.split(",")))
     with output.progress() as progress:
         found = run_study(request, progress)
-    if json:
-        output.value(found.to_json())
+    if output.answered(found.to_json()):
         return
     output.results(replace(found.table, notes=()))
     for failure in found.failures:

@@ -90,8 +90,7 @@ def forecast(  # noqa: PLR0913, PLR0917 - one argument an option
     with output.progress() as progress:
         found = forecast_recipe(request, progress)
     paths = found.write(out) if out is not None else {}
-    if json:
-        output.value({**found.to_json(), "paths": {k: str(v) for k, v in paths.items()}})
+    if output.answered({**found.to_json(), "paths": {k: str(v) for k, v in paths.items()}}):
         return
     output.say("; ".join(f"{key}: {value}" for key, value in found.facts.items()))
     for table in found.tables():

@@ -50,8 +50,7 @@ def show(
 
     output = Output(json)
     found = describe_format(name, everything=every)
-    if json:
-        output.value(found.to_json())
+    if output.answered(found.to_json()):
         return
     output.table(name, ("what", "value"), list(found.facts.items()))
     if found.codes is not None:
@@ -115,8 +114,7 @@ def compare(  # noqa: PLR0913, PLR0917 - one argument an option
     )
     with output.progress() as progress:
         found = run_compare(request, progress)
-    if json:
-        output.value(found.to_json())
+    if output.answered(found.to_json()):
         return
     shown = tuple(c for c in found.table.columns if c.key not in ("memory", "method"))
     rows = [{c.key: row.get(c.key) for c in shown} for row in found.table.rows]

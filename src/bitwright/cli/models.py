@@ -51,9 +51,7 @@ def inspect(
         data=data,
     )
     output = Output(json)
-    if json:
-        output.value(found.to_json())
-    else:
+    if not output.answered(found.to_json()):
         _show(output, found)
     if not found.is_convertible:
         raise typer.Exit(ModelError.exit_code)
@@ -117,8 +115,7 @@ def memory(
         models, classes=classes, input_shape=parse_shape(input_shape), bits=parse_bits(bits)
     )
     output = Output(json)
-    if json:
-        output.value([row.to_json() for row in rows])
+    if output.answered([row.to_json() for row in rows]):
         return
     columns = ("model", "image", "classes", "parameters", *(f"{b} bit, MB" for b in rows[0].mb))
     cells = [

@@ -31,6 +31,12 @@ class Output:
         json.dump(value, sys.stdout, indent=1, default=str, ensure_ascii=False)
         sys.stdout.write("\n")
 
+    def answered(self, value: Any) -> bool:
+        """Print the JSON result of the call if JSON is wanted; gives whether it is."""
+        if self.json_wanted:
+            self.value(value)
+        return self.json_wanted
+
     def table(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str = ""
     ) -> None:

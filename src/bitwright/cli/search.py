@@ -83,9 +83,7 @@ def search(  # noqa: PLR0913, PLR0917 - one argument an option
     )
     with output.progress() as progress:
         report = run_search(request, progress)
-    if json:
-        output.value(report.to_json())
-    else:
+    if not output.answered(report.to_json()):
         _show_search(output, report, out)
 
 

@@ -29,8 +29,7 @@ def run_steps(
     with output.progress() as progress:
         pipeline = Pipeline(recipe, run_dir, progress, reuse)
         summary = pipeline.step(only) if only else pipeline.build(until)
-    if output.json_wanted:
-        output.value(summary.to_json() | {"steps": [_outcome(o) for o in pipeline.outcomes]})
+    if output.answered(summary.to_json() | {"steps": [_outcome(o) for o in pipeline.outcomes]}):
         return
     for outcome in pipeline.outcomes:
         output.say(f"{outcome.name:<10} {_state(outcome)}")
@@ -45,8 +44,7 @@ def run_steps(
 
 def explanation(output: Output, rows: list[dict[str, str]]) -> None:
     """What every operand becomes."""
-    if output.json_wanted:
-        output.value(rows)
+    if output.answered(rows):
         return
     columns = ("layer", "type", "operand", "format", "granularity", "scale", "reason")
     output.table("operands", columns, [[row[name] for name in columns] for row in rows])
@@ -54,8 +52,7 @@ def explanation(output: Output, rows: list[dict[str, str]]) -> None:
 
 def mapping(output: Output, result: dict[str, Any]) -> None:
     """A hardware graph by the models."""
-    if output.json_wanted:
-        output.value(result)
+    if output.answered(result):
         return
     columns = ("block", "kind", "PE", "SIMD", "cycles", "LUT", "FF", "BRAM", "DSP")
     rows = [

@@ -5,6 +5,7 @@ meaning wherever it can be asked for (`bitwright study`, `bitwright sweep`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import RecipeError
@@ -137,3 +138,13 @@ def _check_whole(value: Any, what: str, least: int, most: int) -> None:
         raise RecipeError(
             f"expected a whole number from {least} to {most}, found {value!r}", where=what
         )
+
+
+def job_arguments(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as JSON values, for a job; `recipe_of` reads them."""
+    return {"recipe": recipe.resolved(), "base_dir": str(recipe.base_dir.resolve())}
+
+
+def recipe_of(arguments: Mapping[str, Any]) -> Recipe:
+    """The recipe that a job's arguments hold."""
+    return recipe_from_dict(arguments["recipe"], Path(arguments["base_dir"]))

@@ -21,7 +21,7 @@ from bitwright.base.plugins import module_folders, own_code
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import content_key
-from bitwright.explore.changes import with_bits, with_seed
+from bitwright.explore.changes import job_arguments, with_bits, with_seed
 from bitwright.explore.measuring import Outcome
 from bitwright.explore.study_jobs import ARMS, BASELINE, PTQ, RIGHT, SS_EQUAL
 from bitwright.jobs import Job, JobResult, run_jobs
@@ -155,7 +155,7 @@ def _check(request: StudyRequest) -> None:
 def _float_job(request: StudyRequest, seed: int) -> Job:
     """Never found done: the run directory inside knows by itself what is fresh."""
     folder = request.out / f"seed-{seed}" / "float"
-    arguments = _arguments(with_seed(request.recipe, seed))
+    arguments = job_arguments(with_seed(request.recipe, seed))
     call = f"{_JOBS}:train_float"
     return Job(f"seed {seed}, float", call, arguments, folder, version=uuid.uuid4().hex)
 
@@ -164,17 +164,13 @@ def _arms_job(request: StudyRequest, bits: int | None, seed: int, version: str) 
     recipe = with_seed(request.recipe, seed)
     name = "own" if bits is None else f"w{bits}a{bits}"
     arguments = {
-        **_arguments(recipe if bits is None else with_bits(recipe, bits)),
+        **job_arguments(recipe if bits is None else with_bits(recipe, bits)),
         "arms": list(request.arms),
         "version": version,
         "run": str((request.out / f"seed-{seed}" / "float" / "run").resolve()),
     }
     folder = request.out / f"seed-{seed}" / name
     return Job(f"seed {seed}, {name}", f"{_JOBS}:train_arms", arguments, folder)
-
-
-def _arguments(recipe: Recipe) -> dict[str, Any]:
-    return {"recipe": recipe.resolved(), "base_dir": str(recipe.base_dir.resolve())}
 
 
 def _named(progress: Progress, what: str) -> Progress:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bitwright.base.files import atomic_write
-from bitwright.pipeline.recipe import Recipe, recipe_from_dict
+from bitwright.explore.changes import recipe_of
 from bitwright.pipeline.run_files import digest_of, read_record
 from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.workspace import Workspace
@@ -96,11 +96,6 @@ def _forget_others(folder: Path, version: str) -> None:
             if place.is_dir():
                 shutil.rmtree(place)
         atomic_write(mark, version)
-
-
-def recipe_of(arguments: Mapping[str, Any]) -> Recipe:
-    """The recipe that a job's arguments hold."""
-    return recipe_from_dict(arguments["recipe"], Path(arguments["base_dir"]))
 
 
 @dataclass

@@ -28,12 +28,12 @@ from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.version import __version__
 from bitwright.data import DataSplits
+from bitwright.explore.changes import job_arguments, recipe_of
 from bitwright.explore.sweep_axes import Axis, SweepPoint, shown
 from bitwright.explore.sweep_table import Outcome, sections_of
 from bitwright.jobs import Job, JobResult, OnResult, check_options, run_jobs
 from bitwright.jobs.job import RESULT
 from bitwright.pipeline.api import Pipeline
-from bitwright.pipeline.recipe import recipe_from_dict
 from bitwright.pipeline.run import Run
 from bitwright.pipeline.run_files import cannot_write, digest_of, locked, read_record
 from bitwright.pipeline.steps.facts import facts_of
@@ -169,8 +169,7 @@ def run_point(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     Raises:
         BitwrightError: as `Pipeline.build`.
     """
-    recipe = recipe_from_dict(arguments["recipe"], Path(arguments["base_dir"]))
-    pipeline = Pipeline(recipe, folder, _Teller(), reuse=folder.parent)
+    pipeline = Pipeline(recipe_of(arguments), folder, _Teller(), reuse=folder.parent)
     summary = pipeline.build(arguments["until"])
     figures = {
         row.label: row.figure.to_json() for row in summary.rows if row.figure is not None
@@ -220,11 +219,7 @@ def _jobs(request: SweepRequest, progress: Progress) -> list[Job]:
     seen: Counter[str] = Counter()
     for point, keys in zip(request.points, _keys(request, progress), strict=True):
         folder = request.out / _POINTS / point.folder
-        arguments = {
-            "recipe": point.recipe.resolved(),
-            "base_dir": str(point.recipe.base_dir.resolve()),
-            "until": request.until,
-        }
+        arguments = {**job_arguments(point.recipe), "until": request.until}
         call = f"{run_point.__module__}:{run_point.__name__}"
         job = Job(point.title, call, arguments, folder, version=keys[request.until])
         if job.finished() is not None and not _is_done(folder, request.until, keys):

@@ -18,7 +18,7 @@ from bitwright.base.errors import RecipeError
 from bitwright.base.plugins import importable
 from bitwright.pipeline.recipe_errors import explain_mistakes, run_with
 from bitwright.pipeline.recipe_paths import with_absolute_paths
-from bitwright.pipeline.recipe_schema import Recipe, name_alone
+from bitwright.pipeline.recipe_schema import Recipe
 from bitwright.pipeline.recipe_yaml import Document, parse_document
 from bitwright.quantize.method_words import check_trainable
 from bitwright.quantize.policy import Policy
@@ -169,10 +169,6 @@ def recipe_from_dict(fields: Mapping[str, Any], base_dir: Path | None = None) ->
 
 def _validate(document: Document, base_dir: Path) -> Recipe:
     fields = document.value
-    if "data" in fields:
-        fields = {**fields, "data": name_alone(fields["data"])}
-    if "model" in fields:
-        fields = {**fields, "model": name_alone(fields["model"])}
     if "base_dir" in fields:
         raise RecipeError("is not a field of a recipe", where=document.where(("base_dir",)))
     try:

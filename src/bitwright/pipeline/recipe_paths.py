@@ -21,12 +21,9 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
         DataError: a recorded schedule cannot be read.
     """
     updates: dict[str, Any] = {}
-    if recipe.data.path is not None:
-        place = _absolute(recipe.data.path, recipe.base_dir)
-        updates["data"] = recipe.data.model_copy(update={"path": place})
-    if recipe.data.unlabelled is not None:
-        place = _absolute(recipe.data.unlabelled, recipe.base_dir)
-        updates["data"] = updates.get("data", recipe.data).model_copy(update={"unlabelled": place})
+    given = {name: getattr(recipe.data, name) for name in ("path", "unlabelled")}
+    places = {name: _absolute(path, recipe.base_dir) for name, path in given.items() if path}
+    updates["data"] = recipe.data.model_copy(update=places)
     if recipe.hardware.folding_config_file is not None:
         place = _absolute(recipe.hardware.folding_config_file, recipe.base_dir)
         if not place.is_file():

@@ -266,10 +266,9 @@ class Run:
         return self.folder / f".work-{self._label(name)}"
 
     def _label(self, name: str) -> str:
-        position, step = next(
-            (i, step) for i, step in enumerate(self.steps, 1) if step.name == name
-        )
-        return f"{position if step.number is None else step.number:02d}-{name}"
+        step = self._step(name)
+        number = self.steps.index(step) + 1 if step.number is None else step.number
+        return f"{number:02d}-{name}"
 
     def _step(self, name: str) -> Step:
         return next(step for step in self.steps if step.name == name)

@@ -106,12 +106,10 @@ def parse_budget(text: str | Goal) -> Goal:
     if isinstance(text, Goal):
         return text
     name, separator, amount = text.partition("=")
-    try:
-        kind = Kind(name.strip().lower())
-    except ValueError:
-        kind = None  # type: ignore[assignment]
-    if not separator or kind is None:
+    name = name.strip().lower()
+    if not separator or name not in list(Kind):
         raise RecipeError(f"{text!r} is no budget", where="--budget", hint=f"such as {_EXAMPLES}")
+    kind = Kind(name)
     match = _AMOUNT.fullmatch(amount.strip())
     if match is None:
         raise RecipeError(
