@@ -13,7 +13,6 @@ from bitwright.base.version import __version__
 from bitwright.cli import (
     compare,
     conversion,
-    database,
     experiments,
     forecast,
     formats,
@@ -141,7 +140,7 @@ app.command()(forecast.forecast)
 app.command()(compare.diff)
 app.command("import")(conversion.import_)
 app.command()(conversion.export)
-app.command()(database.database)
+app.command()(conversion.database)
 app.command()(searching.search)
 app.command()(experiments.study)
 app.command()(experiments.sweep)

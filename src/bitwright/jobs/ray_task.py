@@ -12,11 +12,9 @@ import json
 import platform
 import shutil
 import tempfile
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import bitwright
 from bitwright.base.errors import BitwrightError, ToolError
@@ -74,7 +72,9 @@ def run_task(request: str) -> tuple[str, Files]:
     limits = Limits(**fields["limits"])
     sees = place.mark.is_file()
     root = Path(place.root) if sees else place.elsewhere
-    job = _job(fields["job"], root)
+    asked = fields["job"]
+    folder = root / asked["folder"]
+    job = Job(asked["name"], asked["call"], asked["arguments"], folder, asked["version"])
     try:
         if fields["host"] != platform.node():
             _check_code(fields["code"])
@@ -124,11 +124,6 @@ def _check_code(wanted: str) -> None:
             where=str(Path(bitwright.__file__).parent),
             hint="install the same version on every machine of the cluster, then restart it",
         )
-
-
-def _job(asked: Mapping[str, Any], root: Path) -> Job:
-    folder = root / asked["folder"]
-    return Job(asked["name"], asked["call"], asked["arguments"], folder, asked["version"])
 
 
 def _files(folder: Path) -> Files:

@@ -16,6 +16,7 @@ from typing import Any
 
 from bitwright.base.errors import RecipeError
 
+#: Into so many parts the damage of the worst assignment is divided: the solver takes integers.
 _RESOLUTION = 10**9
 _SECONDS = 20.0
 
@@ -120,18 +121,20 @@ def _solve(problem: Problem, limit: float | None = None) -> tuple[int, ...]:
     picked = [[model.new_bool_var("") for _ in options] for options in problem.units]
     for variables in picked:
         model.add_exactly_one(variables)
-    terms: list[object] = [
-        choice.cost * variable
+    every: list[tuple[Choice, Any]] = [
+        (choice, variable)
         for options, variables in zip(problem.units, picked, strict=True)
         for choice, variable in zip(options, variables, strict=True)
     ]
+    terms: list[object] = [choice.cost * variable for choice, variable in every]
     terms += [_product_cost(model, problem, picked, product) for product in problem.products]
     cost = sum(terms) + problem.fixed  # type: ignore[arg-type]
     if limit is None:
         model.minimize(cost)
     else:
         model.add(cost <= int(limit))
-        model.minimize(_damage(problem, picked))
+        worst = sum(max(c.damage for c in options) for options in problem.units) or 1.0
+        model.minimize(sum(round(c.damage / worst * _RESOLUTION) * v for c, v in every))
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1  # the same answer every time
     solver.parameters.random_seed = 0
@@ -148,16 +151,6 @@ def _solve(problem: Problem, limit: float | None = None) -> tuple[int, ...]:
         for variables in picked
     ]
     return _cheapened(problem, chosen)
-
-
-def _damage(problem: Problem, picked: Sequence[Sequence[Any]]) -> Any:
-    """The damage as a linear expression, in parts of `_RESOLUTION` of the worst assignment's."""
-    worst = sum(max(c.damage for c in options) for options in problem.units) or 1.0
-    return sum(
-        round(choice.damage / worst * _RESOLUTION) * variable
-        for options, variables in zip(problem.units, picked, strict=True)
-        for choice, variable in zip(options, variables, strict=True)
-    )
 
 
 def _product_cost(

@@ -124,7 +124,9 @@ def search_mixed(
         _least_cost(lane, goal, baseline)
     else:
         _least_damage(lane, goal, floating[cost])
-    for assignment in _spread(lane, how.points):
+    for assignment in sweep(problem, how.points) if how.points > 1 else []:
+        if bench.out_of_time:
+            break
         lane.measure(assignment)
     best = _pick(bench.points.values(), goal, cost, baseline, floating[cost])
     return MixedResult(
@@ -391,14 +393,6 @@ def _move(now: tuple[int, ...], step: tuple[int, ...]) -> tuple[int, int]:
     """Which unit a step changes, and to what."""
     unit = next(i for i, (a, b) in enumerate(zip(now, step, strict=True)) if a != b)
     return unit, step[unit]
-
-
-def _spread(lane: _Lane, points: int) -> Iterator[tuple[int, ...]]:
-    """Assignments along the predicted front, as long as there is time."""
-    for assignment in sweep(lane.problem, points) if points > 1 else []:
-        if lane.bench.out_of_time:
-            return
-        yield assignment
 
 
 def _amount(value: float, cost: Cost) -> str:

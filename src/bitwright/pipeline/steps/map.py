@@ -332,11 +332,11 @@ def _finn_files(folder: Path, result: MapResult) -> None:
         "source": "model",
     }
     for name, table in (
-        ("estimate_layer_cycles.json", cycles),
-        ("estimate_layer_resources.json", {**resources, "total": result.resources.to_json()}),
-        ("estimate_network_performance.json", network),
+        ("layer_cycles", cycles),
+        ("layer_resources", {**resources, "total": result.resources.to_json()}),
+        ("network_performance", network),
+        ("weight_memory", result.weight_memory),
     ):
-        atomic_write(folder / name, json.dumps(table, indent=2) + "\n")
-    if result.weight_memory is not None:
-        text = json.dumps(result.weight_memory, indent=2) + "\n"
-        atomic_write(folder / "estimate_weight_memory.json", text)
+        if table is not None:
+            text = json.dumps(table, indent=2) + "\n"
+            atomic_write(folder / f"estimate_{name}.json", text)

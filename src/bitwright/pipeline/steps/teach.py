@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bitwright.base.figures import Figure, Source
 from bitwright.pipeline.context import LOGS, StepContext
 from bitwright.pipeline.steps.results import Epoch, TeacherRow, TeachResult
 from bitwright.pipeline.steps.teacher import LOGITS, float_teacher, weights_file
 from bitwright.pipeline.steps.train import epochs_of, train_progress
 from bitwright.pipeline.steps.workspace import Workspace
-
-if TYPE_CHECKING:
-    pass
 
 
 def teach(work: Workspace, context: StepContext) -> None:
