@@ -91,7 +91,6 @@ def _add_step(name: str, text: str) -> None:
         job = resolve(recipe, run_dir, data, assign, target)
         show.run_steps(Output(json), job.recipe, job.run_dir, only=name)
 
-    verb.__doc__ = text
     app.command(name, help=text)(verb)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,8 @@ def run_steps(
     with output.progress() as progress:
         pipeline = Pipeline(recipe, run_dir, progress, reuse)
         summary = pipeline.step(only) if only else pipeline.build(until)
-    if output.answered(summary.to_json() | {"steps": [_outcome(o) for o in pipeline.outcomes]}):
+    steps = [asdict(o) | {"seconds": round(o.seconds, 3)} for o in pipeline.outcomes]
+    if output.answered(summary.to_json() | {"steps": steps}):
         return
     for outcome in pipeline.outcomes:
         output.say(f"{outcome.name:<10} {_state(outcome)}")
@@ -94,14 +96,3 @@ def _state(outcome: Outcome) -> str:
         return "done before"
     again = f", again: {outcome.reason}" if outcome.reason else ""
     return f"{outcome.seconds:.1f} s{again}"
-
-
-def _outcome(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "name": outcome.name,
-        "folder": str(outcome.folder),
-        "was_done": outcome.was_done,
-        "taken_from": None if outcome.taken_from is None else str(outcome.taken_from),
-        "seconds": round(outcome.seconds, 3),
-        "reason": outcome.reason,
-    }

@@ -63,22 +63,19 @@ def diff_run(
     levels = _Levels(work, Path(run_dir), image, bound)
     wanted = tuple(Stage)[: tuple(Stage).index(Stage(until)) + 1]
     for stage in wanted:
-        _require(levels.folder(_STEP_OF[stage]), _STEP_OF[stage])
+        step = _STEP_OF[stage]
+        if not (levels.folder(step) / "step.json").is_file():
+            raise RunError(
+                f"the step {step} has not been done",
+                where=str(levels.folder(step)),
+                hint=f"bitwright {step}, or compare less with --until",
+            )
     results: list[StageResult] = []
     for stage in wanted:
         progress(f"comparing: {stage.value}", len(results), len(wanted))
         results.append(levels.compare(stage))
     progress("comparing", len(wanted), len(wanted))
     return DiffReport(source, tuple(results))
-
-
-def _require(folder: Path, step: str) -> None:
-    if not (folder / "step.json").is_file():
-        raise RunError(
-            f"the step {step} has not been done",
-            where=str(folder),
-            hint=f"bitwright {step}, or compare less with --until",
-        )
 
 
 class _Levels:

@@ -226,16 +226,11 @@ def _facts(graph: Graph, node: Node, width: int) -> LayerFacts:
         output_shape=output.shape,
         parameters=int(weight.size + (0 if bias is None else bias.size)),
         macs=prod(output.shape[:-1]) * int(weight.size),
-        weight_format=_without_table(node.string("weight_format")),
+        weight_format=node.string("weight_format").partition("{")[0],  # of a codebook without its entries
         weight_bits=parse_format(node.string("weight_format")).bits,
         input_bits=source.wire_bits,
         accumulator_bits=width,
     )
-
-
-def _without_table(weight_format: str) -> str:
-    """The name of a codebook without its entries."""
-    return weight_format.partition("{")[0]
 
 
 def _sizes(graph: Graph) -> tuple[int, int]:

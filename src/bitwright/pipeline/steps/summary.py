@@ -84,15 +84,11 @@ def summary_rows(
         SummaryRow(
             label=f"CPU, {entry.engine}, batch {entry.batch}",
             figure=entry.images_per_second,
-            note=_threads(entry.threads),
+            note=f"{entry.threads} thread{'s' if entry.threads > 1 else ''}",
         )
         for entry in baselines
     ]
     return tuple(rows)
-
-
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def _accuracy(found: Results) -> list[SummaryRow]:
