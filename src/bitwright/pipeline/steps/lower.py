@@ -218,6 +218,7 @@ def _facts(graph: Graph, node: Node, width: int) -> LayerFacts:
     weight, source = node.params["weight"], graph.types[node.inputs[0]]
     output = graph.types[node.output]
     bias = node.params.get("bias")
+    weight_format = node.string("weight_format")
     return LayerFacts(
         node=node.name,
         op=node.op,
@@ -226,8 +227,8 @@ def _facts(graph: Graph, node: Node, width: int) -> LayerFacts:
         output_shape=output.shape,
         parameters=int(weight.size + (0 if bias is None else bias.size)),
         macs=prod(output.shape[:-1]) * int(weight.size),
-        weight_format=node.string("weight_format").partition("{")[0],  # of a codebook without its entries
-        weight_bits=parse_format(node.string("weight_format")).bits,
+        weight_format=weight_format.partition("{")[0],  # a codebook without its entries
+        weight_bits=parse_format(weight_format).bits,
         input_bits=source.wire_bits,
         accumulator_bits=width,
     )
