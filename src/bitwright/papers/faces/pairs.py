@@ -215,13 +215,6 @@ def _mismatched(
     return chosen
 
 
-def missing_faces(folds: Sequence[Sequence[Pair]], known: Iterable[FaceKey]) -> list[FaceKey]:
-    """Faces that pairs name and that are not there, each once."""
-    there = set(known)
-    named = (key for fold in folds for pair in fold for key in (pair.first, pair.second))
-    return [key for key in dict.fromkeys(named) if key not in there]
-
-
 def resolve_pairs(
     folds: Sequence[Sequence[Pair]], faces: FaceSet, *, where: str, drop_missing: bool = False
 ) -> tuple[PairRows, str]:
@@ -238,7 +231,8 @@ def resolve_pairs(
         DataError: pictures are missing, and dropping was not asked for or leaves a fold empty.
     """
     rows = faces.index()
-    missing = missing_faces(folds, rows)
+    named = (key for fold in folds for pair in fold for key in (pair.first, pair.second))
+    missing = [key for key in dict.fromkeys(named) if key not in rows]
     note = _missing_note(missing, faces.people) if missing else ""
     if missing and not drop_missing:
         raise DataError(

@@ -7,7 +7,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -335,8 +335,7 @@ def ristretto_size(
     return SizeReport(tuple(entries), parameters, (read[0], read[1]), (made[0], made[1]))
 
 
-@dataclass(frozen=True)
-class _Bits:
+class _Bits(NamedTuple):
     name: str
     inputs: int
     weights: int
@@ -347,24 +346,20 @@ class _Bits:
 def _bits_of(rule: LayerRule | None) -> _Bits:
     if rule is None:
         return _Bits("float32", *(FLOAT_BITS,) * 4)
-    param = rule.param
-    shared = rule.behaviour.bias_as_weight
+    param, bias = rule.param, FLOAT_BITS
+    reads, makes = param.bw_layer_in, param.bw_layer_out
     if param.precision is Precision.MINIFLOAT:
-        bits = 1 + param.exp_bits + param.mant_bits
         name = f"e{param.exp_bits}m{param.mant_bits}"
-        found = _Bits(name, bits, bits, bits, bits if shared else FLOAT_BITS)
+        reads = weights = makes = 1 + param.exp_bits + param.mant_bits
+        bias = weights if rule.behaviour.bias_as_weight else bias
     elif param.precision is Precision.INTEGER_POWER_OF_2_WEIGHTS:
-        bits = 1 + (param.exp_max - param.exp_min).bit_length()
-        found = _Bits(f"po2_{bits}", param.bw_layer_in, bits, param.bw_layer_out, FLOAT_BITS)
+        weights = 1 + (param.exp_max - param.exp_min).bit_length()
+        name = f"po2_{weights}"
         if rule.behaviour.float_features:
-            found = replace(found, inputs=FLOAT_BITS, outputs=FLOAT_BITS)
+            reads = makes = FLOAT_BITS
     else:
-        bias = param.bw_params if shared else FLOAT_BITS
-        found = _Bits("dfp", param.bw_layer_in, param.bw_params, param.bw_layer_out, bias)
-    return _Bits(
-        found.name,
-        found.inputs if rule.inputs else FLOAT_BITS,
-        found.weights if rule.weights else FLOAT_BITS,
-        found.outputs if rule.outputs else FLOAT_BITS,
-        found.bias if rule.weights else FLOAT_BITS,
-    )
+        name, weights = "dfp", param.bw_params
+        bias = weights if rule.behaviour.bias_as_weight else bias
+    quantized = (rule.inputs, rule.weights, rule.outputs, rule.weights)
+    found = zip((reads, weights, makes, bias), quantized, strict=True)
+    return _Bits(name, *(bits if kept else FLOAT_BITS for bits, kept in found))

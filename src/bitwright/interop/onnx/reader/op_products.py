@@ -178,11 +178,16 @@ def _conv(low: Importer, node: OnnxNode) -> Value:
         bias = _scattered(bias, rows_at)
     params, bias = _with_bias(levels, bias, each * scale, offset)
     edge = low.add("conv", (value.edge,), node, attrs, params)
-    order = views.permuted(low.frames[edge], rows_at, last)
-    shape = views.canonical(low.frames[edge]).shape if order is None else order.shape
-    result = Value(edge, shape, order, each * scale)
+    result = _on(low, edge, rows_at, last, each * scale)
     result = _with_offset(result, levels, scale, offset, groups)
     return result if bias is None else result.then("add", bias)
+
+
+def _on(low: Importer, edge: str, channels: IntArray | None, last: bool, unit: Floats) -> Value:
+    """A value on the edge of a convolution; see `views.permuted`."""
+    order = views.permuted(low.frames[edge], channels, last)
+    shape = views.canonical(low.frames[edge]).shape if order is None else order.shape
+    return Value(edge, shape, order, unit)
 
 
 def _with_bias(
@@ -297,16 +302,11 @@ def dense(
         gain = np.full(1, common)
     attrs = _attrs(Weights(levels, weights.scale), node)
     unit = gain * weights.scale
-    if len(value.shape) == _IMAGE_RANK:
-        params, bias = _with_bias(levels.reshape(rows, 1, 1, -1), bias, unit, offset)
-        edge = low.add("conv", (value.edge,), node, attrs, params)
-        order = views.permuted(low.frames[edge], None, last=True)
-        assert order is not None
-        result = Value(edge, order.shape, order, unit)
-    else:
-        params, bias = _with_bias(levels, bias, unit, offset)
-        edge = low.add("dense", (value.edge,), node, attrs, params)
-        result = Value(edge, (1, rows), None, unit)
+    is_image = len(value.shape) == _IMAGE_RANK
+    held_levels = levels.reshape(rows, 1, 1, -1) if is_image else levels
+    params, bias = _with_bias(held_levels, bias, unit, offset)
+    edge = low.add("conv" if is_image else "dense", (value.edge,), node, attrs, params)
+    result = _on(low, edge, None, True, unit) if is_image else Value(edge, (1, rows), None, unit)
     result = _with_offset(result, levels.reshape(rows, -1), weights.scale, offset, 1)
     return result if bias is None else result.then("add", bias)
 
