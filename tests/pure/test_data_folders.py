@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -175,6 +176,20 @@ def test_decoded_images_are_cached_and_a_broken_cache_is_mended(
     changed = load(tmp_path / "set")
     assert 200 in {int(v) for part in (changed.train, changed.validation, changed.test)
                    for v in part.images[:, 0, 0, 0]}  # fmt: skip
+
+
+def test_an_image_of_the_same_size_and_time_is_decoded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "_CACHE_FROM", 1)
+    root = make(tmp_path / "set", {"a": 10, "b": 10})
+    before = load(root).digest()
+    for file in root.glob("b/*.png"):  # as unpacking another archive does
+        status, body = file.stat(), png(200)
+        assert len(body) == status.st_size
+        file.write_bytes(body)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert load(root).digest() != before
 
 
 def test_a_cache_that_cannot_be_written_does_not_stop_the_work(

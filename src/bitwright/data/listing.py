@@ -210,7 +210,9 @@ def _list_folder(path: Path) -> Listing:
     names.sort()
     for name in names:
         status = (path / name).stat()
-        digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        # What copies and archives set to what it was (mtime) says nothing about the content.
+        times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+        digest.update(f"{name}\0{status.st_size}\0{times}\n".encode())
         contents.update(f"{name}\0{status.st_size}\n".encode())
     found = (digest.hexdigest(), contents.hexdigest())
     return Listing(path, tuple(names), frozenset(folders), *found)
