@@ -13,11 +13,10 @@ import pytest
 
 from bitwright.base.tools.finder import require, run_tool
 from bitwright.base.tools.process import check_finished, run_process
-from bitwright.build.design import Design, load_design
 from bitwright.build.shell import serial_top
 from bitwright.build.target import load_target
 from bitwright.build.yosys import SynthesisOptions, synthesise
-from bitwright.sim import load_sim_design, pack, unpack
+from bitwright.sim import Design, load_design, pack, unpack
 
 DOTS = Path(__file__).parents[1] / "yosys" / "dots"
 BENCH = Path(__file__).with_name("shell_bench.cpp")
@@ -116,8 +115,7 @@ def test_shell_answers_frames_and_recovers_after_break(
     design = load_design(DOTS)
     rng = random.Random(3)
     frames = [[rng.randint(-8, 7) for _ in range(16)] for _ in range(4)]
-    carried = load_sim_design(DOTS)
-    source = carried.inputs[0].spec
+    source = design.inputs[0].spec
     sent = [pack(source, np.array([frame])).ravel().tolist() for frame in frames]
     # Two frames back to back; part of a frame that a break throws away; two more frames.
     codes = [*sent[0], *sent[1], WAIT + 30, *sent[3][:5], BREAK, WAIT + 12, *sent[2], *sent[3]]
@@ -126,7 +124,7 @@ def test_shell_answers_frames_and_recovers_after_break(
     for k, frame in enumerate(frames):
         part = np.frombuffer(answer[7 * k : 7 * k + 7], dtype=np.uint8)
         scores, label = dots_reference(frame)
-        first, second = (port.spec for port in carried.outputs)
+        first, second = (port.spec for port in design.outputs)
         assert unpack(first, part[:6].reshape(3, 2)).ravel().tolist() == scores
         assert unpack(second, part[6:].reshape(1, 1)).ravel().tolist() == [label]
 

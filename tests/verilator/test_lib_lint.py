@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from tests.verilator.lib_cases import CASES, Case
 
+from bitwright.base.tools.finder import require
 from bitwright.base.tools.process import output_of
 from bitwright.rtl import library_files, needed_modules
-from bitwright.sim import lint, require_verilator
+from bitwright.sim import lint
 
 FILES = {path.stem: path for path in library_files()}
 ONE_PER_MODULE = list({case.module: case for case in CASES}.values())
@@ -52,11 +53,15 @@ def test_house_rules(path: Path) -> None:
     ],
 )
 def test_memories_have_the_attributes_that_quartus_knows(module: str, found: list[str]) -> None:
-    tool = require_verilator()
-    argv = [str(tool.program), "-E", "-P", str(FILES[module])]
+    tool = require("verilator")
+    argv = [*tool.command, "-E", "-P", str(FILES[module])]
     texts = [
         output_of(
-            [*argv, *defined], cwd=FILES[module].parent, name="verilator", env=tool.env, timeout=60
+            [*argv, *defined],
+            cwd=FILES[module].parent,
+            name="verilator",
+            env=dict(tool.env),
+            timeout=60,
         )
         for defined in (["-DALTERA_RESERVED_QIS"], [])
     ]

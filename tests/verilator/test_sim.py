@@ -23,7 +23,7 @@ from bitwright.sim import (
     write_module_bench,
 )
 from bitwright.sim import simulator as simulators
-from bitwright.sim.spec import load_sim_design
+from bitwright.sim.spec import load_design
 
 SHORT = RunLimits(idle=300)
 AXIS = {"Width": 9, "TdataWidth": 16, "Beats": 4}
@@ -169,7 +169,7 @@ def test_compiled_simulators_are_kept_by_content(
     assert Simulator.build(tmp_path / "a", workdir=work).program.stat().st_mtime_ns == stamp
     assert len(list(work.iterdir())) == 1
     assert first.program != kept.program
-    design = load_sim_design(tmp_path / "a")
+    design = load_design(tmp_path / "a")
     keys = {simulators._content_key(design, on, trace) for on in (0, 1) for trace in (0, 1)}
     with monkeypatch.context() as patch:
         patch.setattr(simulators, "_options", lambda *_: ["-O0"])

@@ -13,13 +13,13 @@ from bitwright.base.errors import GraphError, RunError, TargetError, ToolError
 from bitwright.base.figures import Resources, Source
 from bitwright.base.tools import finder
 from bitwright.base.tools.finder import Tool, find
-from bitwright.build.design import load_design
 from bitwright.build.implement import RESULT, ImplementOptions, implement, read_result
 from bitwright.build.nextpnr import PnrOptions, place_and_route
 from bitwright.build.shell import choose_clock, write_board_design
 from bitwright.build.target import load_board, load_target
 from bitwright.build.vendor import write_vendor_project
 from bitwright.build.yosys import TOP_GLUE, SynthesisOptions, synthesise
+from bitwright.sim.spec import load_design
 
 DOTS = Path(__file__).with_name("dots")
 ECP5 = load_target("ecp5-25k")

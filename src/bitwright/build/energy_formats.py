@@ -83,6 +83,3 @@ def _product(weight: Format, activation: Format) -> Product | None:
         return Product(stream_operand(tensor, "activation"), weight_operand(weight, ends, "weight"))
     except ModelError:
         return None
-
-
-__all__ = ["SOURCE", "TERMS", "mac_energy"]

@@ -21,9 +21,8 @@ from bitwright.base.errors import RunError
 from bitwright.base.figures import Figure, Resources, Source
 from bitwright.base.files import atomic_write
 from bitwright.base.tools.process import Tick
-from bitwright.build.design import load_design
 from bitwright.build.nextpnr import BITSTREAM, PnrOptions, PnrResult, best_of_seeds, pack_bitstream
-from bitwright.build.shell import BoardDesign, choose_clock, write_board_design
+from bitwright.build.shell import BoardDesign, beyond_shell, choose_clock, write_board_design
 from bitwright.build.target import Board, Target, load_board, require_fit
 from bitwright.build.timing import CriticalPath
 from bitwright.build.vendor import VENDOR_FAMILIES, write_vendor_project
@@ -34,6 +33,7 @@ from bitwright.build.yosys import (
     instance_resources,
     synthesise,
 )
+from bitwright.sim.spec import load_design
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(what, done, total)``; total 0 means unknown."""
@@ -236,7 +236,7 @@ class _Work:
     @cached_property
     def bare_reason(self) -> str | None:
         """Why the design cannot stand in the serial shell; None if it can."""
-        return load_design(self.design_dir).beyond_shell
+        return beyond_shell(load_design(self.design_dir))
 
     def tick(self, what: str) -> Tick:
         return lambda seconds: self.progress(f"{what} ({seconds:.0f} s)", 0, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bitwright.base.errors import TargetError, ToolError
@@ -158,10 +158,7 @@ def best_of_seeds(
     """
     best: PnrResult | None = None
     for seed in seeds:
-        one = PnrOptions(
-            options.clock_mhz, seed, options.constraints, options.out_of_context, options.extra
-        )
-        folder = out_dir / f"seed-{seed}"
+        one, folder = replace(options, seed=seed), out_dir / f"seed-{seed}"
         result = place_and_route(netlist, target, folder, one, timeout=timeout, tick=tick)
         if best is None or (result.fmax_mhz or 0) > (best.fmax_mhz or 0):
             best = result

@@ -16,8 +16,8 @@ from math import ceil
 from pathlib import Path
 
 from bitwright.base.errors import TargetError
-from bitwright.build.design import Design, Port, load_design
 from bitwright.build.target import Board
+from bitwright.sim.spec import Design, Port, load_design
 
 _SHELL = Path(__file__).parent / "shell"
 _LIBRARY = Path(__file__).parent.parent / "rtl" / "lib"
@@ -96,6 +96,18 @@ def choose_clock(input_mhz: float, wanted_mhz: float) -> Clock:
 _TINY = 1e-6
 
 
+def beyond_shell(design: Design) -> str | None:
+    """Why the serial shell cannot carry a design; None if it can."""
+    if design.memory_ports:
+        return "its weights come from a memory outside, which the serial shell does not have"
+    if len(design.inputs) != 1 or not design.outputs:
+        return (
+            "the serial shell carries one input and at least one output, and the design has "
+            f"{len(design.inputs)} and {len(design.outputs)}"
+        )
+    return None
+
+
 def write_board_design(
     design_dir: Path, board: Board, out_dir: Path, clock_mhz: float
 ) -> BoardDesign:
@@ -113,11 +125,9 @@ def write_board_design(
             together.
     """
     design = load_design(design_dir)
-    if design.beyond_shell is not None:
-        raise TargetError(
-            design.beyond_shell,
-            hint="implement it out of context instead (no bitstream)",
-        )
+    reason = beyond_shell(design)
+    if reason is not None:
+        raise TargetError(reason, hint="implement it out of context instead (no bitstream)")
     clock = choose_clock(board.clock_mhz, clock_mhz)
     clocks_per_bit, baud = _baud(clock.mhz, board.uart_baud)
     shutil.rmtree(out_dir, ignore_errors=True)

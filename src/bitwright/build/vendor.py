@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from bitwright.base.errors import TargetError
-from bitwright.build.design import Design, load_design
 from bitwright.build.target import Target
+from bitwright.sim.spec import Design, load_design
 
 
 def write_vendor_project(

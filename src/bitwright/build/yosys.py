@@ -20,9 +20,9 @@ from bitwright.base.figures import Resources
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import Tool, require, run_tool
 from bitwright.base.tools.process import Tick, require_result
-from bitwright.build.design import Design, design_content, load_design
 from bitwright.build.resources import count_resources
 from bitwright.build.target import Target
+from bitwright.sim.spec import Design, load_design
 
 NETLIST, STATISTICS, LOG, SCRIPT = "netlist.json", "stat.json", "yosys.log", "synth.ys"
 TOP_GLUE = "(top)"
@@ -102,7 +102,7 @@ def synthesise(
     out_dir.mkdir(parents=True, exist_ok=True)
     commands = synthesis_commands(design, target.family, options or SynthesisOptions())
     reads = read_commands(design)
-    key = content_key(tool.identity, reads, commands, *design_content(design_dir, design))
+    key = content_key(tool.identity, reads, commands, design.top, *_contents(design))
     store = Store()
     if (entry := store.find(_KIND, key)) is not None:
         entry.bring(out_dir)
@@ -111,6 +111,12 @@ def synthesise(
     names = (NETLIST, STATISTICS, LOG, SCRIPT)
     store.offer(_KIND, key, ran, {name: out_dir / name for name in names})
     return _result(out_dir, target.family, tool, ran, cached=False)
+
+
+def _contents(design: Design) -> list[str | bytes]:
+    """Names and contents of all files that a netlist depends on."""
+    names = (*design.files, *design.memories)
+    return [part for name in names for part in (name, (design.folder / name).read_bytes())]
 
 
 def synthesis_commands(design: Design, family: str, options: SynthesisOptions) -> list[str]:

@@ -190,17 +190,3 @@ def _check_demand(hardware: Graph, units: list[MatVec], memory: WeightMemory) ->
         hint="lower PE or SIMD of these units (a lower rate), keep some weights internal, or use "
         "a wider port or a faster memory",
     )
-
-
-__all__ = [
-    "BURST",
-    "EPOCH_BITS",
-    "EXTERNAL",
-    "PAGE",
-    "Outside",
-    "WeightMemory",
-    "burst_bytes",
-    "check_modes",
-    "demand_of",
-    "place_weights",
-]

@@ -110,6 +110,3 @@ def mac_cost(weight_format: Format | str, activation_format: Format | str) -> Ma
         family=str(table["family"]),
         tool=str(table["tool"]),
     )
-
-
-__all__ = ["FAMILY", "MacCost", "mac_cost", "mac_format", "mac_table"]

@@ -349,16 +349,3 @@ class Product:
         if weight.index:
             own["IndexWidth"] = weight.index
         return own
-
-
-__all__ = [
-    "DENORMAL",
-    "POWER",
-    "ZERO",
-    "Operand",
-    "Product",
-    "float_operand",
-    "stream_operand",
-    "weight_operand",
-    "wire_words",
-]

@@ -127,13 +127,3 @@ def taken(node: Node, types: tuple[TensorType, ...]) -> Node | None:
 def own_sources() -> dict[str, Path]:
     """Module name -> file, of all registered blocks."""
     return {path.stem: path for own in _OWN.values() for path in own.sources}
-
-
-__all__ = [
-    "OwnBlock",
-    "named_blocks",
-    "own_sources",
-    "register_block",
-    "register_named",
-    "taken",
-]

@@ -164,6 +164,3 @@ def _part(
         builder.append(node)
     outputs = [edge for edge in whole.outputs if edge in made]
     return builder.finish(*outputs, *(link.edge for link in links if link.source == number))
-
-
-__all__ = ["Link", "Partition", "cut_graph"]

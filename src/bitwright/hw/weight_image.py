@@ -242,16 +242,3 @@ def port_json(plan: MemoryPlan, instances: Mapping[str, str]) -> dict[str, objec
         "bytes_per_frame": sum(r.bytes_per_frame for r in plan.regions),
         "regions": [{**r.to_json(), "instance": instances[r.node]} for r in plan.regions],
     }
-
-
-__all__ = [
-    "BASE",
-    "IMAGE",
-    "PORT",
-    "MemoryPlan",
-    "Region",
-    "memory_image",
-    "memory_plan",
-    "port_json",
-    "words_in_image",
-]

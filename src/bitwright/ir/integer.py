@@ -6,7 +6,6 @@ from __future__ import annotations
 from bitwright.ir import op_activations, op_images, op_products
 from bitwright.ir.dialect import AttrSpec, Dialect, OpSpec, ParamSpec
 from bitwright.ir.kernels import SHIFT_ROUNDINGS
-from bitwright.ir.op_common import window_shape
 
 _STRIDE = AttrSpec("ints", "(vertical, horizontal)", (1, 1))
 _PADDING = AttrSpec("ints", "(top, left, bottom, right)", (0, 0, 0, 0))
@@ -181,5 +180,3 @@ _OPS = (
 )
 
 INTEGER = Dialect("integer", {spec.name: spec for spec in _OPS})
-
-__all__ = ["INTEGER", "window_shape"]

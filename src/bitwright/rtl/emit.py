@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,7 @@ from bitwright.ir import Graph
 from bitwright.rtl import module_files, needed_modules
 from bitwright.rtl.emit_memory import MODULES
 from bitwright.rtl.emit_top import FRAME_ERROR, Top, make_top, top_text
+from bitwright.rtl.text import whole_folder
 
 
 def emit(graph: Graph, out_dir: Path) -> Path:
@@ -34,27 +33,10 @@ def emit(graph: Graph, out_dir: Path) -> Path:
         MismatchError: the images read back do not hold the parameters (a bug in Bitwright).
         OSError: the folder cannot be written.
     """
-    out_dir.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.", dir=out_dir.parent))
-    try:
-        folder.chmod(0o755)
+    with whole_folder(out_dir) as folder:
         _write(graph, folder)
         check_memories(graph, folder)
-        replace_folder(folder, out_dir)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return out_dir / "design.json"
-
-
-def replace_folder(folder: Path, out_dir: Path) -> None:
-    """Rename into place; an older folder there is moved away first and then deleted."""
-    if out_dir.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.old.", dir=out_dir.parent))
-        out_dir.replace(old / "old")
-        folder.replace(out_dir)
-        shutil.rmtree(old)
-    else:
-        folder.replace(out_dir)
 
 
 def _write(graph: Graph, folder: Path) -> None:
@@ -66,7 +48,7 @@ def _write(graph: Graph, folder: Path) -> None:
     used = needed_modules(roots | (MODULES if top.plan else set()))
     for name in used:
         (folder / "lib" / f"{name}.sv").write_bytes(sources[name].read_bytes())
-    memories = _memory_files(top)
+    memories = {path: m for name in top.instances for path, m in top.images(name).items()}
     for path, memory in memories.items():
         (folder / path).write_text(memory.text, encoding="ascii")
     (folder / f"{top.name}.sv").write_text(top_text(top, _banner(graph)), encoding="ascii")
@@ -74,10 +56,6 @@ def _write(graph: Graph, folder: Path) -> None:
         (folder / IMAGE).write_bytes(memory_image(graph, top.plan))
     table = _design(graph, top, used, list(memories))
     (folder / "design.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
-
-
-def _memory_files(top: Top) -> dict[str, Memory]:
-    return {path: memory for name in top.instances for path, memory in top.images(name).items()}
 
 
 def _banner(graph: Graph) -> str:

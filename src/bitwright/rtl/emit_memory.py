@@ -9,6 +9,7 @@ from bitwright.hw.blocks import Block
 from bitwright.hw.external import BURST, EPOCH_BITS
 from bitwright.hw.memory import STYLE_CODES
 from bitwright.hw.weight_image import BASE, PORT, MemoryPlan, Region
+from bitwright.rtl.text import instance_lines
 
 MODULES = frozenset({"axi_weights", "axi_arbiter"})
 
@@ -22,13 +23,13 @@ _INPUTS = (("arready", ""), ("rvalid", ""), ("rdata", "D"), ("rid", "I"), ("rres
 
 
 def port_lines(plan: MemoryPlan) -> list[str]:
-    """Declarations of the ports, each with a comma."""
+    """Declarations of the ports, without commas."""
     widths = {"A": plan.memory.address_bits, "D": plan.memory.data_bits, "I": plan.id_bits}
 
     def one(way: str, name: str, width: str) -> str:
         bits = widths.get(width) or int(width or 0)
         vector = f"[{bits - 1}:0] " if width else ""
-        return f"{way} logic {vector}{name},"
+        return f"{way} logic {vector}{name}"
 
     lines = [one("input ", BASE, "A")]
     lines += [one("output", f"{PORT}_{signal}", width) for signal, width in _OUTPUTS]
@@ -65,18 +66,14 @@ def reader_lines(
         f".{name}_{'i' if name in ('ar_valid', 'ar_addr', 'ar_len') else 'o'}(gmem0_{name})"
         for name in ("ar_valid", "ar_ready", "ar_addr", "ar_len", "r_valid", "r_data")
     )
-    lines += [
-        "",
-        "  axi_arbiter #(",
-        f"    .Readers({count}), .DataWidth({width}), .AddrWidth({address}),",
-        f"    .EpochWidth({EPOCH_BITS})",
-        "  ) i_gmem0_arbiter (",
-        "    .clk_i(ap_clk), .rst_ni(ap_rst_n),",
-        f"    {signals},",
-    ]
-    pins = [f".m_axi_{signal}({PORT}_{signal})" for signal, _ in (*_OUTPUTS, *_INPUTS)]
-    lines += [f"    {pin}," for pin in pins[:-1]] + [f"    {pins[-1]}", "  );"]
-    return lines
+    pins = [signals, *(f".m_axi_{signal}({PORT}_{signal})" for signal, _ in (*_OUTPUTS, *_INPUTS))]
+    values = {
+        "Readers": count,
+        "DataWidth": width,
+        "AddrWidth": address,
+        "EpochWidth": EPOCH_BITS,
+    }
+    return [*lines, "", *instance_lines("axi_arbiter", "i_gmem0_arbiter", pins, values)]
 
 
 def _reader(plan: MemoryPlan, region: Region, number: int, prefix: str, style: int) -> list[str]:
@@ -92,23 +89,20 @@ def _reader(plan: MemoryPlan, region: Region, number: int, prefix: str, style: i
         "WordWidth": region.word_bits,
         "RamStyle": style,
     }
-    pairs = [f".{key}({value})" for key, value in parameters.items()]
     address = f"gmem0_ar_addr[{number}*{plan.memory.address_bits} +: {plan.memory.address_bits}]"
+    pins = [
+        f".base_i({BASE})",
+        f".ar_valid_o(gmem0_ar_valid[{number}]), .ar_ready_i(gmem0_ar_ready[{number}])",
+        f".ar_addr_o({address})",
+        f".ar_len_o(gmem0_ar_len[{number}*8 +: 8])",
+        f".r_valid_i(gmem0_r_valid[{number}]), .r_data_i(gmem0_r_data)",
+        f".out_valid_o({prefix}_valid), .out_ready_i({prefix}_ready)",
+        f".out_data_o({prefix}_data)",
+    ]
     return [
         "",
         f"  // weights of {region.node}: {region.words} words of {region.word_bits} bits",
         f"  logic {prefix}_valid, {prefix}_ready;",
         f"  logic [{region.word_bits - 1}:0] {prefix}_data;",
-        "  axi_weights #(",
-        *(f"    {pair}," for pair in pairs[:-1]),
-        f"    {pairs[-1]}",
-        f"  ) i_{prefix} (",
-        f"    .clk_i(ap_clk), .rst_ni(ap_rst_n), .base_i({BASE}),",
-        f"    .ar_valid_o(gmem0_ar_valid[{number}]), .ar_ready_i(gmem0_ar_ready[{number}]),",
-        f"    .ar_addr_o({address}),",
-        f"    .ar_len_o(gmem0_ar_len[{number}*8 +: 8]),",
-        f"    .r_valid_i(gmem0_r_valid[{number}]), .r_data_i(gmem0_r_data),",
-        f"    .out_valid_o({prefix}_valid), .out_ready_i({prefix}_ready),",
-        f"    .out_data_o({prefix}_data)",
-        "  );",
+        *instance_lines("axi_weights", f"i_{prefix}", pins, parameters),
     ]

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,9 @@ from bitwright.base.errors import GraphError
 from bitwright.base.files import atomic_write
 from bitwright.base.version import __version__
 from bitwright.hw.partition import Partition
-from bitwright.rtl.emit import emit, replace_folder
+from bitwright.rtl.emit import emit
 from bitwright.rtl.emit_top import FRAME_ERROR
+from bitwright.rtl.text import axis_ports, instance_lines, listed, whole_folder
 
 PARTITION = "partition.json"
 CHAIN = "chain"
@@ -35,15 +34,9 @@ def emit_partition(partition: Partition, out_dir: Path, *, family: str, clock_hz
         MismatchError: as `emit`.
         OSError: the folder cannot be written.
     """
-    out_dir.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.", dir=out_dir.parent))
-    try:
-        place.chmod(0o755)
+    with whole_folder(out_dir) as place:
         table = _write(partition, place, family, clock_hz)
         atomic_write(place / PARTITION, json.dumps(table, indent=2) + "\n")
-        replace_folder(place, out_dir)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
     return out_dir / PARTITION
 
 
@@ -91,9 +84,7 @@ def emit_chain(partition: Partition, folders: Sequence[Path], out_dir: Path) -> 
     Returns:
         the path of its design.json.
     """
-    folder = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.", dir=out_dir.parent))
-    try:
-        folder.chmod(0o755)
+    with whole_folder(out_dir) as folder:
         designs = [_design(part) for part in folders]
         for part, design in zip(folders, designs, strict=True):
             for name in (*design["files"], *design["memories"]):
@@ -103,9 +94,6 @@ def emit_chain(partition: Partition, folders: Sequence[Path], out_dir: Path) -> 
         (folder / f"{top}.sv").write_text(_chain_text(top, designs, ends), encoding="ascii")
         table = _chain_design(top, designs, ends, partition.interval)
         (folder / "design.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
-        replace_folder(folder, out_dir)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return out_dir / "design.json"
 
 
@@ -155,15 +143,13 @@ def _chain_text(top: str, designs: Sequence[Mapping[str, Any]], ends: _Ends) -> 
         "// Do not edit.",
         "`default_nettype none",
         f"module {top} (",
-        "  input  logic ap_clk,",
-        "  input  logic ap_rst_n,",
     ]
-    ports = [_port(port, "input ", "output") for port in ends.inputs]
-    ports += [_port(port, "output", "input ") for port in ends.outputs]
+    ports = ["input  logic ap_clk", "input  logic ap_rst_n"]
+    for output, side in enumerate((ends.inputs, ends.outputs)):
+        for port in side:
+            ports += axis_ports(port["name"], port["width"], output=bool(output))
     flags = sum(len(design["inputs"]) for design in designs)
-    flat = [line for port in ports for line in port]
-    flat.append(f"output logic [{flags - 1}:0] {FRAME_ERROR}")
-    lines += [f"  {line}," for line in flat[:-1]] + [f"  {flat[-1]}", ");"]
+    lines += [*listed([*ports, f"output logic [{flags - 1}:0] {FRAME_ERROR}"], 2), ");"]
     for link in ends.links:
         name = link["name"]
         lines.append(f"  logic {name}_tvalid, {name}_tready, {name}_tlast;")
@@ -175,19 +161,9 @@ def _chain_text(top: str, designs: Sequence[Mapping[str, Any]], ends: _Ends) -> 
         count = len(design["inputs"])
         pins.append(f".{FRAME_ERROR}({FRAME_ERROR}[{flag} +: {count}])")
         flag += count
-        lines += ["", f"  {design['top']} i_part{number} (", "    .ap_clk, .ap_rst_n,"]
-        lines += [f"    {pin}," for pin in pins[:-1]] + [f"    {pins[-1]}", "  );"]
+        part = instance_lines(design["top"], f"i_part{number}", pins, clock=".ap_clk, .ap_rst_n")
+        lines += ["", *part]
     return "\n".join([*lines, "endmodule", "`default_nettype wire", ""])
-
-
-def _port(port: Mapping[str, Any], forward: str, backward: str) -> list[str]:
-    name = port["name"]
-    return [
-        f"{forward} logic [{port['width'] - 1}:0] {name}_tdata",
-        f"{forward} logic {name}_tvalid",
-        f"{backward} logic {name}_tready",
-        f"{forward} logic {name}_tlast",
-    ]
 
 
 def _chain_design(

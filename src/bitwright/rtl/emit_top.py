@@ -17,6 +17,7 @@ from bitwright.hw.operands import wire_words
 from bitwright.hw.weight_image import BASE, PORT, MemoryPlan, memory_plan
 from bitwright.ir import Graph
 from bitwright.rtl.emit_memory import port_lines, reader_lines, weight_pins
+from bitwright.rtl.text import axis_ports, instance_lines, listed
 
 FRAME_ERROR = "frame_error"
 """Output with one bit an input: its tlast was misplaced since the last reset."""
@@ -174,81 +175,51 @@ def top_text(top: Top, banner: str) -> str:
         banner: comment lines that say what made it.
     """
     lines = [*banner.splitlines(), "`default_nettype none", f"module {top.name} ("]
-    lines += [f"  {line}" for line in _port_lines(top)]
-    lines += [");"]
+    lines += [*_port_lines(top), ");"]
     for prefix, width in top.stream_widths.items():
         lines.append(f"  logic {prefix}_valid, {prefix}_ready;")
         lines.append(f"  logic [{width - 1}:0] {prefix}_data;")
     for number, port in enumerate(top.inputs):
-        lines += ["", *_axis_in(top, number, port)]
+        fill = {"FillValue": f"{port.port.width}'h{port.fill:x}"} if port.fill else {}
+        pins = [_stream_pins("out", top.streams[port.edge])]
+        pins.append(f".frame_error_o({FRAME_ERROR}[{number}])")
+        lines += ["", *_axis("axis_in", port, pins, **fill)]
     if top.plan is not None:
         lines += ["", *reader_lines(top.plan, top.weight_streams, top.blocks)]
     for name in top.blocks:
         lines += ["", *_instance(top, name)]
     for port in top.outputs:
-        lines += ["", *_axis_out(top, port)]
+        pins = [_stream_pins("in", top.streams[port.edge])]
+        lines += ["", *_axis("axis_out", port, pins)]
     lines += ["endmodule", "`default_nettype wire", ""]
     return "\n".join(lines)
 
 
 def _port_lines(top: Top) -> list[str]:
-    lines = ["input  logic ap_clk,", "input  logic ap_rst_n,"]
-    for port in top.inputs:
-        lines += [
-            f"input  logic [{port.tdata_width - 1}:0] {port.name}_tdata,",
-            f"input  logic {port.name}_tvalid,",
-            f"output logic {port.name}_tready,",
-            f"input  logic {port.name}_tlast,",
-        ]
-    for port in top.outputs:
-        lines += [
-            f"output logic [{port.tdata_width - 1}:0] {port.name}_tdata,",
-            f"output logic {port.name}_tvalid,",
-            f"input  logic {port.name}_tready,",
-            f"output logic {port.name}_tlast,",
-        ]
+    lines = ["input  logic ap_clk", "input  logic ap_rst_n"]
+    for output, ports in enumerate((top.inputs, top.outputs)):
+        for port in ports:
+            lines += axis_ports(port.name, port.tdata_width, output=bool(output))
     if top.inputs:
-        lines.append(f"output logic [{len(top.inputs) - 1}:0] {FRAME_ERROR},")
+        lines.append(f"output logic [{len(top.inputs) - 1}:0] {FRAME_ERROR}")
     if top.plan is not None:
         lines += port_lines(top.plan)
-    return [*lines[:-1], lines[-1].removesuffix(",")]
+    return listed(lines, 2)
 
 
-def _axis_in(top: Top, number: int, port: TopPort) -> list[str]:
-    flag = f".frame_error_o({FRAME_ERROR}[{number}])"
-    parameters = _axis_parameters(port)
-    if port.fill:
-        parameters["FillValue"] = f"{port.port.width}'h{port.fill:x}"
-    return _wired(
-        "axis_in",
-        f"i_{port.name}",
-        parameters,
-        [*_axis_pins("s_axis", port), _stream_pins("out", top.streams[port.edge]), flag],
-    )
-
-
-def _axis_parameters(port: TopPort) -> dict[str, str]:
+def _axis(module: str, port: TopPort, pins: list[str], **more: str) -> list[str]:
+    """The converter between an AXI stream of the top and a stream inside."""
+    side = "s_axis" if module == "axis_in" else "m_axis"
     values = {
         "Width": port.port.width,
         "TdataWidth": port.tdata_width,
         "Beats": port.port.beats,
+        **more,
     }
-    return {key: str(value) for key, value in values.items()}
-
-
-def _axis_out(top: Top, port: TopPort) -> list[str]:
-    return _wired(
-        "axis_out",
-        f"i_{port.name}",
-        _axis_parameters(port),
-        [_stream_pins("in", top.streams[port.edge]), *_axis_pins("m_axis", port)],
-    )
-
-
-def _axis_pins(side: str, port: TopPort) -> list[str]:
-    pins = ", ".join(f".{side}_t{s}({port.name}_t{s})" for s in ("data", "valid"))
-    more = ", ".join(f".{side}_t{s}({port.name}_t{s})" for s in ("ready", "last"))
-    return [pins, more]
+    wires = [f".{side}_t{s}({port.name}_t{s})" for s in ("data", "valid", "ready", "last")]
+    outside = [", ".join(wires[:2]), ", ".join(wires[2:])]
+    pins = [*outside, *pins] if module == "axis_in" else [*pins, *outside]
+    return instance_lines(module, f"i_{port.name}", pins, values)
 
 
 def _stream_pins(side: str, prefix: str) -> str:
@@ -269,17 +240,8 @@ def _instance(top: Top, name: str) -> list[str]:
     pins = [_stream_pins(p.name, top.streams[e]) for p, e in zip(ports, edges, strict=True)]
     if name in top.weight_streams:
         pins.append(weight_pins(top.weight_streams[name]))
-    text = _wired(instance.module, top.instance_names[name], values, pins)
+    text = instance_lines(instance.module, top.instance_names[name], pins, values)
     origin = f" ({block.node.source})" if block.node.source else ""
     given = ", ".join(type_words(kind) for kind in block.input_types)
     shapes = f"{given} -> {type_words(block.output_type)}"
     return [f"  // {name}{origin}: {shapes}", *text]
-
-
-def _wired(module: str, name: str, values: Mapping[str, str], pins: list[str]) -> list[str]:
-    lines = [f"  {module} #("]
-    pairs = [f".{key}({value})" for key, value in values.items()]
-    lines += [f"    {pair}," for pair in pairs[:-1]] + [f"    {pairs[-1]}"]
-    lines += [f"  ) {name} (", "    .clk_i(ap_clk), .rst_ni(ap_rst_n),"]
-    lines += [f"    {pin}," for pin in pins[:-1]] + [f"    {pins[-1]}", "  );"]
-    return lines

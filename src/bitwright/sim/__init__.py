@@ -9,7 +9,7 @@ from bitwright.sim.compare import Difference, compare
 from bitwright.sim.memory import MemoryModel, MemoryPort
 from bitwright.sim.parts import PartsResult, PartsSimulator
 from bitwright.sim.simulator import RunLimits, SimResult, Simulator
-from bitwright.sim.spec import Port, SimDesign, load_sim_design
+from bitwright.sim.spec import Design, Port, load_design
 from bitwright.sim.stalls import (
     StallPattern,
     burst_stalls,
@@ -19,9 +19,10 @@ from bitwright.sim.stalls import (
     standard_stalls,
 )
 from bitwright.sim.taps import Tap, Tapped, TapRun, run_tapped
-from bitwright.sim.toolchain import Verilator, lint, require_verilator
+from bitwright.sim.toolchain import lint
 
 __all__ = [
+    "Design",
     "Difference",
     "MemoryModel",
     "MemoryPort",
@@ -29,7 +30,6 @@ __all__ = [
     "PartsSimulator",
     "Port",
     "RunLimits",
-    "SimDesign",
     "SimResult",
     "Simulator",
     "StallPattern",
@@ -37,16 +37,14 @@ __all__ = [
     "Tap",
     "TapRun",
     "Tapped",
-    "Verilator",
     "burst_stalls",
     "compare",
     "lint",
-    "load_sim_design",
+    "load_design",
     "no_stalls",
     "output_stalls",
     "pack",
     "random_stalls",
-    "require_verilator",
     "run_tapped",
     "standard_stalls",
     "unpack",

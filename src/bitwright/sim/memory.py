@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from bitwright.base.errors import GraphError
 
+NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+"""Names that may stand in sources and scripts."""
 _PAGE = 4096
 
 
-@dataclass(frozen=True)
-class MemoryPort:
+class MemoryPort(BaseModel):
     """One AXI4 read port of the top module.
 
     Attributes:
@@ -25,12 +26,14 @@ class MemoryPort:
         beats_per_cycle: what the design has been told that the memory gives; no model gives more.
     """
 
-    name: str
-    base: str
-    width: int
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str = Field(pattern=NAME)
+    base: str = Field(pattern=NAME)
+    width: int = Field(gt=0, alias="data_bits")
     image: str
-    beats: int
-    beats_per_cycle: float = 1.0
+    beats: int = Field(ge=0, alias="beats_per_frame")
+    beats_per_cycle: float
 
 
 @dataclass(frozen=True)
@@ -73,20 +76,3 @@ class MemoryModel:
         share = min(self.beats_per_cycle, port.beats_per_cycle)
         rate = f"{self.latency} {self.jitter} {share} {int(self.mixed)} {int(self.forgets)}"
         return f"memory {number} {self.base} {rate} {stalls} {port.image}"
-
-
-def memory_port(entry: Mapping[str, Any]) -> MemoryPort:
-    """From an entry of design.json."""
-    return MemoryPort(
-        name=str(entry["name"]),
-        base=str(entry["base"]),
-        width=int(entry["data_bits"]),
-        image=str(entry["image"]),
-        beats=int(entry["beats_per_frame"]),
-        beats_per_cycle=float(entry["beats_per_cycle"]),
-    )
-
-
-def config_entry(port: MemoryPort) -> str:
-    """What the glue needs to know of the port."""
-    return f'X("{port.name}", {port.name}, {port.base}, {port.width})'

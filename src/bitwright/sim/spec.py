@@ -1,137 +1,131 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the simulator needs to know of a design folder: ``design.json`` as values."""
+"""A folder of RTL with its ``design.json``, as simulation and the flows see it."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bitwright.base.errors import GraphError
 from bitwright.formats import parse_format
 from bitwright.sim.beats import StreamSpec
-from bitwright.sim.memory import MemoryPort, memory_port
+from bitwright.sim.memory import NAME, MemoryPort
 
 
-@dataclass(frozen=True)
-class Port:
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Signals(_Entry):
+    """Names of the signals of a stream; `last` marks the end of a frame, None: there is none."""
+
+    data: str = Field(pattern=NAME)
+    valid: str = Field(pattern=NAME)
+    ready: str = Field(pattern=NAME)
+    last: str | None = Field(default=None, pattern=NAME)
+
+
+class Port(_Entry):
     """One stream of the top module.
 
-    Attributes:
-        name: key of this stream in inputs and results.
-        spec: lanes, widths and beats of a frame.
-        data, valid, ready: names of the signals.
-        last: name of the end-of-frame signal, or None.
+    ``width`` is the width of the data signal in bits, ``beats`` the number of transfers in a frame,
+    ``codes`` the format whose codes the lanes carry, if they carry no numbers. ``signals`` are
+    given where they are not AXI-Stream names; the generated designs need none.
     """
 
-    name: str
-    spec: StreamSpec
-    data: str
-    valid: str
-    ready: str
-    last: str | None
+    name: str = Field(pattern=NAME)
+    tensor: str
+    width: int = Field(gt=0)
+    lane_bits: int = Field(gt=0)
+    lanes: int = Field(gt=0)
+    beats: int = Field(gt=0)
+    signed: bool = False
+    bipolar: bool = False
+    codes: str | None = None
+    signals: Signals | None = None
+
+    @cached_property
+    def spec(self) -> StreamSpec:
+        """Layout of the beats."""
+        codes = parse_format(self.codes) if self.codes else None
+        return StreamSpec(
+            self.lanes, self.lane_bits, self.beats, self.width, self.signed, self.bipolar, codes
+        )
+
+    @property
+    def wires(self) -> Signals:
+        parts = ("data", "valid", "ready", "last")
+        return self.signals or Signals(**{part: f"{self.name}_t{part}" for part in parts})
 
 
-@dataclass(frozen=True)
-class SimDesign:
-    """A design folder as the simulator sees it.
+class Design(_Entry):
+    """What ``design.json`` says; paths are relative to its folder.
 
     Attributes:
         top, clock, reset: names; the reset is synchronous and active low.
-        files: sources, relative to the folder.
-        inputs, outputs: the streams.
-        parameters: overrides of the top module's parameters.
-        fifo_depths: instance -> depth, of the FIFOs whose high-water marks are wanted.
+        files: sources.
+        parameters: overrides of the top module's parameters; the generated designs need none.
         memory_ports: AXI4 read ports, for weights from outside.
-        interval, latency: cycles between two frames, and of a first one, as predicted; 0 if nobody
-            did.
+        predicted: interval and latency of the timing model.
         frame_error: output with one bit an input, set by a misplaced tlast; None without one.
     """
 
-    folder: Path
-    top: str
-    clock: str
-    reset: str
-    files: tuple[str, ...]
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    parameters: tuple[tuple[str, int | str], ...] = ()
-    fifo_depths: tuple[tuple[str, int], ...] = ()
+    folder: Path = Path()
+    top: str = Field(pattern=NAME)
+    clock: str = Field(pattern=NAME)
+    reset: str = Field(pattern=NAME)
+    files: tuple[str, ...] = Field(min_length=1)
+    memories: tuple[str, ...] = ()
+    inputs: tuple[Port, ...] = ()
+    outputs: tuple[Port, ...] = ()
+    parameters: dict[str, int | str] = {}
     memory_ports: tuple[MemoryPort, ...] = ()
-    interval: int = 0
-    latency: int = 0
-    frame_error: str | None = None
+    predicted: dict[str, int] = {}
+    frame_error: str | None = Field(default=None, pattern=NAME)
+
+    @property
+    def interval(self) -> int:
+        """Cycles between two frames, as predicted; 0 if nobody did."""
+        return self.predicted.get("interval", 0)
+
+    @property
+    def latency(self) -> int:
+        """Cycles that a first frame takes, as predicted; 0 if nobody did."""
+        return self.predicted.get("latency", 0)
 
 
-def load_sim_design(folder: Path) -> SimDesign:
-    """Read ``design.json``.
-
-    A port may carry ``signals`` (data, valid, ready, last) when they are not AXI-Stream names, and
-    the design ``parameters`` of its top module; the generated designs need neither.
+def load_design(folder: Path) -> Design:
+    """Read ``design.json`` and make sure that every file that it names is there.
 
     Raises:
-        GraphError: the file is missing or malformed, or a source or memory image is not there.
+        GraphError: it is missing, malformed, or names a file that is missing or lies outside the
+            folder.
     """
     path = folder / "design.json"
     try:
-        table = json.loads(path.read_text())
-        design = _parse(folder, table)
-        needed = [*design.files, *table.get("memories", [])]
-        needed += [port.image for port in design.memory_ports]
+        design = Design.model_validate_json(path.read_bytes()).model_copy(update={"folder": folder})
+        for port in (*design.inputs, *design.outputs):
+            _ = port.spec  # which checks it
     except OSError as error:
         raise GraphError(
             f"cannot be read: {error.strerror or error}",
             where=str(path),
             hint="generate the RTL first (step `map`)",
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise GraphError(f"malformed: {error!r}", where=str(path)) from error
-    for name in needed:
-        if not (folder / name).is_file():
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "(file)"
+        raise GraphError(f"{field}: {first['msg']}", where=str(path)) from error
+    root = folder.resolve()
+    images = (port.image for port in design.memory_ports)
+    for name in (*design.files, *design.memories, *images):
+        file = (folder / name).resolve()
+        if not file.is_relative_to(root) or not file.is_file():
             raise GraphError(
-                f"names the file {name!r}, which is not there",
+                f"names the file {name!r}, which is not in the folder",
                 where=str(path),
                 hint="generate the RTL again (step `map`)",
             )
     return design
-
-
-def _parse(folder: Path, table: dict[str, Any]) -> SimDesign:
-    return SimDesign(
-        folder=folder,
-        top=str(table["top"]),
-        clock=str(table["clock"]),
-        reset=str(table["reset"]),
-        files=tuple(str(name) for name in table["files"]),
-        inputs=tuple(_port(entry) for entry in table["inputs"]),
-        outputs=tuple(_port(entry) for entry in table["outputs"]),
-        parameters=tuple(table.get("parameters", {}).items()),
-        fifo_depths=tuple((str(f["instance"]), int(f["depth"])) for f in table.get("fifos", [])),
-        memory_ports=tuple(memory_port(entry) for entry in table.get("memory_ports", [])),
-        interval=int(table.get("predicted", {}).get("interval", 0)),
-        latency=int(table.get("predicted", {}).get("latency", 0)),
-        frame_error=table.get("frame_error"),
-    )
-
-
-def _port(entry: dict[str, Any]) -> Port:
-    name = str(entry["name"])
-    axi = {key: f"{name}_t{key}" for key in ("data", "valid", "ready", "last")}
-    signals = entry.get("signals", axi)
-    return Port(
-        name=name,
-        spec=StreamSpec(
-            lanes=int(entry["lanes"]),
-            lane_bits=int(entry["lane_bits"]),
-            beats=int(entry["beats"]),
-            width=int(entry["width"]),
-            signed=bool(entry.get("signed", False)),
-            bipolar=bool(entry.get("bipolar", False)),
-            codes=parse_format(str(entry["codes"])) if entry.get("codes") else None,
-        ),
-        data=str(signals["data"]),
-        valid=str(signals["valid"]),
-        ready=str(signals["ready"]),
-        last=signals.get("last"),
-    )

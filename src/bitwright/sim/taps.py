@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bitwright.base.errors import GraphError, MismatchError
 from bitwright.sim.beats import Levels, StreamSpec, pack, unpack
 from bitwright.sim.simulator import RunLimits, Simulator
-from bitwright.sim.spec import load_sim_design
+from bitwright.sim.spec import load_design
 
 _MODULE = "stream_tap"
 _FOLDER = "taps"
@@ -99,7 +99,7 @@ def run_tapped(
         GraphError: a stream is not in the design, or the inputs do not fit it.
         ToolError: Verilator or the compiler is missing or rejects the design.
     """
-    load_sim_design(design_dir)  # whole, before anything is done with it
+    load_design(design_dir)  # whole, before anything is done with it
     with tempfile.TemporaryDirectory(prefix="bitwright-taps-") as scratch:
         folder = Path(scratch) / "design"
         shutil.copytree(design_dir, folder)

@@ -11,14 +11,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from bitwright.base.errors import ToolError
 from bitwright.base.source import our_code
 from bitwright.base.store import Store, content_key
-from bitwright.base.tools.finder import require
+from bitwright.base.tools.finder import Tool, require
 from bitwright.base.tools.process import output_of
 
 TIMEOUT_S = 600.0
@@ -33,57 +32,19 @@ _COMMON_HEADER = "common.h"
 _COMMON = '#include <cstring>\n#include <vector>\n#include "verilated.h"\n'
 
 
-@dataclass(frozen=True)
-class Verilator:
-    """One installed Verilator.
-
-    Attributes:
-        program: the compiler binary, called by path.
-        root: its installation folder (``VERILATOR_ROOT``).
-        identity: names this build in cache keys and reports.
-    """
-
-    program: Path
-    root: Path
-    identity: str
-
-    @property
-    def env(self) -> dict[str, str]:
-        return {"VERILATOR_ROOT": str(self.root)}
-
-
-def require_verilator() -> Verilator:
-    """The working Verilator of this machine.
-
-    Raises:
-        ToolError: there is none.
-    """
-    tool = require("verilator")
-    return Verilator(Path(tool.command[0]), Path(dict(tool.env)["VERILATOR_ROOT"]), tool.identity)
-
-
-def require_compiler() -> str:
-    """Path of the C++ compiler.
-
-    Raises:
-        ToolError: there is none.
-    """
-    return require("c++").command[0]
-
-
 def lint(files: Sequence[Path], top: str, parameters: Mapping[str, int | str] | None = None) -> str:
     """``verilator --lint-only -Wall``; what it said, empty if all is clean.
 
     Raises:
         ToolError: Verilator is missing.
     """
-    tool = require_verilator()
-    argv = [str(tool.program), "--lint-only", "-Wall", "--top-module", top]
+    tool = require("verilator")
+    argv = [*tool.command, "--lint-only", "-Wall", "--top-module", top]
     argv += parameter_flags(parameters or {}) + [str(file) for file in files]
     with tempfile.TemporaryDirectory(prefix="bitwright-") as folder:
         try:
             said = output_of(
-                argv, cwd=Path(folder), name="verilator", env=tool.env, timeout=TIMEOUT_S
+                argv, cwd=Path(folder), name="verilator", env=dict(tool.env), timeout=TIMEOUT_S
             )
         except ToolError as error:
             return error.message
@@ -125,7 +86,7 @@ def compile_program(
     Raises:
         ToolError: the compiler is missing or fails.
     """
-    tool, compiler = require_verilator(), require_compiler()
+    tool, compiler = require("verilator"), require("c++").command[0]
     flags = _flags(tool, trace)
     runtime = _runtime(tool, compiler, flags, trace)
     (folder / "bitwright_config.h").write_text(config)
@@ -172,24 +133,29 @@ def _units(folder: Path, sources: Iterable[Path]) -> list[Path]:
     return units
 
 
-def _flags(tool: Verilator, trace: bool) -> list[str]:
-    on = int(trace)
+def _flags(tool: Tool, trace: bool) -> list[str]:
+    on, include = int(trace), _include(tool)
     defines = {"VM_COVERAGE": 0, "VM_SC": 0, "VM_TRACE": on, "VM_TRACE_FST": 0, "VM_TRACE_VCD": on}
     return [
         "-std=gnu++17",
         "-pthread",
         "-w",
-        f"-I{tool.root / 'include'}",
-        f"-I{tool.root / 'include' / 'vltstd'}",
+        f"-I{include}",
+        f"-I{include / 'vltstd'}",
         *(f"-D{name}={value}" for name, value in defines.items()),
     ]
 
 
-def _runtime(tool: Verilator, compiler: str, flags: list[str], trace: bool) -> Path:
+def _include(tool: Tool) -> Path:
+    """Folder of the C++ sources that come with Verilator."""
+    return Path(dict(tool.env)["VERILATOR_ROOT"]) / "include"
+
+
+def _runtime(tool: Tool, compiler: str, flags: list[str], trace: bool) -> Path:
     """Folder with what all designs share, compiled once per machine: harness, run time, header."""
     names = _RUNTIME + (_RUNTIME_TRACE if trace else ())
-    parts = [tool.identity, str(tool.root), compiler, *flags, _COMMON]
-    parts += [str((tool.root / "include" / name).stat().st_mtime_ns) for name in names]
+    parts = [tool.identity, compiler, *flags, _COMMON]
+    parts += [str((_include(tool) / name).stat().st_mtime_ns) for name in names]
     key = content_key(parts, harness_identity())
 
     def compiled(work: Path) -> None:
@@ -199,7 +165,7 @@ def _runtime(tool: Verilator, compiler: str, flags: list[str], trace: bool) -> P
 
 
 def _compile_runtime(
-    tool: Verilator, compiler: str, flags: list[str], names: Sequence[str], folder: Path
+    tool: Tool, compiler: str, flags: list[str], names: Sequence[str], folder: Path
 ) -> None:
     # The header is compiled too: reading it costs more than most of the generated sources.
     header = folder / _COMMON_HEADER
@@ -217,6 +183,6 @@ def _compile_runtime(
         level = "-Og" if source.name in names else "-O2"
         output_of([compiler, *flags, level, *argv], cwd=folder, name=what, timeout=TIMEOUT_S)
 
-    sources = [tool.root / "include" / name for name in names]
+    sources = [_include(tool) / name for name in names]
     with ThreadPoolExecutor(_JOBS) as pool:
         list(pool.map(one, [*sources, folder / _HARNESS, header]))

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every generated source is written with: instances, stream ports, whole folders."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def listed(items: Sequence[str], indent: int = 4) -> list[str]:
+    """A line each, all but the last with a comma."""
+    commas = [","] * (len(items) - 1) + [""]
+    return [" " * indent + item + comma for item, comma in zip(items, commas, strict=True)]
+
+
+def instance_lines(
+    module: str,
+    name: str,
+    pins: Sequence[str],
+    values: Mapping[str, object] | None = None,
+    clock: str = ".clk_i(ap_clk), .rst_ni(ap_rst_n)",
+) -> list[str]:
+    """An instance with its parameters, if it has any."""
+    head = [f"  {module} {name} ("]
+    if values:
+        pairs = [f".{key}({value})" for key, value in values.items()]
+        head = [f"  {module} #(", *listed(pairs), f"  ) {name} ("]
+    return [*head, *listed([clock, *pins]), "  );"]
+
+
+def axis_ports(name: str, width: int, *, output: bool) -> list[str]:
+    """Declarations of an AXI stream of the top, without commas."""
+    forward, backward = ("output", "input ") if output else ("input ", "output")
+    return [
+        f"{forward} logic [{width - 1}:0] {name}_tdata",
+        f"{forward} logic {name}_tvalid",
+        f"{backward} logic {name}_tready",
+        f"{forward} logic {name}_tlast",
+    ]
+
+
+@contextmanager
+def whole_folder(out_dir: Path) -> Iterator[Path]:
+    """A folder to write into that takes the place of `out_dir` if all goes well.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    out_dir.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.", dir=out_dir.parent))
+    try:
+        folder.chmod(0o755)
+        yield folder
+        if out_dir.exists():  # moved away first and then deleted
+            old = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.old.", dir=out_dir.parent))
+            out_dir.replace(old / "old")
+            folder.replace(out_dir)
+            shutil.rmtree(old)
+        else:
+            folder.replace(out_dir)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
