@@ -170,12 +170,12 @@ def test_compiled_simulators_are_kept_by_content(
     assert len(list(work.iterdir())) == 1
     assert first.program != kept.program
     design = load_design(tmp_path / "a")
-    keys = {simulators._content_key(design, on, trace) for on in (0, 1) for trace in (0, 1)}
+    keys = {simulators._content_key(design, "-O2", on, trace) for on in (0, 1) for trace in (0, 1)}
     with monkeypatch.context() as patch:
         patch.setattr(simulators, "_options", lambda *_: ["-O0"])
-        keys.add(simulators._content_key(design, True, False))
+        keys.add(simulators._content_key(design, "-O2", True, False))
     monkeypatch.setattr(Sources, "meaning", lambda *_: "another compilation")
-    assert len({*keys, simulators._content_key(design, True, False)}) == 6
+    assert len({*keys, simulators._content_key(design, "-O2", True, False)}) == 6
 
 
 def test_patience_grows_with_the_predicted_latency(tmp_path: Path) -> None:
