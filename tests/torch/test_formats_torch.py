@@ -20,6 +20,7 @@ from bitwright.formats import (
 )
 from bitwright.formats.pytorch.noise import counter_noise
 from bitwright.formats.pytorch.rounding import encode_levels, quantize_ratio
+from bitwright.formats.rounding import Rules
 
 
 #: Every width of 8 bits and less, with every option that the width allows.
@@ -63,7 +64,7 @@ def levels_of(number_format: Format) -> np.ndarray:
     rng = np.random.default_rng(3)
     span = np.log2(float(number_format.max_level))
     spread = 2.0 ** rng.uniform(-2, span + 1, 500) * rng.choice([-1, 1], 500)
-    codes = number_format.quantize(spread, np.int64(0), Rounding.HALF_EVEN, Overflow.SAT, None)
+    codes = number_format.quantize(spread, np.int64(0), Rules())
     return np.unique(number_format.float_levels(codes))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bitwright.base.errors import ModelError
 from bitwright.lower.compare import compare_edges
-from bitwright.quantize import Policy, apply, examine, inspect_model
+from bitwright.quantize import Policy, apply, inspect_model
 
 POLICY = Policy.uniform()
 
@@ -137,11 +137,11 @@ def test_other_chains_are_refused_with_the_line() -> None:
         x = x.transpose(2, 3)
         return x.contiguous()
 
-    found = examine(Around(rotate, nn.Conv2d(4, 3, 1)), POLICY, torch.zeros(1, 2, 6, 4))
-    assert not found.convertible
-    (finding,) = [finding for finding in found.findings if finding.problem]
-    assert "no hardware" in finding.problem and "space to depth" in finding.advice
-    assert "test_quant_canonicalize.py" in finding.line and "contiguous" in finding.line
+    with pytest.raises(ModelError, match="one thing") as caught:
+        inspect_model(Around(rotate, nn.Conv2d(4, 3, 1)), POLICY, torch.zeros(1, 2, 6, 4))
+    said = str(caught.value)
+    assert "no hardware" in said and "space to depth" in said
+    assert "test_quant_canonicalize.py" in said and "contiguous" in said
 
 
 def test_an_indivisible_image_is_refused() -> None:

@@ -18,7 +18,7 @@ from bitwright.formats import Format
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.convert import FLOATS, codebook_groups
 from bitwright.quantize.decisions import Operand, Plan
-from bitwright.quantize.layers import QuantConv2d, QuantLinear
+from bitwright.quantize.layers import QuantLayer
 from bitwright.quantize.model import QuantizedModel
 from bitwright.quantize.plan import make_plan
 from bitwright.quantize.policy import Policy
@@ -32,7 +32,7 @@ EXPONENT_BITS = 8
 NORM_NUMBERS = 4
 
 _Shapes = dict[fx.Node, tuple[int, ...]]
-_PRODUCTS = (QuantConv2d, QuantLinear, nn.Conv2d, nn.Linear)
+_PRODUCTS = (QuantLayer, nn.Conv2d, nn.Linear)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
@@ -358,7 +358,7 @@ def _graph_weight(
     weight: torch.Tensor = module.weight  # type: ignore[assignment]
     scales, number_format, table, spec = 0, None, "", None
     bias_quantizer = getattr(module, "bias_quantizer", None)
-    if isinstance(module, QuantConv2d | QuantLinear):
+    if isinstance(module, QuantLayer):
         spec = module.weight_quantizer.spec
         number_format, scales = spec.format, _weight_scales(spec, weight.shape[0])
         table = str(node.target)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.base.errors import FormatError
-from bitwright.formats.rounding import FloatArray, Overflow, Rounding, round_to_int
+from bitwright.formats.rounding import FloatArray, Overflow, Rounding, Rules, round_to_int
 
 IntArray = npt.NDArray[np.int64]
 
@@ -249,19 +249,12 @@ class Format(ABC):
         array = checked_integers(codes, self.min_code, self.max_code, f"{self.name} code")
         return np.asarray(array - self._offset(zero_point))
 
-    def quantize(
-        self,
-        ratio: FloatArray,
-        zero_point: IntArray,
-        rounding: Rounding,
-        overflow: Overflow,
-        rng: np.random.Generator | None,
-    ) -> IntArray:
+    def quantize(self, ratio: FloatArray, zero_point: IntArray, rules: Rules) -> IntArray:
         """Codes of real numbers given in units of one level (``x / (scale * lsb)``, no NaN):
         ``overflow(round(ratio) + zero_point)`` where the codes are evenly spaced.
         """
         low, high, zero = self.min_code, self.max_code, self._offset(zero_point)
-        rounded = round_to_int(ratio, rounding, rng)
+        overflow, rounded = rules.overflow, round_to_int(ratio, rules.rounding, rules.rng)
         if overflow is not Overflow.WRAP:
             if overflow is Overflow.SAT_SYM and low < 0:
                 low = -high
@@ -332,7 +325,7 @@ class Format(ABC):
         with np.errstate(over="ignore"):
             ratio = values / unit
         offset = np.asarray(zero_point, dtype=np.int64)
-        return self.quantize(ratio, offset, rounding, overflow, rng)
+        return self.quantize(ratio, offset, Rules(rounding, overflow, rng))
 
     def decode(
         self, codes: npt.ArrayLike, scale: npt.ArrayLike = 1.0, zero_point: npt.ArrayLike = 0

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from bitwright.base.errors import FormatError
 from bitwright.formats.base import Format, IntArray, checked_integers
 from bitwright.formats.integer import IntegerFormat
-from bitwright.formats.rounding import FloatArray, Overflow, Rounding
+from bitwright.formats.rounding import FloatArray, Rounding, Rules, drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,11 @@ class BipolarFormat(Format):
         self._offset(zero_point)
         return checked_integers(codes, 0, 1, "bipolar code") * 2 - 1
 
-    def quantize(
-        self,
-        ratio: FloatArray,
-        zero_point: IntArray,
-        rounding: Rounding,
-        overflow: Overflow,
-        rng: np.random.Generator | None,
-    ) -> IntArray:
+    def quantize(self, ratio: FloatArray, zero_point: IntArray, rules: Rules) -> IntArray:
         self._offset(zero_point)  # every overflow mode is the same: the sign never overflows
-        if rounding is not Rounding.STOCHASTIC:
+        if rules.rounding is not Rounding.STOCHASTIC:
             return (ratio >= 0).astype(np.int64)
-        if rng is None:
-            raise FormatError("stochastic rounding needs a random generator", hint="pass rng=")
-        return (rng.random(ratio.shape) < (ratio + 1) * 0.5).astype(np.int64)
+        return (drawn(ratio.shape, rules.rng) < (ratio + 1) * 0.5).astype(np.int64)
 
 
 def parse(text: str) -> BipolarFormat | None:

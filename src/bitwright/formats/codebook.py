@@ -21,7 +21,7 @@ from bitwright.base.errors import FormatError
 from bitwright.formats.base import Format, IntArray
 from bitwright.formats.grid import GridFormat, nearest_index
 from bitwright.formats.integer import IntegerFormat
-from bitwright.formats.rounding import FloatArray, Overflow, Rounding
+from bitwright.formats.rounding import FloatArray, Rules
 
 MAX_SIZE = 1 << 16
 _TINY = 2.0**-1000
@@ -142,16 +142,9 @@ class CodebookFormat(GridFormat):
             )
         return np.array([float(level) for level in self.table])
 
-    def quantize(
-        self,
-        ratio: FloatArray,
-        zero_point: IntArray,
-        rounding: Rounding,
-        overflow: Overflow,
-        rng: np.random.Generator | None,
-    ) -> IntArray:
+    def quantize(self, ratio: FloatArray, zero_point: IntArray, rules: Rules) -> IntArray:
         self._offset(zero_point)
-        return nearest_index(ratio, self.float_grid(), rounding, rng)
+        return nearest_index(ratio, self.float_grid(), rules.rounding, rules.rng)
 
     def canonical_codes(self, levels: FloatArray) -> IntArray:
         return np.asarray(np.searchsorted(self.float_grid(), levels), dtype=np.int64)

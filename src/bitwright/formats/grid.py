@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bitwright.base.errors import FormatError
 from bitwright.formats.base import Format, IntArray, checked_integers
-from bitwright.formats.rounding import FloatArray, Overflow, Rounding
+from bitwright.formats.rounding import FloatArray, Rounding, Rules, drawn
 
 
 class GridFormat(Format):
@@ -62,17 +62,10 @@ class GridFormat(Format):
         known, codes = _listed(self)
         return np.asarray(codes[np.searchsorted(known, levels)])
 
-    def quantize(
-        self,
-        ratio: FloatArray,
-        zero_point: IntArray,
-        rounding: Rounding,
-        overflow: Overflow,
-        rng: np.random.Generator | None,
-    ) -> IntArray:
+    def quantize(self, ratio: FloatArray, zero_point: IntArray, rules: Rules) -> IntArray:
         self._offset(zero_point)
         known, codes = _listed(self)
-        return np.asarray(codes[nearest_index(ratio, known, rounding, rng)])
+        return np.asarray(codes[nearest_index(ratio, known, rules.rounding, rules.rng)])
 
     @abstractmethod
     def float_levels(self, codes: IntArray) -> FloatArray:
@@ -151,32 +144,32 @@ def nearest_index(
         return np.zeros(clipped.shape, dtype=np.int64)
     below, above = grid[low], grid[low + 1]
     if rounding is Rounding.STOCHASTIC:
-        if rng is None:
-            raise FormatError("stochastic rounding needs a random generator", hint="pass rng=")
-        up = rng.random(clipped.shape) < (clipped - below) / (above - below)
+        up = drawn(clipped.shape, rng) < (clipped - below) / (above - below)
     else:
-        up = _goes_up(clipped, below, above, low, rounding)
+        up = goes_up(np, clipped, below, above, low, rounding)
     return np.asarray(low + up, dtype=np.int64)
 
 
-def _goes_up(
-    x: FloatArray, below: FloatArray, above: FloatArray, low: IntArray, rounding: Rounding
-) -> npt.NDArray[np.bool_]:
-    positive = above > 0
-    if rounding is Rounding.FLOOR or rounding is Rounding.CEIL:
-        up = np.full(x.shape, rounding is Rounding.CEIL)
-    elif rounding is Rounding.UP or rounding is Rounding.DOWN:
+def goes_up(xp: Any, x: Any, below: Any, above: Any, low: Any, rounding: Rounding) -> Any:
+    """Which values go to the upper of their neighbours; any rule but ``stochastic``.
+
+    Args:
+        xp: numpy or torch, whose arrays the others are.
+        low: index of the neighbour ``below``.
+    """
+    around_zero, every, none = (below < 0) & (above > 0), low >= 0, low < 0
+    if rounding in (Rounding.FLOOR, Rounding.CEIL, Rounding.UP, Rounding.DOWN):
         # Where an interval holds zero, the side is that of the value.
-        side = np.where((below < 0) & (above > 0), x > 0, positive)
-        up = side if rounding is Rounding.UP else ~side
-    else:
-        double, middle = 2 * x, below + above
-        ties = {
-            Rounding.HALF_EVEN: low % 2 == 1,
-            Rounding.HALF_AWAY: np.where((below < 0) & (above > 0), x >= 0, positive),
-            Rounding.HALF_ZERO: ~np.where((below < 0) & (above > 0), x >= 0, positive),
-            Rounding.HALF_UP: np.full(x.shape, True),
-            Rounding.HALF_DOWN: np.full(x.shape, False),
-        }[rounding]
-        return np.asarray((double > middle) | ((double == middle) & ties))
-    return np.asarray(np.where(x == below, False, np.where(x == above, True, up)))
+        side = xp.where(around_zero, x > 0, above > 0)
+        directed = {Rounding.FLOOR: none, Rounding.CEIL: every, Rounding.UP: side}
+        return ((x == above) | directed.get(rounding, ~side)) & (x != below)
+    side = xp.where(around_zero, x >= 0, above > 0)
+    ties = {
+        Rounding.HALF_EVEN: low % 2 == 1,
+        Rounding.HALF_AWAY: side,
+        Rounding.HALF_ZERO: ~side,
+        Rounding.HALF_UP: every,
+        Rounding.HALF_DOWN: none,
+    }[rounding]
+    double, middle = 2 * x, below + above
+    return (double > middle) | ((double == middle) & ties)

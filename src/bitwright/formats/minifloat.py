@@ -36,7 +36,7 @@ import numpy.typing as npt
 from bitwright.base.errors import FormatError
 from bitwright.formats.base import IntArray
 from bitwright.formats.grid import GridFormat
-from bitwright.formats.rounding import FloatArray, Overflow, Rounding, round_to_int
+from bitwright.formats.rounding import FloatArray, Rounding, Rules, round_to_int
 
 MAX_EXPONENT, MAX_MANTISSA = 8, 23
 _MAX_BIAS = 512
@@ -198,16 +198,9 @@ class MinifloatFormat(GridFormat):
             level = np.where(np.abs(level) <= 1 << self.mantissa, 0.0, level)
         return np.asarray(level + 0.0)  # no negative zero
 
-    def quantize(
-        self,
-        ratio: FloatArray,
-        zero_point: IntArray,
-        rounding: Rounding,
-        overflow: Overflow,
-        rng: np.random.Generator | None,
-    ) -> IntArray:
+    def quantize(self, ratio: FloatArray, zero_point: IntArray, rules: Rules) -> IntArray:
         self._offset(zero_point)
-        return self.canonical_codes(self._rounded(ratio, rounding, rng))
+        return self.canonical_codes(self._rounded(ratio, rules.rounding, rules.rng))
 
     def canonical_codes(self, levels: FloatArray) -> IntArray:
         magnitude = np.abs(levels)

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from bitwright.base.errors import FormatError
 from bitwright.formats.base import IntArray
 from bitwright.formats.grid import GridFormat, nearest_index
-from bitwright.formats.rounding import FloatArray, Overflow, Rounding
+from bitwright.formats.rounding import FloatArray, Rounding, Rules, drawn
 
 MIN_BITS, MAX_BITS = 2, 6
 #: The geometric mean of two powers, as a mantissa in [0.5, 1): no float equals it, so no ties.
@@ -96,19 +96,11 @@ class PowerOfTwoFormat(GridFormat):
     def qonnx_name(self) -> str:
         return f"INT{self.powers + 1}"
 
-    def quantize(
-        self,
-        ratio: FloatArray,
-        zero_point: IntArray,
-        rounding: Rounding,
-        overflow: Overflow,
-        rng: np.random.Generator | None,
-    ) -> IntArray:
+    def quantize(self, ratio: FloatArray, zero_point: IntArray, rules: Rules) -> IntArray:
         self._offset(zero_point)
         if self.linear:
-            grid = self.grid().astype(np.float64)
-            return self.canonical_codes(grid[nearest_index(ratio, grid, rounding, rng)])
-        return self.canonical_codes(self._logarithmic(ratio, rounding, rng))
+            return GridFormat.quantize(self, ratio, zero_point, rules)
+        return self.canonical_codes(self._logarithmic(ratio, rules.rounding, rules.rng))
 
     def _logarithmic(
         self, ratio: FloatArray, rounding: Rounding, rng: np.random.Generator | None
@@ -117,9 +109,7 @@ class PowerOfTwoFormat(GridFormat):
         mantissa, binade = np.frexp(magnitude)
         draw = None
         if rounding is Rounding.STOCHASTIC:
-            if rng is None:
-                raise FormatError("stochastic rounding needs a random generator", hint="pass rng=")
-            draw = rng.random(magnitude.shape)
+            draw = drawn(magnitude.shape, rng)
             share = np.log2(np.where(mantissa > 0, mantissa, 1.0)) + 1
             up = draw < np.where(mantissa > 0, share, 0.0)
         elif rounding in (Rounding.UP, Rounding.DOWN, Rounding.CEIL, Rounding.FLOOR):

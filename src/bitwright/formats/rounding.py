@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +82,14 @@ _FROM_QONNX = {
 }
 
 
+class Rules(NamedTuple):
+    """How reals become codes; ``rng`` draws for stochastic rounding."""
+
+    rounding: Rounding = Rounding.HALF_EVEN
+    overflow: Overflow = Overflow.SAT
+    rng: np.random.Generator | None = None
+
+
 def parse_rounding(text: str | Rounding) -> Rounding:
     """`Rounding` from its own name in either case, or ``ROUND``, QONNX's word for half to even.
 
@@ -122,48 +131,59 @@ def round_to_int(
         FormatError: ``stochastic`` without ``rng``.
     """
     values = np.asarray(x, dtype=np.float64)
-    if mode is Rounding.STOCHASTIC and rng is None:
-        raise FormatError("stochastic rounding needs a random generator", hint="pass rng=")
     with np.errstate(invalid="ignore"):  # inf - inf is no fraction, and infinities stay as they are
-        if rng is None or mode is not Rounding.STOCHASTIC:
-            return np.asarray(_DETERMINISTIC[mode](values), dtype=np.float64)
+        if mode is not Rounding.STOCHASTIC:
+            return np.asarray(rounded(np, values, mode), dtype=np.float64)
         low = np.floor(values)
-        return np.asarray(low + (rng.random(values.shape) < values - low), dtype=np.float64)
+        return np.asarray(low + (drawn(values.shape, rng) < values - low), dtype=np.float64)
 
 
-def _half_away(x: FloatArray) -> FloatArray:
-    whole = np.trunc(x)
-    return np.asarray(whole + np.sign(x) * (np.abs(x - whole) >= _HALF))
+def drawn(shape: tuple[int, ...], rng: np.random.Generator | None) -> FloatArray:
+    """Uniform numbers for stochastic rounding; `FormatError` without a generator."""
+    if rng is None:
+        raise FormatError("stochastic rounding needs a random generator", hint="pass rng=")
+    return rng.random(shape)
 
 
-def _half_zero(x: FloatArray) -> FloatArray:
-    whole = np.trunc(x)
-    return np.asarray(whole + np.sign(x) * (np.abs(x - whole) > _HALF))
+def rounded(xp: Any, x: Any, mode: Rounding) -> Any:
+    """Reals rounded to integers by any rule but ``stochastic``.
+
+    Args:
+        xp: numpy or torch, whose functions are used.
+        x: an array or tensor of its own.
+    """
+    return _RULES[mode](xp, x)
 
 
-def _half_up(x: FloatArray) -> FloatArray:
+def _half_away(xp: Any, x: Any) -> Any:
+    whole = xp.trunc(x)
+    return whole + xp.sign(x) * (xp.abs(x - whole) >= _HALF)
+
+
+def _half_zero(xp: Any, x: Any) -> Any:
+    whole = xp.trunc(x)
+    return whole + xp.sign(x) * (xp.abs(x - whole) > _HALF)
+
+
+def _half_up(xp: Any, x: Any) -> Any:
     # Not floor(x + 0.5): that addition rounds, and sends 0.49999999999999994 to 1.
-    low = np.floor(x)
+    low = xp.floor(x)
     return low + (x - low >= _HALF)
 
 
-def _half_down(x: FloatArray) -> FloatArray:
-    high = np.ceil(x)
-    return high - (high - x >= _HALF)
+def _half_down(xp: Any, x: Any) -> Any:
+    high = xp.ceil(x)
+    return high + (high - x >= _HALF) * -1  # torch subtracts no bool
 
 
-def _up(x: FloatArray) -> FloatArray:
-    return np.asarray(np.copysign(np.ceil(np.abs(x)), x))
-
-
-_DETERMINISTIC: dict[Rounding, Callable[[FloatArray], FloatArray]] = {
-    Rounding.HALF_EVEN: np.rint,
+_RULES: dict[Rounding, Callable[[Any, Any], Any]] = {
+    Rounding.HALF_EVEN: lambda xp, x: xp.round(x),
     Rounding.HALF_AWAY: _half_away,
     Rounding.HALF_ZERO: _half_zero,
     Rounding.HALF_UP: _half_up,
     Rounding.HALF_DOWN: _half_down,
-    Rounding.FLOOR: np.floor,
-    Rounding.CEIL: np.ceil,
-    Rounding.UP: _up,
-    Rounding.DOWN: np.trunc,
+    Rounding.FLOOR: lambda xp, x: xp.floor(x),
+    Rounding.CEIL: lambda xp, x: xp.ceil(x),
+    Rounding.UP: lambda xp, x: xp.copysign(xp.ceil(xp.abs(x)), x),
+    Rounding.DOWN: lambda xp, x: xp.trunc(x),
 }

@@ -50,6 +50,11 @@ def affine_levels(
     with np.errstate(over="ignore"):
         value = acc.astype(np.float64) * a
         value = value + b
+    return even_levels(value, number_format, rounding)
+
+
+def even_levels(value: FloatArray, number_format: Format, rounding: Rounding) -> IntArray:
+    """Evenly spaced levels of reals in units of one; of a format of signs, the sign."""
     if number_format.sign_only:
         return np.where(value >= 0, 1, -1)
     rounded = round_to_int(value, rounding)

@@ -41,7 +41,7 @@ from bitwright.interop.packed_parts import (
     table_of,
 )
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
-from bitwright.quantize.layers import QuantConv2d, QuantLinear
+from bitwright.quantize.layers import QuantLayer
 from bitwright.quantize.quantizer import present_name
 from bitwright.quantize.scale_rules import finish
 from bitwright.quantize.spec import ScaleRule, Scope
@@ -212,7 +212,7 @@ def read_about(path: Path) -> dict[str, Any]:
 def _quantizers(model: fx.GraphModule) -> Iterator[tuple[str, tuple[WeightQuantizer, Tensor]]]:
     """State key of every weight (and bias with a format), its quantizer and its value."""
     for name, layer in model.named_modules():
-        if isinstance(layer, QuantConv2d | QuantLinear):
+        if isinstance(layer, QuantLayer):
             yield f"{name}.weight", (layer.weight_quantizer, layer.weight.detach())
             if layer.bias is not None and layer.bias_quantizer is not None:
                 yield f"{name}.bias", (layer.bias_quantizer, layer.bias.detach())

@@ -15,8 +15,8 @@ from bitwright.formats import CodebookFormat, Format
 from bitwright.formats.base import IntArray
 from bitwright.formats.block import MIN_EXPONENT
 from bitwright.formats.packing import MAX_BITS, pack, packed_size, unpack
+from bitwright.formats.pytorch.fake_quantize import block_exponents
 from bitwright.formats.rounding import FloatArray
-from bitwright.quantize.scale_rules import block_exponents
 
 #: How a scale is stored: an exponent in a byte, float32, or float64 where that is needed.
 SCALE_KINDS = {"exponent": 1, "float32": 4, "float64": 8}

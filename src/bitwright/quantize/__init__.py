@@ -16,7 +16,7 @@ from bitwright.quantize.spec import Granularity, QuantSpec, Role, ScaleRule
 if TYPE_CHECKING:
     from bitwright.quantize.convert import apply, is_converted
     from bitwright.quantize.elementwise import Elementwise
-    from bitwright.quantize.explanation import examine, explain, inspect_model
+    from bitwright.quantize.explanation import explain, inspect_model
     from bitwright.quantize.integers import IntegerModel, integerize
     from bitwright.quantize.model import QuantizedModel
     from bitwright.quantize.own_layers import register_layer
@@ -26,7 +26,6 @@ _LAZY = {
     "apply": "convert",
     "is_converted": "convert",
     "Elementwise": "elementwise",
-    "examine": "explanation",
     "explain": "explanation",
     "inspect_model": "explanation",
     "IntegerModel": "integers",
@@ -47,7 +46,6 @@ __all__ = [
     "Role",
     "ScaleRule",
     "apply",
-    "examine",
     "explain",
     "inspect_model",
     "integerize",

@@ -23,7 +23,7 @@ from bitwright.quantize.quantizer import HOST, Phase, Quantizer
 from bitwright.quantize.scale_rules import (
     TINY,
     RangeRule,
-    Step,
+    Unit,
     finish,
     observed_scale,
     rule_of,
@@ -170,6 +170,15 @@ class ActivationQuantizer(Quantizer):
         """The largest magnitude of a level."""
         return max(-self.lowest, self.format.max_level)
 
+    def peak_for(self, x: Tensor) -> tuple[Tensor, int]:
+        """`peak` on the device of a tensor, and a bound of it."""
+        number_format = self.spec.format
+        if not self.spec.zero_point:
+            return torch.full((), float(self.peak), device=x.device), self.peak
+        zero = self.zero_points().reshape(())
+        peak = torch.maximum(number_format.max_code - zero, zero - number_format.min_code)
+        return peak, number_format.max_code - number_format.min_code
+
     @property
     def has_unit(self) -> bool:
         """Whether all values are integer multiples of one unit: not of blocks or wide floats."""
@@ -204,7 +213,7 @@ class ActivationQuantizer(Quantizer):
                 hint="train or calibrate first, or pass example_input",
             )
 
-    def _step(self, x: Tensor) -> Step:
+    def unit_for(self, x: Tensor) -> Unit:
         """`unit` for a tensor: a number where ``x`` is on the host, else a float64 tensor ()."""
         if x.device.type in HOST:
             return self.unit
@@ -333,7 +342,7 @@ class ActivationQuantizer(Quantizer):
         number_format = self.spec.format
         if number_format.block:
             return SubstituteWeight.apply(x, self._blocks(x), None)
-        unit = self._step(x)
+        unit = self.unit_for(x)
         if not number_format.exact_levels:
             return SubstituteWeight.apply(x, self._wide(x, unit), None)
         levels = self._levels_for(x)
@@ -345,7 +354,7 @@ class ActivationQuantizer(Quantizer):
         specs = (self.spec, owner.spec)
         return rule_of(owner.spec).activation(x, owner.trained_state, unit, levels, specs)
 
-    def _evaluate(self, x: Tensor, unit: Step, levels: LevelRange) -> Tensor:
+    def _evaluate(self, x: Tensor, unit: Unit, levels: LevelRange) -> Tensor:
         """The same function without a gradient: passes over memory that is in the cache already."""
         if self.spec.format.sign_only:
             positive = x.ge_(0) if self.reuse_input else (x >= 0).to(x.dtype)
@@ -384,7 +393,7 @@ class ActivationQuantizer(Quantizer):
         return (levels * scale).to(x.dtype)
 
     @torch.no_grad()
-    def _wide(self, x: Tensor, unit: Step) -> Tensor:
+    def _wide(self, x: Tensor, unit: Unit) -> Tensor:
         """Floats whose levels float32 does not hold."""
         levels = quantize_ratio(self._cut(x) / unit, self.spec.format, rounding=self.spec.rounding)
         return (levels * unit).to(x.dtype)

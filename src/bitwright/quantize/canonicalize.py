@@ -18,50 +18,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from bitwright.quantize.joins import rearrange
+from bitwright.quantize.joins import channel_major, rearrange
 
 _MOVING_METHODS = frozenset(
     "view reshape transpose permute contiguous flatten unflatten unsqueeze squeeze swapaxes "
     "swapdims movedim detach clone view_as t".split()
 )
 _MOVING_FUNCTIONS = frozenset(
-    (
-        torch.reshape,
-        torch.transpose,
-        torch.permute,
-        torch.flatten,
-        torch.squeeze,
-        torch.unsqueeze,
-        torch.swapaxes,
-        torch.swapdims,
-        torch.movedim,
-        torch.clone,
-        torch.detach,
-    )
+    getattr(torch, name)
+    for name in "reshape transpose permute flatten squeeze unsqueeze swapaxes swapdims movedim "
+    "clone detach".split()
 )
 _SCALAR_METHODS = frozenset(("size", "dim", "ndimension", "numel", "nelement"))
 _SCALAR_ATTRIBUTES = frozenset(("shape", "ndim"))
 _ARITHMETIC = frozenset(
-    (
-        operator.add,
-        operator.sub,
-        operator.mul,
-        operator.floordiv,
-        operator.truediv,
-        operator.mod,
-        operator.neg,
-        operator.getitem,
-        operator.eq,
-        operator.ne,
-        operator.lt,
-        operator.le,
-        operator.gt,
-        operator.ge,
-        math.prod,
-        math.floor,
-        int,
-    )
-)
+    getattr(operator, name)
+    for name in "add sub mul floordiv truediv mod neg getitem eq ne lt le gt ge".split()
+) | {math.prod, math.floor, int}
 _CONCATS = (torch.cat, torch.concat, torch.concatenate)
 #: Image shapes (N, C, H, W) tried where the true one is not known.
 _PROBES = ((2, 3, 24, 48), (2, 8, 48, 24), (2, 12, 8, 8), (2, 4, 6, 12), (2, 9, 18, 9))
@@ -137,16 +110,13 @@ class _Evaluation:
     batch: int
 
     def of(self, value: Any) -> Any:
-        if isinstance(value, fx.Node):
-            return self._node(value)
         if isinstance(value, tuple | list):
             return type(value)(self.of(v) for v in value)
-        return value
-
-    def _node(self, node: fx.Node) -> Any:
-        if node not in self.values:
-            self.values[node] = self._compute(node)
-        return self.values[node]
+        if not isinstance(value, fx.Node):
+            return value
+        if value not in self.values:
+            self.values[value] = self._compute(value)
+        return self.values[value]
 
     def _compute(self, node: fx.Node) -> Any:
         if node not in self.chains.scalars and node not in self.chains.moving:
@@ -161,28 +131,19 @@ class _Evaluation:
 
 
 class _Sizes:
-    """A tensor of which only the batch size is known."""
+    """A tensor of which only the batch size is known, and its shape."""
 
     def __init__(self, batch: int) -> None:
         self._batch = batch
 
     def size(self, axis: int | None = None) -> Any:
-        if axis == 0:
-            return self._batch
-        raise _Unknown
+        return self if axis is None else self[axis]
 
     @property
-    def shape(self) -> Any:
-        return _FirstOnly(self._batch)
-
-    @property
-    def data(self) -> _Sizes:
+    def shape(self) -> _Sizes:
         return self
 
-
-class _FirstOnly:
-    def __init__(self, batch: int) -> None:
-        self._batch = batch
+    data = shape
 
     def __getitem__(self, axis: Any) -> int:
         if axis == 0:
@@ -368,8 +329,6 @@ def _canonical_form(
 
 def _symbolic(found: CanonicalForm, channels: int) -> CanonicalForm | None:
     """A rearrangement whose order follows a rule for any number of channels."""
-    from bitwright.quantize.joins import channel_major
-
     if found.order == tuple(range(len(found.order))):
         return CanonicalForm("rearrange", found.block)
     if found.order == channel_major(found.block, channels):

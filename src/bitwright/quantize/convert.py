@@ -15,7 +15,7 @@ from bitwright.quantize.activation_quantizer import ActivationQuantizer, ScaleGr
 from bitwright.quantize.decisions import Operand, Plan
 from bitwright.quantize.integers import IntegerModel, integerize
 from bitwright.quantize.joins import Concatenate, QuantAdd
-from bitwright.quantize.layers import CodebookGroup, QuantConv2d, QuantLinear
+from bitwright.quantize.layers import CodebookGroup, QuantConv2d, QuantLayer, QuantLinear
 from bitwright.quantize.model import POLICY, SHAPE, QuantizedModel
 from bitwright.quantize.op_match import PASSING, Kind
 from bitwright.quantize.plan import make_plan
@@ -220,7 +220,7 @@ def _needs_levels(plan: Plan, node: fx.Node) -> bool:
 
 def _share_codebooks(root: nn.Module, plan: Plan, groups: dict[str, str]) -> None:
     """Unite the layers whose policy has one table for a group or the network."""
-    found: dict[tuple[QuantSpec, str], list[QuantConv2d | QuantLinear]] = {}
+    found: dict[tuple[QuantSpec, str], list[QuantLayer]] = {}
     for node, operand in plan.weights.items():
         spec = operand.spec
         if spec is None or spec.scope is Scope.LAYER:

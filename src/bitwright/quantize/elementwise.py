@@ -40,30 +40,16 @@ class Elementwise:
         return self.low >= 0
 
 
-_RISING = Elementwise(True)
-_UNIT = Elementwise(True, 0.0)
 _BENT = Elementwise(False)
-
+_RISING = (
+    *(nn.LeakyReLU, nn.PReLU, nn.ELU, nn.CELU, nn.SELU, nn.LogSigmoid, nn.Tanh, nn.Softsign),
+    *(nn.Tanhshrink, nn.Softshrink, nn.Hardshrink),
+)
 #: Activation modules without a form of their own.
 MODULES: dict[type[nn.Module], Elementwise] = {
-    nn.LeakyReLU: _RISING,
-    nn.PReLU: _RISING,
-    nn.ELU: _RISING,
-    nn.CELU: _RISING,
-    nn.SELU: _RISING,
-    nn.Sigmoid: _UNIT,
-    nn.Hardsigmoid: _UNIT,
-    nn.Softplus: _UNIT,
-    nn.LogSigmoid: _RISING,
-    nn.Tanh: _RISING,
-    nn.Softsign: _RISING,
-    nn.Tanhshrink: _RISING,
-    nn.Softshrink: _RISING,
-    nn.Hardshrink: _RISING,
-    nn.SiLU: _BENT,
-    nn.GELU: _BENT,
-    nn.Mish: _BENT,
-    nn.Hardswish: _BENT,
+    **dict.fromkeys(_RISING, Elementwise(True)),
+    **dict.fromkeys((nn.Sigmoid, nn.Hardsigmoid, nn.Softplus), Elementwise(True, 0.0)),
+    **dict.fromkeys((nn.SiLU, nn.GELU, nn.Mish, nn.Hardswish), _BENT),
 }
 
 #: Functions and tensor methods -> (module that does the same, its arguments after the tensor).
@@ -72,15 +58,11 @@ CALLS: dict[Any, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
     F.elu: (nn.ELU, ("alpha",)),
     F.celu: (nn.CELU, ("alpha",)),
     F.selu: (nn.SELU, ()),
-    F.sigmoid: (nn.Sigmoid, ()),
-    torch.sigmoid: (nn.Sigmoid, ()),
-    "sigmoid": (nn.Sigmoid, ()),
+    **dict.fromkeys((F.sigmoid, torch.sigmoid, "sigmoid"), (nn.Sigmoid, ())),
     F.hardsigmoid: (nn.Hardsigmoid, ()),
     F.softplus: (nn.Softplus, ("beta", "threshold")),
     F.logsigmoid: (nn.LogSigmoid, ()),
-    F.tanh: (nn.Tanh, ()),
-    torch.tanh: (nn.Tanh, ()),
-    "tanh": (nn.Tanh, ()),
+    **dict.fromkeys((F.tanh, torch.tanh, "tanh"), (nn.Tanh, ())),
     F.softsign: (nn.Softsign, ()),
     F.tanhshrink: (nn.Tanhshrink, ()),
     F.softshrink: (nn.Softshrink, ("lambd",)),

@@ -3,19 +3,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
-from bitwright.base.errors import ModelError, RecipeError
-from bitwright.quantize.decisions import Operand, Plan, Problem
-from bitwright.quantize.op_match import Kind, OpMatch
-from bitwright.quantize.plan import check, decide, make_plan, match_problems, traced_plan
-from bitwright.quantize.plan_activations import is_table
+from bitwright.quantize.decisions import Operand
+from bitwright.quantize.plan import make_plan
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.policy_defaults import simulated_only
 from bitwright.quantize.spec import OPERAND_ROLES, PRODUCT_ROLES, RESULT_ROLES, Layer
-from bitwright.quantize.trace import user_line
 
 
 @dataclass(frozen=True)
@@ -110,134 +106,6 @@ def inspect_model(
         if reason is not None:
             found.append(f"{plan.matches[node].place}: {reason}")
     return found
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One operation of a model, and what is made of it.
-
-    Attributes:
-        layer: the user's path of the layer (the node's name for a function).
-        type: the layer's type name, or the function's.
-        kind: the converter's view of it (`Kind`), or "" if it has none.
-        line: the user's source line, ``file:line: text``, or "".
-        becomes: what it is in hardware; "" where that is not known.
-        quantized: the format that its result is quantized to, if it is.
-        problem, advice: what stands in its way, and what to do; "" if nothing does.
-    """
-
-    layer: str
-    type: str
-    kind: str
-    line: str
-    becomes: str = ""
-    quantized: str = ""
-    problem: str = ""
-    advice: str = ""
-
-    def to_json(self) -> dict[str, str]:
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Examination:
-    """Every operation of a model under a policy, and whether it can become hardware.
-
-    Attributes:
-        findings: one an operation, in execution order.
-        general: problems of the model as a whole, or of the policy.
-    """
-
-    findings: list[Finding]
-    general: list[str] = field(default_factory=list)
-
-    @property
-    def convertible(self) -> bool:
-        return not self.general and not any(finding.problem for finding in self.findings)
-
-
-def examine(model: nn.Module, policy: Policy, example_input: Tensor | None = None) -> Examination:
-    """As `inspect_model`, but every operation is listed, with or without a problem.
-
-    Raises:
-        ModelError: the model cannot be traced, or the example does not pass.
-    """
-    plan = traced_plan(model, example_input)
-    problems = match_problems(plan)
-    general: list[str] = []
-    if not problems:
-        try:
-            problems = decide(plan, policy)
-            if not problems:
-                check(plan, policy)
-        except (RecipeError, ModelError) as error:
-            general.append(str(error))
-    by_match: dict[fx.Node, Problem] = {}
-    for problem in problems:
-        if problem.match is None:
-            general.append(str(problem))
-        else:
-            by_match.setdefault(problem.match.node, problem)
-    shown = (match for match in plan.matches.values() if match.kind is not Kind.SIZE)
-    findings = [_finding(plan, policy, match, by_match.get(match.node)) for match in shown]
-    return Examination(findings, general)
-
-
-def _finding(plan: Plan, policy: Policy, match: OpMatch, problem: Problem | None) -> Finding:
-    operand = plan.activations.get(match.node)
-    quantized = "" if operand is None else _format(operand)
-    return Finding(
-        match.path,
-        match.type,
-        "" if match.kind is None else match.kind.value,
-        user_line(match.node) or "",
-        "" if match.kind is None or problem is not None else _becomes(plan, policy, match),
-        quantized,
-        "" if problem is None else problem.what,
-        "" if problem is None else problem.advice,
-    )
-
-
-_BECOMES = {
-    Kind.INPUT: "quantized input",
-    Kind.OUTPUT: "scores",
-    Kind.BATCH_NORM: "folded into the quantizer behind it",
-    Kind.SCALE: "folded into the quantizer behind it",
-    Kind.CONSTANT: "folded into the quantizer behind it",
-    Kind.MAX_POOL: "max pool",
-    Kind.FLATTEN: "flatten",
-    Kind.DROPOUT: "nothing",
-    Kind.IDENTITY: "nothing",
-    Kind.UPSAMPLE: "repeated pixels",
-    Kind.REARRANGE: "space to depth; reordered channels cost nothing",
-    Kind.PAD: "border of the layer behind it",
-    Kind.ADD: "exact addition",
-    Kind.CAT: "concatenation",
-    Kind.AVG_POOL: "exact sum over windows",
-    Kind.OWN: "integers by the rule it was registered with",
-    Kind.COPY: "second quantizer of the input",
-}
-
-
-def _becomes(plan: Plan, policy: Policy, match: OpMatch) -> str:
-    weight, operand = plan.weights.get(match.node), plan.activations.get(match.node)
-    if match.kind in (Kind.CONV, Kind.LINEAR):
-        text = "" if weight is None else f", {_format(weight)} weights"
-        name = "dense layer" if match.kind is Kind.LINEAR else "convolution"
-        grouped = ", one channel at a time" if plan.is_depthwise(match.node) else ""
-        return f"integer {name}{text}{grouped}"
-    if match.kind is Kind.ACTIVATION:
-        if operand is None:  # nothing decided yet
-            return "activation"
-        if operand.spec is None:
-            return "float"
-        if is_table(plan, policy, match.node):
-            return "table"
-        if operand.spec.format.is_float:
-            return "multiply, shift and round to a float"
-        few = operand.spec.format.bits <= policy.threshold_bits
-        return "thresholds" if few else "multiply, shift and round"
-    return _BECOMES.get(match.kind, "") if match.kind is not None else ""
 
 
 def _format(operand: Operand) -> str:

@@ -14,7 +14,7 @@ from torch import nn
 
 from bitwright.base.errors import ModelError
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
-from bitwright.quantize.layers import QuantConv2d, QuantLinear
+from bitwright.quantize.layers import QuantLayer
 from bitwright.quantize.quantizer import Quantizer
 from bitwright.quantize.spec import QuantSpec, Role, ScaleRule
 from bitwright.quantize.weight_quantizer import WeightQuantizer
@@ -125,9 +125,9 @@ def check_stages(model: nn.Module, bits: tuple[int, ...], portions: bool) -> Non
             )
 
 
-def _layers(model: nn.Module) -> Iterator[tuple[str, QuantConv2d | QuantLinear]]:
+def _layers(model: nn.Module) -> Iterator[tuple[str, QuantLayer]]:
     for path, module in model.named_modules():
-        if isinstance(module, QuantConv2d | QuantLinear):
+        if isinstance(module, QuantLayer):
             yield path, module
 
 

@@ -92,11 +92,29 @@ class QuantAdd(nn.Module):
             q.phase is Phase.CALIBRATE or not q.ready for q in self.operands
         ):
             return a + b
-        first, second = self.operands
+        first, second = (quantizer.unit_for(a) for quantizer in self.operands)
+        if isinstance(first, Tensor) or isinstance(second, Tensor):
+            left, right = self._factors(first, second)
+            return a * left + b * right
         found = self.multipliers()
-        return a * (found.first * found.unit / first.unit) + b * (
-            found.second * found.unit / second.unit
-        )
+        return a * (found.first * found.unit / first) + b * (found.second * found.unit / second)
+
+    def _factors(self, first: Any, second: Any) -> tuple[Tensor, Tensor]:
+        """What `multipliers` make of the operands, for units on a device that nobody waits for: the
+        smallest denominator is looked for among all, in float64.
+        """
+        peaks = [q.peak_for(first) for q in self.operands]
+        peak, most = torch.stack([p for p, _ in peaks]).amax(), max(m for _, m in peaks)
+        large, small = torch.maximum(first, second), torch.minimum(first, second)
+        ratio, slack = large / small, 1 / (2 * peak.clamp(min=1) + 1)
+        bottoms = torch.arange(1, most + 2, dtype=torch.float64, device=ratio.device)
+        tops = torch.ceil(ratio * (1 - slack) * bottoms)
+        place = (tops <= ratio * (1 + slack) * bottoms).to(torch.int8).argmax()
+        far = ratio >= MAX_MULTIPLIER
+        top = tops.take(place).clamp(min=1).masked_fill(far, MAX_MULTIPLIER)
+        share = bottoms.take(place).masked_fill(far, 1) * ratio / top
+        one, second_is_small = torch.ones_like(share), first >= second
+        return torch.where(second_is_small, one, share), torch.where(second_is_small, share, one)
 
     def extra_repr(self) -> str:
         return "" if self.sign > 0 else "a - b"

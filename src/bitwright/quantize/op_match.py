@@ -178,26 +178,15 @@ def copy_tensor(x: Any) -> Any:
     return x
 
 
+_ADDS = (operator.add, operator.iadd, torch.add, "add", "add_")
+_SUBTRACTS = (operator.sub, operator.isub, torch.sub, "sub", "sub_")
 #: Functions and methods that no layer of their own stands for.
 _KINDS: dict[Any, Kind] = {
-    torch.sign: Kind.ACTIVATION,
-    "sign": Kind.ACTIVATION,
-    F.dropout: Kind.DROPOUT,
-    F.dropout2d: Kind.DROPOUT,
+    **dict.fromkeys((torch.sign, "sign"), Kind.ACTIVATION),
+    **dict.fromkeys((F.dropout, F.dropout2d), Kind.DROPOUT),
     "contiguous": Kind.IDENTITY,
-    operator.add: Kind.ADD,
-    operator.iadd: Kind.ADD,
-    torch.add: Kind.ADD,
-    "add": Kind.ADD,
-    "add_": Kind.ADD,
-    operator.sub: Kind.ADD,
-    operator.isub: Kind.ADD,
-    torch.sub: Kind.ADD,
-    "sub": Kind.ADD,
-    "sub_": Kind.ADD,
-    torch.cat: Kind.CAT,
-    torch.concat: Kind.CAT,
-    torch.concatenate: Kind.CAT,
+    **dict.fromkeys((*_ADDS, *_SUBTRACTS), Kind.ADD),
+    **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), Kind.CAT),
     copy_tensor: Kind.COPY,
 }
 
@@ -240,29 +229,11 @@ _LAYERS: dict[Any, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
 }
 #: Functions and methods of a tensor and a constant.
 _SCALES: dict[Any, str] = {
-    operator.mul: "mul",
-    operator.imul: "mul",
-    torch.mul: "mul",
-    "mul": "mul",
-    "mul_": "mul",
-    operator.truediv: "div",
-    operator.itruediv: "div",
-    torch.div: "div",
-    "div": "div",
-    "div_": "div",
-    operator.neg: "neg",
-    torch.neg: "neg",
-    "neg": "neg",
-    operator.add: "add",
-    operator.iadd: "add",
-    torch.add: "add",
-    "add": "add",
-    "add_": "add",
-    operator.sub: "sub",
-    operator.isub: "sub",
-    torch.sub: "sub",
-    "sub": "sub",
-    "sub_": "sub",
+    **dict.fromkeys((operator.mul, operator.imul, torch.mul, "mul", "mul_"), "mul"),
+    **dict.fromkeys((operator.truediv, operator.itruediv, torch.div, "div", "div_"), "div"),
+    **dict.fromkeys((operator.neg, torch.neg, "neg"), "neg"),
+    **dict.fromkeys(_ADDS, "add"),
+    **dict.fromkeys(_SUBTRACTS, "sub"),
 }
 
 
@@ -385,5 +356,5 @@ def _call(node: fx.Node, name: str) -> OpMatch:
         clip=clip,
         function=None if layer is None else of_module(layer),
         replacement=layer if clip is None else None,  # a quantizer does the clipping
-        sign=-1 if name in ("sub", "isub", "sub_") else 1,
+        sign=-1 if node.target in _SUBTRACTS else 1,
     )

@@ -49,17 +49,20 @@ def make_plan(model: nn.Module, policy: Policy, example_input: Tensor | None = N
         RecipeError: the policy asks for something this model cannot have.
     """
     plan = traced_plan(model, example_input)
-    problems = match_problems(plan)
+    problems = match_problems(plan) or _decide(plan, policy)
     if problems:
-        _fail(model, problems)
-    problems = decide(plan, policy)
-    if problems:
-        _fail(model, problems)
-    check(plan, policy)
+        listed = "\n".join(f"  - {problem}" for problem in problems)
+        count = "one thing" if len(problems) == 1 else f"{len(problems)} things"
+        raise ModelError(
+            f"{count} in this model cannot be converted:\n{listed}", where=type(model).__name__
+        )
+    _check_last(plan)
+    _check_shift(plan, policy)
+    _check_rules(plan, policy)
     return plan
 
 
-def decide(plan: Plan, policy: Policy) -> list[Problem]:
+def _decide(plan: Plan, policy: Policy) -> list[Problem]:
     """Fill in all decisions of a plan without problems; gives those that the policy makes."""
     separate_inputs(plan)
     for node, layer in _layers(plan).items():
@@ -71,17 +74,6 @@ def decide(plan: Plan, policy: Policy) -> list[Problem]:
     decide_activations(plan, policy)
     problems = _grid_problems(plan) + _weight_problems(plan) + group_problems(plan)
     return problems + _table_problems(plan, policy)
-
-
-def check(plan: Plan, policy: Policy) -> None:
-    """What only the whole shows: the scores' scale, roundings, rules without a layer.
-
-    Raises:
-        ModelError, RecipeError: as `make_plan`.
-    """
-    _check_last(plan)
-    _check_shift(plan, policy)
-    _check_rules(plan, policy)
 
 
 def traced_plan(model: nn.Module, example_input: Tensor | None = None) -> Plan:
@@ -126,14 +118,6 @@ def match_problems(plan: Plan) -> list[Problem]:
         if match.kind is None
     ]
     return found + _structure_problems(plan)
-
-
-def _fail(model: nn.Module, problems: list[Problem]) -> None:
-    listed = "\n".join(f"  - {problem}" for problem in problems)
-    count = "one thing" if len(problems) == 1 else f"{len(problems)} things"
-    raise ModelError(
-        f"{count} in this model cannot be converted:\n{listed}", where=type(model).__name__
-    )
 
 
 def _structure_problems(plan: Plan) -> list[Problem]:

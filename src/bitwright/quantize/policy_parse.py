@@ -30,8 +30,7 @@ tensor (``power_of_two: true, granularity: per_tensor, narrow: false``).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from bitwright.base.errors import FormatError, ModelError, RecipeError
@@ -58,7 +57,7 @@ _OTHERS = ("rules", "threshold_bits", "methods")
 _POSITIONS = ("first", "last")
 _SELECTOR_FIELDS = ("layers", "type", "position", "role", "product")
 
-E = TypeVar("E", bound=StrEnum)
+E = TypeVar("E", bound=str)
 
 
 def parse_quant(
@@ -169,7 +168,7 @@ def _training_rules(entry: Any, roles: tuple[Role, ...], where: str) -> list[Rul
         raise RecipeError(f"a rule is a mapping, found {entry!r}", where=where)
     role = None
     if entry.get("role") is not None:
-        role = _choice(Role, entry["role"], f"{where}.role")
+        role = _choice(Role, Role, entry["role"], f"{where}.role")
         if role not in _TRAINING_ROLES:
             names = ", ".join(known.value for known in _TRAINING_ROLES)
             raise RecipeError(
@@ -187,7 +186,7 @@ def _rule(entry: Any, where: str) -> Rule:
     names = ", ".join(role.value for role in _BASE_ROLES)
     if "role" not in entry:
         raise RecipeError("a rule needs a role", where=f"{where}.role", hint=f"one of {names}")
-    role = _choice(Role, entry["role"], f"{where}.role")
+    role = _choice(Role, Role, entry["role"], f"{where}.role")
     if role not in _BASE_ROLES:
         raise RecipeError(
             f"role {role.value!r} is no operand of a network that is frozen",
@@ -209,7 +208,7 @@ def _selector(entry: Mapping[str, Any], where: str) -> Selector:
         layers=_text(entry.get("layers", "*"), f"{where}.layers"),
         type=None if entry.get("type") is None else _text(entry["type"], f"{where}.type"),
         position=_position(entry.get("position"), f"{where}.position"),
-        product=None if product is None else _choice(Product, product, f"{where}.product"),
+        product=None if product is None else _choice(Product, Product, product, f"{where}.product"),
     )
 
 
@@ -250,10 +249,7 @@ def _dynamic_fixed_point(fields: Mapping[str, Any], where: str) -> Mapping[str, 
 
 
 def _format(value: Any, where: str) -> Format:
-    try:
-        found = load_format(value)
-    except (FormatError, ModelError, RecipeError) as error:
-        raise RecipeError(error.message, where=where, hint=error.hint) from error
+    found: Format = _mode(load_format)(value, where)
     plain = found.with_zero(0) if found.is_integer else found
     if plain != found:
         raise RecipeError(
@@ -272,27 +268,19 @@ def _known(data: Mapping[str, Any], allowed: tuple[str, ...], where: str) -> Non
             )
 
 
-def _choice(kind: type[E], value: Any, where: str) -> E:
+def _choice(kind: Callable[[str], E], names: Iterable[str], value: Any, where: str) -> E:
     try:
         return kind(str(value).lower())
     except ValueError:
-        names = ", ".join(member.value for member in kind)
-        raise RecipeError(f"unknown value {value!r}", where=where, hint=f"one of {names}") from None
-
-
-def _scale_rule(value: Any, where: str) -> ScaleRule:
-    try:
-        return ScaleRule(str(value).lower())
-    except ValueError:
-        names = ", ".join(ScaleRule.all())
-        raise RecipeError(f"unknown value {value!r}", where=where, hint=f"one of {names}") from None
+        hint = f"one of {', '.join(names)}"
+        raise RecipeError(f"unknown value {value!r}", where=where, hint=hint) from None
 
 
 def _mode(parse: Callable[[str], Any]) -> Callable[[Any, str], Any]:
     def read(value: Any, where: str) -> Any:
         try:
             return parse(value)
-        except FormatError as error:
+        except (FormatError, ModelError, RecipeError) as error:
             raise RecipeError(error.message, where=where, hint=error.hint) from error
 
     return read
@@ -336,8 +324,8 @@ def _number(low: float, high: float) -> Callable[[Any, str], float]:
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "format": _format,
     "keep_float": _flag,
-    "granularity": lambda value, where: _choice(Granularity, value, where),
-    "scale": _scale_rule,
+    "granularity": lambda value, where: _choice(Granularity, Granularity, value, where),
+    "scale": lambda value, where: _choice(ScaleRule, ScaleRule.all(), value, where),
     "power_of_two": _flag,
     "rounding": _mode(parse_rounding),
     "overflow": _mode(parse_overflow),
@@ -345,6 +333,6 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "momentum": _number(0.0, 1.0),
     "value": _number(0.0, 1e30),
     "narrow": _flag,
-    "scope": lambda value, where: _choice(Scope, value, where),
+    "scope": lambda value, where: _choice(Scope, Scope, value, where),
     "zero_point": _flag,
 }

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.formats import Format
+from bitwright.formats.pytorch.fake_quantize import block_exponents
 from bitwright.models.modes import modes_kept
 from bitwright.quantize.scale_rules import (
     Rule,
-    block_exponents,
     finish,
     rule_of,
     scale_of_range,
@@ -118,7 +118,7 @@ class Quantizer(nn.Module):
     @torch.no_grad()
     def block_exponents(self, x: Tensor) -> Tensor:
         """Of a block format: the exponent of every value's block along axis 1, float64."""
-        return block_exponents(x, self.spec.format)
+        return block_exponents(x, self.spec.format).to(torch.float64)
 
     def _missing_state(self, state: dict[str, Any], prefix: str) -> None:
         """Complete a state dict that lacks this quantizer's state."""

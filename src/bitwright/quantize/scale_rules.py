@@ -20,7 +20,6 @@ from torch import Tensor
 
 from bitwright.base.errors import ModelError
 from bitwright.formats import Format, IntegerFormat
-from bitwright.formats.block import MAX_EXPONENT, MIN_EXPONENT
 from bitwright.formats.pytorch.grid import power_of_two
 from bitwright.quantize.histogram import Histogram, entropy_scale
 from bitwright.quantize.scale_search import TINY, mse_scale
@@ -33,7 +32,7 @@ from bitwright.quantize.straight_through import (
 )
 
 #: The real value of one level: a number on a CPU, a tensor () on a device that should not wait.
-Step = float | Tensor
+Unit = float | Tensor
 #: The specification of a tensor, and of the quantizer whose scale it has.
 Specs = tuple[QuantSpec, QuantSpec]
 
@@ -86,7 +85,7 @@ class Rule:
         return torch.exp2(torch.round(exponent))
 
     def activation(
-        self, x: Tensor, state: Tensor, unit: Step, levels: LevelRange, specs: Specs
+        self, x: Tensor, state: Tensor, unit: Unit, levels: LevelRange, specs: Specs
     ) -> Tensor:
         """Quantized activation; its gradient reaches ``x`` and, where it is trained, the state.
 
@@ -158,7 +157,7 @@ class Learned(Rule):
     """LSQ (Esser et al. 2020): starts at the MSE optimum, then a parameter."""
 
     def activation(
-        self, x: Tensor, state: Tensor, unit: Step, levels: LevelRange, specs: Specs
+        self, x: Tensor, state: Tensor, unit: Unit, levels: LevelRange, specs: Specs
     ) -> Tensor:
         features = max(1, x.numel() // max(1, x.shape[0]))
         factor = gradient_factor(specs[0].format, features, specs[1].format.lsb)
@@ -216,7 +215,7 @@ class LearnedRange(RangeRule):
         return torch.where(lower, -low, zero), torch.where(lower, zero, high)
 
     def activation(
-        self, x: Tensor, state: Tensor, unit: Step, levels: LevelRange, specs: Specs
+        self, x: Tensor, state: Tensor, unit: Unit, levels: LevelRange, specs: Specs
     ) -> Tensor:
         wide = torch.as_tensor(unit, device=x.device).to(x.dtype).reshape(1)
         return QuantizeRange.apply(x, state, wide, levels, steps_of(specs[1]))
@@ -392,21 +391,3 @@ def sample(x: Tensor) -> Tensor:
     stride = max(1, math.ceil(flat.numel() / SAMPLE))
     # An odd stride does not fall into step with the (even) row lengths of images.
     return flat[:: stride | 1] if stride > 1 else flat
-
-
-@torch.no_grad()
-def block_exponents(x: Tensor, number_format: Format, axis: int = 1) -> Tensor:
-    """`BlockFormat.block_exponents` in torch, spread to the shape of ``x``: float64 integers.
-
-    Args:
-        x: finite; the last block along ``axis`` may be shorter.
-    """
-    values = x.detach().to(torch.float64).abs().movedim(axis, -1)
-    count = values.shape[-1]
-    padded = torch.nn.functional.pad(values, (0, -count % number_format.block))
-    largest = padded.unflatten(-1, (-1, number_format.block)).amax(dim=-1)
-    exponent = torch.frexp(largest).exponent.to(torch.float64) - 1 - number_format.top_exponent
-    exponent = torch.where(largest == 0, float(MIN_EXPONENT), exponent)
-    exponent = exponent.clamp(MIN_EXPONENT, MAX_EXPONENT)
-    spread = exponent.repeat_interleave(number_format.block, dim=-1)[..., :count]
-    return spread.movedim(-1, axis)

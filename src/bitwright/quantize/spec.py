@@ -27,7 +27,6 @@ class Role(StrEnum):
     GRAD_INPUT = "grad_input"
     GRAD_WEIGHT = "grad_weight"
     ACCUMULATOR = "accumulator"
-    OPTIMIZER_STATE = "optimizer_state"
 
 
 #: What the products of training take, and what they give.

@@ -26,7 +26,7 @@ from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.convert import apply
 from bitwright.quantize.estimators import estimate_scale, estimator_of
 from bitwright.quantize.histogram import Observed
-from bitwright.quantize.layers import QuantConv2d, QuantLinear
+from bitwright.quantize.layers import QuantLayer
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.ptq.calibration import observe
 from bitwright.quantize.ptq.samples import Samples, calibration_batches, check_fit
@@ -192,7 +192,7 @@ class _Bench:
         layers = {
             f"{n.target}.{Role.WEIGHT.value}": n
             for n in calls
-            if isinstance(self.modules[str(n.target)], QuantConv2d | QuantLinear)
+            if isinstance(self.modules[str(n.target)], QuantLayer)
         }
         quantizers = [
             n for n in calls if isinstance(self.modules[str(n.target)], ActivationQuantizer)

@@ -85,19 +85,26 @@ def block_scales(x: Tensor, number_format: Format, axis: int = -1) -> Tensor:
     Raises:
         FormatError: NaN or an infinity.
     """
-    length = number_format.block
-    rows = x.detach().to(torch.float64).abs().movedim(_checked_axis(x, axis), -1)
-    if not bool(torch.isfinite(rows).all()):
+    if not bool(torch.isfinite(x).all()):
         raise FormatError("cannot encode NaN or infinity in blocks", where=number_format.name)
-    size = rows.shape[-1]
-    if rows.numel() == 0:
+    if x.numel() == 0:
         return torch.ones_like(x, dtype=torch.float64)
-    padded = torch.nn.functional.pad(rows, (0, -size % length))
+    return power_of_two(block_exponents(x, number_format, _checked_axis(x, axis)))
+
+
+@torch.no_grad()
+def block_exponents(x: Tensor, number_format: Format, axis: int = 1) -> Tensor:
+    """`BlockFormat.block_exponents` in torch, spread to the shape of ``x``: int64.
+
+    Args:
+        x: finite; the last block along ``axis`` may be shorter.
+    """
+    values, length = x.detach().to(torch.float64).abs().movedim(axis, -1), number_format.block
+    padded = torch.nn.functional.pad(values, (0, -values.shape[-1] % length))
     largest = padded.unflatten(-1, (-1, length)).amax(-1)
     exponent = binade(largest) - number_format.top_exponent
     exponent = exponent.masked_fill(largest == 0, MIN_EXPONENT).clamp(MIN_EXPONENT, MAX_EXPONENT)
-    spread = power_of_two(exponent).repeat_interleave(length, -1)[..., :size]
-    return spread.movedim(-1, axis)
+    return exponent.repeat_interleave(length, -1)[..., : values.shape[-1]].movedim(-1, axis)
 
 
 def _checked_axis(x: Tensor, axis: int) -> int:

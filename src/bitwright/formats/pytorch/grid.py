@@ -8,30 +8,42 @@ float64 whatever the dtype given, so the levels are those of numpy bit for bit. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache, singledispatch
 
 import torch
 from torch import Tensor
 
 from bitwright.formats import Format, MinifloatFormat, PowerOfTwoFormat, Rounding
+from bitwright.formats.grid import goes_up
 from bitwright.formats.power_of_two import LOG_MIDDLE
-from bitwright.formats.rounding import FloatArray
-
-#: Rounds to integers: (reals, rule, uniform numbers for stochastic rounding).
-RoundToInt = Callable[[Tensor, Rounding, Tensor | None], Tensor]
+from bitwright.formats.rounding import FloatArray, rounded
 
 _MANTISSA_BITS, _BIAS = 52, 1023
 _MANTISSA_MASK = (1 << _MANTISSA_BITS) - 1
 _HALF_BITS = (_BIAS - 1) << _MANTISSA_BITS
 
 
+def round_to_int(
+    x: Tensor, mode: Rounding = Rounding.HALF_EVEN, noise: Tensor | None = None
+) -> Tensor:
+    """Round to integers in the dtype of ``x``; see `bitwright.formats.rounding`.
+
+    Args:
+        x: reals, any shape.
+        mode: the rounding mode.
+        noise: for ``stochastic``, uniform numbers in [0, 1) of the shape of ``x``; drawn from
+            torch's generator if None.
+    """
+    if mode is Rounding.STOCHASTIC:
+        low = torch.floor(x)
+        draw = torch.rand_like(x) if noise is None else noise
+        return low + (draw < x - low).to(x.dtype)
+    found: Tensor = rounded(torch, x, mode)
+    return found
+
+
 def quantize_to_grid(
-    ratio: Tensor,
-    number_format: Format,
-    rounding: Rounding,
-    noise: Tensor | None,
-    round_to_int: RoundToInt,
+    ratio: Tensor, number_format: Format, rounding: Rounding, noise: Tensor | None
 ) -> Tensor:
     """Levels, in the dtype of ``ratio``, of reals in units of one level.
 
@@ -41,16 +53,12 @@ def quantize_to_grid(
     x = ratio.to(torch.float64)
     if rounding is Rounding.STOCHASTIC:
         noise = torch.rand_like(x) if noise is None else noise.to(torch.float64)
-    return uneven_levels(number_format, x, rounding, noise, round_to_int).to(ratio.dtype)
+    return uneven_levels(number_format, x, rounding, noise).to(ratio.dtype)
 
 
 @singledispatch
 def uneven_levels(
-    number_format: Format,
-    x: Tensor,
-    rounding: Rounding,
-    noise: Tensor | None,
-    round_to_int: RoundToInt,
+    number_format: Format, x: Tensor, rounding: Rounding, noise: Tensor | None
 ) -> Tensor:
     """Levels of float64 reals by a look-up in the list of all levels: right for every format.
 
@@ -80,11 +88,7 @@ def power_of_two(exponent: Tensor) -> Tensor:
 
 @uneven_levels.register(MinifloatFormat)
 def _minifloat(
-    number_format: MinifloatFormat,
-    ratio: Tensor,
-    rounding: Rounding,
-    noise: Tensor | None,
-    round_to_int: RoundToInt,
+    number_format: MinifloatFormat, ratio: Tensor, rounding: Rounding, noise: Tensor | None
 ) -> Tensor:
     top = float(number_format.max_level)
     x = ratio.clamp(-top, top)
@@ -97,16 +101,10 @@ def _minifloat(
 
 @uneven_levels.register(PowerOfTwoFormat)
 def _logarithmic(
-    number_format: PowerOfTwoFormat,
-    ratio: Tensor,
-    rounding: Rounding,
-    noise: Tensor | None,
-    round_to_int: RoundToInt,
+    number_format: PowerOfTwoFormat, ratio: Tensor, rounding: Rounding, noise: Tensor | None
 ) -> Tensor:
     if number_format.linear:
-        by_table: Tensor = uneven_levels.dispatch(Format)(
-            number_format, ratio, rounding, noise, round_to_int
-        )
+        by_table: Tensor = uneven_levels.dispatch(Format)(number_format, ratio, rounding, noise)
         return by_table
     magnitude = ratio.abs().clamp_(max=float(number_format.max_level))
     # Denormals count as a power here, but all below 1 becomes the smallest power or zero anyway.
@@ -142,26 +140,5 @@ def _nearest_index(x: Tensor, grid: Tensor, rounding: Rounding, noise: Tensor | 
         assert noise is not None
         up = noise < (x - below) / (above - below)
     else:
-        up = _goes_up(x, below, above, low, rounding)
+        up = goes_up(torch, x, below, above, low, rounding)
     return low + up
-
-
-def _goes_up(x: Tensor, below: Tensor, above: Tensor, low: Tensor, rounding: Rounding) -> Tensor:
-    """Which values go to the upper of their neighbours; see `formats.grid`."""
-    around_zero = (below < 0) & (above > 0)
-    if rounding in (Rounding.FLOOR, Rounding.CEIL, Rounding.UP, Rounding.DOWN):
-        if rounding in (Rounding.FLOOR, Rounding.CEIL):
-            up = torch.full_like(x, rounding is Rounding.CEIL, dtype=torch.bool)
-        else:
-            side = torch.where(around_zero, x > 0, above > 0)
-            up = side if rounding is Rounding.UP else side.logical_not()
-        return ((x == above) | up) & (x != below)
-    double, middle = 2 * x, below + above
-    if rounding is Rounding.HALF_EVEN:
-        ties = low % 2 == 1
-    elif rounding in (Rounding.HALF_AWAY, Rounding.HALF_ZERO):
-        side = torch.where(around_zero, x >= 0, above > 0)
-        ties = side if rounding is Rounding.HALF_AWAY else side.logical_not()
-    else:
-        ties = torch.full_like(low, rounding is Rounding.HALF_UP, dtype=torch.bool)
-    return (double > middle) | ((double == middle) & ties)

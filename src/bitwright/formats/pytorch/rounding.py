@@ -14,63 +14,8 @@ from torch import Tensor
 
 from bitwright.base.errors import FormatError
 from bitwright.formats import BipolarFormat, Format, GridFormat, Overflow, Rounding
-from bitwright.formats.pytorch.grid import quantize_to_grid
+from bitwright.formats.pytorch.grid import quantize_to_grid, round_to_int
 from bitwright.formats.pytorch.kernels import encode_natively, levels_natively
-
-
-def round_to_int(
-    x: Tensor, mode: Rounding = Rounding.HALF_EVEN, noise: Tensor | None = None
-) -> Tensor:
-    """Round to integers in the dtype of ``x``; see `bitwright.formats.rounding`.
-
-    Args:
-        x: reals, any shape.
-        mode: the rounding mode.
-        noise: for ``stochastic``, uniform numbers in [0, 1) of the shape of ``x``; drawn from
-            torch's generator if None.
-    """
-    if mode is Rounding.STOCHASTIC:
-        low = torch.floor(x)
-        draw = torch.rand_like(x) if noise is None else noise
-        return low + (draw < x - low).to(x.dtype)
-    return _DETERMINISTIC[mode](x)
-
-
-def _half_away(x: Tensor) -> Tensor:
-    whole = torch.trunc(x)
-    return whole + torch.sign(x) * ((x - whole).abs() >= 0.5)
-
-
-def _half_zero(x: Tensor) -> Tensor:
-    whole = torch.trunc(x)
-    return whole + torch.sign(x) * ((x - whole).abs() > 0.5)
-
-
-def _half_up(x: Tensor) -> Tensor:
-    low = torch.floor(x)
-    return low + (x - low >= 0.5).to(x.dtype)
-
-
-def _half_down(x: Tensor) -> Tensor:
-    high = torch.ceil(x)
-    return high - (high - x >= 0.5).to(x.dtype)
-
-
-def _up(x: Tensor) -> Tensor:
-    return torch.copysign(torch.ceil(x.abs()), x)
-
-
-_DETERMINISTIC = {
-    Rounding.HALF_EVEN: torch.round,
-    Rounding.HALF_AWAY: _half_away,
-    Rounding.HALF_ZERO: _half_zero,
-    Rounding.HALF_UP: _half_up,
-    Rounding.HALF_DOWN: _half_down,
-    Rounding.FLOOR: torch.floor,
-    Rounding.CEIL: torch.ceil,
-    Rounding.UP: _up,
-    Rounding.DOWN: torch.trunc,
-}
 
 
 def quantize_ratio(
@@ -136,7 +81,7 @@ def _uneven(
         fast = levels_natively(ratio.detach(), number_format, rounding)
         if fast is not None:
             return fast
-    return quantize_to_grid(ratio, number_format, rounding, noise, round_to_int)
+    return quantize_to_grid(ratio, number_format, rounding, noise)
 
 
 @torch_levels.register(BipolarFormat)

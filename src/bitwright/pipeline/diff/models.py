@@ -16,10 +16,10 @@ from bitwright.lower.compare import comparable
 from bitwright.pipeline.diff.results import LayerRow, Stage, StageResult, equal_edges, first_of
 from bitwright.quantize import IntegerModel, QuantizedModel, apply
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
-from bitwright.quantize.layers import QuantConv2d, QuantLinear
+from bitwright.quantize.layers import QuantLayer
 from bitwright.quantize.policy import Policy
 
-_SHOWN = (QuantConv2d, QuantLinear, ActivationQuantizer, nn.Conv2d, nn.Linear)
+_SHOWN = (QuantLayer, ActivationQuantizer, nn.Conv2d, nn.Linear)
 _TINY = 1e-30
 _TIE = 1e-3  # of a level: float32 noise around a grid point
 

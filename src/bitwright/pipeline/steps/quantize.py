@@ -128,10 +128,10 @@ def _check_trainable(model: QuantizedModel, own: Sequence[str]) -> None:
     """Refuse methods of the user's own that fixed weights which are to be trained; those of the
     package are refused by their words (`method_words.check_trainable`).
     """
-    from bitwright.quantize.layers import QuantConv2d, QuantLinear
+    from bitwright.quantize.layers import QuantLayer
 
     for path, layer in model.named_modules():
-        if own and isinstance(layer, QuantConv2d | QuantLinear) and layer.weight_quantizer.fixed:
+        if own and isinstance(layer, QuantLayer) and layer.weight_quantizer.fixed:
             raise RecipeError(
                 f"{' or '.join(own)} fixes the weights of {path}, "
                 "which train.quantized is to train",

@@ -13,8 +13,8 @@ import numpy as np
 from bitwright.base.errors import ModelError
 from bitwright.formats import Format
 from bitwright.formats.base import IntArray
-from bitwright.formats.rounding import FloatArray, round_to_int
-from bitwright.formats.thresholds import Thresholds, find_thresholds
+from bitwright.formats.rounding import FloatArray
+from bitwright.formats.thresholds import Thresholds, even_levels, find_thresholds
 from bitwright.ir import TensorType
 from bitwright.ir.op_activations import MAX_TABLE
 from bitwright.quantize import elementwise
@@ -72,15 +72,11 @@ def function_integers(
 def _levels(real: FloatArray, quantizer: ActivationQuantizer, number_format: Format) -> IntArray:
     """The quantizer's rule in float64; ``number_format`` has the zero point."""
     spec: QuantSpec = quantizer.spec
-    if spec.format.sign_only:
-        return np.where(real >= 0, 1, -1)
-    if not spec.format.uniform:
-        scale = quantizer.unit / spec.format.lsb
-        codes = spec.format.encode(real, scale, rounding=spec.rounding)
-        return np.clip(spec.format.levels(codes), spec.lowest, None)
-    rounded = round_to_int(real / quantizer.unit, spec.rounding)
-    clipped = np.clip(rounded, number_format.min_level, number_format.max_level)
-    return np.asarray(clipped.astype(np.int64))
+    if spec.format.uniform:
+        return even_levels(real / quantizer.unit, number_format, spec.rounding)
+    scale = quantizer.unit / spec.format.lsb
+    codes = spec.format.encode(real, scale, rounding=spec.rounding)
+    return np.clip(spec.format.levels(codes), spec.lowest, None)
 
 
 def _thresholds(

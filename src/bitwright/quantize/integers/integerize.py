@@ -30,7 +30,7 @@ from bitwright.quantize.integers.affine import (
 )
 from bitwright.quantize.integers.model import IntegerModel
 from bitwright.quantize.joins import Concatenate, GlobalAverage, QuantAdd, Rearrange, ScaleShift
-from bitwright.quantize.layers import QuantConv2d, QuantLinear
+from bitwright.quantize.layers import QuantConv2d, QuantLayer, QuantLinear
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.policy_defaults import simulated_only
 from bitwright.quantize.shapes import model_shapes
@@ -136,7 +136,7 @@ def _problem(module: nn.Module | None) -> str | None:
         if not module.ready:
             return "its scale was never set; train or calibrate first"
         return simulated_only(module.spec.format, module.role)
-    if isinstance(module, QuantConv2d | QuantLinear):
+    if isinstance(module, QuantLayer):
         return simulated_only(module.weight_quantizer.spec.format, Role.WEIGHT)
     if type(module) not in LAYERS:
         return f"{type(module).__name__} has no integer form"
@@ -210,24 +210,15 @@ def _nothing(context: Context, node: fx.Node, module: nn.Module, value: AffineVa
 #: What each kind of layer is in integers; `quantize.register_layer` adds to it.
 LAYERS: dict[type[nn.Module], Integerize] = {
     ActivationQuantizer: activations.quantizer,
-    QuantConv2d: products.product,
-    QuantLinear: products.product,
-    nn.BatchNorm1d: products.batch_norm,
-    nn.BatchNorm2d: products.batch_norm,
+    **dict.fromkeys((QuantConv2d, QuantLinear), products.product),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), products.batch_norm),
     nn.MaxPool2d: joins.max_pool,
-    nn.AvgPool2d: joins.average,
-    nn.AdaptiveAvgPool2d: joins.average,
-    GlobalAverage: joins.average,
+    **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d, GlobalAverage), joins.average),
     nn.Flatten: joins.flatten,
-    nn.Dropout: _nothing,
-    nn.Dropout2d: _nothing,
-    nn.Upsample: joins.upsample,
-    nn.UpsamplingNearest2d: joins.upsample,
-    nn.PixelUnshuffle: joins.rearranged,
-    nn.ChannelShuffle: joins.rearranged,
-    Rearrange: joins.rearranged,
-    nn.ZeroPad2d: joins.padded,
-    nn.ConstantPad2d: joins.padded,
+    **dict.fromkeys((nn.Dropout, nn.Dropout2d), _nothing),
+    **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d), joins.upsample),
+    **dict.fromkeys((nn.PixelUnshuffle, nn.ChannelShuffle, Rearrange), joins.rearranged),
+    **dict.fromkeys((nn.ZeroPad2d, nn.ConstantPad2d), joins.padded),
     QuantAdd: joins.add,
     Concatenate: joins.concat,
     ScaleShift: _scale_shift,

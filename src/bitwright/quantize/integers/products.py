@@ -21,12 +21,7 @@ from bitwright.quantize.integers.affine import (
 )
 from bitwright.quantize.integers.order import Order, group_blocks, straight
 from bitwright.quantize.integers.weights import integer_weight
-from bitwright.quantize.layers import (
-    QuantConv2d,
-    QuantLinear,
-    exact_bias,
-    own_border,
-)
+from bitwright.quantize.layers import QuantConv2d, QuantLayer, own_border
 
 #: A bias of more bits than this says that its layer's input has died.
 _BIAS_BITS = 48
@@ -34,9 +29,7 @@ _BIAS_BITS = 48
 _WIDE_LEVELS = 1 << 16
 
 
-def product(
-    context: Context, node: fx.Node, layer: QuantConv2d | QuantLinear, value: AffineValue
-) -> AffineValue:
+def product(context: Context, node: fx.Node, layer: QuantLayer, value: AffineValue) -> AffineValue:
     """Levels -> exact accumulators.
 
     The bias is added in integers where the accumulators are the scores, else it is an offset that
@@ -53,7 +46,7 @@ def product(
         inputs, weight_unit = np.repeat(inputs, rows // inputs.size), each(weight_unit, rows)
     gain = weight_unit * inputs
     offset, params = np.zeros(1), {"weight": weight}
-    real = exact_bias(layer)
+    real = layer.exact_bias()
     if real is not None and layer.input_quantizer is None:
         offset = real.cpu().numpy()  # taken up by the activation behind
     elif real is not None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 from torch import Tensor
@@ -35,20 +34,12 @@ _FLOOR = 1e-4
 _RETRIES = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
-class ColumnOrder(StrEnum):
-    """Which input's weights are rounded first."""
-
-    IMPORTANCE = "importance"
-    NATURAL = "natural"
-
-
 @dataclass(frozen=True)
 class Gptq:
     """GPTQ as a method of `post_training_quantize`.
 
     Attributes:
         damping: added to the diagonal of the Hessian, as a share of its mean.
-        order: most important inputs first, or as they are stored.
         match: how much of the errors of earlier layers a layer tries to make up for: 0 nothing, 1
             the least-squares fit.
         search_scale: try several scales; False keeps the policy's rule.
@@ -56,7 +47,6 @@ class Gptq:
     """
 
     damping: float = 0.01
-    order: ColumnOrder = ColumnOrder.IMPORTANCE
     match: float = 1.0
     search_scale: bool = True
     centered: bool | None = None
@@ -98,7 +88,6 @@ class Gptq:
             hessian,
             torch.cat(steps, dim=1),
             lattices[0].nearest,
-            order=self.order,
             damping=self.damping,
         )
         values = values.reshape(groups, len(lattices), rows, -1)
@@ -122,8 +111,6 @@ def fed_or_rounded(
     hessian: Tensor,
     steps: Tensor,
     nearest: Nearest,
-    *,
-    order: ColumnOrder = ColumnOrder.IMPORTANCE,
     damping: float = 0.01,
 ) -> tuple[Tensor, Tensor]:
     """Every row by error feedback, or rounded to nearest where that errs less.
@@ -134,13 +121,13 @@ def fed_or_rounded(
     Args:
         target: (G, R, K) float64.
         hessian: (G, K, K) symmetric; damped for the feedback, as it is for the errors.
-        steps, nearest, order: see `error_feedback`.
+        steps, nearest: see `error_feedback`.
         damping: added to the diagonal, as a share of its mean.
 
     Returns:
         (G, R, K) representable values, and (G, R) the squared error of the output with each.
     """
-    fed = error_feedback(target, _damped(hessian, damping), steps, nearest, order)
+    fed = error_feedback(target, _damped(hessian, damping), steps, nearest)
     rounded = nearest(target, steps)
     errors, alone = _missed(fed - target, hessian), _missed(rounded - target, hessian)
     values = torch.where((alone < errors)[:, :, None], rounded, fed)
@@ -186,7 +173,6 @@ def error_feedback(
     hessian: Tensor,
     steps: Tensor,
     nearest: Nearest,
-    order: ColumnOrder = ColumnOrder.IMPORTANCE,
 ) -> Tensor:
     """Round weights column by column, spreading each error over the columns to come.
 
@@ -195,7 +181,6 @@ def error_feedback(
         hessian: (G, K, K) symmetric and positive definite.
         steps: (G, R, K), handed to ``nearest`` column by column.
         nearest: (values, steps) -> the nearest representable values.
-        order: of the columns.
 
     Returns:
         (G, R, K): representable values.
@@ -204,10 +189,7 @@ def error_feedback(
         ModelError: the Hessian is not positive definite, however much is added to its diagonal.
     """
     diagonal = hessian.diagonal(dim1=1, dim2=2)
-    if order is ColumnOrder.IMPORTANCE:
-        places = diagonal.argsort(dim=1, descending=True, stable=True)
-    else:
-        places = torch.arange(hessian.shape[1]).expand(hessian.shape[0], -1)
+    places = diagonal.argsort(dim=1, descending=True, stable=True)  # most important inputs first
     wide = places[:, None, :].expand_as(weights)
     left = weights.gather(2, wide).clone()
     scale = steps.gather(2, wide)

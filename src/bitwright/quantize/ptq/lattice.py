@@ -12,8 +12,8 @@ from torch import Tensor
 from bitwright.base.errors import FormatError, ModelError
 from bitwright.formats import Format, Rounding
 from bitwright.formats.pytorch.rounding import quantize_ratio
+from bitwright.quantize.layers import QuantLayer
 from bitwright.quantize.ptq.matrices import as_matrix
-from bitwright.quantize.ptq.reconstruction import QuantLayer
 from bitwright.quantize.scale_rules import finish
 from bitwright.quantize.scale_search import TINY
 from bitwright.quantize.spec import Granularity, QuantSpec, ScaleRule

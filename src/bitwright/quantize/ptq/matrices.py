@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bitwright.quantize.layers import QuantConv2d, own_border
-from bitwright.quantize.ptq.reconstruction import LayerView, QuantLayer
+from bitwright.quantize.layers import QuantConv2d, QuantLayer, own_border
+from bitwright.quantize.ptq.reconstruction import LayerView
 
 #: Columns of the input that are looked at; more would not change the moments.
 COLUMNS = 1 << 17

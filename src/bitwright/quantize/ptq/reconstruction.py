@@ -18,10 +18,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
-from bitwright.quantize.layers import QuantConv2d, QuantLinear
+from bitwright.quantize.layers import QuantLayer
 from bitwright.quantize.quantizer import floating
 
-QuantLayer = QuantConv2d | QuantLinear
 Batches = list[Tensor]
 Environment = dict[fx.Node, list[Any]]
 
@@ -106,7 +105,7 @@ def walk_layers(
         pair = (_Run(converted, batches), _Run(reference, batches))
         for node, double in zip(converted.graph.nodes, reference.graph.nodes, strict=True):
             module = _module(converted, node)
-            if isinstance(module, QuantConv2d | QuantLinear):
+            if isinstance(module, QuantLayer):
                 view = LayerView(
                     str(node.target),
                     module,
