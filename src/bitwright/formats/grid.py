@@ -162,12 +162,12 @@ def goes_up(xp: Any, x: Any, below: Any, above: Any, low: Any, rounding: Roundin
         # Where an interval holds zero, the side is that of the value.
         side = xp.where(around_zero, x > 0, above > 0)
         directed = {Rounding.FLOOR: none, Rounding.CEIL: every, Rounding.UP: side}
-        return ((x == above) | directed.get(rounding, ~side)) & (x != below)
+        return ((x == above) | directed.get(rounding, xp.logical_not(side))) & (x != below)
     side = xp.where(around_zero, x >= 0, above > 0)
     ties = {
         Rounding.HALF_EVEN: low % 2 == 1,
         Rounding.HALF_AWAY: side,
-        Rounding.HALF_ZERO: ~side,
+        Rounding.HALF_ZERO: xp.logical_not(side),
         Rounding.HALF_UP: every,
         Rounding.HALF_DOWN: none,
     }[rounding]

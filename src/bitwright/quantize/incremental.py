@@ -30,9 +30,9 @@ def set_bits(model: nn.Module, bits: int | None, *, carry: bool = True) -> int:
     Args:
         model: from `apply`, in phase train.
         carry: bring what the scales were for the old width over to the new one: the largest
-            magnitude and the ends of intervals remain, a scale found by search or by training is
-            found anew, from the weights or from the next batch. False: the state belongs to the
-            new width already (it was loaded from a checkpoint).
+            magnitude and the minimum and maximum of ranges remain, a scale found by search or by
+            training is found anew, from the weights or from the next batch. False: the state
+            belongs to the new width already (it was loaded from a checkpoint).
 
     Returns:
         How many quantizers have more bits than their policy says.

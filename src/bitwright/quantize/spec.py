@@ -179,7 +179,7 @@ class QuantSpec:
         granularity: one scale a tensor, an output channel, or a block.
         scale: the scale rule.
         power_of_two: the scale is rounded to a power of two.
-        rounding, overflow: the rule at the grid and beyond its ends.
+        rounding, overflow: the rule between two levels and beyond the last ones.
         percentile: for ``percentile``, in percent.
         momentum: weight of a new batch in the running statistics of an activation, and of a new
             step in those of a weight (``minmax``).

@@ -50,7 +50,7 @@ _BLOCK = 1 << 18
 def to_levels_(ratio: Tensor, levels: LevelRange) -> Tensor:
     """Clip and round ``ratio`` (reals in units of a level) in place."""
     low, high, rounding, grid = levels
-    # The ends are levels, so clipping first and rounding then is the same as the reverse.
+    # Both limits are levels: clipping first and rounding then is the same as the reverse.
     ratio.clamp_(low, high)
     if grid is not None:
         return ratio.copy_(quantize_ratio(ratio, grid, rounding=rounding))

@@ -145,6 +145,7 @@ def _bias(view: LayerView, shape: torch.Size) -> Tensor:
     return torch.zeros(1) if bias is None else bias.detach().reshape(shape[0], shape[1], 1)
 
 
-def _annealed(ends: tuple[float, float], share: float) -> float:
+def _annealed(limits: tuple[float, float], share: float) -> float:
     """From the first to the last exponent along half a cosine."""
-    return ends[1] + (ends[0] - ends[1]) * 0.5 * (1 + math.cos(math.pi * share))
+    first, last = limits
+    return last + (first - last) * 0.5 * (1 + math.cos(math.pi * share))
