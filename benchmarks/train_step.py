@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bitwright.low_precision.arithmetic.apply import apply_arithmetic, layer_formats
-from bitwright.low_precision.arithmetic.choose import make_engine
+from bitwright.low_precision.arithmetic.choose import ChoosingEngine, make_engine
 from bitwright.low_precision.arithmetic.layers import Context
 from bitwright.low_precision.arithmetic.norms import use_native_norms
 from bitwright.low_precision.config import LowPrecision
@@ -219,7 +219,32 @@ def choices(net: str, batch: int) -> str:
     assert policy is not None
     low.use(layer_formats(policy, low.layers))
     functional.cross_entropy(model(images), labels).backward()
-    return engine.table()
+    return choices_table(engine)
+
+
+def choices_table(engine: ChoosingEngine) -> str:
+    """An engine's choices as a Markdown table."""
+    names = sorted({name for choice in engine.choices.values() for name in choice.milliseconds})
+    lines = [
+        "| product | left | right | stride | bits | engine | "
+        + " | ".join(f"{name}, ms" for name in names)
+        + " |",
+        "|---" * (6 + len(names)) + "|",
+    ]
+    for case, choice in engine.choices.items():
+        shapes = (case.left, case.right, case.geometry.stride)
+        cells = [
+            case.product.value,
+            *("x".join(map(str, shape)) for shape in shapes),
+            "/".join(map(str, case.bits)) if any(case.bits) else "reals",
+            choice.engine.name,
+        ]
+        for name in names:
+            spent = choice.milliseconds.get(name)
+            known = "" if spent is None else f"{spent:.2f}"
+            cells.append("wrong" if name in choice.wrong else known)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def write(given: argparse.Namespace, rows: list[Row], chosen: dict[str, str]) -> None:

@@ -20,7 +20,7 @@ import pytest
 from bitwright.base.errors import DataError
 from bitwright.data import cifar, load_dataset, mnist
 from bitwright.data.files import download, gunzip
-from bitwright.data.idx import parse_idx
+from bitwright.data.mnist import parse_idx
 
 COUNTS = {"train": 60, "t10k": 20}
 

@@ -6,14 +6,14 @@ A target of the user's own is a path to such a file; adding one changes no code.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
+from bitwright.base.described import Strict, read_described
 from bitwright.base.errors import TargetError
 from bitwright.base.figures import RESOURCE_WORDS, Resources
 
@@ -31,11 +31,7 @@ class Flow(StrEnum):
     SYNTHESIS_ONLY = "synthesis-only"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Capacity(_Strict):
+class Capacity(Strict):
     """What a device has, in the units of :class:`bitwright.base.figures.Resources`."""
 
     lut: int = Field(gt=0)
@@ -48,14 +44,14 @@ class Capacity(_Strict):
         return Resources(lut=self.lut, ff=self.ff, dsp=self.dsp, bram=self.bram)
 
 
-class Power(_Strict):
+class Power(Strict):
     """Static power assumed for energy estimates."""
 
     static_watts: float = Field(ge=0)
     source: str
 
 
-class Target(_Strict):
+class Target(Strict):
     """One device and what can be done with it."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
@@ -79,7 +75,7 @@ class Target(_Strict):
         return self.flow is Flow.PLACE_AND_ROUTE
 
 
-class Board(_Strict):
+class Board(Strict):
     """A circuit board: the pins that the serial shell needs."""
 
     name: str
@@ -88,11 +84,8 @@ class Board(_Strict):
     clock_mhz: float = Field(gt=0)
     pins: dict[Literal["clk", "uart_rx", "uart_tx", "button", "led"], str]
     io_type: str = "LVCMOS33"
-    pulls: dict[str, Literal["UP", "DOWN", "NONE"]] = {}
+    pulls: dict[str, Literal["UP", "DOWN", "NONE"]] = Field(default_factory=dict)
     uart_baud: int = Field(default=1_000_000, gt=0)
-
-
-_Record = TypeVar("_Record", Target, Board)
 
 
 def list_targets() -> list[Target]:
@@ -107,7 +100,7 @@ def load_target(name: str | Path) -> Target:
         TargetError: unknown name, unreadable file, or a field that is wrong (named, with the
             reason).
     """
-    return _load(name, _TARGETS, Target, "target")
+    return read_described(name, _TARGETS, Target, "target")
 
 
 def load_board(name: str | Path) -> Board:
@@ -116,7 +109,7 @@ def load_board(name: str | Path) -> Board:
     Raises:
         TargetError: as for :func:`load_target`.
     """
-    return _load(name, _BOARDS, Board, "board")
+    return read_described(name, _BOARDS, Board, "board")
 
 
 def smallest_fitting(
@@ -159,42 +152,3 @@ def require_fit(used: Resources, target: Target, *, stage: str) -> None:
         where=f"target {target.name}",
         hint=f"{hint}; or fold more (lower target_fps or smaller budget)",
     )
-
-
-def _load(name: str | Path, folder: Path, model: type[_Record], kind: str) -> _Record:
-    path = _locate(name, folder, kind)
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise TargetError(f"cannot be read: {error}", where=str(path)) from error
-    try:
-        return model.model_validate(table)
-    except ValidationError as error:
-        raise TargetError(_explain(error), where=str(path)) from error
-
-
-def _locate(name: str | Path, folder: Path, kind: str) -> Path:
-    text = str(name)
-    if text.endswith(".toml") or "/" in text:
-        path = Path(text)
-        if path.is_file():
-            return path
-        raise TargetError("there is no such file", where=text)
-    path = folder / f"{text}.toml"
-    if path.is_file():
-        return path
-    known = ", ".join(sorted(file.stem for file in folder.glob("*.toml")))
-    raise TargetError(
-        f"unknown {kind} {text!r}; known are {known}",
-        hint=f"or give the path of a {kind} file ending in .toml",
-    )
-
-
-def _explain(error: ValidationError) -> str:
-    """Every wrong field with the reason, on one line each."""
-    lines = []
-    for item in error.errors():
-        field = ".".join(str(part) for part in item["loc"]) or "(file)"
-        given = "" if item["type"] == "missing" else f" (given {item['input']!r})"
-        lines.append(f"{field}: {item['msg']}{given}")
-    return "; ".join(lines)

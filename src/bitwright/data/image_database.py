@@ -27,6 +27,7 @@ from bitwright.base.errors import DataError
 from bitwright.base.files import read_bytes
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, decode_image
+from bitwright.data.image_files import named
 from bitwright.data.splits import Labelled, Labels, split_two
 
 TRAIN, TEST = "TRAIN", "TEST"
@@ -36,15 +37,10 @@ height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT NULL, pixe
 PRIMARY KEY (part, key)) WITHOUT ROWID"""
 _SCALE = 1 / 255
 _COLUMNS = "part, key, label, height, width, channels, pixels"
-_SHOWN = 5
 
 
-@dataclass(frozen=True)
-class ListEntry:
-    """One line of a list: where a picture lies, and its class."""
-
-    path: str
-    label: int
+#: A line of a list: where a picture lies, and its class.
+ListEntry = tuple[str, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +58,7 @@ def parse_list(text: str, where: str = "list") -> tuple[ListEntry, ...]:
     Raises:
         DataError: a line is malformed, names a picture twice, or there is none.
     """
-    entries: dict[str, ListEntry] = {}
+    entries: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
@@ -71,10 +67,10 @@ def parse_list(text: str, where: str = "list") -> tuple[ListEntry, ...]:
             raise DataError(f"expected PATH LABEL, found {line[:60]!r}", where=f"{where}:{number}")
         if path.strip() in entries:
             raise DataError(f"{path.strip()} is named twice", where=f"{where}:{number}")
-        entries[path.strip()] = ListEntry(path.strip(), int(label))
+        entries[path.strip()] = int(label)
     if not entries:
         raise DataError("names no picture", where=where)
-    return tuple(entries.values())
+    return tuple(entries.items())
 
 
 def read_list(path: Path) -> tuple[ListEntry, ...]:
@@ -111,28 +107,17 @@ def build_database(
     """
     folder = Path(root)
     entries = {part: tuple(items) for part, items in lists.items()}
-    every = [entry.path for items in entries.values() for entry in items]
+    every = [path for items in entries.values() for path, _ in items]
     missing = [path for path in dict.fromkeys(every) if not (folder / path).is_file()]
     if missing:
-        shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
-        raise DataError(f"{len(missing)} pictures are missing: {shown}", where=str(folder))
-    return write_database(
-        target,
-        (
-            (
-                part,
-                Stored(
-                    entry.path,
-                    decode_image(
-                        read_bytes(folder / entry.path), decoding, str(folder / entry.path)
-                    ),
-                    entry.label,
-                ),
-            )
-            for part, items in entries.items()
-            for entry in items
-        ),
-    )
+        raise DataError(f"{len(missing)} pictures are missing: {named(missing)}", where=str(folder))
+
+    def stored(path: str, label: int) -> Stored:
+        content = read_bytes(folder / path)
+        return Stored(path, decode_image(content, decoding, str(folder / path)), label)
+
+    items = ((part, stored(*entry)) for part, of_part in entries.items() for entry in of_part)
+    return write_database(target, items)
 
 
 def load(path: Path, *, validation: float, seed: int) -> DataSplits:

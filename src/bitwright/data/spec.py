@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from bitwright.base.described import Strict
 
 _Share = Annotated[float, Field(gt=0.0, lt=0.5)]
 IMAGENET = "imagenet"
@@ -18,7 +20,7 @@ _Pixels = Annotated[int, Field(ge=1, le=4096)]
 _Count = Annotated[int, Field(ge=1, strict=True)]
 
 
-class Stream(BaseModel):
+class Stream(Strict):
     """Images that stay in their files and are decoded as training asks for them, for data sets far
     larger than memory.
 
@@ -36,15 +38,13 @@ class Stream(BaseModel):
         ahead: batches that are decoded while the present one is trained on.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     short_side: _Pixels = 256
     bad_files: Literal["refuse", "skip"] = "refuse"
     threads: Annotated[int, Field(ge=1, le=256)] | None = None
     ahead: Annotated[int, Field(ge=1, le=64)] = 2
 
 
-class Keep(BaseModel):
+class Keep(Strict):
     """So many images of a split, and no more: the same share of every class.
 
     Attributes:
@@ -52,14 +52,12 @@ class Keep(BaseModel):
             which keeps one image at least.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     train: _Count | None = None
     validation: _Count | None = None
     test: _Count | None = None
 
 
-class DatasetSpec(BaseModel):
+class DatasetSpec(Strict):
     """Which data set, where it is, and how it is cut.
 
     Attributes:
@@ -76,8 +74,6 @@ class DatasetSpec(BaseModel):
         test: share of all images kept for the final measurement, where the source has no own test
             images.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     path: Path | None = None

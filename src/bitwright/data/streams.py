@@ -42,7 +42,11 @@ def load(
     find_layout(listing)  # what is wrong with the folders is said before any file is looked at
     listing = _sound(listing, how, threads, progress)
     layout = find_layout(listing)
-    grey = _first_is_grey(listing) if spec.grey is None else spec.grey
+    grey = spec.grey
+    if grey is None:
+        first = listing.names[0]
+        with peeked(listing) as peek, peek(first) as stream:
+            grey = read_header(stream, f"{listing.path}:{first}")
     framing = Framing(spec.image_size, how.short_side, grey)
     images = ImageFiles(
         Source(listing),
@@ -78,9 +82,3 @@ def _sound(listing: Listing, how: Stream, threads: int, progress: Progress) -> L
         )
     _log.warning("%s: %s and left out: %s", listing.path, files, named(damaged))
     return without(listing, damaged.keys())
-
-
-def _first_is_grey(listing: Listing) -> bool:
-    name = listing.names[0]
-    with peeked(listing) as peek, peek(name) as stream:
-        return read_header(stream, f"{listing.path}:{name}")

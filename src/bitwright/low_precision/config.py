@@ -19,14 +19,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
+from bitwright.base.described import Strict
 from bitwright.base.errors import FormatError, RecipeError
 from bitwright.formats import parse_rounding
 from bitwright.low_precision.arithmetic.accumulators import parse_accumulator
@@ -39,7 +38,7 @@ _Count = Annotated[int, Field(ge=1, le=100_000)]
 _Epochs = Annotated[int, Field(ge=0, le=100_000)]
 
 
-class LowPrecision(BaseModel):
+class LowPrecision(Strict):
     """Training in low precision: how numbers are stored, and who decides when.
 
     Attributes:
@@ -67,8 +66,6 @@ class LowPrecision(BaseModel):
         rules: exceptions for some layers or products, as the ``rules`` of `quant`, with ``product``
             beside ``role``; without a role all of them. At float32 nothing is quantized anyway.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     policy: AnyPolicy = MuppetSettings()
     ladder: Annotated[tuple[str, ...], Field(validate_default=True)] = (

@@ -99,49 +99,46 @@ class CustomPolicy(PrecisionPolicy):
 
     @property
     def wants_steps(self) -> bool:  # type: ignore[override]
-        return bool(self._call("wants_steps"))
+        return bool(self._call("wants_steps", object))
 
     @property
     def wants_gradients(self) -> bool:
-        return bool(self._call("wants_gradients"))
+        return bool(self._call("wants_gradients", object))
 
     @property
     def last_phase(self) -> int | None:
-        return self._checked(self._call("last_phase"), "last_phase", int | None)
+        return self._call("last_phase", int | None)
 
     def level(self, epoch: int) -> Assignment:
-        return self._checked(self._call("level", epoch), "level", int | Mapping)
+        return self._call("level", int | Mapping, epoch)
 
     def after_epoch(self, seen: EpochSeen) -> Entry:
-        return self._checked(self._call("after_epoch", seen), "after_epoch", Entry)
+        return self._call("after_epoch", Entry, seen)
 
     def after_step(self, step: StepSeen) -> Assignment | None:
-        return self._checked(self._call("after_step", step), "after_step", int | Mapping | None)
+        return self._call("after_step", int | Mapping | None, step)
 
     def lr_factor(self, epoch: int) -> float:
-        return float(self._checked(self._call("lr_factor", epoch), "lr_factor", int | float))
+        return float(self._call("lr_factor", int | float, epoch))
 
     def done(self, epoch: int) -> bool:
-        return bool(self._call("done", epoch))
+        return bool(self._call("done", object, epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        return self._checked(self._call("state_dict"), "state_dict", dict)
+        return self._call("state_dict", dict)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._call("load_state_dict", state)
+        self._call("load_state_dict", object, state)
 
     def name_of(self, given: Assignment) -> str:
-        return self._checked(self._call("name_of", given), "name_of", str)
+        return self._call("name_of", str, given)
 
-    def _call(self, method: str, *arguments: object) -> Any:
-        """What a method of the policy gives, or the value of an attribute."""
-        with users_code(
-            f"{method} of the policy", self.name, f"see PrecisionPolicy.{method}", __file__
-        ):
+    def _call(self, method: str, kind: Any, *arguments: object) -> Any:
+        """What a method of the policy gives, or the value of an attribute: of a kind."""
+        hint = f"see PrecisionPolicy.{method}"
+        with users_code(f"{method} of the policy", self.name, hint, __file__):
             found = getattr(self.policy, method)
-            return found(*arguments) if callable(found) else found
-
-    def _checked(self, given: Any, method: str, kind: Any) -> Any:
+            given = found(*arguments) if callable(found) else found
         if isinstance(given, kind):
             return given
         function = getattr(type(self.policy), method)

@@ -254,9 +254,10 @@ def check_assignment(given: object, policy: PrecisionPolicy) -> None:
         RecipeError: names the policy, what it said and what there is.
     """
     plan, where = policy.plan, policy.label
-    hint = f"the ladder has indices 0 to {plan.levels - 1}"
+    indices: list[object] = [given]
     if isinstance(given, Mapping):
-        for key, index in given.items():
+        indices = list(given.values())
+        for key in given:
             path, product = key if isinstance(key, tuple) and len(key) == 2 else (key, "")
             if path not in plan.layers or str(product) not in PRODUCTS:
                 raise RecipeError(
@@ -264,11 +265,7 @@ def check_assignment(given: object, policy: PrecisionPolicy) -> None:
                     where=where,
                     hint=f"keys are (layer, product), products {', '.join(PRODUCTS)}",
                 )
-            _check_index(index, plan, where, hint)
-        return
-    _check_index(given, plan, where, hint)
-
-
-def _check_index(index: object, plan: Plan, where: str, hint: str) -> None:
-    if type(index) is not int or not 0 <= index < plan.levels:
-        raise RecipeError(f"gives the level {index!r}", where=where, hint=hint)
+    for index in indices:
+        if type(index) is not int or not 0 <= index < plan.levels:
+            hint = f"the ladder has indices 0 to {plan.levels - 1}"
+            raise RecipeError(f"gives the level {index!r}", where=where, hint=hint)

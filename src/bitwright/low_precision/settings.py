@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Discriminator,
     Field,
@@ -18,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from bitwright.base.described import Strict
 from bitwright.base.plugins import is_plugin
 from bitwright.low_precision.ladder import FLOAT32, parse_level
 
@@ -27,14 +27,14 @@ _Epoch = Annotated[int, Field(ge=0, le=100_000)]
 _Weight = Annotated[float, Field(ge=0.0, le=1e6)]
 
 
-class PolicySettings(BaseModel):
+class PolicySettings(Strict):
     """What all policies have in common.
 
     Attributes:
         kind: which policy.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     summary: ClassVar[str] = ""
     #: Whether it says how the learning rate falls; else the training settings' schedule does.

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     field_validator,
     model_validator,
 )
 
+from bitwright.base.described import Strict
 from bitwright.low_precision.config import LowPrecision
 from bitwright.train.incremental import Incremental
 
@@ -22,7 +21,7 @@ _Share = Annotated[float, Field(ge=0.0, le=1.0)]
 _GAMMA = 0.1  # of schedules that drop, where a recipe names none
 
 
-class Augmentation(BaseModel):
+class Augmentation(Strict):
     """Random changes to training images, drawn anew for each image and epoch, in this order.
 
     Attributes:
@@ -36,8 +35,6 @@ class Augmentation(BaseModel):
         zoom: largest change of size, as a share: 0.1 is 90 % to 110 %; done along with the turn.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     random_resized_crop: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     shift: Annotated[int, Field(ge=0, le=64)] = 0
     flip: bool = False
@@ -50,7 +47,7 @@ class Augmentation(BaseModel):
         return not (crops or self.shift or self.flip or self.rotate or self.zoom)
 
 
-class FeaturePair(BaseModel):
+class FeaturePair(Strict):
     """A layer of the student that learns from a layer of the teacher.
 
     Attributes:
@@ -64,15 +61,13 @@ class FeaturePair(BaseModel):
         weight: of this part beside the loss on labels and scores.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     kind: Literal["hint", "attention", "embedding"]
     student: Annotated[str, Field(min_length=1)]
     teacher: Annotated[str, Field(min_length=1)]
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
 
 
-class Distillation(BaseModel):
+class Distillation(Strict):
     """Learning from a teacher's scores beside the labels (Hinton et al. 2015).
 
     Attributes:
@@ -91,8 +86,6 @@ class Distillation(BaseModel):
             augmentation the scores of the unchanged image hold for the changed one.
         features: layers that learn from layers, beside the scores.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     alpha: _Share = 0.5
     temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 4.0
@@ -115,7 +108,7 @@ class Distillation(BaseModel):
         return self
 
 
-class PeerTraining(BaseModel):
+class PeerTraining(Strict):
     """How the second network of a co-study learns; what is None is as for the first one.
 
     Attributes:
@@ -124,8 +117,6 @@ class PeerTraining(BaseModel):
         distillation: how much it learns from the first network's scores; what these settings leave
             out has its default.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     lr: Annotated[float, Field(gt=0.0, le=100.0)] | None = None
     optimizer: Literal["sgd", "asgd", "adam", "adamw"] | None = None
@@ -143,7 +134,7 @@ class PeerTraining(BaseModel):
         return self
 
 
-class TrainConfig(BaseModel):
+class TrainConfig(Strict):
     """One training run.
 
     Attributes:
@@ -200,8 +191,6 @@ class TrainConfig(BaseModel):
         devices: how many of them; each takes a share of every batch.
         seed: of everything random in the run.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     epochs: Annotated[int, Field(ge=0, le=100_000)] = 10
     batch_size: Annotated[int, Field(ge=2, le=65_536)] = 64
@@ -265,7 +254,7 @@ class TrainConfig(BaseModel):
         return str(value) if type(value) is int else value
 
     @model_validator(mode="after")
-    def _drops_fit(self) -> TrainConfig:
+    def _epochs_fit(self) -> TrainConfig:
         if self.gamma is not None and self.divisor is not None:
             raise ValueError("give gamma or divisor, not both: divisor 5 is gamma 0.2")
         late = [place for place in self.milestones if place >= 1 and place >= self.epochs > 0]
@@ -280,10 +269,20 @@ class TrainConfig(BaseModel):
                 f"every: {self.every} epochs is past the end of the run ({self.epochs} epochs): "
                 "the rate would never drop"
             )
+        if self.epochs and self.warmup > self.epochs:
+            raise ValueError(
+                f"warmup ({self.warmup:g} epochs) is longer than the run ({self.epochs}): "
+                "shorten warmup along with epochs"
+            )
+        if self.freeze_norms and self.epochs and not self.norms_frozen(self.epochs - 1):
+            raise ValueError(
+                f"freeze_norms: {self.freeze_norms:g} of {self.epochs} epochs is past the last "
+                f"one's beginning; at most {1 - 1 / self.epochs:.3g} takes effect"
+            )
         return self
 
     @model_validator(mode="after")
-    def _outputs_fit(self) -> TrainConfig:
+    def _networks_fit(self) -> TrainConfig:
         learned = self.distillation
         if learned and learned.outputs == "cached" and not self.augmentation.is_none:
             raise ValueError(
@@ -295,6 +294,11 @@ class TrainConfig(BaseModel):
             raise ValueError(
                 f"batch_size ({self.batch_size}) must be a multiple of devices ({self.devices}): "
                 "each takes an equal share of every batch"
+            )
+        if self.peer is not None and self.distillation is None:
+            raise ValueError(
+                "peer is for a co-study, whose networks learn from each other's scores: "
+                "give distillation as well"
             )
         return self
 
@@ -318,15 +322,6 @@ class TrainConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _warmup_fits(self) -> TrainConfig:
-        if self.epochs and self.warmup > self.epochs:
-            raise ValueError(
-                f"warmup ({self.warmup:g} epochs) is longer than the run ({self.epochs}): "
-                "shorten warmup along with epochs"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _stages_fit(self) -> TrainConfig:
         if self.incremental is None:
             return self
@@ -335,24 +330,6 @@ class TrainConfig(BaseModel):
             raise ValueError(
                 "incremental.portions fixes weights, and ema would move them on average: "
                 "use one of the two"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _peer_learns_from_scores(self) -> TrainConfig:
-        if self.peer is not None and self.distillation is None:
-            raise ValueError(
-                "peer is for a co-study, whose networks learn from each other's scores: "
-                "give distillation as well"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _norms_stay_in_time(self) -> TrainConfig:
-        if self.freeze_norms and self.epochs and not self.norms_frozen(self.epochs - 1):
-            raise ValueError(
-                f"freeze_norms: {self.freeze_norms:g} of {self.epochs} epochs is past the last "
-                f"one's beginning; at most {1 - 1 / self.epochs:.3g} takes effect"
             )
         return self
 
@@ -377,7 +354,7 @@ class TrainConfig(BaseModel):
 PHASES = ("self_study", "co_study", "tutor_study")
 
 
-class Phases(BaseModel):
+class Phases(Strict):
     """Training in few bits, phase by phase (quantization-aware knowledge distillation, Kim et al.
     2019); a phase that is None is left out. The settings of a `TrainConfig` stand for one phase.
 
@@ -386,8 +363,6 @@ class Phases(BaseModel):
         co_study: student and teacher learn at the same time, each from the other's scores too.
         tutor_study: the student learns from the scores of a teacher that learns no more.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     self_study: TrainConfig | None = None
     co_study: TrainConfig | None = None

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -70,18 +69,6 @@ class Watched:
         for handle in self._handles:
             handle.remove()
         self._kept.clear()
-
-
-@contextmanager
-def watched(
-    model: nn.Module, paths: Sequence[str], where: str = "regression.features"
-) -> Iterator[Watched]:
-    """`Watched` for the time of a block."""
-    kept = Watched(model, paths, where)
-    try:
-        yield kept
-    finally:
-        kept.close()
 
 
 def check_paths(model: nn.Module, paths: Sequence[str], where: str) -> None:

@@ -7,12 +7,14 @@ import math
 from itertools import pairwise
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from bitwright.base.described import Strict
 
 _MOST_BITS = 16
 
 
-class Incremental(BaseModel):
+class Incremental(Strict):
     """A student that becomes a few-bit network step by step while it trains; one of the two.
 
     Attributes:
@@ -25,8 +27,6 @@ class Incremental(BaseModel):
         until: of the phase, the share at which each stage but the last ends; None: stages of equal
             length.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     bits: tuple[Annotated[int, Field(ge=2, le=_MOST_BITS)], ...] = ()
     portions: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] = ()

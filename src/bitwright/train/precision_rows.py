@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
+from bitwright.base.described import Strict
 from bitwright.low_precision.log import LOG, read_log
 from bitwright.low_precision.policy import Entry
 from bitwright.train.records import METRICS, EpochMetrics, read_metrics
 
 
-class PrecisionRow(BaseModel):
+class PrecisionRow(Strict):
     """One epoch of training in low precision.
 
     Attributes:
@@ -23,8 +22,6 @@ class PrecisionRow(BaseModel):
         diversity, p, threshold, violations: what it went by, of policies that have them.
         validation_top5: share of images whose class is among the five highest scores.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     epoch: int
     level: str

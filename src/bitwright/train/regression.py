@@ -8,6 +8,7 @@ classifiers: the loss compares outputs, and if asked for the outputs of layers i
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from math import cos, isfinite, pi
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from bitwright.base.errors import ModelError
 from bitwright.models.common import device_of
 from bitwright.train.checkpoint import resume, save_progress
-from bitwright.train.features import Watched, watched
+from bitwright.train.features import Watched
 from bitwright.train.loss import relative_error
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -26,6 +27,7 @@ Batches = Callable[[int], Tensor]
 OnStep = Callable[[int, float], None]
 #: Tensors of zeros learn as if they had this root mean square.
 _SMALLEST = 1e-3
+_WHERE = "regression.features"
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,10 @@ def regress(
     place = device_of(student)
     optimizer = torch.optim.Adam(_groups(student, config.lr))
     losses = resume(checkpoint, "model", student, optimizer, config)
-    with watched(student, config.features) as mine, watched(teacher, config.features) as theirs:
+    with (
+        closing(Watched(student, config.features, _WHERE)) as mine,
+        closing(Watched(teacher, config.features, _WHERE)) as theirs,
+    ):
         for step in range(len(losses), config.steps):
             _set_rates(optimizer, config, step)
             images = batches(step).to(place)

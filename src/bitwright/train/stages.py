@@ -11,7 +11,7 @@ from torch import nn
 
 from bitwright.quantize.incremental import check_stages, fix_portion, set_bits, unfix
 from bitwright.train.config import TrainConfig
-from bitwright.train.state import Best, Learner, Run
+from bitwright.train.state import Best, Run
 
 
 def check_incremental(model: nn.Module, config: TrainConfig) -> None:
@@ -51,13 +51,8 @@ def enter_epoch(run: Run, epoch: int) -> None:
             unfix(student.model)
         fix_portion(student.model, incremental.portions[now])
     if student.average is not None and before is not None:
-        _restart(student)
-    if now == incremental.stages - 1:
-        run.best = Best()
-
-
-def _restart(student: Learner) -> None:
-    """Begin the moving average anew: scales of another width say nothing about this one."""
-    if student.average is not None:
+        # It begins anew: scales of another width say nothing about this one.
         student.average.module.load_state_dict(student.model.state_dict())
         student.average.n_averaged.zero_()
+    if now == incremental.stages - 1:
+        run.best = Best()

@@ -202,20 +202,18 @@ def start(fabric: Fabric, job: Job, on_progress: OnProgress | None) -> Run:
     )
     if config.low_precision is not None:
         try:
-            run.precision = _precision(run)
+            run.precision = PrecisionControl(
+                job.model,
+                config,
+                run.batches,
+                to_real(training[0][:1], splits.scale),
+                batch_size=run.share.stop - run.share.start,
+                worker=fabric.global_rank,
+            )
         except BaseException:
             close(run)
             raise
     return run
-
-
-def _precision(run: Run) -> PrecisionControl:
-    example = to_real(run.training[0][:1], run.splits.scale)
-    images = run.share.stop - run.share.start
-    rank = run.fabric.global_rank
-    return PrecisionControl(
-        run.student.model, run.config, run.batches, example, batch_size=images, worker=rank
-    )
 
 
 def close(run: Run) -> None:

@@ -83,14 +83,7 @@ def write_outputs(path: Path, outputs: TeacherOutputs) -> None:
     Raises:
         DataError: it cannot be written.
     """
-    content = {
-        "schema": _SCHEMA,
-        "scores": outputs.scores,
-        "indices": outputs.indices,
-        "data": outputs.data,
-        "teacher": outputs.teacher,
-    }
-    save_checkpoint(path, content)
+    save_checkpoint(path, {"schema": _SCHEMA, **vars(outputs)})
 
 
 def read_outputs(path: Path) -> TeacherOutputs:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C program that quantizes: reals to reals (`kernels`), and reals to levels that are integers
-(`low_precision.arithmetic.quantizer_kernels`).
+(`low_precision.arithmetic.operand_quantizer`).
 """
 
 from __future__ import annotations

@@ -35,16 +35,8 @@ _HOPELESS = 3.0
 
 @dataclass(frozen=True)
 class Case:
-    """What a choice depends on.
-
-    Attributes:
-        product: which of the three.
-        left: shape of the left operand.
-        right: shape of the right one.
-        geometry: of the layer.
-        bits: word lengths of the operands; 0 for formats that are no integers.
-        device: where they lie.
-        threads: of torch.
+    """What a choice depends on: a product, the shapes of its operands, the geometry of the layer,
+    the operands' word lengths (0 for formats that are no integers) and device, torch's threads.
     """
 
     product: Product
@@ -123,33 +115,6 @@ class ChoosingEngine(Engine):
         self.choices[case] = choice
         _MEASURED[key] = choice.engine.name, choice.milliseconds, choice.wrong
         return out
-
-    def table(self) -> str:
-        """The choices as a Markdown table."""
-        names = [engine.name for engine in self._engines]
-        lines = [
-            "| product | left | right | stride | bits | engine | "
-            + " | ".join(f"{name}, ms" for name in names) + " |",
-            "|---" * (6 + len(names)) + "|",
-        ]  # fmt: skip
-        for case, choice in self.choices.items():
-            cells = [
-                case.product.value,
-                "x".join(map(str, case.left)),
-                "x".join(map(str, case.right)),
-                "x".join(map(str, case.geometry.stride)),
-                "/".join(map(str, case.bits)) if any(case.bits) else "reals",
-                choice.engine.name,
-                *(_cell(choice, name) for name in names),
-            ]
-            lines.append("| " + " | ".join(cells) + " |")
-        return "\n".join(lines) + "\n"
-
-
-def _cell(choice: Choice, name: str) -> str:
-    if name in choice.wrong:
-        return "wrong"
-    return f"{choice.milliseconds[name]:.2f}" if name in choice.milliseconds else ""
 
 
 def make_engine(name: Literal["auto", "emulated", "integer"]) -> ChoosingEngine:

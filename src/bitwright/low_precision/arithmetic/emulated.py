@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product as pairs_of
 from typing import Any
 from weakref import ref
 
@@ -146,25 +147,6 @@ class _Task:
         return _norms(patches.amax(), rows.amax(), a.shape[1] * self.each)
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """How a product is made of exact ones.
-
-    Attributes:
-        digits: into how many each operand is split.
-        places: of the shared axis at a time; 0: there is no way to get below the bound.
-    """
-
-    digits: tuple[int, int]
-    places: int
-
-    def cost(self, task: _Task) -> float:
-        if not self.places:
-            return math.inf
-        calls = -(-task.length // self.places)
-        return math.prod(self.digits) * (task.length * task.cost + calls * _CALL)
-
-
 def _product(
     operands: tuple[Operand, Operand], buffers: tuple[_Buffer, _Buffer], task: _Task
 ) -> Tensor:
@@ -183,10 +165,10 @@ def _product(
                 # The scale costs less on the weight; a power of two changes no rounding.
                 return task.run(a, b * 2.0**-exponent)
             return scaled(_in_parts(a, b, task, places), exponent)
-        cut = min(_cuts(left, right, task), key=lambda way: way.cost(task))
-        if not cut.places:
+        _, digits, places = min(_cuts(left, right, task))
+        if not places:
             return scaled(task.run(left.levels.double(), right.levels.double()), exponent)
-        return scaled(_in_digits(left, right, task, cut), exponent)
+        return scaled(_in_digits(left, right, task, digits, places), exponent)
 
 
 def _exact_places(left: Operand, right: Operand, task: _Task) -> int:
@@ -239,16 +221,21 @@ def _in_parts(a: Tensor, b: Tensor, task: _Task, places: int) -> Tensor:
     return sums
 
 
-def _cuts(left: Operand, right: Operand, task: _Task) -> Iterator[_Cut]:
-    """Ways whose exactness follows from the word lengths."""
-    for m in range(1, _MOST_DIGITS + 1):
-        for n in range(1, _MOST_DIGITS + 1):
-            tops = _digit_top(left, m) * _digit_top(right, n)
-            if task.groups > 1:  # channels of a group cannot be cut without cutting all groups
-                places = task.length if task.terms * tops <= EXACT else 0
-            else:
-                places = min(EXACT // (task.each * tops), task.length)
-            yield _Cut((m, n), places)
+def _cuts(
+    left: Operand, right: Operand, task: _Task
+) -> Iterator[tuple[float, tuple[int, int], int]]:
+    """Ways whose exactness follows from the word lengths: what each costs, into how many digits it
+    splits either operand, and places of the shared axis at a time (0 and endless costs where
+    nothing gets below the bound).
+    """
+    for m, n in pairs_of(range(1, _MOST_DIGITS + 1), repeat=2):
+        tops = _digit_top(left, m) * _digit_top(right, n)
+        if task.groups > 1:  # channels of a group cannot be cut without cutting all groups
+            places = task.length if task.terms * tops <= EXACT else 0
+        else:
+            places = min(EXACT // (task.each * tops), task.length)
+        calls = -(-task.length // places) if places else math.inf
+        yield m * n * (task.length * task.cost + calls * _CALL), (m, n), places
 
 
 def _digit_bits(operand: Operand, digits: int) -> int:
@@ -273,13 +260,15 @@ def _digits(operand: Operand, digits: int) -> Iterator[tuple[Tensor, int]]:
     yield rest.float(), (digits - 1) * bits
 
 
-def _in_digits(left: Operand, right: Operand, task: _Task, cut: _Cut) -> Tensor:
+def _in_digits(
+    left: Operand, right: Operand, task: _Task, digits: tuple[int, int], places: int
+) -> Tensor:
     """The sum over pairs of digits, float64."""
-    others = list(_digits(right, cut.digits[1]))
+    others = list(_digits(right, digits[1]))
     sums: Tensor | None = None
-    for a, first in _digits(left, cut.digits[0]):
+    for a, first in _digits(left, digits[0]):
         for b, second in others:
-            found = _in_parts(a, b, task, cut.places).double()
+            found = _in_parts(a, b, task, places).double()
             found.mul_(2.0 ** (first + second))
             sums = found if sums is None else sums.add_(found)
     assert sums is not None

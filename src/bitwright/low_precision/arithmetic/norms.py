@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import ctypes
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,13 +34,6 @@ def _native(x: Tensor) -> bool:
     return plain and x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0
 
 
-@dataclass(frozen=True)
-class _Settings:
-    eps: float
-    momentum: float
-    relu: bool
-
-
 class _BatchNorm(torch.autograd.Function):
     """Normalisation by the statistics of the batch; see `TrainingBatchNorm2d`."""
 
@@ -52,7 +44,7 @@ class _BatchNorm(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         running: tuple[Tensor | None, Tensor | None],
-        settings: _Settings,
+        settings: dict[str, float],
     ) -> Tensor:
         x = _memory_of(x)
         out = torch.empty_like(x)
@@ -121,7 +113,7 @@ def _spec(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    settings: _Settings,
+    settings: dict[str, float],
     mean: Tensor,
     scale: Tensor,
 ) -> CNorm:
@@ -129,10 +121,8 @@ def _spec(
     return CNorm(
         rows=n * height * width,
         channels=channels,
-        relu=int(settings.relu),
         threads=torch.get_num_threads(),
-        eps=settings.eps,
-        momentum=settings.momentum,
+        **settings,
         x=x.data_ptr(),
         weight=_pointer(weight),
         bias=_pointer(bias),
@@ -163,7 +153,7 @@ class TrainingBatchNorm2d(nn.BatchNorm2d):
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
         assert self.momentum is not None
-        settings = _Settings(self.eps, self.momentum, self.relu)
+        settings = {"eps": self.eps, "momentum": self.momentum, "relu": int(self.relu)}
         running = (self.running_mean, self.running_var)
         return _BatchNorm.apply(input, self.weight, self.bias, running, settings)  # type: ignore[no-any-return, no-untyped-call]
 

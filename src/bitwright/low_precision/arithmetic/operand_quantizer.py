@@ -22,6 +22,7 @@ likewise, a word each.
 
 from __future__ import annotations
 
+import ctypes
 import math
 
 import torch
@@ -32,6 +33,7 @@ from bitwright.formats import Overflow, Rounding
 from bitwright.formats.pytorch.fake_quantize import fake_quantize
 from bitwright.formats.pytorch.grid import power_of_two
 from bitwright.formats.pytorch.noise import check_seed, counter_noise
+from bitwright.formats.pytorch.quantize_library import MODES, QUANTIZE, CLevels
 from bitwright.formats.pytorch.rounding import round_to_int
 from bitwright.low_precision.arithmetic.operands import (
     MAX_EXPONENT,
@@ -39,12 +41,13 @@ from bitwright.low_precision.arithmetic.operands import (
     NotFinite,
     Operand,
 )
-from bitwright.low_precision.arithmetic.quantizer_kernels import quantize_levels, runs_natively
 from bitwright.quantize.scale_rules import dynamic_exponent, weight_scale
 from bitwright.quantize.spec import Granularity, QuantSpec, ScaleRule
 
 #: One in units of the fraction that random bits round.
 _ONE = 2.0**24
+#: Elements that are worth a thread of their own.
+_WORTH_A_THREAD = 1 << 15
 
 
 @torch.no_grad()
@@ -126,6 +129,59 @@ def _integers(x: Tensor, spec: QuantSpec, seed: int, name: str) -> Operand:
         levels = _levels(rows, spec, exponent, seed).to(container(bits)).contiguous()
     placed = levels.permute(0, 3, 1, 2) if x.dim() == 4 else levels
     return Operand(placed, exponent, bits, finite=finite)
+
+
+def runs_natively(x: Tensor) -> bool:
+    """Whether a tensor lies where the C program can read it, and there is one."""
+    # Subclasses of Tensor may have no memory.
+    plain = type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu"
+    return plain and x.dtype == torch.float32 and QUANTIZE.cdll is not None
+
+
+def quantize_levels(
+    x: Tensor,
+    out: Tensor,
+    limits: tuple[int, int],
+    exponent: int | None,
+    rounding: Rounding,
+    seed: int,
+) -> int | None:
+    """Fill ``out`` with levels; the exponent, or None if ``x`` holds NaN or an infinity.
+
+    Args:
+        x: float32; with four axes (N, C, H, W).
+        out: dense integers; of an image (N, H, W, C).
+        limits: the smallest and the largest level.
+        exponent: None: that of dynamic fixed point.
+    """
+    library = QUANTIZE.cdll
+    assert library is not None
+    pixels, channels = max(x.numel(), 1), 1
+    if x.dim() == 4 and not x.is_contiguous(memory_format=torch.channels_last):
+        x = x.contiguous()
+        pixels, channels = x.shape[2] * x.shape[3], x.shape[1]
+    elif x.dim() != 4:
+        x = x.contiguous()
+    if channels == 1 or pixels == 1:
+        pixels, channels = max(x.numel(), 1), 1
+    given = CLevels(
+        x=x.data_ptr(),
+        levels=out.data_ptr(),
+        count=x.numel(),
+        pixels=pixels,
+        channels=channels,
+        bytes=out.element_size(),
+        mode=MODES[rounding],
+        low=limits[0],
+        high=limits[1],
+        dynamic=exponent is None,
+        exponent=exponent or 0,
+        threads=max(1, min(torch.get_num_threads(), x.numel() // _WORTH_A_THREAD)),
+        seed=seed,
+    )
+    if library.bw_quantize_levels(ctypes.byref(given)):
+        raise MemoryError("not enough memory to quantize a tensor")
+    return None if given.bad else int(given.exponent)
 
 
 def is_deferred(x: Tensor) -> bool:

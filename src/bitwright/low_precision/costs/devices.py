@@ -6,30 +6,25 @@ A device of the user's own is a path to such a file. Every figure in it names it
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from bitwright.base.described import Strict, read_described
 from bitwright.base.errors import TargetError
 from bitwright.formats import Format, MinifloatFormat
 from bitwright.low_precision.ladder import Level, parse_level
 
 _DEVICES = Path(__file__).parent / "devices"
 _FLOAT32 = MinifloatFormat(8, 23)
-_WIDEST = 64  # KB that no description exceeds
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _AtLeastZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Unit(_Strict):
+class Unit(Strict):
     """What multiplies numbers of one format.
 
     Attributes:
@@ -59,7 +54,7 @@ class Unit(_Strict):
         return self
 
 
-class Memory(_Strict):
+class Memory(Strict):
     """Where tensors lie between operations."""
 
     bytes_per_second: _Positive
@@ -67,7 +62,7 @@ class Memory(_Strict):
     source: Annotated[str, Field(min_length=1)]
 
 
-class Power(_Strict):
+class Power(Strict):
     """Attributes:
     idle_watts: drawn all the time.
     full_watts: never more than this.
@@ -84,7 +79,7 @@ class Power(_Strict):
         return self
 
 
-class Overhead(_Strict):
+class Overhead(Strict):
     """Attributes:
     launch_seconds: every operation takes at least this, however small.
     """
@@ -114,7 +109,7 @@ class Choice:
         return self.unit if self.pieces == 1 else f"{self.pieces} x {self.unit}"
 
 
-class Device(_Strict):
+class Device(Strict):
     """One device to train on."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
@@ -200,40 +195,5 @@ def load_device(name: str | Path, where: str = "--device") -> Device:
         TargetError: unknown name, unreadable file, or a field that is wrong (named, with the
             reason).
     """
-    path = _locate(str(name), where)
-    try:
-        if path.stat().st_size > _WIDEST * 1024:
-            raise TargetError(f"is larger than {_WIDEST} KB: no device file", where=str(path))
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise TargetError(
-            f"cannot be read: {error}", where=str(path), hint="expected a TOML file of a device"
-        ) from error
-    try:
-        return Device.model_validate(table)
-    except ValidationError as error:
-        lines = [
-            f"{'.'.join(map(str, item['loc'])) or 'device'}: {item['msg']}"
-            for item in error.errors()
-        ]
-        raise TargetError(
-            "; ".join(lines),
-            where=str(path),
-            hint="compare with the devices of the package; every figure needs its source",
-        ) from error
-
-
-def _locate(text: str, where: str) -> Path:
-    if text.endswith(".toml") or "/" in text:
-        if Path(text).is_file():
-            return Path(text)
-        raise TargetError("there is no such file", where=text, hint="give a device's TOML file")
-    path = _DEVICES / f"{text}.toml"
-    if path.is_file():
-        return path
-    known = ", ".join(sorted(file.stem for file in _DEVICES.glob("*.toml")))
-    raise TargetError(
-        f"unknown device {text!r}; known are {known}",
-        where=where,
-        hint="or give the path of a device file ending in .toml",
-    )
+    hint = "compare with the devices of the package; every figure needs its source"
+    return read_described(name, _DEVICES, Device, "device", where=where, hint=hint)

@@ -32,8 +32,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from bitwright.base.described import Strict
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.figures import Source
 from bitwright.base.files import atomic_write
@@ -46,11 +47,7 @@ _PARTS = ("weights", "activations", "gradients")
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Number(_Strict):
+class _Number(Strict):
     """Seconds, with where they come from.
 
     Attributes:
@@ -76,14 +73,14 @@ class _Number(_Strict):
         return Cost(self.value, self.joules, self.spread)
 
 
-class _Product(_Strict):
+class _Product(Strict):
     layer: str
     product: Literal["forward", "grad_input", "grad_weight"]
     seconds: _Number
     unit: str = ""
 
 
-class _OfLayer(_Strict):
+class _OfLayer(Strict):
     layer: str
     seconds: _Number
 
@@ -92,7 +89,7 @@ _Products = _Number | tuple[_Product, ...]
 _Quantize = _Number | tuple[_OfLayer, ...]
 
 
-class _Level(_Strict):
+class _Level(Strict):
     name: str
     products: _Products
     native: _Products | None = None
@@ -107,13 +104,13 @@ class _Level(_Strict):
         return parse_level(value).name
 
 
-class _Schedule(_Strict):
+class _Schedule(Strict):
     name: str
     phases: str
     note: str = ""
 
 
-class _Document(_Strict):
+class _Document(Strict):
     name: Annotated[str, Field(min_length=1)]
     source: Literal["given", "model", "measurement"]
     steps: Annotated[int, Field(ge=1)]

@@ -131,8 +131,7 @@ class EpochCost:
         return self.rest + self.products + self.quantize + self.policy
 
     def to_json(self, source: Source) -> dict[str, Any]:
-        parts = {"rest": self.rest, "products": self.products, "quantize": self.quantize,
-                 "policy": self.policy, "total": self.total}  # fmt: skip
+        parts = {**vars(self), "total": self.total}
         return {name: part.figures(source) for name, part in parts.items()}
 
 

@@ -14,7 +14,6 @@ Each is M N K multiply-accumulates a group: zeros that a stride or padding puts 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -136,14 +135,9 @@ class Network:
     @property
     def products(self) -> tuple[TrainingProduct, ...]:
         """All products of a step, layer by layer."""
-        return tuple(self._products())
+        return tuple(layer.product(name) for layer in self.layers for name in layer.products)
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates of a step."""
         return sum(product.macs for product in self.products)
-
-    def _products(self) -> Iterator[TrainingProduct]:
-        for layer in self.layers:
-            for name in layer.products:
-                yield layer.product(name)

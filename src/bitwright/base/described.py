@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that are checked field by field, and devices that TOML files describe."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from bitwright.base.errors import TargetError
+
+
+class Strict(BaseModel):
+    """Settings that refuse fields they do not know, and are never changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_described(
+    name: str | Path,
+    folder: Path,
+    model: type[M],
+    kind: str,
+    *,
+    where: str | None = None,
+    hint: str | None = None,
+) -> M:
+    """What a TOML file describes: one of a folder by its name, or the user's own by its path.
+
+    Args:
+        kind: what it is, for messages: ``device``.
+        where: the name was given.
+        hint: what to do about a file that is wrong.
+
+    Raises:
+        TargetError: unknown name, unreadable file, or fields that are wrong (all are named).
+    """
+    text = str(name)
+    own = text.endswith(".toml") or "/" in text
+    path = Path(text) if own else folder / f"{text}.toml"
+    if own and not path.is_file():
+        raise TargetError("there is no such file", where=text, hint=f"give a {kind}'s TOML file")
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in folder.glob("*.toml")))
+        raise TargetError(
+            f"unknown {kind} {text!r}; known are {known}",
+            where=where,
+            hint=f"or give the path of a {kind} file ending in .toml",
+        )
+    try:
+        return model.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        lines = []
+        for item in error.errors():
+            field = ".".join(map(str, item["loc"])) or "(file)"
+            shown = item["type"] != "missing" and not isinstance(item["input"], dict)
+            lines.append(f"{field}: {item['msg']}" + f" (given {item['input']!r})" * shown)
+        raise TargetError("; ".join(lines), where=str(path), hint=hint) from error
+    except (OSError, ValueError) as error:
+        hint = f"expected a TOML file of a {kind}"
+        raise TargetError(f"cannot be read: {error}", where=str(path), hint=hint) from error
