@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from bitwright.low_precision.inference import formats_as_trained
+from bitwright.low_precision.config import formats_as_trained
 from bitwright.low_precision.settings import MuppetSettings
 from bitwright.pipeline.recipe import list_recipes, load_recipe
 

@@ -12,35 +12,32 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from bitwright.base.described import Strict
 from bitwright.base.figures import Figure, Source
 
 _PJ = 1e-12
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Arithmetic(_Strict):
+class _Arithmetic(Strict):
     source: str
     add_pj_per_bit: float = Field(gt=0)
     multiply_pj_per_bit2: float = Field(gt=0)
 
 
-class _Memory(_Strict):
+class _Memory(Strict):
     source: str
     access_pj_per_bit: float = Field(gt=0)
 
 
-class _Fabric(_Strict):
+class _Fabric(Strict):
     source: str
     logic_factor: float = Field(gt=0)
     memory_factor: float = Field(gt=0)
 
 
-class EnergyCosts(_Strict):
+class EnergyCosts(Strict):
     """Costs of elementary operations with their sources."""
 
     arithmetic: _Arithmetic

@@ -101,13 +101,12 @@ class Dataset:
     def take(self, positions: Sequence[int] | NDArray[np.int64], name: str = "") -> Dataset:
         """The images at these positions of this split, in this order."""
         chosen = np.asarray(positions, dtype=np.int64)
-        return Dataset(
-            name or self.name,
-            self.images[chosen],
-            self.labels[chosen],
-            self.classes,
-            self.scale,
-            self.indices[chosen],
+        return replace(
+            self,
+            name=name or self.name,
+            images=self.images[chosen],
+            labels=self.labels[chosen],
+            indices=self.indices[chosen],
         )
 
     def labelled(self) -> Dataset:

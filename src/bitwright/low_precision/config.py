@@ -34,6 +34,8 @@ from bitwright.low_precision.settings import POLICIES, AnyPolicy, MuppetSettings
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.spec import Role
 
+#: In ``quant`` of a recipe: the formats that the network was trained in.
+AS_TRAINED = "as_trained"
 _Count = Annotated[int, Field(ge=1, le=100_000)]
 _Epochs = Annotated[int, Field(ge=0, le=100_000)]
 
@@ -193,3 +195,32 @@ def level_policy(
         where = str(error.where).removeprefix("low_precision.")
         hint = f" ({error.hint})" if error.hint else ""
         raise ValueError(f"{where}: {error.message}{hint}") from error
+
+
+def formats_as_trained(settings: LowPrecision) -> dict[str, Any]:
+    """What a recipe's ``quant`` says of the lowest level that a network was trained in.
+
+    Weights have the very scales of training. Activations, which in training have a power of two
+    for every batch, have one power of two from calibration.
+
+    Raises:
+        ValueError: that level is not dynamic fixed point, or some layers were excepted from it.
+    """
+    level = parse_level(settings.ladder[0])
+    if level.format is None or not level.format.is_integer:
+        raise ValueError(
+            f"quant: {AS_TRAINED} needs dynamic fixed point, and the lowest level of "
+            f"train.float.low_precision is {level.name}: say the formats in quant"
+        )
+    if settings.rules:
+        raise ValueError(
+            f"quant: {AS_TRAINED} is one format throughout, and train.float.low_precision.rules "
+            "make exceptions: say the formats in quant"
+        )
+    name = level.format.name
+    static = {"format": name, "scale": "max", "power_of_two": True}
+    return {
+        "input": static,
+        "weight": {"format": name, "scale": "dynamic"},
+        "activation": static,
+    }

@@ -60,12 +60,10 @@ class Schedule(PrecisionPolicy):
 
     def after_epoch(self, seen: EpochSeen) -> Entry:
         here, after = self.level(seen.epoch), self.level(seen.epoch + 1)
+        level = self.plan.name(here)
         if after == here:
-            reason = f"{self.plan.name(here)}, as {self.name} says"
-            return self.entry(seen, reason)
-        reason = (
-            f"{self.plan.name(here)} is left after {seen.epoch + 1} epochs, as {self.name} says"
-        )
+            return self.entry(seen, f"{level}, as {self.name} says")
+        reason = f"{level} is left after {seen.epoch + 1} epochs, as {self.name} says"
         return self.entry(seen, reason, switched_to=self.plan.name(after))
 
     def state_dict(self) -> dict[str, Any]:

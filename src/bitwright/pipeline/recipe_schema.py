@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from bitwright.data.spec import DatasetSpec
-from bitwright.low_precision.inference import AS_TRAINED, formats_as_trained
+from bitwright.low_precision.config import AS_TRAINED, formats_as_trained
 from bitwright.models.catalog import ModelSpec
 from bitwright.pipeline.recipe_hardware import Count, HardwareSection, Section
 from bitwright.train.config import Phases, TrainConfig

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -133,23 +134,20 @@ class FeatureMatching(nn.Module):
         super().__init__()
         self.pairs = tuple(pairs)
         where = "distillation.features"
-        mine = Watched(student, [pair.student for pair in pairs], f"{where} (student)")
-        try:
+        with ExitStack() as undo:
+            mine = Watched(student, [pair.student for pair in pairs], f"{where} (student)")
+            undo.callback(mine.close)
             theirs = Watched(teacher, [pair.teacher for pair in pairs], f"{where} (teacher)")
-        except ModelError:
-            mine.close()
-            raise
-        self._sides = mine, theirs  # no modules: a tuple is not registered
-        try:
+            undo.callback(theirs.close)
+            self._sides = mine, theirs  # no modules: a tuple is not registered
             for model in (student, teacher):
-                _run_once(model, example)
+                with evaluating(model):
+                    model(example)
             self.regressors = nn.ModuleList(
                 _regressor(pair, mine[pair.student].shape, theirs[pair.teacher].shape)
                 for pair in pairs
             )
-        except ModelError:
-            self.close()
-            raise
+            undo.pop_all()
 
     def loss(self, everywhere: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Weighted sum over the pairs, on the batch that both networks saw last.
@@ -174,11 +172,6 @@ class FeatureMatching(nn.Module):
         """Take the hooks off both networks."""
         for side in self._sides:
             side.close()
-
-
-def _run_once(model: nn.Module, example: Tensor) -> None:
-    with evaluating(model):
-        model(example)
 
 
 def _regressor(pair: FeaturePair, mine: torch.Size, theirs: torch.Size) -> nn.Module:

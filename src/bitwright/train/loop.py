@@ -197,7 +197,9 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
     skipped = 0
     losses = [entry.validation_loss for entry in run.history]
     parts = order[: run.batches * run.batch_size].split(run.batch_size)
-    for batch, reals in enumerate(_feed(run, epoch).batches(parts, generator)):
+    how = (run.config.augmentation, run.share, run.config.seed, epoch)
+    feed = Feed(run.training[0], run.splits.train.indices, run.splits.scale, *how)
+    for batch, reals in enumerate(feed.batches(parts, generator)):
         chosen = parts[batch][run.share]
         step = epoch * run.batches + batch
         factor = lr_factor(run.config, step, run.batches, losses)
@@ -226,14 +228,6 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
     if not done:
         return float("nan"), 0.0
     return float(total_loss) / done, int(total_right) / (done * run.batch_size)
-
-
-def _feed(run: Run, epoch: int) -> Feed:
-    """What the training batches of an epoch are made of."""
-    config, data = run.config, run.splits.train
-    images = run.training[0]
-    how = (config.augmentation, run.share, config.seed, epoch)
-    return Feed(images, data.indices, run.splits.scale, *how)
 
 
 def _step(
@@ -324,10 +318,8 @@ def _finish(run: Run, first: int) -> FitResult:
         load_state(run.student.model, run.best.state, str(run.folder / CHECKPOINT))
     for learner in run.learners:
         learner.model.to("cpu").eval()
-    accuracy = run.best.accuracy if run.history else _validate_cpu(run)
+    accuracy = run.best.accuracy
+    if not run.history:
+        run.validation = on_device(run.splits.validation, "cpu")
+        accuracy = _validate(run).accuracy
     return FitResult(tuple(run.history), run.best.epoch, accuracy, first)
-
-
-def _validate_cpu(run: Run) -> float:
-    run.validation = on_device(run.splits.validation, "cpu")
-    return _validate(run).accuracy

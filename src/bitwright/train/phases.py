@@ -47,14 +47,12 @@ def study(
 
     Args:
         student: the quantized model, calibrated.
-        splits: as for `fit`; training images without a label serve only phases that learn from the
-            teacher alone.
+        splits: training images without a label serve only phases that learn from the teacher alone.
         phases: settings of each.
         run_dir: folder of the whole study.
-        resume: go on from what the folder holds; False starts anew.
+        resume, on_progress: as for `fit`.
         teacher: the float model that teaches. Co-study trains it in place; tutor-study uses it as
             it is then, or its scores alone.
-        on_progress: as for `fit`; the names of the phases are those of the folders.
 
     Returns:
         One result a phase, in order.

@@ -79,6 +79,7 @@ class PrecisionControl:
     """The low-precision side of one training run.
 
     Attributes:
+        level_name: the precision at present, in words.
         entries: the log so far, one record an epoch.
         skipped: steps of this epoch that were left out for their gradients.
     """
@@ -141,7 +142,7 @@ class PrecisionControl:
         self.entries: list[Entry] = []
         self.skipped = 0
         self._gradients: dict[str, Tensor] = {}
-        self._level = self.settings.ladder[0]
+        self.level_name = self.settings.ladder[0]
 
     def close(self) -> None:
         """Give the network its plain layers back."""
@@ -152,18 +153,13 @@ class PrecisionControl:
         """Set the formats of an epoch, from 0; whether they differ from those of the last one."""
         self.skipped = 0
         self._gradients = {}
-        before = self._level
+        before = self.level_name
         self._assign(self.policy.level(epoch))
-        return bool(self.entries) and before != self._level
+        return bool(self.entries) and before != self.level_name
 
     def enter_step(self, step: int) -> None:
         """Random numbers of a step of the run, from 0."""
         self.context.step = step
-
-    @property
-    def level_name(self) -> str:
-        """The precision at present, in words."""
-        return self._level
 
     def scalars(self) -> dict[str, float]:
         """Figures of the last decision, for curves."""
@@ -261,19 +257,19 @@ class PrecisionControl:
         """Plain tensors, numbers and strings."""
         return {
             "policy": self.policy.state_dict(),
-            "level": self._level,
+            "level": self.level_name,
             "entries": [entry.to_dict() for entry in self.entries],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.policy.load_state_dict(state["policy"])
-        self._level = str(state["level"])
+        self.level_name = str(state["level"])
         self.entries = [Entry.from_dict(entry) for entry in state["entries"]]
 
     def _assign(self, given: Assignment) -> None:
         """An index of the ladder for all products, or one for each."""
         check_assignment(given, self.policy)
-        self._level = self.policy.name_of(given)
+        self.level_name = self.policy.name_of(given)
         if isinstance(given, int):
             self.target.use(self._formats(given))
             return

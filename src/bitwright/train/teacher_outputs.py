@@ -94,23 +94,18 @@ def read_outputs(path: Path) -> TeacherOutputs:
     """
     content = load_checkpoint(path, fields=_FIELDS)
     scores, indices = content["scores"], content["indices"]
+    fault = None
     if content["schema"] != _SCHEMA:
-        raise DataError(
-            f"has schema {content['schema']}, this version reads {_SCHEMA}",
-            where=str(path),
-            hint=_HINT,
-        )
-    if not (isinstance(scores, Tensor) and isinstance(indices, Tensor)):
-        raise DataError("scores and indices must be tensors", where=str(path), hint=_HINT)
-    if scores.ndim != 2 or indices.shape != scores.shape[:1] or not scores.is_floating_point():
+        fault = f"has schema {content['schema']}, this version reads {_SCHEMA}"
+    elif not (isinstance(scores, Tensor) and isinstance(indices, Tensor)):
+        fault = "scores and indices must be tensors"
+    elif scores.ndim != 2 or indices.shape != scores.shape[:1] or not scores.is_floating_point():
         found = f"{scores.dtype} {tuple(scores.shape)} and {tuple(indices.shape)}"
-        raise DataError(
-            f"expected scores (N, classes) and indices (N,), found {found}",
-            where=str(path),
-            hint=_HINT,
-        )
-    if not torch.isfinite(scores).all():
-        raise DataError("holds scores that are no finite numbers", where=str(path), hint=_HINT)
+        fault = f"expected scores (N, classes) and indices (N,), found {found}"
+    elif not torch.isfinite(scores).all():
+        fault = "holds scores that are no finite numbers"
+    if fault is not None:
+        raise DataError(fault, where=str(path), hint=_HINT)
     data, teacher = str(content["data"]), str(content["teacher"])
     return TeacherOutputs(scores.float(), indices, data, teacher)
 

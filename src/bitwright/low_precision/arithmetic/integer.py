@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 
@@ -51,10 +52,10 @@ class IntegerEngine(Engine):
         self, product: Product, left: Operand, right: Operand, geometry: Geometry, size: Size
     ) -> Tensor:
         shapes = shapes_of(product, tuple(left.shape), tuple(right.shape), size)
-        axis, moves = _AXES[product], (geometry.stride, geometry.padding, geometry.dilation)
+        moves = (geometry.stride, geometry.padding, geometry.dilation)
         rows, columns = (
             # of columns, neighbours are taken together
-            axis(*(each[2 + a] for each in shapes), *(each[a] for each in moves), a == 1)
+            _axis(product, *(each[2 + a] for each in shapes), *(each[a] for each in moves), a == 1)
             for a in (0, 1)
         )
         n, channels, height, width = left.shape
@@ -137,62 +138,44 @@ def _in_memory(operand: Operand) -> Tensor:
     return operand.levels.contiguous(memory_format=torch.channels_last)
 
 
-@lru_cache(maxsize=512)
-def _forward_axis(
-    size: int, kernel: int, out: int, stride: int, padding: int, dilation: int, join: bool
+@lru_cache(maxsize=1024)
+def _axis(
+    product: Product,
+    size: int,
+    kernel: int,
+    out: int,
+    stride: int,
+    padding: int,
+    dilation: int,
+    join: bool,
 ) -> GatherIndices:
-    pairs = [
-        [
-            (at, tap)
-            for tap in range(kernel)
-            if 0 <= (at := position * stride - padding + tap * dilation) < size
-        ]
-        for position in range(out)
-    ]
-    return GatherIndices.of(pairs, list(range(kernel)), join)
+    """What meets what along one axis of an image of ``size``, for each position of the result.
 
-
-@lru_cache(maxsize=512)
-def _input_axis(
-    size: int, kernel: int, out: int, stride: int, padding: int, dilation: int, join: bool
-) -> GatherIndices:
-    """The taps lie so that those which meet neighbours are neighbours."""
-    order = sorted(range(kernel), key=lambda tap: (tap * dilation % stride, -tap))
-    slot = [order.index(tap) for tap in range(kernel)]
-    pairs = []
-    for position in range(size):
-        meets = [(position + padding - tap * dilation, slot[tap]) for tap in range(kernel)]
-        pairs.append(
-            [(at // stride, k) for at, k in meets if at % stride == 0 and 0 <= at < out * stride]
-        )
+    Taps, or for the gradient of the weight places of the source, lie so that those which meet
+    neighbours are neighbours.
+    """
+    slot = list(range(kernel))
+    if product is Product.GRAD_INPUT:
+        slot = _ranks(kernel, lambda tap: (tap * dilation % stride, -tap))
+    elif product is Product.GRAD_WEIGHT:
+        slot = _ranks(size, lambda at: (at % stride if join else 0, at))
+    positions = {Product.FORWARD: out, Product.GRAD_INPUT: size, Product.GRAD_WEIGHT: kernel}
+    pairs: list[list[tuple[int, int]]] = [[] for _ in range(positions[product])]
+    for position in range(out):
+        for tap in range(kernel):
+            at = position * stride - padding + tap * dilation
+            if not 0 <= at < size:
+                continue
+            if product is Product.FORWARD:
+                pairs[position].append((at, tap))
+            elif product is Product.GRAD_INPUT:
+                pairs[at].append((position, slot[tap]))
+            else:
+                pairs[tap].append((slot[at], position))
     return GatherIndices.of(pairs, slot, join)
 
 
-@lru_cache(maxsize=512)
-def _weight_axis(
-    size: int, kernel: int, out: int, stride: int, padding: int, dilation: int, join: bool
-) -> GatherIndices:
-    """For each tap, places of the source and positions of the result.
-
-    With ``join`` the source lies so that what a tap meets at neighbouring positions are neighbours.
-    """
-    order = sorted(range(size), key=lambda at: (at % stride if join else 0, at))
-    place = [0] * size
-    for number, at in enumerate(order):
-        place[at] = number
-    pairs = [
-        [
-            (place[at], position)
-            for position in range(out)
-            if 0 <= (at := position * stride - padding + tap * dilation) < size
-        ]
-        for tap in range(kernel)
-    ]
-    return GatherIndices.of(pairs, place, join)
-
-
-_AXES = {
-    Product.FORWARD: _forward_axis,
-    Product.GRAD_INPUT: _input_axis,
-    Product.GRAD_WEIGHT: _weight_axis,
-}
+def _ranks(count: int, key: Callable[[int], tuple[int, int]]) -> list[int]:
+    """The place of each number below ``count`` when they are sorted by a key."""
+    order = sorted(range(count), key=key)
+    return sorted(range(count), key=order.__getitem__)

@@ -80,7 +80,8 @@ def quantize(
         return _integers(x, spec, seed, name)
     rows = x.permute(0, 2, 3, 1).contiguous() if x.dim() == 4 else x
     scale = None if spec.format.block else weight_scale(rows, spec)
-    real = _fake_quantized(rows, spec, scale, seed, name, _moved(axis, x.dim()))
+    place = (0, 3, 1, 2)[axis] if x.dim() == 4 else axis  # of the axis in (N, H, W, C)
+    real = _fake_quantized(rows, spec, scale, seed, name, place)
     return Operand(None, real=real.permute(0, 3, 1, 2) if x.dim() == 4 else real)
 
 
@@ -256,11 +257,6 @@ def _fake_quantized(
 def _all_finite(x: Tensor) -> bool:
     """One pass without a result in memory, unless finite numbers have a sum that is not."""
     return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())
-
-
-def _moved(axis: int, dimensions: int) -> int:
-    """Where an axis of (N, C, H, W) is in (N, H, W, C)."""
-    return (0, 3, 1, 2)[axis] if dimensions == 4 else axis
 
 
 def not_finite(name: str) -> NotFinite:

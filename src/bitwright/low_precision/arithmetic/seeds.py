@@ -21,10 +21,6 @@ class Stream(IntEnum):
     GRAD_WEIGHT = 5
 
 
-#: All workers round their copies of the weights alike; what they see of the data is their own.
-SHARED = frozenset({Stream.WEIGHT})
-
-
 def tensor_seed(seed: int, step: int, layer: int, call: int, stream: Stream, worker: int) -> int:
     """Seed of `counter_noise` for one tensor, 0 .. 2^63 - 1.
 
@@ -32,10 +28,11 @@ def tensor_seed(seed: int, step: int, layer: int, call: int, stream: Stream, wor
         step: number of the training step in the run.
         layer: number of the layer in the network.
         call: how often the layer has run before in this step; a shared layer runs several times.
-        worker: rank of the process; streams of `SHARED` do not depend on it.
+        worker: rank of the process. All round their copies of the weights alike; what they see of
+            the data is their own.
     """
     state = seed & _MASK
-    for part in (step, layer, call, int(stream), 0 if stream in SHARED else worker + 1):
+    for part in (step, layer, call, int(stream), 0 if stream is Stream.WEIGHT else worker + 1):
         state = _mixed(state ^ _mixed(part & _MASK))
     return state & MAX_SEED
 

@@ -36,24 +36,25 @@ def possible_schedules(
         return _of_muppet(settings, policy, plan, table)
     made = make_policy(settings, plan)
     if made.wants_gradients or made.wants_steps:
-        raise RecipeError(
-            f"what {policy.kind} decides depends on gradients: nobody knows before training",
-            where="low_precision.policy",
-            hint="give a schedule: --schedule int8:37,int12:9,float32:45",
+        raise _unknown(
+            f"what {policy.kind} decides depends on gradients: nobody knows before training"
         )
     named = made.plan
     levels = []
     for epoch in takewhile(lambda e: not made.done(e), count()):
         given = made.level(epoch)
         if not isinstance(given, int):
-            raise RecipeError(
-                f"{policy.kind} gives every product a level of its own, so no level has a name",
-                where="low_precision.policy",
-                hint="give a schedule: --schedule int8:37,int12:9,float32:45",
+            raise _unknown(
+                f"{policy.kind} gives every product a level of its own, so no level has a name"
             )
         levels.append(named.name(given))
         made.after_epoch(EpochSeen(epoch))
     return (Schedule.of_levels(policy.kind, levels, adaptive=False),)
+
+
+def _unknown(message: str) -> RecipeError:
+    hint = "give a schedule: --schedule int8:37,int12:9,float32:45"
+    return RecipeError(message, where="low_precision.policy", hint=hint)
 
 
 def shortest_stays(settings: MuppetSettings, levels: int) -> tuple[int, ...]:

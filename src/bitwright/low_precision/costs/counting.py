@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bitwright.base.errors import ModelError
+from bitwright.low_precision.arithmetic.geometry import Geometry
 from bitwright.low_precision.costs.network import LayerWork, Network
 from bitwright.models.modes import modes_kept
 
@@ -129,29 +130,12 @@ def _work(path: str, module: nn.Module, x: Tensor, out: Tensor) -> LayerWork:
         sizes = (rows, x.shape[-1], 1, 1), (*weight.shape, 1, 1), (rows, out.shape[-1], 1, 1)
         return LayerWork(path, "linear", *sizes, products=products)
     assert isinstance(module, nn.Conv2d)
-    return LayerWork(
-        path,
-        "conv",
-        tuple(x.shape),
-        tuple(weight.shape),
-        tuple(out.shape),
-        _pair(module.stride),
-        _padding(module),
-        _pair(module.dilation),
-        module.groups,
-        products,
-    )
-
-
-def _pair(values: tuple[int, ...]) -> tuple[int, int]:
-    return int(values[0]), int(values[1])
-
-
-def _padding(conv: nn.Conv2d) -> tuple[int, int]:
-    """In numbers; ``same`` may pad one more at the end, which no count of products sees."""
-    if not isinstance(conv.padding, str):
-        return _pair(conv.padding)
-    if conv.padding == "valid":
-        return 0, 0
-    spans = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
-    return spans[0] // 2, spans[1] // 2
+    geometry = Geometry.of(module)
+    padding = geometry.padding
+    if module.padding == "same":  # it may pad one more at the end, which no count of products sees
+        spans = zip(geometry.dilation, module.kernel_size, strict=True)
+        above, beside = (d * (k - 1) // 2 for d, k in spans)
+        padding = above, beside
+    shapes = tuple(x.shape), tuple(weight.shape), tuple(out.shape)
+    moves = geometry.stride, padding, geometry.dilation, geometry.groups
+    return LayerWork(path, "conv", *shapes, *moves, products)

@@ -85,11 +85,8 @@ def device_costs(
     """`ladder_costs` of a training run on a described device, for its log.
 
     Args:
-        model: plain float32 network.
-        sample_shape: (C, H, W) of one image.
-        settings: of the run.
-        batch_size: images a step.
-        images: to train on.
+        model: plain float32 network, which takes images of ``sample_shape`` (C, H, W).
+        batch_size: images a step, of ``images`` to train on.
         device: name, or a file.
 
     Raises:

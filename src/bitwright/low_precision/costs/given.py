@@ -73,16 +73,14 @@ class _Number(Strict):
         return Cost(self.value, self.joules, self.spread)
 
 
-class _Product(Strict):
-    layer: str
-    product: Literal["forward", "grad_input", "grad_weight"]
-    seconds: _Number
-    unit: str = ""
-
-
 class _OfLayer(Strict):
     layer: str
     seconds: _Number
+
+
+class _Product(_OfLayer):
+    product: Literal["forward", "grad_input", "grad_weight"]
+    unit: str = ""
 
 
 _Products = _Number | tuple[_Product, ...]
@@ -184,9 +182,9 @@ def _costs(document: _Document, path: Path) -> GivenCosts:
     levels = {
         level.name: LevelCosts(
             level.name,
-            _products(level.products),
-            None if level.native is None else _products(level.native),
-            tuple(each for part in _PARTS for each in _quantize(part, getattr(level, part))),
+            _parts(SUM, level.products),
+            None if level.native is None else _parts(SUM, level.native),
+            tuple(each for part in _PARTS for each in _parts(part, getattr(level, part))),
             None if level.rest is None else level.rest.cost,
         )
         for level in document.level
@@ -210,16 +208,16 @@ def _costs(document: _Document, path: Path) -> GivenCosts:
     return GivenCosts(table, tuple(schedules), document.facts)
 
 
-def _products(given: _Products) -> tuple[PartCost, ...]:
+def _parts(part: str, given: _Products | _Quantize) -> tuple[PartCost, ...]:
+    """The costs of one part, by layer or as a sum; a sum of nothing is left out."""
     if isinstance(given, _Number):
-        return (PartCost("", SUM, given.cost),)
-    return tuple(PartCost(p.layer, p.product, p.seconds.cost, p.unit) for p in given)
-
-
-def _quantize(part: str, given: _Quantize) -> tuple[PartCost, ...]:
-    if isinstance(given, _Number):
-        return (PartCost("", part, given.cost),) if given.value else ()
-    return tuple(PartCost(each.layer, part, each.seconds.cost) for each in given)
+        return (PartCost("", part, given.cost),) if given.value or part == SUM else ()
+    return tuple(
+        PartCost(each.layer, each.product, each.seconds.cost, each.unit)
+        if isinstance(each, _Product)
+        else PartCost(each.layer, part, each.seconds.cost)
+        for each in given
+    )
 
 
 def _origins(document: _Document) -> list[str]:
@@ -241,15 +239,7 @@ def write_costs(path: Path, table: CostTable, facts: Mapping[str, Any] | None = 
     Raises:
         DataError: the file cannot be written.
     """
-    try:
-        atomic_write(path, json.dumps(to_json(table, facts), indent=1) + "\n")
-    except OSError as error:
-        raise DataError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
-
-
-def to_json(table: CostTable, facts: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The document of a table."""
-    return {
+    document = {
         "name": table.name,
         "source": table.source.value,
         "steps": table.steps,
@@ -259,34 +249,34 @@ def to_json(table: CostTable, facts: Mapping[str, Any] | None = None) -> dict[st
         "notes": list(table.notes),
         "facts": dict(facts or {}),
     }
+    try:
+        atomic_write(path, json.dumps(document, indent=1) + "\n")
+    except OSError as error:
+        raise DataError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
 
 
 def _level(level: LevelCosts) -> dict[str, Any]:
     found = {
         "name": level.level,
-        "products": _listed(level.products),
-        "native": None if level.native is None else _listed(level.native),
+        "products": _written(level.products),
+        "native": None if level.native is None else _written(level.native),
         "rest": None if level.rest is None else _number(level.rest),
     }
     for part in _PARTS:
         costs = [each for each in level.quantize if each.part == part]
-        found[part] = _of_layers(costs) if costs else None
+        found[part] = _written(costs) if costs else None
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _listed(products: Sequence[PartCost]) -> Any:
-    if any(each.part == SUM for each in products):
-        return _number(total(each.cost for each in products))
-    return [
-        {"layer": p.layer, "product": p.part, "seconds": _number(p.cost), "unit": p.unit}
-        for p in products
-    ]
-
-
-def _of_layers(costs: Sequence[PartCost]) -> Any:
-    if any(not each.layer for each in costs):
+def _written(costs: Sequence[PartCost]) -> Any:
+    """By layer, or the sum where only that is known."""
+    if any(each.part == SUM or not each.layer for each in costs):
         return _number(total(each.cost for each in costs))
-    return [{"layer": each.layer, "seconds": _number(each.cost)} for each in costs]
+    return [
+        {"layer": each.layer, "seconds": _number(each.cost)}
+        | ({} if each.part in _PARTS else {"product": each.part, "unit": each.unit})
+        for each in costs
+    ]
 
 
 def _number(cost: Cost) -> dict[str, Any]:

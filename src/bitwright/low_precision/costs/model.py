@@ -20,7 +20,7 @@ from typing import Any
 
 from bitwright.base.errors import RecipeError
 from bitwright.base.figures import Figure, Source
-from bitwright.low_precision.costs.schedule import Schedule
+from bitwright.low_precision.costs.schedule import Phase, Schedule
 from bitwright.low_precision.ladder import FLOAT32
 
 #: The part that stands for all products together.
@@ -239,27 +239,13 @@ class CostTable:
             RecipeError: there is no number for one of its levels.
         """
         phases = tuple(
-            PhaseCost(
-                phase.level,
-                phase.epochs,
-                self.epoch(phase.level, variant, adaptive=schedule.adaptive),
+            (
+                phase,
+                self.epoch(phase.level, variant, adaptive=schedule.adaptive).total * phase.epochs,
             )
             for phase in schedule.phases
         )
         return RunCost(schedule, variant, phases, self.source)
-
-
-@dataclass(frozen=True)
-class PhaseCost:
-    """Epochs at one level, one after the other."""
-
-    level: str
-    epochs: int
-    epoch: EpochCost
-
-    @property
-    def total(self) -> Cost:
-        return self.epoch.total * self.epochs
 
 
 @dataclass(frozen=True)
@@ -268,12 +254,12 @@ class RunCost:
 
     schedule: Schedule
     variant: Variant
-    phases: tuple[PhaseCost, ...]
+    phases: tuple[tuple[Phase, Cost], ...]
     source: Source
 
     @property
     def total(self) -> Cost:
-        return total(phase.total for phase in self.phases)
+        return total(cost for _, cost in self.phases)
 
     def speed_up(self, other: RunCost) -> float:
         """How many times faster than another run this one is."""
@@ -285,8 +271,8 @@ class RunCost:
             "variant": self.variant.value,
             "epochs": self.schedule.epochs,
             "phases": [
-                {"level": p.level, "epochs": p.epochs, **p.total.figures(self.source)}
-                for p in self.phases
+                {"level": phase.level, "epochs": phase.epochs, **cost.figures(self.source)}
+                for phase, cost in self.phases
             ],
             "total": self.total.figures(self.source),
         }
