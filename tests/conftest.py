@@ -11,6 +11,7 @@ import importlib.util
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
+IN_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 IN_CI = os.environ.get("CI", "").lower() == "true"
 
 settings.register_profile(
@@ -37,6 +39,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _DEFAULT_DATA = ROOT.parent / "shared" / "data"
 if "BITWRIGHT_DATA" not in os.environ and _DEFAULT_DATA.is_dir():
     os.environ["BITWRIGHT_DATA"] = str(_DEFAULT_DATA)
+
+
+#: Tiers by the length of their tests: with the long ones last, one of two processes would wait.
+LONG_FIRST = ("yosys", "e2e", "verilator", "torch", "pure")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Side by side, the long tests start first; alone, the quick ones do."""
+    if IN_WORKER:
+        items.sort(key=lambda item: LONG_FIRST.index(_tier(item.path)))
+
+
+def _tier(path: Path) -> str:
+    return path.relative_to(ROOT / "tests").parts[0]
 
 
 def _module(name: str) -> str | None:
@@ -76,8 +92,7 @@ def require(reason: str | None) -> None:
 
 @pytest.fixture(autouse=True)
 def _tier_needs(request: pytest.FixtureRequest) -> None:
-    tier = request.path.relative_to(ROOT / "tests").parts[0]
-    require(missing_for(tier))
+    require(missing_for(_tier(request.path)))
 
 
 @pytest.fixture(scope="session")
@@ -89,11 +104,11 @@ def data_dir() -> Path:
     return Path(folder)
 
 
-@pytest.fixture(autouse=True)
-def _no_user_cache(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _no_user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Content caches of this test session only, shared by its tests and by its processes."""
     own = tmp_path_factory.getbasetemp()
-    session = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    monkeypatch.setenv("BITWRIGHT_CACHE", str(session / "cache"))
+    session = own.parent if IN_WORKER else own
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BITWRIGHT_CACHE", str(session / "cache"))
+        yield

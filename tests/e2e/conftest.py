@@ -11,13 +11,17 @@ from tests.e2e.tiny import tiny_recipe
 
 from bitwright.pipeline.api import Pipeline
 
+SHARING = {"test_sweep.py", "test_study.py", "test_joins.py"}
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of this folder in one process: they share one build."""
+    """Run the tests that share something made once, one build or one sweep, in one process."""
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("e2e"))
+        if here in item.path.parents and "built" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("built"))
+        elif item.path.name in SHARING and here in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitwright.base.errors import DataError, RecipeError
-from bitwright.data import Dataset, DatasetSpec, list_datasets, load_dataset
+from bitwright.data import Dataset, DatasetSpec, digits, list_datasets, load_dataset
 from bitwright.data.splits import stratified
 
 
@@ -35,6 +35,13 @@ def test_the_same_seed_gives_the_same_split_and_another_seed_another() -> None:
     assert np.array_equal(first.test.indices, again.test.indices)
     assert np.array_equal(first.train.images, again.train.images)
     assert not np.array_equal(first.test.indices, other.test.indices)
+
+
+def test_digits_are_read_as_scikit_learn_reads_them() -> None:
+    from sklearn.datasets import load_digits
+
+    bunch, rows = load_digits(), digits._rows()
+    assert (rows[:, :-1] == bunch.data).all() and (rows[:, -1] == bunch.target).all()
 
 
 def test_the_default_digits_split_never_moves() -> None:

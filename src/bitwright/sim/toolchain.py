@@ -28,6 +28,7 @@ _HARNESS, _GLUE = "harness.cpp", "glue.cpp"
 _HEADERS = ("harness.h", "memory.h", "random.h")
 _CHUNK_BYTES = 400_000
 _LONG_CYCLES = 15_000_000
+_RUNTIME_LEVELS = ("-Og", "-O2")  # of Verilator's part, and of ours, which works in every cycle
 _COMMON_HEADER = "common.h"
 _COMMON = '#include <cstring>\n#include <vector>\n#include "verilated.h"\n'
 
@@ -154,7 +155,7 @@ def _include(tool: Tool) -> Path:
 def _runtime(tool: Tool, compiler: str, flags: list[str], trace: bool) -> Path:
     """Folder with what all designs share, compiled once per machine: harness, run time, header."""
     names = _RUNTIME + (_RUNTIME_TRACE if trace else ())
-    parts = [tool.identity, compiler, *flags, _COMMON]
+    parts = [tool.identity, compiler, *flags, *_RUNTIME_LEVELS, _COMMON]
     parts += [str((_include(tool) / name).stat().st_mtime_ns) for name in names]
     key = content_key(parts, harness_identity())
 
@@ -179,8 +180,7 @@ def _compile_runtime(
         else:
             argv = ["-c", str(source), "-o", str(folder / f"{source.stem}.o")]
         what = f"{Path(compiler).name} {source.name}"
-        # Only the harness works in every cycle.
-        level = "-Og" if source.name in names else "-O2"
+        level = _RUNTIME_LEVELS[source.name not in names]
         output_of([compiler, *flags, level, *argv], cwd=folder, name=what, timeout=TIMEOUT_S)
 
     sources = [_include(tool) / name for name in names]
