@@ -134,16 +134,18 @@ def _scaled(
     out.op("Add", [product, out.real(f"{name}.base", base)], target, f"{name}.add")
 
 
-def _weight(out: Writer, node: Node) -> str | None:
-    """The weights as bytes behind a DequantizeLinear; None if they need more."""
+def _weight(out: Writer, node: Node) -> str:
+    """The weights behind a DequantizeLinear: bytes, or int32 where they need more.
+
+    Weights that are plain floats would be rounded to int8 by ONNX Runtime's optimizer.
+    """
     values = node.params["weight"]
     stored = _storage(int(values.min()), int(values.max()))
-    if stored is None or stored[1]:
-        return None
+    dtype = "int32" if stored is None or stored[1] else stored[0]
     moved = np.moveaxis(values, 3, 1) if node.op == "conv" else values.T
-    held = out.constant(f"{node.name}.weight", moved.astype(stored[0]))
+    held = out.constant(f"{node.name}.weight", moved.astype(dtype))
     one = out.real(f"{node.name}.weight_one", 1.0)
-    zero = out.constant(f"{node.name}.weight_zero", np.array(0, stored[0]))
+    zero = out.constant(f"{node.name}.weight_zero", np.array(0, dtype))
     return out.apply("DequantizeLinear", [held, one, zero], f"{node.name}.levels", moved.shape)
 
 
