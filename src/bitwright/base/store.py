@@ -215,7 +215,7 @@ class Store:
         with exclusive(locks / key, wait_s=math.inf, waiting=waiting, remove=True):
             yield
 
-    def drop(self, kind: str, key: str, seen: tuple[int, int] | None = None) -> None:
+    def drop(self, kind: str, key: str, seen: tuple[int, int, int] | None = None) -> None:
         """Forget an entry; one that is being read keeps its open files.
 
         Args:
@@ -244,13 +244,15 @@ class Store:
             total -= size
 
 
-def _identity(folder: Path) -> tuple[int, int] | None:
-    """Of the folder that has this name now; None: there is none."""
+def _identity(folder: Path) -> tuple[int, int, int] | None:
+    """Of the folder that has this name now, with its time, since the number of a deleted one is
+    given to the next; None: there is none.
+    """
     try:
         found = folder.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _whole(folder: Path) -> Entry | None:
@@ -284,7 +286,7 @@ def _place(new: Path, folder: Path) -> None:
     raise OSError(errno.EBUSY, "others write the same entry", str(folder))
 
 
-def _remove(folder: Path, seen: tuple[int, int] | None = None) -> None:
+def _remove(folder: Path, seen: tuple[int, int, int] | None = None) -> None:
     """Take a folder away at once, so that nobody finds half of it or loses what comes after it."""
     aside = folder.with_name(f"{_NEW}{folder.name}-{secrets.token_hex(4)}")
     try:
