@@ -33,6 +33,19 @@ __all__ = [
     "torch_networks",
 ]
 
+#: Why a drawn network may have no integers: no image wakes some layer, so its scale is tiny; small
+#: floats need more bits than there are, or one shift for channels of unlike scale; a codebook has
+#: more entries than the layer has weights.
+WITHOUT_INTEGERS = (
+    "53 bits",
+    "62 bits",
+    "more entries than",
+    "units of the accumulator",
+    "table over",
+    "shares its scale in front of",
+    "too far apart for one shift",
+)
+
 
 @dataclass(frozen=True)
 class TorchNetwork:

@@ -38,7 +38,8 @@ def shift_parameters(
         fewer: give up bits of the multiplier, down to `_LEAST_BITS`, so that the product fits.
 
     Raises:
-        ModelError: the product does not fit 62 bits.
+        ModelError: the product does not fit 62 bits; of small floats, the common shift leaves a
+            channel too few bits.
     """
     exact = exact_shift(gain, offset)
     if exact is not None and _fits(*exact[:2], reach):
@@ -50,6 +51,8 @@ def shift_parameters(
         multiplier = np.rint(gain * 2.0**shift)
         scaled = np.rint(offset * 2.0**shift)
         if _fits(multiplier, scaled, reach):
+            if fewer:
+                _require_bits(multiplier, gain, reach, shift, path)
             return multiplier.astype(np.int64), scaled.astype(np.int64), shift
     raise ModelError(
         f"multiplier and offset do not fit 62 bits: the accumulator reaches {reach}, "
@@ -80,6 +83,22 @@ def _fraction_bits(values: FloatArray) -> int:
     whole = np.ldexp(mantissa, 53).astype(np.int64)
     trailing = np.log2((whole & -whole).astype(np.float64)).astype(np.int64)
     return int((53 - exponent.astype(np.int64) - trailing).max())
+
+
+def _require_bits(
+    multiplier: FloatArray, gain: FloatArray, reach: int, shift: int, path: str
+) -> None:
+    """Each channel keeps `_LEAST_BITS`, or what it loses is less than half the smallest level."""
+    lost = np.abs(multiplier * 2.0**-shift - gain)
+    bad = (lost > 2.0**-_LEAST_BITS * np.abs(gain)) & (lost * reach > 0.5)
+    if bad.any():
+        worst = int(np.argmax(bad))
+        raise ModelError(
+            f"the scales of its channels lie too far apart for one shift: the gain of channel "
+            f"{worst} is {abs(gain[worst]):.3g}, the largest {np.abs(gain).max():.3g}",
+            where=path,
+            hint="use an integer format here, or formats of like range for what is concatenated",
+        )
 
 
 def _fits(multiplier: FloatArray, offset: FloatArray, reach: int) -> bool:
