@@ -31,7 +31,7 @@ from bitwright.base.errors import (
 )
 from bitwright.cli import entry
 from bitwright.pipeline.api import Pipeline
-from bitwright.pipeline.run_files import read_record
+from bitwright.pipeline.run_files import digest_of, read_record
 
 SOURCE = Path(bitwright.__file__).parents[1]
 
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_is_broken(copied: Path, capsys: pytest.CaptureFixture
     assert record is not None
     final.rename(work)
     (work / "step.json").unlink()
-    (work / ".key").write_text(record.key)
+    (work / ".key").write_text(digest_of([record.key, dict(record.inputs)]))
     checkpoint = work / "logs" / "checkpoint.pt"
     checkpoint.write_bytes(checkpoint.read_bytes()[:500])
     refused(capsys, ["build", copied], DataError.exit_code, "checkpoint", "train again")

@@ -360,7 +360,7 @@ def test_entropy_clips_outliers_and_keeps_everything_else() -> None:
     converted = apply(model, policy, "calibrate", body)
     for _ in range(3):
         converted(body)
-    kept = 255 * float(converted.get_submodule("1").scale)
+    kept = 255 * float(converted.get_submodule("1").unit)
     assert 3.0 < kept < 20.0
 
 

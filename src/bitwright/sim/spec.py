@@ -30,13 +30,14 @@ class Signals(_Entry):
 class Port(_Entry):
     """One stream of the top module.
 
-    ``width`` is the width of the data signal in bits, ``beats`` the number of transfers in a frame,
-    ``codes`` the format whose codes the lanes carry, if they carry no numbers. ``signals`` are
-    given where they are not AXI-Stream names; the generated designs need none.
+    ``tensor`` is the edge of the graph that it carries, empty in a design of one's own; ``width``
+    is the width of the data signal in bits, ``beats`` the number of transfers in a frame, ``codes``
+    the format whose codes the lanes carry, if they carry no numbers. ``signals`` are given where
+    they are not AXI-Stream names; the generated designs need none.
     """
 
     name: str = Field(pattern=NAME)
-    tensor: str
+    tensor: str = ""
     width: int = Field(gt=0)
     lane_bits: int = Field(gt=0)
     lanes: int = Field(gt=0)

@@ -57,17 +57,24 @@ __all__ = [
 ]
 
 _LAZY = {
-    "checkpoint": ("load_checkpoint", "load_weights", "save_checkpoint", "save_weights"),
-    "evaluation": ("Evaluation", "evaluate"),
-    "loop": ("fit",),
-    "loss": ("cross_entropy", "distillation_loss"),
-    "phases": ("PhaseResult", "study"),
-    "transforms": ("augment", "to_real"),
+    "Evaluation": "evaluation",
+    "PhaseResult": "phases",
+    "augment": "transforms",
+    "cross_entropy": "loss",
+    "distillation_loss": "loss",
+    "evaluate": "evaluation",
+    "fit": "loop",
+    "load_checkpoint": "checkpoint",
+    "load_weights": "checkpoint",
+    "save_checkpoint": "checkpoint",
+    "save_weights": "checkpoint",
+    "study": "phases",
+    "to_real": "transforms",
 }
 
 
 def __getattr__(name: str) -> object:
-    for module, names in _LAZY.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_LAZY[name]}")
+    return getattr(module, name)
