@@ -92,6 +92,7 @@ def test_import_and_export_of_float_models(tmp_path: Path) -> None:
     assert json.loads((folder / "import.json").read_text()) == report
     with torch.no_grad():
         assert torch.equal(read_model(folder).model(images(shape)), model(images(shape)))
+    import_model(folder / "model.safetensors", folder)  # over itself
     for kind, name in (
         ("keras", "n.h5"),
         ("caffe", "n.prototxt"),

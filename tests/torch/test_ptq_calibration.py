@@ -140,6 +140,15 @@ def test_fed_by_hand_is_calibrated_the_same(scale: str) -> None:
             assert name.endswith("batches") or torch.equal(value, found[name]), name
 
 
+def test_the_mean_of_a_shared_range_is_that_of_the_widest_member() -> None:
+    """Joined, both are seen in the same batches: the narrow one must not halve the wide one."""
+    narrow, wide = [torch.rand(10) for _ in range(4)], [8 * torch.rand(10) for _ in range(4)]
+    both = seen(narrow, False)
+    both.merge(seen(wide, False))
+    alone = estimate_scale(seen(wide, False), spec("uint4"), parse_estimator("average"))
+    assert estimate_scale(both, spec("uint4"), parse_estimator("average")) == alone
+
+
 def test_quantizers_in_front_of_a_product_share_a_scale() -> None:
     torch.manual_seed(0)
     model = enliven(nets.DenseNet(pre=False))

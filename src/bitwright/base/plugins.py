@@ -199,10 +199,12 @@ def _forget_others(name: str) -> None:
         return
     code = Sources(module_folders(*_FOLDERS.get()), named=True)
     now = {part: (path, code.meaning(path)) for part, path in code.closure(name).items()}
-    if any(_IMPORTED.get(part, entry) != entry for part, entry in now.items()):
-        for part in _IMPORTED:
-            sys.modules.pop(part, None)
-        _IMPORTED.clear()
+    changed = {part for part, entry in now.items() if _IMPORTED.get(part, entry) != entry}
+    if changed:
+        for part in [*_IMPORTED]:  # those out of sight may import one of them, too
+            if code.find(part) is None or changed & code.closure(part).keys():
+                sys.modules.pop(part, None)
+                del _IMPORTED[part]
         importlib.invalidate_caches()
     _IMPORTED.update({part: entry for part, entry in now.items() if part not in sys.modules})
 

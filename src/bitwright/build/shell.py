@@ -105,6 +105,12 @@ def beyond_shell(design: Design) -> str | None:
             "the serial shell carries one input and at least one output, and the design has "
             f"{len(design.inputs)} and {len(design.outputs)}"
         )
+    for port in (*design.inputs, *design.outputs):
+        if port.width % 8 or port.signals is not None:
+            return (
+                "the serial shell carries AXI streams of whole bytes, and the stream "
+                f"{port.name} is not one: {port.width} bits"
+            )
     return None
 
 

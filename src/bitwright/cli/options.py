@@ -68,7 +68,11 @@ Shape = Annotated[
 ]
 Classes = Annotated[
     int | None,
-    typer.Option("--classes", min=1, help="How many classes a classifier has; by default 10."),
+    typer.Option(
+        "--classes",
+        min=1,
+        help="How many classes there are; of a model by name 10 by default.",
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the choice of calibration images.")]
 OutFolder = Annotated[Path, typer.Option("--out", help="Folder for the results.")]

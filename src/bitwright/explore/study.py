@@ -61,7 +61,7 @@ class StudyRequest:
         seeds: how many, from 0.
         bits: widths of weights and activations instead of the recipe's own formats.
         arms: keys of `ARMS`.
-        workers, ray, threads: as for `explore.run_jobs`.
+        workers, ray, threads: as for `jobs.run_jobs`.
         command: shown with the table.
     """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The work of a study: the float networks of one seed, and the arms of one seed and width.
 
-Each function is a job (see `explore.run_jobs`): it gets JSON values and a folder of its own, where
+Each function is a job (see `jobs.run_jobs`): it gets JSON values and a folder of its own, where
 it goes on from what an earlier attempt left.
 """
 

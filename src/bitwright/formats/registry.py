@@ -105,7 +105,11 @@ def register_family(family: FormatFamily) -> None:
             consistent.
     """
     if any(known.family == family.family for known in _FAMILIES):
-        raise FormatError(f"there is a family {family.family!r} already", where="register_family")
+        raise FormatError(
+            f"there is a family {family.family!r} already",
+            where="register_family",
+            hint="choose another name; if its module was edited meanwhile, start Python anew",
+        )
     if not family.examples:
         raise FormatError(f"the family {family.family!r} has no example", where="register_family")
     for name in family.examples:

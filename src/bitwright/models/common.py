@@ -76,14 +76,14 @@ _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_options(model: str, **options: object) -> None:
-    """Raise unless options have values that make sense; one that is None is left out.
+    """Raise unless options have values that make sense.
 
     Raises:
         ModelError: names the option, and what it must be.
     """
     for name, value in options.items():
         fits, words = _OPTIONS[name]
-        if value is not None and not fits(value):
+        if not fits(value):
             raise ModelError(f"{name} {words}, found {value!r}", where=model)
 
 

@@ -112,9 +112,10 @@ def densenet(  # noqa: PLR0913 - one option for each way in which published Dens
     Raises:
         ModelError: an option makes no sense, or the image is too small for the transitions.
     """
+    given = {"stem_width": stem_width, "final_width": final_width}
     check_options(
         "densenet", blocks=blocks, growth=growth, bottleneck=bottleneck, compression=compression,
-        stem_width=stem_width, final_width=final_width,
+        **{name: width for name, width in given.items() if width is not None},
     )  # fmt: skip
     choice("densenet", "form", form, (PREACTIVATED, CONVOLUTION_FIRST))
     choice("densenet", "stem", stem, STEMS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,8 +98,9 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
     if compare:
         progress("running the file itself", 0, compare)
         report["compared"] = _compare_with_file(path, imported, compare)
-    _clear(out)
+    out.mkdir(parents=True, exist_ok=True)
     save_graph(graph, out / GRAPH)
+    _drop_earlier(out, path, {GRAPH})
     _write_report(out, report)
     if target is not None:
         report["hardware"] = _hardware(graph, out, target, simulate, progress)
@@ -157,7 +158,7 @@ def import_model(  # each is one thing that a file may leave open
         spec = ModelSpec(name=model, weights=path if weights is None else weights)
         module = model_from_spec(spec, classes, input_shape)
         loaded = LoadedModel(module.eval(), input_shape, InputConvention())
-    _clear(out)
+    out.mkdir(parents=True, exist_ok=True)
     if loaded.network is None:
         save_model(
             loaded.model, "safetensors", out / MODEL, loaded.input_shape,
@@ -165,7 +166,7 @@ def import_model(  # each is one thing that a file may leave open
         )  # fmt: skip
     else:
         save_network(loaded.network, "safetensors", out / MODEL)
-    report = _model_report(path, loaded)
+    report, made = _model_report(path, loaded), {MODEL}
     if loaded.quant:
         report |= {"quant": dict(loaded.quant)}
         try:
@@ -174,7 +175,9 @@ def import_model(  # each is one thing that a file may leave open
             report |= {"integers": str(error)}
         else:
             save_graph(graph, out / GRAPH)
+            made.add(GRAPH)
             report |= {"integers": "all", "graph": graph.name, "digest": graph.digest}
+    _drop_earlier(out, path, made)
     _write_report(out, report)
     return report
 
@@ -191,8 +194,9 @@ def import_packed(path: Path, out: Path) -> dict[str, Any]:
     _check_place(out)
     quantized = load_packed_model(path)
     graph = integer_graph(quantized)
-    _clear(out)
+    out.mkdir(parents=True, exist_ok=True)
     save_graph(graph, out / GRAPH)
+    _drop_earlier(out, path, {GRAPH})
     report = {
         "file": path.name,
         "kind": "quantized model",
@@ -237,12 +241,12 @@ def _check_place(out: Path) -> None:
         )
 
 
-def _clear(out: Path) -> None:
-    """Make a folder with nothing of an earlier import."""
-    out.mkdir(parents=True, exist_ok=True)
+def _drop_earlier(out: Path, source: Path, made: Set[str]) -> None:
+    """Drop what an earlier import left and this one has not made; never the file that it reads."""
     shutil.rmtree(out / RTL, ignore_errors=True)
-    for name in (FOLDING, GRAPH, MODEL):
-        (out / name).unlink(missing_ok=True)
+    for name in {FOLDING, GRAPH, MODEL} - made:
+        if (out / name).resolve() != source.resolve():
+            (out / name).unlink(missing_ok=True)
 
 
 def _check_files_open(

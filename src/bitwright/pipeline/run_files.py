@@ -98,6 +98,8 @@ def check_run_folder(folder: Path) -> dict[str, Any] | None:
 
 def recipe_folder(run: Path) -> Path:
     """Where the relative paths and the user's modules of a run's recipe start."""
+    if not (run / "run.json").is_file():
+        return run
     return Path(str((check_run_folder(run) or {}).get("recipe_dir", run)))
 
 

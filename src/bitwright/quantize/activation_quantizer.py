@@ -276,9 +276,9 @@ class ActivationQuantizer(Quantizer):
         super()._save_to_state_dict(*args)
 
     def _count(self, x: Tensor) -> None:
-        if self.observed is not None and not (self.owner.constant or self.spec.format.block):
+        if self.observed is not None and not self.owner.constant:
             self.observed.add(x)
-            self._pending = True
+            self._pending = not self.spec.format.block
             for member in self.members:
                 member._is_set = None
 
@@ -293,7 +293,12 @@ class ActivationQuantizer(Quantizer):
             ModelError: the input has values that its format cuts off.
         """
         owner, everything = self.owner, Observed()
-        seen = {m: m.observed for m in self.members if m.observed is not None and m.observed.ranges}
+        seen = {
+            member: member.observed
+            for member in self.members
+            if member.observed is not None and member.observed.ranges
+            if not member.spec.format.block  # which has no scale of its own
+        }
         chosen = estimator or estimator_of(owner.spec)
         for member, observed in seen.items():
             member._refuse_negative_input(observed.lowest, observed.largest)

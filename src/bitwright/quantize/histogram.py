@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -116,8 +117,13 @@ class Observed:
         self.histogram.add(x)
 
     def merge(self, other: Observed) -> None:
-        """Note what another one has seen."""
-        self.ranges += other.ranges
+        """Note what another one has seen of the same batches."""
+        self.ranges = [
+            (min(low, also_low), max(high, also_high))
+            for (low, high), (also_low, also_high) in zip_longest(
+                self.ranges, other.ranges, fillvalue=(0.0, 0.0)
+            )
+        ]
         self.histogram.merge(other.histogram)
 
     @property

@@ -51,7 +51,7 @@ class Rule:
         covers: rounded to a power of two, the scale goes up, so that nothing is clipped; else to
             the nearest exponent.
         clips: values beyond the largest level get no gradient.
-        grows: over a data set that is seen once the largest scale counts, not the mean.
+        grows: of the input in training, the largest scale so far counts, not the mean.
         estimator: how a calibration set gives it (`quantize.estimators`).
     """
 

@@ -46,8 +46,11 @@ class PartsSimulator:
     parts: tuple[tuple[Simulator, Mapping[str, str], Mapping[str, str]], ...]
 
     @staticmethod
-    def build(folder: Path, *, workdir: Path | None = None) -> PartsSimulator:
+    def build(folder: Path, *, workdir: Path | None = None, frames: int = 1) -> PartsSimulator:
         """Compile the parts of a folder with ``partition.json``.
+
+        Args:
+            workdir, frames: as `Simulator.build` has them.
 
         Raises:
             GraphError: a file is missing or malformed.
@@ -65,7 +68,8 @@ class PartsSimulator:
         except (KeyError, TypeError) as error:
             raise GraphError(f"malformed: {error!r}", where=str(path)) from error
         for place, (inputs, outputs) in zip(places, sides, strict=True):
-            parts.append((Simulator.build(place, workdir=workdir), inputs, outputs))
+            simulator = Simulator.build(place, workdir=workdir, frames=frames)
+            parts.append((simulator, inputs, outputs))
         return PartsSimulator(tuple(parts))
 
     def run(

@@ -87,7 +87,7 @@ class ProductUnit(Block):
 
     @property
     def res_type(self) -> str:
-        """Whether the products are written as multiplications for the DSP blocks."""
+        """``dsp`` where products are multiplications for the DSP blocks, else ``lut``."""
         return "dsp" if self.product.dsp else "lut"
 
     @property

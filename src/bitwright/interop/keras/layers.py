@@ -301,13 +301,13 @@ def _zero_padding(builder: _Builder, node: KerasNode) -> str:
     return builder.add(node.name, ops.Pad((top, left, bottom, right)), (builder.front(node),))
 
 
-def _relu(config: Config) -> ops.Activation:
+def _relu(builder: _Builder, node: KerasNode) -> str:
+    config = node.config
     limit, slope = config.get("max_value"), float(config.get("negative_slope") or 0.0)
     if config.get("threshold") or limit not in (None, 6, 6.0) or (limit and slope):
-        raise ModelError(
-            "a ReLU with a threshold or another limit", where=f"layer {config.get('name')}"
-        )
-    return ops.Activation("relu6") if limit else ops.Activation("relu", slope)
+        raise ModelError("a ReLU with a threshold or another limit", where=f"layer {node.name}")
+    op = ops.Activation("relu6") if limit else ops.Activation("relu", slope)
+    return builder.add(node.name, op, (builder.front(node),))
 
 
 def _leaky(config: Config) -> ops.Activation:
@@ -322,6 +322,11 @@ def _join(builder: _Builder, node: KerasNode) -> str:
     if axis not in (-1, len(builder.shapes[inputs[0]])):
         raise ModelError(f"joins axis {axis}; only the last", where=f"layer {node.name}")
     return builder.add(node.name, ops.Concat(), inputs)
+
+
+def _activation(builder: _Builder, node: KerasNode) -> str:
+    op = _function(_name(node.config["activation"]), node.name)
+    return builder.add(node.name, op, (builder.front(node),))
 
 
 def _simple(op: Callable[[Config], ops.Op]) -> Callable[[_Builder, KerasNode], str]:
@@ -340,8 +345,8 @@ _READERS: Mapping[str, Callable[[_Builder, KerasNode], str]] = {
     "GlobalMaxPooling2D": _global_pool,
     "ZeroPadding2D": _zero_padding,
     "Cropping2D": _zero_padding,
-    "Activation": _simple(lambda config: _function(_name(config["activation"]), config["name"])),
-    "ReLU": _simple(_relu),
+    "Activation": _activation,
+    "ReLU": _relu,
     "LeakyReLU": _simple(_leaky),
     "Softmax": _simple(lambda config: ops.Activation("softmax")),
     "Add": _join,

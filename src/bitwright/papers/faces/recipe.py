@@ -12,7 +12,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from bitwright.base.errors import RecipeError
+from bitwright.base.errors import BitwrightError, RecipeError
 from bitwright.papers.faces.images import FacePreprocessing
 
 KIND = "face-matrix"
@@ -155,6 +155,9 @@ def load_matrix(path: Path) -> FaceMatrixRecipe:
         )
     try:
         return FaceMatrixRecipe.model_validate(fields)
+    except BitwrightError as error:  # of a part that is checked where it is defined
+        where = ": ".join(part for part in (path.name, error.where) if part)
+        raise RecipeError(error.message, where=where, hint=error.hint) from error
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])

@@ -58,7 +58,7 @@ def inspect_model(
     }  # fmt: skip
     if not is_by_name(model):
         if not model.lower().endswith(MODEL_FILES):
-            return _of_recipe(recipe_named(model, ".onnx file, model's file, ", data))
+            return _of_recipe(recipe_named(model, ".onnx file, file of a model, ", data))
         from bitwright.interop.model_files import load_model
 
         loaded = load_model(Path(model), input_shape=input_shape, classes=classes)
@@ -102,7 +102,7 @@ def recipe_named(name: str, other: str = "", data: str | Path | None = None) -> 
         find_recipe(name)
     except RecipeError as error:
         raise RecipeError(
-            f"{name!r} is no {other}model of the zoo and no recipe or run directory",
+            f"{name!r} is none of these: {other}model of the zoo, recipe, run directory",
             hint="`bitwright list models` and `bitwright list recipes` say what there is; "
             "a model of your own is package.module:factory",
         ) from error
