@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 from itertools import product
 
 import pytest
@@ -282,6 +283,8 @@ def test_a_cheaper_option_that_is_wider_does_not_break_the_limit() -> None:
     rows = ((Choice("narrow", 2, 10, 0.5), Choice("wide", 8, 0, 0.5)),)
     problem = Problem(rows, products=(Product(5, 0, (), least=1),))
     assert allocate(problem, 30) == (0,)
+    with pytest.raises(KeyboardInterrupt):  # the solver leaves Ctrl-C alone
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_dominated_options_are_left_out() -> None:

@@ -139,6 +139,7 @@ def _solve(problem: Problem, limit: float | None = None) -> tuple[int, ...]:
     solver.parameters.num_workers = 1  # the same answer every time
     solver.parameters.random_seed = 0
     solver.parameters.max_time_in_seconds = _SECONDS
+    solver.parameters.catch_sigint_signal = False  # else Ctrl-C has no handler at all afterwards
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         within = "" if limit is None else f" within {limit:.0f}"
