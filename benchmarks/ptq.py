@@ -183,7 +183,7 @@ def measured(case: str, options: argparse.Namespace, earlier: dict[str, Any]) ->
         lambda: measure_onnxruntime(model, images, splits.test, folder),
     )
     if options.peers is not None:
-        result["brevitas"] = _kept(
+        result["brevitas"] = {"where": _here()} | _kept(
             folder,
             "brevitas",
             (*basis, _script("ptq_brevitas.py"), _version_of(options.peers, "brevitas")),
@@ -206,7 +206,7 @@ def table(results: dict[str, Any]) -> str:
         "activations; the input has 8. Ours is measured on the integer network; Brevitas in "
         "its own simulation, with one scale a channel also in the last layer, where ours has one "
         "a tensor. ONNX Runtime runs what it quantized; without VNNI its 8-bit weights saturate in "
-        "pairs unless reduce_range is set. Times are those of a busy machine.",
+        f"pairs unless reduce_range is set. {_peers(results)}",
     ]
     for case, found in results["cases"].items():
         lines += [
@@ -222,6 +222,18 @@ def table(results: dict[str, Any]) -> str:
             lines.append(_line("Brevitas", {"name": name, "bits": "4 / 4", **row}, found["float"]))
         lines += [_line("ONNX Runtime", row, found["float"]) for row in found["onnxruntime"]]
     return "\n".join(lines) + "\n"
+
+
+def _here() -> str:
+    return f"{cpu_name()}, {time.strftime('%Y-%m-%d')}"
+
+
+def _peers(results: dict[str, Any]) -> str:
+    """Where Brevitas' rows were measured: they stay when its environment is not at hand."""
+    places = {
+        found["brevitas"]["where"] for found in results["cases"].values() if "brevitas" in found
+    }
+    return f"Brevitas' rows: {'; '.join(sorted(places))}." if places else ""
 
 
 def _line(tool: str, row: dict[str, Any], best: float) -> str:

@@ -95,7 +95,8 @@ def main() -> None:
     kept = json.loads(file.read_text())["rows"] if file.exists() else []
     rows = [row for row in kept if row["recipe"] not in chosen.recipes]
     measured = {
-        "command": "python " + " ".join(["benchmarks/recipes.py", *sys.argv[1:]]),
+        "command": "python benchmarks/recipes.py "
+        + " ".join("RUNS" if text == str(chosen.runs) else text for text in sys.argv[1:]),
         "date": date.today().isoformat(),
         "machine": {"cpu": cpu(), "cores": os.cpu_count(), **versions()},
     }

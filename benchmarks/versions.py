@@ -137,7 +137,7 @@ class Checkout:
         paths = os.pathsep.join([str(root / "src"), str(root / "benchmarks")])
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve()), "--serve"],
+            [sys.executable, "-P", str(Path(__file__).resolve()), "--serve"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -224,8 +224,10 @@ def main() -> None:
     print(table(rows))
     if given.no_write:
         return
+    import torch
     from qat_step import machine
 
+    torch.set_num_threads(1)  # as the processes have it
     command = " ".join(["python benchmarks/versions.py", *sys.argv[1:]])
     record = {"command": command, "machine": machine(), "load_average": os.getloadavg()[0]}
     text = json.dumps({**record, "rounds": given.rounds, "rows": rows}, indent=1) + "\n"
