@@ -91,7 +91,11 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["build", "nothing-there"], 2, "no recipe 'nothing-there'"),
         (["build", "digits", "--until", "tomorrow"], 2, "'tomorrow' is not one of"),
-        (["inspect", "resnet99"], 2, "no .onnx file, model's file, model of the zoo"),
+        (
+            ["inspect", "resnet99"],
+            2,
+            "none of these: .onnx file, file of a model, model of the zoo",
+        ),
         (["diff", "digits", "--bound", "-1"], 2, "--bound"),
         (["build"], 2, "Missing argument"),
         (["biuld"], 2, "No such command"),

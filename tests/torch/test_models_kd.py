@@ -126,7 +126,7 @@ def test_memory_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "no model of the zoo and no recipe"),
+        (["nothing"], "none of these: model of the zoo, recipe"),
         (["dnn30", "--bits", "8;4"], "no list of widths"),
         (["dnn30", "--bits", "0"], "no list of widths"),
         (["dnn30", "--input-shape", "28"], "no height x width x channels"),
