@@ -104,17 +104,22 @@ def test_partial_work_of_another_recipe_is_not_used(tmp_path: Path) -> None:
     assert run_all(tmp_path, factor=7)[1] == ["second", "third"]
 
 
-def test_partial_work_on_other_inputs_is_not_used(tmp_path: Path) -> None:
-    start(tmp_path / "run", "second:middle")
-    (tmp_path / "run" / "01-first" / "value.txt").unlink()
-    log_of(tmp_path)
-    fake.FACTS["start"] = 9  # stands for a machine that gives other numbers for the same key
+def assert_all_made_anew_with_other_numbers(tmp_path: Path) -> None:
+    """On a machine that gives other numbers for the same key."""
+    fake.FACTS["start"] = 9
     try:
         with fake.opened(tmp_path / "run", facts={**fake.FACTS, "start": 3}) as run:
             assert fake.result(run) == "sum=45"
     finally:
         fake.FACTS["start"] = 3
     assert log_of(tmp_path) == ["first", "second", "third"]
+
+
+def test_partial_work_on_other_inputs_is_not_used(tmp_path: Path) -> None:
+    start(tmp_path / "run", "second:middle")
+    (tmp_path / "run" / "01-first" / "value.txt").unlink()
+    log_of(tmp_path)
+    assert_all_made_anew_with_other_numbers(tmp_path)
 
 
 @pytest.mark.parametrize("harm", ["truncate", "flip", "remove", "record", "no-record"])
@@ -142,13 +147,7 @@ def test_a_damaged_artefact_is_noticed_and_made_again(tmp_path: Path, harm: str)
 def test_a_step_made_again_with_another_result_reruns_its_readers(tmp_path: Path) -> None:
     run_all(tmp_path)
     (tmp_path / "run" / "01-first" / "value.txt").unlink()
-    fake.FACTS["start"] = 9  # stands for a machine that gives other numbers for the same key
-    try:
-        with fake.opened(tmp_path / "run", facts={**fake.FACTS, "start": 3}) as run:
-            assert fake.result(run) == "sum=45"
-    finally:
-        fake.FACTS["start"] = 3
-    assert log_of(tmp_path) == ["first", "second", "third"]
+    assert_all_made_anew_with_other_numbers(tmp_path)
 
 
 def test_two_processes_cannot_share_a_run(tmp_path: Path) -> None:

@@ -13,17 +13,18 @@ import typer
 from bitwright.cli.options import Classes, Json, Shape, parse_shape
 from bitwright.cli.output import Output
 
+ImportedFile = Annotated[
+    Path,
+    typer.Argument(
+        help="A QONNX, QCDQ or QDQ file; a packed model (.bwq); or a float model: .prototxt "
+        "(Caffe), .h5 or .keras, .safetensors."
+    ),
+]
 Format = Literal["qonnx", "qdq", "artifact", "caffe", "keras", "safetensors", "packed"]
 
 
 def import_(  # noqa: PLR0913, PLR0917 - one option each
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="A QONNX, QCDQ or QDQ file; a packed model (.bwq); or a float model: .prototxt "
-            "(Caffe), .h5 or .keras, .safetensors."
-        ),
-    ],
+    file: ImportedFile,
     out: Annotated[
         Path, typer.Option("--out", help="Folder for the graph or the model, and the report.")
     ],

@@ -10,6 +10,7 @@ from typing import Any
 
 from bitwright.base.errors import ToolError
 from bitwright.base.figures import Resources
+from bitwright.base.solver import deterministic_solver
 
 # What one unit of each resource is worth in LUTs when there is no limit to compare with: about the
 # ratio of the counts on mid-sized devices.
@@ -168,14 +169,10 @@ class FoldingModel:
     def _solve(self, effort: float, *, first: bool) -> dict[str, Option] | None:
         if any(not picks for picks in self._picked.values()):
             return None
-        solver: Any = self._cp.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = 0
+        solver = deterministic_solver()
         solver.parameters.linearization_level = 2
         solver.parameters.max_deterministic_time = effort
         solver.parameters.stop_after_first_solution = first
-        # It would leave the default handler behind, and Ctrl-C would then kill without a word.
-        solver.parameters.catch_sigint_signal = False
         status = solver.solve(self._model)
         if status == self._cp.INFEASIBLE or (first and status == self._cp.UNKNOWN):
             return None

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from bitwright.base.errors import RecipeError
+from bitwright.base.solver import deterministic_solver
 
 #: Into so many parts the damage of the worst assignment is divided: the solver takes integers.
 _RESOLUTION = 10**9
@@ -135,11 +136,8 @@ def _solve(problem: Problem, limit: float | None = None) -> tuple[int, ...]:
         model.add(cost <= int(limit))
         worst = sum(max(c.damage for c in options) for options in problem.units) or 1.0
         model.minimize(sum(round(c.damage / worst * _RESOLUTION) * v for c, v in every))
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1  # the same answer every time
-    solver.parameters.random_seed = 0
+    solver = deterministic_solver()
     solver.parameters.max_time_in_seconds = _SECONDS
-    solver.parameters.catch_sigint_signal = False  # else Ctrl-C has no handler at all afterwards
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         within = "" if limit is None else f" within {limit:.0f}"
