@@ -3,12 +3,14 @@
 
     git worktree add ../before COMMIT
     python benchmarks/versions.py ../before --name COMMIT       # writes docs/results/versions.*
-    python benchmarks/versions.py ../before --only executor --rounds 5 --no-write
+    python benchmarks/versions.py ../before --only executor --pairs 5 --no-write
 
 Each checkout has a process of its own, which takes the jobs from that checkout's own benchmarks
 (`qat_step`, `executor`, `train_step`, `quantize`) and its package. One of them works at a time:
-before, now, before, now, ..., so that whatever else the machine does meets both. A ratio is now
-over before, of the fastest rounds and as the median of paired rounds; below 1 this checkout is
+before, now, before, now, ..., so that whatever else the machine does meets both. The same code is
+several percent faster in one process than in the next (where its memory happens to lie), so every
+job runs in several pairs of processes. A ratio is now over before, as the median of all paired
+rounds, with the lowest and the highest median of a pair of processes; below 1 this checkout is
 faster. Jobs that do not run our code (float32) show how much such a ratio strays by itself. One
 thread; time of the processor, not of the wall.
 """
@@ -162,41 +164,46 @@ class Checkout:
         self._process.wait(timeout=60)
 
 
-def compare(case: str, part: str, before: Path, rounds: int) -> list[dict[str, Any]]:
-    """All jobs of one part of a case, each round of both in turn."""
-    both = Checkout(before), Checkout(ROOT)
-    names, ours = (checkout.ask([case, part]) for checkout in both)
-    if names != ours:
-        raise SystemExit(f"{case} {part}: the checkouts have other jobs: {names}, {ours}")
+def compare(case: str, part: str, before: Path, pairs: int, rounds: int) -> list[dict[str, Any]]:
+    """All jobs of one part of a case: in each pair of processes, each round of both in turn."""
+    jobs: list[str] = []
+    times: dict[str, list[list[tuple[float, float]]]] = {}
+    for _ in range(pairs):
+        both = Checkout(before), Checkout(ROOT)
+        jobs, ours = (checkout.ask([case, part]) for checkout in both)
+        if jobs != ours:
+            raise SystemExit(f"{case} {part}: the checkouts have other jobs: {jobs}, {ours}")
+        for index, job in enumerate(jobs):
+            taken = [(both[0].ask(index) * 1e3, both[1].ask(index) * 1e3) for _ in range(rounds)]
+            times.setdefault(job, []).append(taken)
+        for checkout in both:
+            checkout.close()
     rows = []
-    for index, name in enumerate(names):
-        times: tuple[list[float], list[float]] = ([], [])
-        for _ in range(rounds):
-            for checkout, taken in zip(both, times, strict=True):
-                taken.append(checkout.ask(index) * 1e3)
+    for job in jobs:
+        medians = [statistics.median(b / a for a, b in pair) for pair in times[job]]
+        taken = [each for pair in times[job] for each in pair]
         rows.append(
             {
                 "case": case,
                 "part": part,
-                "job": name,
-                "before_ms": min(times[0]),
-                "now_ms": min(times[1]),
-                "ratio": min(times[1]) / min(times[0]),
-                "median_ratio": statistics.median(b / a for a, b in zip(*times, strict=True)),
+                "job": job,
+                "before_ms": min(a for a, _ in taken),
+                "now_ms": min(b for _, b in taken),
+                "ratio": statistics.median(b / a for a, b in taken),
+                "lowest": min(medians),
+                "highest": max(medians),
             }
         )
-    for checkout in both:
-        checkout.close()
     return rows
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown."""
-    lines = ["| benchmark | of | job | before, ms | now, ms | now / before | median of pairs |"]
+    lines = ["| benchmark | of | job | before, ms | now, ms | now / before | by processes |"]
     lines.append("|---" * 7 + "|")
     lines += [
         f"| {r['case']} | {r['part']} | {r['job']} | {r['before_ms']:.3f} | {r['now_ms']:.3f} "
-        f"| {r['ratio']:.3f} | {r['median_ratio']:.3f} |"
+        f"| {r['ratio']:.2f} | {r['lowest']:.2f} to {r['highest']:.2f} |"
         for r in rows
     ]
     return "\n".join(lines)
@@ -207,7 +214,8 @@ def main() -> None:
     parser.add_argument("before", type=Path, nargs="?", help="root of the other checkout")
     parser.add_argument("--name", default="the other checkout", help="what to call it on the page")
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of processes")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds in each pair")
     parser.add_argument("--no-write", action="store_true", help="print only")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -219,7 +227,7 @@ def main() -> None:
     rows = []
     for case in given.only:
         for part in CASES[case][1]:
-            rows += compare(case, part, given.before.resolve(), given.rounds)
+            rows += compare(case, part, given.before.resolve(), given.pairs, given.rounds)
             print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
     print(table(rows))
     if given.no_write:
@@ -230,15 +238,20 @@ def main() -> None:
     torch.set_num_threads(1)  # as the processes have it
     command = " ".join(["python benchmarks/versions.py", *sys.argv[1:]])
     record = {"command": command, "machine": machine(), "load_average": os.getloadavg()[0]}
-    text = json.dumps({**record, "rounds": given.rounds, "rows": rows}, indent=1) + "\n"
+    text = (
+        json.dumps({**record, "pairs": given.pairs, "rounds": given.rounds, "rows": rows}, indent=1)
+        + "\n"
+    )
     (RESULTS / "versions.json").write_text(text)
     facts = ", ".join(f"{key} {value}" for key, value in machine().items())
     (RESULTS / "versions.md").write_text(
-        f"# Speed against {given.name}\n\n`{command}` on {facts}; {given.rounds} rounds, load "
-        f"{os.getloadavg()[0]:.1f}.\n\nBoth checkouts' own benchmark code, one process each, in "
-        "turn, one thread, processor time. Ratios: of the fastest rounds, and the median of paired "
-        f"rounds; below 1 the code is faster now. Rows of float32 run nothing of ours: what they "
-        f"stray by is noise.\n\n{table(rows)}\n"
+        f"# Speed against {given.name}\n\n`{command}` on {facts}; {given.pairs} pairs of "
+        f"processes, {given.rounds} rounds in each, load {os.getloadavg()[0]:.1f}.\n\nBoth "
+        "checkouts' own benchmark code, one process each, in turn, one thread, processor time. "
+        "Times: of the fastest round. Ratios: the median of all paired rounds, and the lowest and "
+        "highest median of a pair of processes; below 1 the code is faster now. Rows of float32 "
+        "run nothing of ours: what they stray by is noise."
+        f"\n\n{table(rows)}\n"
     )
 
 
