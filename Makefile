@@ -9,8 +9,9 @@ JOBS ?= 2
 PYTEST_ARGS ?=
 CORE_TIERS := tests/pure tests/torch tests/verilator tests/yosys tests/e2e
 
-# One thread a test process: two processes share the machine.
-TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+# One thread a test process: two processes share the machine. Byte code is kept, whatever the shell
+# says: tests start many programs, and each would compile the package anew.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
 .PHONY: demo test test-all lint format docs setup clean
 

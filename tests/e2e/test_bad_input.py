@@ -9,15 +9,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.e2e.tiny import TINY, tiny_recipe
+from tests.program import Program
 
 import bitwright
 from bitwright.base import tools
@@ -262,24 +260,13 @@ def test_a_full_disk_at_any_step_loses_nothing(
     assert [o.name for o in pipeline.outcomes if not o.was_done] == [step]
 
 
-def spawn(arguments: Sequence[object]) -> subprocess.Popen[str]:
+def spawn(arguments: Sequence[object], folder: Path) -> Program:
     code = "from bitwright.cli import main; main()"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
-    )
+    return Program(code, arguments, folder, env={"OMP_NUM_THREADS": "1"})
 
 
-def wait_for_epochs(run_dir: Path, process: subprocess.Popen[str], count: int) -> None:
-    metrics = run_dir / ".work-01-train" / "logs" / "metrics.jsonl"
-    deadline = time.monotonic() + 300
-    while not metrics.is_file() or len(metrics.read_text().splitlines()) < count:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def wait_for_epochs(run_dir: Path, program: Program, count: int) -> None:
+    program.wait_until(run_dir / ".work-01-train" / "logs" / "metrics.jsonl", lines=count)
 
 
 def test_killed_or_interrupted_training_ends_with_the_same_weights(tmp_path: Path) -> None:
@@ -288,25 +275,21 @@ def test_killed_or_interrupted_training_ends_with_the_same_weights(tmp_path: Pat
     stopped, straight = tmp_path / "stopped", tmp_path / "straight"
     arguments = ["train", recipe, "--run-dir", stopped]
 
-    process = spawn(arguments)
-    wait_for_epochs(stopped, process, 2)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    program = spawn(arguments, tmp_path / "killed")
+    wait_for_epochs(stopped, program, 2)
+    program.stop(signal.SIGKILL)
     assert nothing_done(stopped)
 
-    process = spawn(arguments)
-    wait_for_epochs(stopped, process, 5)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == entry.EXIT_INTERRUPTED
-    assert f"to go on where it stopped: bitwright train {recipe}" in said
-    assert "Traceback" not in said
+    program = spawn(arguments, tmp_path / "interrupted")
+    wait_for_epochs(stopped, program, 5)
+    assert program.stop(signal.SIGINT) == entry.EXIT_INTERRUPTED
+    assert f"to go on where it stopped: bitwright train {recipe}" in program.errors
+    assert "Traceback" not in program.errors
     assert nothing_done(stopped)
 
-    process = spawn([*arguments, "--json"])
-    out, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    assert json.loads(out)["steps"][0]["was_done"] is False
+    program = spawn([*arguments, "--json"], tmp_path / "resumed")
+    assert program.wait() == 0, program.errors
+    assert json.loads(program.output)["steps"][0]["was_done"] is False
     assert entry.run(["train", str(recipe), "--run-dir", str(straight)]) == 0
     records = [read_record(folder / "01-train") for folder in (stopped, straight)]
     assert records[0] is not None and records[1] is not None

@@ -5,30 +5,15 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.program import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
 #: Files below BITWRIGHT_DATA without which an example has nothing to show.
 NEEDS = {"05_skynet": "skynet/dac.weights"}
-
-
-def run_program(path: Path, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_the_example_of_the_readme(tmp_path: Path) -> None:
@@ -38,7 +23,7 @@ def test_the_example_of_the_readme(tmp_path: Path) -> None:
     for number, block in enumerate(blocks):
         path = tmp_path / f"block_{number}.py"
         path.write_text(block)
-        run_program(path, tmp_path)
+        run_program(path, tmp_path, OMP_NUM_THREADS="1")
     assert (tmp_path / "rtl" / "design.json").is_file()
 
 
@@ -48,7 +33,7 @@ def test_each_example(path: Path, tmp_path: Path) -> None:
     need = NEEDS.get(path.stem)
     if need and not (Path(os.environ.get("BITWRIGHT_DATA", ".")) / need).is_file():
         pytest.skip(f"no {need} in the test data")
-    assert run_program(path, tmp_path)
+    assert run_program(path, tmp_path, OMP_NUM_THREADS="1")
 
 
 def test_every_example_is_listed() -> None:

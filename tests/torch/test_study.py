@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import copy
-import os
 import signal
-import subprocess
-import sys
 import textwrap
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from pydantic import ValidationError
+from tests.program import Program
 from torch import nn
 from torch.nn import functional
 
@@ -136,14 +133,9 @@ def test_a_study_killed_in_any_phase_goes_on_to_the_same_weights(
     code = textwrap.dedent(script).format(tests=str(Path(__file__).parent))
     folder = tmp_path / "parts"
     folder.mkdir()
-    process = subprocess.Popen([sys.executable, "-c", code, str(folder), phase], env=os.environ)
-    deadline = time.monotonic() + 120
-    while not (folder / "here").exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=20)
+    program = Program(code, [folder, phase], tmp_path / "program")
+    program.wait_until(folder / "here")
+    program.stop(signal.SIGKILL)
     again, tutor = student_net(few), teacher_net()
     study(again, few, PHASES, run_dir=folder, teacher=tutor)
     assert same(whole, again)

@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import textwrap
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests.program import Program
 from torch import nn
 
 from bitwright.base.errors import DataError, ModelError, RecipeError, RunError
@@ -161,18 +158,10 @@ def test_a_killed_process_resumes_to_the_same_weights(few: DataSplits, tmp_path:
     """)
     config = CONFIG.model_copy(update={"epochs": 40})
     checkpoint = tmp_path / "killed" / "checkpoint.pt"
-    source = Path(__file__).resolve().parents[2] / "src"
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, config.model_dump_json(), str(checkpoint.parent)],
-        env={**os.environ, "PYTHONPATH": str(source)},
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while not checkpoint.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait(timeout=30)
+    arguments = [config.model_dump_json(), checkpoint.parent]
+    program = Program(script, arguments, tmp_path / "program")
+    program.wait_until(checkpoint)
+    program.stop(signal.SIGKILL)
     resumed, straight = fresh(), fresh()
     result = fit(resumed, few, config, run_dir=checkpoint.parent)
     assert 1 <= result.resumed_from < config.epochs

@@ -42,11 +42,11 @@ def _ports(case: Case) -> list[tuple[str, int, str]]:
 
 
 def wrapper(case: Case) -> str:
-    """Module ``wrap_<case>`` with the block's ports; it stays a module in the netlist."""
+    """Module ``wrap_<case>`` with the block's ports."""
     ports = ", ".join(f"{way} logic [{width - 1}:0] {name}" for way, width, name in _ports(case))
     parameters = ", ".join(f".{k}({_literal(v, case.name)})" for k, v in case.parameters.items())
     block = f"{case.module} #({parameters}) i_block (.*);"
-    return f"(* keep_hierarchy *)\nmodule wrap_{case.name} ({ports});\n  {block}\nendmodule\n"
+    return f"module wrap_{case.name} ({ports});\n  {block}\nendmodule\n"
 
 
 def top(cases: Iterable[Case]) -> str:
