@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bitwright.base.archives import gunzip
 from bitwright.base.errors import DataError
 from bitwright.data import cifar, load_dataset, mnist
-from bitwright.data.files import download, gunzip
+from bitwright.data.files import download
 from bitwright.data.mnist import parse_idx
 
 COUNTS = {"train": 60, "t10k": 20}

@@ -82,8 +82,8 @@ _DIGITS = ["digits_cnn", "--weights", "pretrained", "--data", "digits", "--budge
         ([*_DIGITS, "--metric", "top3"], 2, "unknown metric 'top3'"),
         ([*_DIGITS, "--metric", "verification"], 2, "nothing to measure verification with"),
         ([*_DIGITS, "--metric", "no_such_module:f"], 3, "cannot import 'no_such_module'"),
-        ([*_DIGITS, "--metric", "os:getcwd"], 3, "takes no arguments (1 given)"),
-        ([*_DIGITS, "--metric", "builtins:id"], 3, "gave an object of type int"),
+        ([*_DIGITS, "--metric", "os:getcwd"], 3, "os does not lie in"),
+        ([*_DIGITS, "--metric", "builtins:id"], 3, "builtins does not lie in"),
     ],
 )
 def test_search_refuses_with_one_message(
@@ -182,3 +182,27 @@ def test_ristretto_measures_each_operand_alone(capsys: pytest.CaptureFixture[str
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["operand"] for row in rows] == ["in", "out", "params", "all"] * 3
     assert all(row["bits"] == 4 and row["accuracy"] + row["lost"] > 0.9 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nothing", "takes 0 positional arguments but 1 was given"),
+        ("number", "gave an object of type int"),
+    ],
+)
+def test_a_metric_of_ones_own_that_is_none(
+    name: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    module = f"wrong_metric_{name}"
+    (tmp_path / f"{module}.py").write_text(
+        "def nothing():\n    pass\n\n\ndef number(subject):\n    return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    arguments = [*_DIGITS, "--metric", f"{module}:{name}", "--out", str(tmp_path / "out")]
+    assert run(["search", *arguments]) == 3
+    assert words in capsys.readouterr().err

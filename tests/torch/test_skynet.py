@@ -148,7 +148,7 @@ def test_names_and_sizes_that_only_a_broken_file_has(tmp_path: Path) -> None:
     path = write(tmp_path / "w.h5", lambda a: None)
     with h5py.File(path, "a") as file:
         file.create_dataset("huge", (1 << 40,), "f4", chunks=(1 << 20,))
-    with pytest.raises(DataError, match=r"'huge' claims to have the shape"):
+    with pytest.raises(DataError, match=r"'huge' of shape \(1099511627776,\): more data"):
         load_skynet_weights(path)
     whole = write(tmp_path / "w.h5", lambda a: None).read_bytes()
     path.write_bytes(whole.replace(b"model_p3.", b"model_\xff\xfe."))

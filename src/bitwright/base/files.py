@@ -8,7 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,19 +29,35 @@ def atomic_write(path: Path, body: bytes | str) -> None:
     """
     data = body.encode() if isinstance(body, str) else body
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        # Not mkstemp, whose files are the owner's alone: the kernel takes off what umask says, and
+        # to ask for that, it must be changed for a moment, for all threads.
+        with open(temporary, "xb", opener=_opener) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
+        temporary.replace(path)
+        flush_entries(path.parent)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def flush_entries(folder: Path) -> None:
+    """Flush the names in a folder to disk: what was renamed into it stays there."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such thing
+            raise
+    finally:
+        os.close(handle)
 
 
 def read_bytes(path: Path, *, hint: str | None = None, most: int | None = None) -> bytes:
@@ -119,8 +135,12 @@ def sha256_file(path: Path) -> str:
 
 def flush(folder: Path) -> None:
     """Flush all files of a folder to disk, so that an index never outlives what it vouches for."""
-    for path in folder.rglob("*"):
-        if path.is_file():
+    for path in (folder, *folder.rglob("*")):
+        if path.is_symlink():
+            continue
+        if path.is_dir():
+            flush_entries(path)
+        elif path.is_file():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
 
@@ -157,12 +177,13 @@ def exclusive(
         remove: leave no file behind.
 
     Raises:
-        RunError: another process still holds it.
+        RunError: another process still holds it, or it is a symbolic link, which might lead to a
+            file of more worth.
         OSError: the file cannot be made.
     """
     deadline = time.monotonic() + wait_s
     while True:
-        with path.open("a+") as file:
+        with _lock_file(path) as file:
             if _try_lock(file) and _still_there(path, file):
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
@@ -182,6 +203,17 @@ def exclusive(
         time.sleep(_LOCK_POLL_S)
 
 
+def _lock_file(path: Path) -> TextIO:
+    try:
+        return open(path, "a+", opener=_opener)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise RunError(
+            "is a symbolic link, expected a lock file", where=str(path), hint="remove it"
+        ) from error
+
+
 def _try_lock(file: TextIO) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -195,6 +227,6 @@ def _try_lock(file: TextIO) -> bool:
 def _still_there(path: Path, file: TextIO) -> bool:
     """Whether the locked file is the one of that name: its last holder may have removed it."""
     try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+        return os.path.samestat(path.lstat(), os.fstat(file.fileno()))
     except FileNotFoundError:
         return False

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Code that the core does not know: the user's own, and plug-ins, which add names to the core.
 
-Both are named as ``package.module:name`` and imported when they are used. A plug-in is a module
+Both are named as ``package.module:name`` and imported when they are used. What a recipe names lies
+below the recipe's folder or the current one, or in a package that the user trusts (`TRUST`); a data
+file names code only where the caller trusts it (`data_file`). A plug-in is a module
 with a `Plugin` called ``PLUGIN``: one of `BUILT_IN`, or of an installed package that names it as an
 entry point of the group ``bitwright.plugins``.
 """
@@ -9,9 +11,11 @@ entry point of the group ``bitwright.plugins``.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import os
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,18 +23,23 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
+from types import BuiltinFunctionType, ModuleType
 from typing import Any, Literal
 
 from bitwright.base.errors import BitwrightError, ModelError, RecipeError
-from bitwright.base.source import Sources, module_key
+from bitwright.base.source import Sources, is_installed, module_key
 
 #: The plug-ins that come with the package. Nothing else in the core names a paper.
 BUILT_IN = ("bitwright.papers.faces", "bitwright.papers.ristretto")
 ENTRY_POINTS = "bitwright.plugins"
+#: Variable of the environment: modules and packages that lie elsewhere and whose code recipes and
+#: data files may name all the same, with commas between.
+TRUST = "BITWRIGHT_TRUST"
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 #: The folders of the recipe that is being read or run; see `importable`.
 _FOLDERS: ContextVar[tuple[Path, ...]] = ContextVar("folders", default=())
+#: The data file that is being read, and what its reader trusts; see `data_file`.
+_FILE: ContextVar[tuple[str, frozenset[str]] | None] = ContextVar("file", default=None)
 #: Modules of users that were imported here, and files that they name: where each lay, what it said.
 _IMPORTED: dict[str, tuple[Path, str]] = {}
 Kind = Literal["metrics", "benchmarks", "models", "commands", "recipes"]
@@ -108,7 +117,7 @@ def is_plugin(name: str) -> bool:
 
 
 def load_plugin(name: str, field: str) -> Callable[..., Any]:
-    """A function or class of the user's own, from an installed package or `module_folders`.
+    """A function or class of the user's own, from `module_folders` or a package of `TRUST`.
 
     Args:
         name: ``package.module:name``.
@@ -116,7 +125,7 @@ def load_plugin(name: str, field: str) -> Callable[..., Any]:
 
     Raises:
         RecipeError: the name has another form.
-        ModelError: the module cannot be imported or has no such function.
+        ModelError: the module cannot be imported, has no such function, or is not to be trusted.
     """
     module, found = _imported(name, field)
     if not callable(found):
@@ -177,6 +186,8 @@ def _imported(name: str, field: str) -> tuple[ModuleType, Any]:
     module_name, _, attribute = name.partition(":")
     if not is_plugin(name):
         raise RecipeError(f"{name!r} is not of the form package.module:name", where=field)
+    trusted = _is_trusted(module_name)
+    place = None if trusted else _place(module_name, name)
     _forget_others(module_name)
     hint = "correct the module; `python -c 'import ...'` shows the whole traceback"
     with users_code(f"importing {module_name}", name, hint), importable(*_FOLDERS.get()):
@@ -186,9 +197,104 @@ def _imported(name: str, field: str) -> tuple[ModuleType, Any]:
             raise ModelError(
                 f"cannot import {error.name!r}",
                 where=name,
-                hint=f"it is looked for in {_searched()}, and among installed packages",
+                hint=f"it is looked for in {_searched()}, and among packages of {TRUST}",
             ) from error
-    return module, getattr(module, attribute, None)
+    found = getattr(module, attribute, None)
+    if not trusted:
+        if place is not None and place.resolve() != Path(str(module.__file__)).resolve():
+            raise ModelError(
+                f"{module_name} is {module.__file__}, which is imported already, not {place}",
+                where=name,
+                hint="give the module another name",
+            )
+        _check_home(found, module_name, name)
+    return module, found
+
+
+def _is_trusted(module: str) -> bool:
+    """Whether the user, or the reader of the data file, has named a module or a package of it."""
+    file = _FILE.get()
+    words = {word.strip() for word in os.environ.get(TRUST, "").split(",")}
+    words |= file[1] if file is not None else set()
+    parts = module.split(".")
+    return any(".".join(parts[:count]) in words for count in range(1, len(parts) + 1))
+
+
+def _place(module: str, name: str) -> Path | None:
+    """The file of a module below `module_folders`; None if there is no such module anywhere.
+
+    Nothing is imported: to look for ``a.b``, Python would import ``a``.
+
+    Raises:
+        ModelError: it lies elsewhere, or a data file names it.
+    """
+    file, top = _FILE.get(), module.partition(".")[0]
+    if file is not None:
+        raise ModelError(
+            f"it names code to be run, {name}",
+            where=file[0],
+            hint=f"if you know and want that code: {TRUST}={top}, or in Python trust=[{module!r}]",
+        )
+    folders = _own_folders()
+    path = Sources(folders).find(module)
+    if path is None and not any((folder / top).is_dir() for folder in folders):
+        try:
+            elsewhere = importlib.util.find_spec(top) is not None
+        except (ImportError, ValueError):  # one that was imported without a spec
+            elsewhere = True
+        if elsewhere:
+            raise ModelError(
+                f"{module} does not lie in {_searched()}",
+                where=name,
+                hint="code that a recipe names is the user's own and lies beside it; "
+                f"{TRUST}={top} allows this package, too",
+            )
+    return path
+
+
+def _own_folders() -> list[Path]:
+    """Where the user's own code lies: `module_folders`, and beside the script that is running."""
+    folders = [*module_folders(*_FOLDERS.get())]
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script is not None:
+        folders.append(Path(script).resolve().parent)
+    tools = Path(sysconfig.get_path("scripts")).resolve()  # where `bitwright` itself lies
+    return [f for f in folders if f != tools and not any(map(is_installed, (f, *f.parents)))]
+
+
+def _check_home(found: Any, module: str, name: str) -> None:
+    """Refuse a function or class that a module has only imported, from where the user's own code
+    does not lie: ``from os import system``.
+
+    Raises:
+        ModelError: it is such a one.
+    """
+    builtin = isinstance(found, BuiltinFunctionType)
+    if not builtin and not (callable(found) and hasattr(found, "__qualname__")):
+        return
+    home = None if builtin else found.__module__
+    folders = _own_folders()
+    if home is None or (home != module and Sources(folders).find(home) is None):
+        raise ModelError(
+            f"{name.partition(':')[2]} is not defined in {module}, but in {found.__module__}",
+            where=name,
+            hint="write a function of your own that calls it",
+        )
+
+
+@contextmanager
+def data_file(path: Path, trust: Iterable[str] = ()) -> Iterator[None]:
+    """While a data file is read: a name in it leads to code only where it is trusted.
+
+    Args:
+        path: of the file, for messages.
+        trust: modules or packages whose code it may name.
+    """
+    token = _FILE.set((str(path), frozenset(trust)))
+    try:
+        yield
+    finally:
+        _FILE.reset(token)
 
 
 def _forget_others(name: str) -> None:

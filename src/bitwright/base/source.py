@@ -239,12 +239,12 @@ def module_key(name: str, folders: Iterable[Path] = ()) -> str:
     places = [Path(place).parent for place in spec.submodule_search_locations or ()]
     if not places and spec.origin is not None:
         places = [Path(spec.origin).parent]
-    if any(_is_installed(place) for place in places):
+    if any(is_installed(place) for place in places):
         return Sources(places, top).key(name)
     return Sources((*places, *roots, PACKAGE.parent), named=True).key(name)
 
 
-def _is_installed(folder: Path) -> bool:
+def is_installed(folder: Path) -> bool:
     """Whether a folder is one of Python's own, which everybody's packages share."""
     own = {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib", "stdlib")}
     return folder in own or folder.name in ("site-packages", "dist-packages")

@@ -8,9 +8,10 @@
     ROOT/KIND/.locks/KEY       held by the process that makes the entry
 
 An entry appears whole, by a rename, and is checked when it is read: one that was damaged is dropped
-and made again. What any run can use (results of tools, compiled programs, decoded images) lies in
-the user's cache folder; what belongs to an experiment, such as the rows of a table, in the folder
-of that experiment. Keys are made of `bitwright.base.source.code_key` and of the inputs.
+and made again; one that others could have written is not taken, since some hold programs. What any
+run can use (results of tools, compiled programs, decoded images) lies in the user's cache folder;
+what belongs to an experiment, such as the rows of a table, in the folder of that experiment. Keys
+are made of `bitwright.base.source.code_key` and of the inputs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import math
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bitwright.base.files import cache_root, exclusive, flush, sha256_file
+from bitwright.base.files import cache_root, exclusive, flush, flush_entries, sha256_file
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +107,7 @@ class Store:
         folder = self.folder(kind, key)
         for _ in range(_LOOKS):  # what is not whole may have been put there, or dropped, just now
             seen = _identity(folder)
-            if seen is None:
+            if seen is None or not _is_ours(folder):
                 return None
             if (entry := _whole(folder)) is not None:
                 with suppress(OSError):  # another user's
@@ -135,7 +137,7 @@ class Store:
             OSError: the store cannot be written.
         """
         folder = self.folder(kind, key)
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=_NEW))
         try:
             hashes = {}
@@ -145,9 +147,12 @@ class Store:
             content = json.loads(json.dumps({"files": hashes, "value": value}))
             fields = {"sha256": content_key(content), "content": content}
             (new / _INDEX).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+            for path in new.rglob("*"):
+                path.chmod(path.stat().st_mode & ~stat.S_IWOTH)  # whatever umask says
             flush(new)
             new.chmod(0o755)
             _place(new, folder)
+            flush_entries(folder.parent)
         finally:
             shutil.rmtree(new, ignore_errors=True)
         self._prune(folder)
@@ -269,9 +274,29 @@ def _whole(folder: Path) -> Entry | None:
     return None
 
 
+def _is_ours(folder: Path) -> bool:
+    """Whether nobody but us, our group and root can have written an entry: all that lies in it, and
+    the folder of its kind.
+    """
+    try:
+        found = [folder.parent.stat(), folder.lstat(), *(p.lstat() for p in folder.rglob("*"))]
+    except OSError:
+        return False
+    return not any(
+        each.st_uid not in (os.geteuid(), 0)
+        or stat.S_ISLNK(each.st_mode)
+        or each.st_mode & stat.S_IWOTH
+        for each in found
+    )
+
+
 def _place(new: Path, folder: Path) -> None:
     """Give a whole entry its name, unless another process was first."""
     for _ in range(_LOOKS):
+        if folder.exists() and not _is_ours(folder):
+            raise PermissionError(
+                errno.EPERM, "others can write here; BITWRIGHT_CACHE names another", str(folder)
+            )
         if (folder / _INDEX).is_file():
             return
         try:

@@ -8,14 +8,13 @@ folders (such as ``cifar10-jpg.zip``). Pickles of the Python archives are parsed
 from __future__ import annotations
 
 import pickletools
-import tarfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.archives import read_tar
 from bitwright.base.errors import DataError
 from bitwright.base.files import read_bytes
 from bitwright.base.progress import Progress
@@ -25,6 +24,8 @@ from bitwright.data.files import cache_path, download
 from bitwright.data.splits import Labelled, Labels, split_two
 
 SCALE = 1 / 255
+#: Of a batch: CIFAR-100 has all training images in one, of 154 MB.
+_MOST_BYTES = 256 << 20
 _PIXELS = 3 * 32 * 32
 _Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
@@ -177,22 +178,11 @@ def _read_folder(path: Path, edition: Edition) -> dict[str, bytes]:
 
 
 def _read_tar(path: Path, edition: Edition, progress: Progress) -> dict[str, bytes]:
-    wanted = {f"{batch}{suffix}" for batch in edition.batches for suffix in (".bin", "")}
+    wanted = {f"{b}{suffix}": _MOST_BYTES for b in edition.batches for suffix in (".bin", "")}
     contents: dict[str, bytes] = {}
-    try:
-        with tarfile.open(path, "r:gz") as archive:
-            for member in archive:
-                name = Path(member.name).name
-                handle = archive.extractfile(member) if name in wanted else None
-                if handle is not None:
-                    contents[name] = handle.read()
-                    progress(f"unpacking {path.name}", len(contents), len(edition.batches))
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"is no whole .tar.gz archive: {error}",
-            where=str(path),
-            hint="the file is corrupt or cut short; delete it and fetch it again",
-        ) from error
+    for name, content in read_tar(path, wanted):
+        contents[name] = content
+        progress(f"unpacking {path.name}", len(contents), len(edition.batches))
     return contents
 
 

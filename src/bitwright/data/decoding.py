@@ -25,6 +25,9 @@ Box = tuple[float, float, float, float]
 
 T = TypeVar("T")
 
+#: The formats that are read (`data.listing.EXTENSIONS`): Pillow would try all that it knows on any
+#: file, of which PostScript starts another program.
+PICTURES = ("JPEG", "PNG", "BMP", "PPM", "GIF", "TIFF", "WEBP")
 _GREY = frozenset({"1", "L", "LA"})
 _GAP = 2.0  # a window more than twice too large is first averaged by whole factors (Pillow)
 _ATTEMPTS = 10
@@ -176,7 +179,7 @@ def _opened(stream: IO[bytes], work: Callable[[Picture], T], where: str) -> T:
     from PIL import Image
 
     try:
-        with Image.open(stream) as image:
+        with Image.open(stream, formats=PICTURES) as image:
             return work(image)
     except (
         OSError,

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files under the data sets: reading, the cache, checked downloads, gzip."""
+"""Files under the data sets: reading, the cache, checked downloads."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import urllib.error
 import urllib.request
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,22 +30,6 @@ def cache_path(kind: str, name: str) -> Path:
             f"the cache folder cannot be made: {error.strerror or error}",
             where=str(error.filename),
             hint="name a writable folder with BITWRIGHT_CACHE",
-        ) from error
-
-
-def gunzip(packed: bytes, where: str) -> bytes:
-    """Unpack gzip data.
-
-    Raises:
-        DataError: it is corrupt or ends too early.
-    """
-    try:
-        return gzip.decompress(packed)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"is no whole gzip file: {error}",
-            where=where,
-            hint="the file is corrupt or cut short; delete it and fetch it again",
         ) from error
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
-import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from bitwright.base.archives import check_members, opened_zip, unpacking
 from bitwright.base.errors import DataError
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".gif", ".tif", ".webp"})
@@ -112,7 +112,7 @@ def peeked(listing: Listing) -> Iterator[Callable[[str], AbstractContextManager[
     if listing.path.is_dir():
         yield partial(_open_file, listing.path)
         return
-    with _open_zip(listing.path) as archive:
+    with opened_zip(listing.path) as archive:
         yield partial(_open_member, archive, listing.path)
 
 
@@ -221,7 +221,7 @@ def _list_folder(path: Path) -> Listing:
 def _list_zip(path: Path) -> Listing:
     entries: list[tuple[str, int, int]] = []
     folders: set[Parts] = set()
-    with _open_zip(path) as archive:
+    with opened_zip(path) as archive:
         for entry in archive.infolist():
             inside = PurePosixPath(entry.filename)
             if _hidden(inside.parts):
@@ -237,20 +237,6 @@ def _list_zip(path: Path) -> Listing:
 
 
 @contextmanager
-def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
-    try:
-        archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError) as error:
-        raise DataError(
-            f"is no whole zip file: {error}",
-            where=str(path),
-            hint="the file is corrupt or cut short; fetch it again",
-        ) from error
-    with archive:
-        yield archive
-
-
-@contextmanager
 def _open_file(folder: Path, name: str) -> Iterator[IO[bytes]]:
     try:
         with (folder / name).open("rb") as stream:
@@ -261,12 +247,8 @@ def _open_file(folder: Path, name: str) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _open_member(archive: zipfile.ZipFile, path: Path, name: str) -> Iterator[IO[bytes]]:
-    try:
-        with archive.open(name) as stream:
-            yield stream
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
-        raise DataError(
-            f"cannot be unpacked: {error}",
-            where=f"{path}:{name}",
-            hint="the zip file is corrupt or locked by a password; fetch it again",
-        ) from error
+    place = f"{path}:{name}"
+    archive.getinfo(name)  # KeyError: a caller may look for a file that need not be there
+    check_members(archive, place, [name])
+    with unpacking("member of a zip file", place), archive.open(name) as stream:
+        yield stream

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.archives import gunzip
 from bitwright.base.errors import DataError
 from bitwright.base.files import read_bytes
 from bitwright.base.progress import Progress
 from bitwright.data.dataset import DataSplits
-from bitwright.data.files import cache_path, download, gunzip
+from bitwright.data.files import cache_path, download
 from bitwright.data.splits import Labelled, Labels, split_two
 
 MIRRORS = (

@@ -19,12 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from bitwright.base.archives import most_of
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write
 from bitwright.interop.ops import FloatArray
 
-#: Numbers in one data set; a broken file may claim any size.
-_MOST = 1 << 28
 _SECONDS = 300
 _HINT = "the file is cut short or damaged; copy it again"
 
@@ -92,7 +91,11 @@ def read_hdf5(content: Path | bytes, where: str) -> Hdf5:
 
 def _run_child(source: Path, target: Path, where: str) -> None:
     script = Path(__file__).with_name("hdf5_child.py")
-    command = [sys.executable, "-I", str(script), str(source), str(target), str(_MOST)]
+    try:
+        most = most_of(source.stat().st_size)
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", where=where) from error
+    command = [sys.executable, "-I", str(script), str(source), str(target), str(most)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False

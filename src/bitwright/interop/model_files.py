@@ -15,7 +15,7 @@ ending              holds                                       read as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, ModelError, RecipeError
+from bitwright.base.plugins import data_file
 from bitwright.interop import ops
 from bitwright.interop.caffe import read as caffe_read
 from bitwright.interop.caffe import write as caffe_write
@@ -145,6 +146,7 @@ def load_model(
     output: str | None = None,
     ignore_extra: bool = False,
     classes: int | None = None,
+    trust: Iterable[str] = (),
 ) -> LoadedModel:
     """Read a model from one file (Caffe: two).
 
@@ -154,10 +156,13 @@ def load_model(
         output: the layer to end at.
         ignore_extra: accept Caffe's numbers for layers that the prototxt does not have.
         classes: of a classifier that a safetensors file only names.
+        trust: modules or packages with which a safetensors file may build the model that it names;
+            by default only the zoo's.
 
     Raises:
         DataError: a file is missing, damaged, cut short, or of another network.
-        ModelError: a layer is of a kind that is not supported.
+        ModelError: a layer is of a kind that is not supported, or the file names code that is not
+            trusted.
         RecipeError: an ending that is no model's.
     """
     ending = path.suffix.lower()
@@ -169,7 +174,7 @@ def load_model(
     elif ending in KERAS:
         network = keras_read.load_keras(path, output=output)
     elif ending == ".safetensors":
-        return _from_tensors(path, input_shape, classes)
+        return _from_tensors(path, input_shape, classes, trust)
     else:
         raise RecipeError(
             f"{path.name} is no model", where=str(path), hint=f"endings: {', '.join(MODEL_FILES)}"
@@ -201,7 +206,9 @@ def shape_of_input(network: Network) -> Shape:
     return (height, width, channels)
 
 
-def _from_tensors(path: Path, input_shape: Shape | None, classes: int | None) -> LoadedModel:
+def _from_tensors(
+    path: Path, input_shape: Shape | None, classes: int | None, trust: Iterable[str]
+) -> LoadedModel:
     tensors, facts = load_tensors(path)
     if "layers" in facts:
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
@@ -221,7 +228,8 @@ def _from_tensors(path: Path, input_shape: Shape | None, classes: int | None) ->
         raise DataError(f"has broken metadata: {error}", where=str(path)) from error
     if spec.files:
         raise ModelError("names another file", where=str(path))
-    model = build_model(spec, classes, shape)
+    with data_file(path, trust):
+        model = build_model(spec, classes, shape)
     fill_state(model, tensors, str(path))
     return LoadedModel(model.eval(), shape, convention, spec=spec)
 

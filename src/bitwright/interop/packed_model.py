@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from bitwright.base.errors import DataError
+from bitwright.base.plugins import data_file
 from bitwright.interop.caffe.quantized import is_quantized, quantized
 from bitwright.interop.model_files import LoadedModel
 from bitwright.interop.network import Network
@@ -65,14 +67,19 @@ def save_packed_model(path: Path, loaded: LoadedModel) -> PackedReport:
     return save_packed(path, loaded.model, about)
 
 
-def load_packed_model(path: Path) -> LoadedModel:
+def load_packed_model(path: Path, trust: Iterable[str] = ()) -> LoadedModel:
     """The quantized model of a file that `save_packed_model` wrote, in evaluation mode.
 
     Its ``network`` has the layers, where the file has them, but ones for numbers.
 
+    Args:
+        trust: modules or packages with which the file may build the model that it names; by
+            default only the zoo's.
+
     Raises:
         DataError: the file is missing, damaged, or does not say of which model it is.
-        ModelError, RecipeError: its model cannot be built any more.
+        ModelError, RecipeError: its model cannot be built any more, or is built by code that is not
+            trusted.
     """
     about = read_about(path)
     try:
@@ -88,7 +95,8 @@ def load_packed_model(path: Path) -> LoadedModel:
             model = module_of(quantized(network)[0] if is_quantized(network) else network)
         else:
             spec = ModelSpec.model_validate(about["model"])
-            model = build_model(spec, classes, shape)
+            with data_file(path, trust):
+                model = build_model(spec, classes, shape)
         loaded = LoadedModel(model, shape, convention, network, spec, about["quant"], classes)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(

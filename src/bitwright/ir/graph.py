@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,9 @@ from bitwright.ir.dialect import Dialect
 from bitwright.ir.levels import check_levels, random_levels
 from bitwright.ir.node import IntArray, Node
 from bitwright.ir.types import TensorType
+
+#: What nodes and edges are called: files are written (C, SystemVerilog, ONNX) in which they stand.
+_NAME = re.compile(r"[\w.]+")
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,11 @@ def verify(graph: Graph) -> None:
         GraphError: names the first node that breaks a rule.
     """
     known: dict[str, TensorType] = {}
+    for name in (*graph.inputs, *(n for node in graph.nodes for n in (node.name, *node.outputs))):
+        if not _NAME.fullmatch(name):
+            raise GraphError(
+                f"{name!r} is no name: letters, digits, '_' and '.' are expected", where=graph.name
+            )
     for edge in graph.inputs:
         if edge not in graph.types:
             raise GraphError(f"input {edge!r} has no type", where=graph.name)

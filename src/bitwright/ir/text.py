@@ -18,10 +18,12 @@ import json
 import re
 import zipfile
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 
 import numpy as np
 
+from bitwright.base.archives import check_members, opened_zip, read_member, unpacking
 from bitwright.base.errors import DataError, GraphError
 from bitwright.base.files import atomic_write
 from bitwright.ir.dialect import Dialect
@@ -33,6 +35,7 @@ _NODE = re.compile(
     r"^(?P<outputs>[\w., ]+) = (?P<name>[\w.]+):(?P<op>\w+)\((?P<inputs>[^)]*)\) "
     r"(?P<attrs>\{.*\}) <(?P<params>[^>]*)> @(?P<source>\S*) : (?P<types>.+)$"
 )
+_MOST_TEXT = 64 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -125,19 +128,32 @@ def load_graph(path: Path, dialects: Mapping[str, Dialect]) -> Graph:
     Raises:
         DataError: the file is missing, truncated or corrupt (a parameter's hash differs).
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            text = archive.read("graph.txt").decode()
-            names = [name for name in archive.namelist() if name.endswith(".npy")]
+    where = str(path)
+    with opened_zip(path, "graph file", "make it again") as archive:
+        check_members(archive, where)
+        with unpacking("graph file", where, "make it again"):
+            text = read_member(archive, "graph.txt", where, _MOST_TEXT).decode()
             params = {
-                name[:-4]: np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
-                for name in names
+                name[:-4]: _array(read_member(archive, name, where), f"{where}:{name}")
+                for name in archive.namelist()
+                if name.endswith(".npy")
             }
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise DataError(
-            f"not a readable graph file ({error})", where=str(path), hint="make it again"
-        ) from error
     for digest, value in params.items():
         if array_digest(value) != digest:
             raise DataError(f"parameter {digest} does not have that hash", where=str(path))
     return parse_graph(text, params, dialects)
+
+
+def _array(content: bytes, where: str) -> IntArray:
+    """The array of a ``.npy`` file, which has as many bytes as it says."""
+    stream = io.BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else None
+    if reader is None:
+        raise DataError(f"is a .npy of version {version}, not (1, 0)", where=where)
+    shape, _, kind = reader(stream)
+    if kind.hasobject or prod(shape) * kind.itemsize != len(content) - stream.tell():
+        raise DataError(f"does not hold the {shape} numbers that it says", where=where)
+    stream.seek(0)
+    value: IntArray = np.load(stream, allow_pickle=False)
+    return value

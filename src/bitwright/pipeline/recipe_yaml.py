@@ -13,6 +13,9 @@ import yaml
 from bitwright.base.errors import RecipeError
 
 Path = tuple[int | str, ...]
+#: The longest recipe, and the most values in it when every alias is written out: both are a hundred
+#: times what the largest recipe has, and small enough to be read at once. And the deepest nesting.
+_MOST_BYTES, _MOST_VALUES, _DEEPEST = 200_000, 20_000, 50
 
 
 class _Loader(yaml.SafeLoader):
@@ -89,10 +92,51 @@ def load_value(text: str, where: str) -> Any:
     Raises:
         RecipeError: it is no YAML.
     """
+    _, value = _read(text, where)
+    return value
+
+
+def _read(text: str, where: str) -> tuple[yaml.Node | None, Any]:
+    """The nodes of one document, and what they stand for."""
+    if len(text) > _MOST_BYTES:
+        raise RecipeError(
+            f"has {len(text)} characters, at most {_MOST_BYTES} are read", where=where
+        )
     try:
-        return yaml.load(text, Loader=_Loader)  # a subclass of the safe loader
+        loader = _Loader(text)
+        try:
+            root = loader.get_single_node()
+            _check_size(root, where)
+            return root, None if root is None else loader.construct_document(root)
+        finally:
+            loader.dispose()
     except yaml.YAMLError as error:
         raise _syntax_error(error, where) from error
+    except (ValueError, RecursionError) as error:  # a date such as 2024-99-99, endless nesting
+        raise RecipeError(f"is no valid YAML: {error}", where=where) from error
+
+
+def _check_size(root: yaml.Node | None, where: str) -> None:
+    """Refuse a document before it is made whose aliases of aliases would fill the memory."""
+    waiting = [(root, 0)] if root is not None else []
+    seen = 0
+    while waiting:
+        node, depth = waiting.pop()
+        seen += 1
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    line = key.start_mark.line + 1
+                    raise RecipeError("a key is a word", where=f"{where}:{line}")
+                waiting.append((value, depth + 1))
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += [(value, depth + 1) for value in node.value]
+        if seen + len(waiting) > _MOST_VALUES or depth > _DEEPEST:
+            raise RecipeError(
+                f"stands for more than {_MOST_VALUES} values, or deeper ones than {_DEEPEST}",
+                where=where,
+                hint="write it without aliases (*name) of aliases, and without one of itself",
+            )
 
 
 def parse_document(text: str, file: str) -> Document:
@@ -101,19 +145,10 @@ def parse_document(text: str, file: str) -> Document:
     Raises:
         RecipeError: it is no YAML, no mapping, or a key stands twice.
     """
-    try:
-        loader = _Loader(text)
-        try:
-            root = loader.get_single_node()
-            lines: dict[Path, int | str] = {}
-            _collect(root, (), lines, file)
-            value = {} if root is None else loader.construct_document(root)
-        finally:
-            loader.dispose()
-    except yaml.YAMLError as error:
-        raise _syntax_error(error, file) from error
-    except (ValueError, RecursionError) as error:  # a date such as 2024-99-99, endless nesting
-        raise RecipeError(f"is no valid YAML: {error}", where=file) from error
+    root, value = _read(text, file)
+    value = {} if root is None else value
+    lines: dict[Path, int | str] = {}
+    _collect(root, (), lines, file)
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise RecipeError(
             f"expected a mapping of sections, found {type(value).__name__}",

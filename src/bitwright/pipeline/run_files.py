@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import BitwrightError, RunError
-from bitwright.base.files import atomic_write, exclusive, flush, sha256_file
+from bitwright.base.files import atomic_write, exclusive, flush, flush_entries, sha256_file
 from bitwright.base.version import __version__
 from bitwright.jobs.job import JOB_FILES
 from bitwright.pipeline.context import LOGS
@@ -155,6 +155,7 @@ def publish(work: Path, final: Path) -> None:
     if final.exists():
         final.rename(old)
     work.rename(final)
+    flush_entries(final.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -191,6 +192,9 @@ def locked(folder: Path, option: str = "--run-dir") -> Iterator[None]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(exclusive(folder / ".lock"))
+            for entry in folder.iterdir():
+                if entry.name.startswith((".work-", ".old-")) and entry.is_symlink():
+                    raise RunError("is a symbolic link, expected a folder of ours")
         except RunError as error:
             hint = f"wait for it, stop it, or name another folder with {option}"
             raise RunError(error.message, where=str(folder), hint=hint) from error

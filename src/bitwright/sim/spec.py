@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -12,6 +13,11 @@ from bitwright.base.errors import GraphError
 from bitwright.formats import parse_format
 from bitwright.sim.beats import StreamSpec
 from bitwright.sim.memory import NAME, MemoryPort
+
+#: A file below the folder of a design. It becomes a word in scripts of Yosys and of the vendors'
+#: tools, which take quotes, tabs and semicolons for commands.
+FILE = r"^[A-Za-z0-9_][A-Za-z0-9_./+ -]*$"
+FileName = Annotated[str, Field(pattern=FILE)]
 
 
 class _Entry(BaseModel):
@@ -77,11 +83,11 @@ class Design(_Entry):
     top: str = Field(pattern=NAME)
     clock: str = Field(pattern=NAME)
     reset: str = Field(pattern=NAME)
-    files: tuple[str, ...] = Field(min_length=1)
-    memories: tuple[str, ...] = ()
+    files: tuple[FileName, ...] = Field(min_length=1)
+    memories: tuple[FileName, ...] = ()
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
-    parameters: dict[str, int | str] = {}
+    parameters: dict[Annotated[str, Field(pattern=NAME)], int | str] = {}
     memory_ports: tuple[MemoryPort, ...] = ()
     predicted: dict[str, int] = {}
     frame_error: str | None = Field(default=None, pattern=NAME)

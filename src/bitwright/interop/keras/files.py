@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bitwright.base.archives import opened_zip, read_member
 from bitwright.base.errors import DataError
 from bitwright.interop.hdf5 import Hdf5, read_hdf5
 from bitwright.interop.network import require_finite
@@ -109,17 +109,10 @@ def read_keras(path: Path) -> KerasFile:
 
 
 def _archive(path: Path) -> KerasFile:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            info = archive.getinfo("config.json")
-            if info.file_size > _MOST_CONFIG:
-                raise DataError("config.json is larger than 16 MiB", where=str(path))
-            config = _json(archive.read(info), str(path))
-            weights = archive.read("model.weights.h5")
-    except (zipfile.BadZipFile, KeyError, OSError, RuntimeError, EOFError) as error:
-        raise DataError(
-            f"is no whole .keras archive: {error}", where=str(path), hint="copy it again"
-        ) from error
+    where = str(path)
+    with opened_zip(path, ".keras archive", "copy it again") as archive:
+        config = _json(read_member(archive, "config.json", where, _MOST_CONFIG), where)
+        weights = read_member(archive, "model.weights.h5", where)
     return _hdf5(path, weights, config)
 
 

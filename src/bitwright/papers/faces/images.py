@@ -12,7 +12,6 @@ import csv
 import io
 import os
 import re
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
+from bitwright.base.archives import opened_zip, read_member
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.data.dataset import Dataset
 from bitwright.data.decoding import Decoding, decode_image
@@ -37,6 +37,7 @@ FaceKey = tuple[str, int]
 CHIP = ((0.3090, 0.3153), (0.6714, 0.3153), (0.4900, 0.5651))
 ORL_ARCHIVE = "orl-faces.zip"
 ORL_PEOPLE, ORL_EACH = 40, 10
+_MOST_PICTURE = 1 << 20
 _ORL_NAME = re.compile(r"(?:.*/)?s(\d+)/(\d+)\.pgm")
 
 
@@ -303,11 +304,9 @@ def _orl_pictures(file: Path) -> Mapping[FaceKey, bytes]:
             hint=f"put {ORL_ARCHIVE} (sN/M.pgm inside) into the folder named by {ENVIRONMENT}",
         )
     pictures: dict[FaceKey, bytes] = {}
-    try:
-        with zipfile.ZipFile(file) as archive:
-            for name in archive.namelist():
-                if match := _ORL_NAME.fullmatch(name):
-                    pictures[f"s{int(match[1])}", int(match[2])] = archive.read(name)
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
-        raise DataError(f"is no whole zip file: {error}", where=str(file)) from error
+    with opened_zip(file) as archive:
+        for name in archive.namelist():
+            if match := _ORL_NAME.fullmatch(name):
+                picture = read_member(archive, name, str(file), _MOST_PICTURE)
+                pictures[f"s{int(match[1])}", int(match[2])] = picture
     return pictures

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from bitwright.base.errors import BitwrightError, RecipeError
 from bitwright.papers.faces.images import FacePreprocessing
+from bitwright.pipeline.recipe_yaml import parse_document
 
 KIND = "face-matrix"
 _STEPS = 100
@@ -142,12 +142,13 @@ def load_matrix(path: Path) -> FaceMatrixRecipe:
         RecipeError: it cannot be read, is no YAML, or a field is wrong; names the field.
     """
     try:
-        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(
             f"cannot be read: {error}", where=str(path), hint="it must be a YAML file"
         ) from error
-    if not isinstance(fields, dict) or fields.get("kind") != KIND:
+    fields = parse_document(text, str(path)).value
+    if fields.get("kind") != KIND:
         raise RecipeError(
             f"is no recipe of a matrix: it lacks 'kind: {KIND}'",
             where=str(path),

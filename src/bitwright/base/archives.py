@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packed files of strangers: zip, gzip, tar. What they unpack to is bounded before it is read.
+
+A few kilobytes can unpack to gigabytes. Real data does not shrink that far: what is unpacked may
+have `FREE` bytes, and more only if it is less than `RATIO` times as long as what it was packed in.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from bitwright.base.errors import DataError
+
+FREE = 256 << 20
+RATIO = 100
+_CHUNK = 1 << 20
+_HINT = "the file is corrupt, cut short, or locked by a password; fetch it again"
+#: What the readers of Python raise for files that are not whole: locked ones (RuntimeError), and
+#: those packed in a way that they do not know (NotImplementedError) included.
+_BROKEN = (
+    OSError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    zlib.error,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    MemoryError,
+    OverflowError,
+)
+
+
+def most_of(packed: int) -> int:
+    """Bytes that so many packed ones may become."""
+    return max(FREE, RATIO * packed)
+
+
+@contextmanager
+def unpacking(what: str, where: str, hint: str = _HINT) -> Iterator[None]:
+    """Turn whatever a reader raises for a broken file into a `DataError`.
+
+    Args:
+        what: the file should be, such as ``zip file``.
+    """
+    try:
+        yield
+    except _BROKEN as error:
+        reason = str(error).strip() or type(error).__name__
+        raise DataError(f"is no whole {what}: {reason}", where=where, hint=hint) from error
+
+
+@contextmanager
+def opened_zip(path: Path, what: str = "zip file", hint: str = _HINT) -> Iterator[zipfile.ZipFile]:
+    """A zip file, whose members `read_member` reads.
+
+    Raises:
+        DataError: it is none, or is damaged.
+    """
+    with unpacking(what, str(path), hint):
+        archive = zipfile.ZipFile(path)
+    with archive:
+        yield archive
+
+
+def check_members(archive: zipfile.ZipFile, where: str, names: list[str] | None = None) -> None:
+    """Refuse an archive that would unpack to too much.
+
+    Args:
+        names: of the members that will be read; default all.
+
+    Raises:
+        DataError: it would, or has no such member.
+    """
+    entries = archive.infolist() if names is None else [_entry(archive, n, where) for n in names]
+    _check(sum(e.file_size for e in entries), sum(e.compress_size for e in entries), where)
+
+
+def read_member(archive: zipfile.ZipFile, name: str, where: str, most: int | None = None) -> bytes:
+    """One member of a zip file.
+
+    Args:
+        most: bytes that it may have; default `most_of`.
+
+    Raises:
+        DataError: there is none of this name, it is damaged or too long.
+    """
+    entry = _entry(archive, name, where)
+    place = f"{where}:{name}"
+    if most is not None and entry.file_size > most:
+        raise DataError(f"unpacks to {entry.file_size} bytes, at most {most} are read", where=place)
+    _check(entry.file_size, entry.compress_size, place)
+    with unpacking("member of a zip file", place):
+        return archive.read(entry)  # which reads no more than was announced
+
+
+def gunzip(packed: bytes, where: str) -> bytes:
+    """Unpack gzip data.
+
+    Raises:
+        DataError: it is corrupt, ends too early, or is too long.
+    """
+    with unpacking("gzip file", where), gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
+        return Bounded(stream, most_of(len(packed)), where).read()
+
+
+def read_tar(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
+    """Members of a ``.tar.gz`` by the last part of their names, as they come.
+
+    Args:
+        wanted: name -> bytes that the member may have.
+
+    Raises:
+        DataError: it is damaged, or unpacks to too much.
+    """
+    most = most_of(path.stat().st_size if path.is_file() else 0)
+    with unpacking(".tar.gz archive", str(path)), gzip.open(path) as stream:
+        bounded = Bounded(stream, most, str(path))
+        with tarfile.open(fileobj=bounded, mode="r|") as archive:
+            for member in archive:
+                name = Path(member.name).name
+                if name not in wanted or not member.isreg():
+                    continue
+                if member.size > wanted[name]:
+                    raise DataError(
+                        f"has {member.size} bytes, at most {wanted[name]} are read",
+                        where=f"{path}:{name}",
+                    )
+                content = archive.extractfile(member)
+                assert content is not None
+                yield name, content.read()
+
+
+class Bounded(io.RawIOBase):
+    """A stream that is refused once it has given too much.
+
+    Args:
+        most: bytes.
+        where: the file, for the message.
+    """
+
+    def __init__(self, stream: IO[bytes] | gzip.GzipFile, most: int, where: str) -> None:
+        self._stream, self._left, self._most, self._where = stream, most, most, where
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """So many bytes, or all.
+
+        Raises:
+            DataError: more than may come.
+        """
+        parts = []
+        while size:
+            chunk = self._stream.read(_CHUNK if size < 0 else min(size, _CHUNK))
+            if not chunk:
+                break
+            self._left -= len(chunk)
+            if self._left < 0:
+                raise _too_long(f"more than {self._most}", self._where)
+            parts.append(chunk)
+            size = size - len(chunk) if size > 0 else size
+        return b"".join(parts)
+
+
+def _entry(archive: zipfile.ZipFile, name: str, where: str) -> zipfile.ZipInfo:
+    try:
+        return archive.getinfo(name)
+    except KeyError:
+        raise DataError(f"has no member {name!r}", where=where, hint=_HINT) from None
+
+
+def _check(size: int, packed: int, where: str) -> None:
+    if size > most_of(packed):
+        raise _too_long(str(size), where)
+
+
+def _too_long(size: str, where: str) -> DataError:
+    return DataError(
+        f"unpacks to {size} bytes: so far does no real data shrink",
+        where=where,
+        hint="if it is what you want, unpack it yourself",
+    )

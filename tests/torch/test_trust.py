@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose code is run: data files name none, recipes name what lies beside them or is allowed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from bitwright.base.errors import ModelError
+from bitwright.base.plugins import TRUST, importable, load_plugin
+from bitwright.cli import entry
+from bitwright.interop.model_files import load_model, save_model
+from bitwright.interop.packed_model import load_packed_model, save_packed_model
+from bitwright.models import ModelSpec
+from bitwright.models.tensors import save_tensors
+
+SHAPE = (4, 4, 1)
+NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, num_classes=2):
+        super().__init__(nn.Flatten(), nn.Linear(16, num_classes))
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> str:
+    """One that leaves a file if it is ever run."""
+    return f"touch {tmp_path / 'ran'}"
+
+
+@pytest.fixture(autouse=True)
+def _never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(TRUST, raising=False)
+    yield
+    assert not (tmp_path / "ran").exists(), "a command of a stranger was run"
+    for name in ("own_net", "own_pack", "own_pack.inner", "own_shadow"):
+        sys.modules.pop(name, None)
+
+
+def hostile(path: Path, command: str) -> Path:
+    model = {"name": "os:system", "options": {"command": command}}
+    facts = {"model": model, "input_shape": [8, 8, 1], "input": {}}
+    return save_tensors({"w": torch.zeros(1)}, path, facts)
+
+
+def test_a_file_of_tensors_names_no_code(tmp_path: Path, command: str) -> None:
+    path = hostile(tmp_path / "evil.safetensors", command)
+    with pytest.raises(ModelError, match="names code to be run, os:system"):
+        load_model(path)
+    assert entry.run(["import", str(path), "--out", str(tmp_path / "out")]) == ModelError.exit_code
+    assert entry.run(["inspect", str(path)]) != 0
+
+
+def test_nor_does_one_that_a_recipe_names(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile(tmp_path / "evil.safetensors", command)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"name": "x", "data": "digits", "model": "evil.safetensors"}))
+    for verb in ("explain", "train"):
+        assert entry.run([verb, str(recipe)]) == ModelError.exit_code
+        assert "names code to be run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["os:system", "subprocess:getoutput", "torch.hub:load"])
+def test_a_lone_recipe_runs_nothing_of_installed_modules(
+    name: str, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = {"name": name, "options": {"command": command}}
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"name": "x", "data": "digits", "model": model}))
+    assert entry.run(["explain", str(recipe)]) == ModelError.exit_code
+    said = capsys.readouterr().err
+    assert (
+        "does not lie in" in said and f"{TRUST}={name.partition('.')[0].partition(':')[0]}" in said
+    )
+
+
+def test_a_function_must_be_of_the_users_own(tmp_path: Path) -> None:
+    (tmp_path / "own_pack").mkdir()
+    (tmp_path / "own_pack" / "inner.py").write_text(NET)
+    (tmp_path / "own_pack" / "__init__.py").write_text(
+        "from os import system\nfrom subprocess import run\nfrom own_pack.inner import Net\n"
+    )
+    assert load_plugin("own_pack:Net", "model").__name__ == "Net"
+    for name in ("system", "run"):
+        with pytest.raises(ModelError, match=f"{name} is not defined in own_pack, but in"):
+            load_plugin(f"own_pack:{name}", "model")
+
+
+def test_a_module_that_hides_behind_another_is_told(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("def tool(): return 1\n")
+    with pytest.raises(ModelError, match="imported already"):
+        load_plugin("json:dumps", "model")
+
+
+def test_what_the_user_allows_is_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="does not lie in"):
+        load_plugin("torch.nn:Linear", "model")
+    for words in ("torch", "numpy, torch.nn"):
+        monkeypatch.setenv(TRUST, words)
+        assert load_plugin("torch.nn:Linear", "model") is torch.nn.Linear
+    monkeypatch.setenv(TRUST, "torch.n, tor")
+    with pytest.raises(ModelError, match="does not lie in"):
+        load_plugin("torch.nn:Linear", "model")
+
+
+def test_own_networks_come_back_where_they_are_trusted(tmp_path: Path) -> None:
+    (tmp_path / "own_net.py").write_text(NET)
+    with importable(tmp_path):
+        model = load_plugin("own_net:Net", "model")()
+    spec = ModelSpec(name="own_net:Net")
+    (path,) = save_model(model, "safetensors", tmp_path / "net.safetensors", SHAPE, spec=spec)
+    with pytest.raises(ModelError, match=r"names code to be run, own_net:Net") as refusal:
+        load_model(path, classes=2)
+    assert "trust=['own_net']" in str(refusal.value.hint)
+    again = load_model(path, classes=2, trust=["own_net"])
+    assert torch.equal(again.model[1].weight, model[1].weight)
+    assert json.dumps(again.spec.name if again.spec else None) == '"own_net:Net"'
+    assert save_packed_model and load_packed_model  # packed files: test_packed_model
