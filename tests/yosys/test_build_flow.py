@@ -202,6 +202,8 @@ def test_time_limit_of_synthesis(tmp_path: Path) -> None:
         ("mem/weights.mem", "mem/other.mem", "names the file 'mem/other.mem'"),
         ("mem/weights.mem", "../outside.mem", "names the file '../outside.mem'"),
         ('"top": "dots"', '"top": "dots; shell rm"', "top: String should match"),
+        ('"dots.sv"', r'"x.sv;\texec\t--\ttouch\tran"', "files.1: String should match"),
+        ("mem/weights.mem", r"a\".mem", "memories.0: String should match"),
         ("{", "", "Invalid JSON"),
     ],
 )

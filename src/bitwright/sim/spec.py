@@ -16,7 +16,7 @@ from bitwright.sim.memory import NAME, MemoryPort
 
 #: A file below the folder of a design. It becomes a word in scripts of Yosys and of the vendors'
 #: tools, which take quotes, tabs and semicolons for commands.
-FILE = r"^[A-Za-z0-9_][A-Za-z0-9_./+ -]*$"
+FILE = r"^[A-Za-z0-9_.][A-Za-z0-9_./+ -]*$"
 FileName = Annotated[str, Field(pattern=FILE)]
 
 

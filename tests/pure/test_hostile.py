@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of strangers that were made to do harm: each is refused, with the reason."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bitwright.base import store
+from bitwright.base.errors import DataError, GraphError, RecipeError, RunError
+from bitwright.base.files import atomic_write, exclusive
+from bitwright.base.store import Store
+from bitwright.data.decoding import Decoding, decode_image
+from bitwright.ir import INTEGER, load_graph
+from bitwright.pipeline.recipe import load_recipe
+from bitwright.pipeline.run_files import locked
+
+
+def test_the_name_of_an_edge_is_no_text_of_c(tmp_path: Path) -> None:
+    edge = 'x"};int run=system("id");char*y[]={"'
+    text = f"graph x integer\ninput {edge} : uint4[2] * 0x1p+0 in [0,15]\noutput {edge}\n"
+    path = tmp_path / "net.bwg"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("graph.txt", text)
+    with pytest.raises(GraphError, match="is no name"):
+        load_graph(path, {"integer": INTEGER})
+
+
+def test_an_array_has_the_numbers_that_it_says(tmp_path: Path) -> None:
+    body = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        body, {"descr": "<i8", "fortran_order": False, "shape": (1 << 40,)}
+    )
+    path = tmp_path / "net.bwg"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("graph.txt", "graph x integer\n")
+        archive.writestr("0.npy", body.getvalue())
+    with pytest.raises(DataError, match="does not hold the"):
+        load_graph(path, {"integer": INTEGER})
+
+
+def _aliases(merge: bool) -> str:
+    lines = ["a0: &a0 {k: 1}" if merge else "a0: &a0 [1, 1]"]
+    for level in range(1, 30):
+        below = ", ".join([f"*a{level - 1}"] * 9)
+        lines.append(f"a{level}: &a{level} " + (f"{{<<: [{below}]}}" if merge else f"[{below}]"))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [_aliases(False), _aliases(True), "a: &a [*a]", "? [1, 2]\n: 3", "x: " + "[" * 60 + "]" * 60],
+)
+def test_aliases_of_aliases_are_counted_before_they_are_made(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=r"stands for more than|a key is a word"):
+        load_recipe(path)
+
+
+def test_postscript_under_the_name_of_a_picture_is_no_picture() -> None:
+    body = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(body, "EPS")
+    with pytest.raises(DataError, match="cannot be decoded: cannot identify"):
+        decode_image(body.getvalue(), Decoding(), "0.png")
+
+
+def test_a_lock_that_is_a_link_leaves_its_target_alone(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(precious)
+    with pytest.raises(RunError, match="symbolic link"), exclusive(tmp_path / "run" / ".lock"):
+        pass
+    with pytest.raises(RunError, match="symbolic link"), locked(tmp_path / "run"):
+        pass
+    assert precious.read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", [".work-07-report", ".old-07-report"])
+def test_a_step_is_not_written_through_a_link(name: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="symbolic link"), locked(tmp_path / "run"):
+        pass
+
+
+def test_written_files_get_what_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        atomic_write(tmp_path / "a", "x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+
+
+def test_an_entry_that_others_could_have_written_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_text("program")
+    kept = Store(tmp_path / "store")
+    kept.keep("native", "key", files={"x": tmp_path / "x"})
+    assert kept.find("native", "key") is not None
+    held = tmp_path / "store" / "native" / "key" / "x"
+    held.chmod(0o666)
+    assert kept.find("native", "key") is None
+    with pytest.raises(PermissionError, match="others can write here"):
+        kept.keep("native", "key", files={"x": tmp_path / "x"})
+    held.chmod(0o644)
+    assert kept.find("native", "key") is not None
+    other = os.geteuid() + 1
+    monkeypatch.setattr(store.os, "geteuid", lambda: other)
+    assert (kept.find("native", "key") is None) == (held.stat().st_uid != 0)
