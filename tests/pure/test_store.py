@@ -157,16 +157,16 @@ def test_what_another_process_puts_there_meanwhile_is_not_dropped(
 def test_of_two_that_keep_one_key_the_first_stays(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, other, place = Store(tmp_path), [], store_module._place
+    store, other, place = Store(tmp_path), [], Store._place
 
-    def late(new: Path, folder: Path) -> None:
+    def late(self: Store, new: Path, folder: Path) -> None:
         if not other:
             other.append(None)
             other[0] = store.keep("kind", "key", 1, {"a": file})
             other.append(store_module._identity(folder))
-        place(new, folder)
+        place(self, new, folder)
 
-    monkeypatch.setattr(store_module, "_place", late)
+    monkeypatch.setattr(Store, "_place", late)
     store.keep("kind", "key", 1, {"a": file})
     assert other[1] == store_module._identity(other[0].folder)
     assert sorted(path.name for path in (tmp_path / "kind").iterdir()) == ["key"]

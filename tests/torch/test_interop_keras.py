@@ -204,6 +204,42 @@ def test_links_out_of_the_file_are_refused(tmp_path: Path) -> None:
         load_keras(path)
 
 
+def test_a_virtual_data_set_is_refused(tmp_path: Path) -> None:
+    """It shows the numbers of another file."""
+    path, name = _copied(tmp_path), "model_weights/fc/fc/bias"
+    with h5py.File(tmp_path / "secret.h5", "w") as file:
+        file["numbers"] = np.arange(5.0)
+    with h5py.File(path, "r+") as file:
+        layout = h5py.VirtualLayout(file[name].shape, "f4")
+        layout[:] = h5py.VirtualSource(tmp_path / "secret.h5", "numbers", file[name].shape)
+        del file[name]
+        file.create_virtual_dataset(name, layout)
+    with pytest.raises(DataError, match="lies in another file"):
+        load_keras(path)
+
+
+def test_zeros_that_take_no_room_in_the_file_are_refused(tmp_path: Path) -> None:
+    """Forty sets that were never written, of 400 MB each, in a file of a few kilobytes."""
+    path = _copied(tmp_path)
+    with h5py.File(path, "r+") as file:
+        for number in range(40):
+            file.create_dataset(f"model_weights/zeros{number}", (10**8,), "f4", chunks=(10**6,))
+    with pytest.raises(DataError, match="more data than fit into such a file"):
+        load_keras(path)
+
+
+def test_groups_that_lead_to_each_other_are_refused(tmp_path: Path) -> None:
+    """Thirty groups, each twice in the one before: a thousand million ways."""
+    path = _copied(tmp_path)
+    with h5py.File(path, "r+") as file:
+        place = file["model_weights"]
+        for _ in range(30):
+            place["one"] = place["two"] = (inner := place.create_group("both"))
+            place = inner
+    with pytest.raises(DataError, match="is there more than once"):
+        load_keras(path)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -14,10 +13,13 @@ import yaml
 from bitwright.base.errors import ModelError
 from bitwright.base.plugins import TRUST, importable, load_plugin
 from bitwright.cli import entry
-from bitwright.interop.model_files import load_model, save_model
+from bitwright.interop.model_files import LoadedModel, load_model, save_model
+from bitwright.interop.network import InputConvention
+from bitwright.interop.packed import save_packed
 from bitwright.interop.packed_model import load_packed_model, save_packed_model
 from bitwright.models import ModelSpec
 from bitwright.models.tensors import save_tensors
+from bitwright.quantize import Policy, apply
 
 SHAPE = (4, 4, 1)
 NET = """
@@ -102,6 +104,15 @@ def test_a_module_that_hides_behind_another_is_told(tmp_path: Path) -> None:
         load_plugin("json:dumps", "model")
 
 
+def test_a_folder_of_the_same_name_opens_no_way_to_a_module_of_python(tmp_path: Path) -> None:
+    (tmp_path / "subprocess").mkdir()
+    with pytest.raises(ModelError, match="does not lie in"):
+        load_plugin("subprocess:getoutput", "model")
+    (tmp_path / "own_empty").mkdir()
+    with pytest.raises(ModelError, match=r"cannot import 'own_empty\.absent'"):
+        load_plugin("own_empty.absent:f", "model")
+
+
 def test_what_the_user_allows_is_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="does not lie in"):
         load_plugin("torch.nn:Linear", "model")
@@ -124,5 +135,39 @@ def test_own_networks_come_back_where_they_are_trusted(tmp_path: Path) -> None:
     assert "trust=['own_net']" in str(refusal.value.hint)
     again = load_model(path, classes=2, trust=["own_net"])
     assert torch.equal(again.model[1].weight, model[1].weight)
-    assert json.dumps(again.spec.name if again.spec else None) == '"own_net:Net"'
-    assert save_packed_model and load_packed_model  # packed files: test_packed_model
+    assert again.spec == spec
+
+
+def test_packed_networks_name_code_only_where_it_is_trusted(tmp_path: Path) -> None:
+    (tmp_path / "own_net.py").write_text(NET)
+    with importable(tmp_path):
+        model = load_plugin("own_net:Net", "model")()
+    quant = {"weight": "int4", "activation": "uint4", "input": "uint4"}
+    images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    observed = apply(model, Policy.from_dict(quant), "calibrate", images).eval()
+    with torch.no_grad():
+        observed(images)
+    trained = apply(observed, Policy.from_dict(quant), "train").eval()
+    spec, path = ModelSpec(name="own_net:Net"), tmp_path / "net.bwq"
+    packed = LoadedModel(trained, SHAPE, InputConvention(), None, spec, quant, 2)
+    save_packed_model(path, packed)
+    with pytest.raises(ModelError, match=r"names code to be run, own_net:Net"):
+        load_packed_model(path)
+    again = load_packed_model(path, trust=["own_net"])
+    assert torch.equal(again.model(images), packed.model(images))
+
+
+def test_a_packed_file_runs_no_command(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "net.bwq"
+    options = {"command": command}
+    about = {
+        "model": {"name": "os:system", "options": options},
+        "quant": {"weight": "int4"},
+        "input_shape": [*SHAPE],
+        "input": InputConvention().to_json(),
+        "classes": 2,
+    }
+    save_packed(path, torch.fx.symbolic_trace(torch.nn.Flatten()), about)
+    with pytest.raises(ModelError, match="names code to be run, os:system"):
+        load_packed_model(path)
+    assert entry.run(["import", str(path), "--out", str(tmp_path / "out")]) == ModelError.exit_code

@@ -120,9 +120,18 @@ def read_tar(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes
     Raises:
         DataError: it is damaged, or unpacks to too much.
     """
-    most = most_of(path.stat().st_size if path.is_file() else 0)
-    with unpacking(".tar.gz archive", str(path)), gzip.open(path) as stream:
-        bounded = Bounded(stream, most, str(path))
+    members = _wanted_of(path, wanted)
+    while True:
+        with unpacking(".tar.gz archive", str(path)):  # not around what the caller does with them
+            found = next(members, None)
+        if found is None:
+            return
+        yield found
+
+
+def _wanted_of(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
+    with gzip.open(path) as stream:
+        bounded = Bounded(stream, most_of(path.stat().st_size), str(path))
         with tarfile.open(fileobj=bounded, mode="r|") as archive:
             for member in archive:
                 name = Path(member.name).name

@@ -25,7 +25,8 @@ def atomic_write(path: Path, body: bytes | str) -> None:
     """Write a file completely or not at all.
 
     Raises:
-        OSError: the disk is full or the folder is not writable; the old file is untouched.
+        OSError: the disk is full or the folder is not writable; the old file is untouched, unless
+            the disk fails after the new one has taken its name.
     """
     data = body.encode() if isinstance(body, str) else body
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +51,10 @@ def _opener(path: str, flags: int) -> int:
 
 def flush_entries(folder: Path) -> None:
     """Flush the names in a folder to disk: what was renamed into it stays there."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:  # files may be put into it, but nobody may list it: the system will
+        return
     try:
         os.fsync(handle)
     except OSError as error:

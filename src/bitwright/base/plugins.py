@@ -201,9 +201,10 @@ def _imported(name: str, field: str) -> tuple[ModuleType, Any]:
             ) from error
     found = getattr(module, attribute, None)
     if not trusted:
-        if place is not None and place.resolve() != Path(str(module.__file__)).resolve():
+        lies = Path(str(module.__file__)).resolve()
+        if place is None or place.resolve() != lies:
             raise ModelError(
-                f"{module_name} is {module.__file__}, which is imported already, not {place}",
+                f"{module_name} is {lies}, which is imported already, not {place}",
                 where=name,
                 hint="give the module another name",
             )
@@ -237,19 +238,26 @@ def _place(module: str, name: str) -> Path | None:
         )
     folders = _own_folders()
     path = Sources(folders).find(module)
-    if path is None and not any((folder / top).is_dir() for folder in folders):
-        try:
-            elsewhere = importlib.util.find_spec(top) is not None
-        except (ImportError, ValueError):  # one that was imported without a spec
-            elsewhere = True
-        if elsewhere:
-            raise ModelError(
-                f"{module} does not lie in {_searched()}",
-                where=name,
-                hint="code that a recipe names is the user's own and lies beside it; "
-                f"{TRUST}={top} allows this package, too",
-            )
+    if path is None and _lies_elsewhere(top, folders):
+        raise ModelError(
+            f"{module} does not lie in {_searched()}",
+            where=name,
+            hint="code that a recipe names is the user's own and lies beside it; "
+            f"{TRUST}={top} allows this package, too",
+        )
     return path
+
+
+def _lies_elsewhere(top: str, folders: Iterable[Path]) -> bool:
+    """Whether Python would find a module or package, but in none of these folders."""
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):  # one that was imported without a spec
+        return True
+    if spec is None:
+        return False
+    places = {Path(place).resolve().parent for place in spec.submodule_search_locations or ()}
+    return not places & set(folders)
 
 
 def _own_folders() -> list[Path]:
@@ -370,7 +378,7 @@ def importable(*folders: Path) -> Iterator[None]:
 
 
 def _searched() -> str:
-    return ", ".join(str(folder) for folder in module_folders(*_FOLDERS.get()))
+    return ", ".join(dict.fromkeys(map(str, _own_folders())))
 
 
 @contextmanager

@@ -43,10 +43,20 @@ def text(value: Any) -> str:
 
 
 class Room:
-    """How much may still be read: a file of a few bytes can claim to hold any number of zeros."""
+    """How much may still be read: a file of a few bytes can claim to hold any number of zeros, or
+    lead to one group in many ways.
+    """
 
     def __init__(self, size: int) -> None:
         self.left = size
+        self.seen: set[int] = set()
+
+    def enter(self, group: Any) -> None:
+        """Note a group, which may be there once."""
+        place = h5py.h5o.get_info(group.id).addr
+        if place in self.seen:
+            raise ValueError(f"{group.name!r} is there more than once")
+        self.seen.add(place)
 
     def take(self, name: str, shape: Any, size: int) -> None:
         """Count a data set."""
@@ -59,6 +69,7 @@ def walk(group: Any, room: Room, depth: int = 0) -> tuple[dict[str, Any], dict[s
     """Attributes of all groups by path, and all arrays by path."""
     if depth > _DEPTH:
         raise ValueError("groups inside groups without end")
+    room.enter(group)
     attributes, arrays = {group.name: texts(group.attrs)}, {}
     for name in group:
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):

@@ -205,8 +205,8 @@ def _named(loaded: LoadedModel) -> tuple[str, ...]:
     """The module of the user's own that has built a model: what we have written ourselves is read
     back with it.
     """
-    own = loaded.spec is not None and loaded.spec.is_own
-    return (loaded.spec.name.partition(":")[0],) if loaded.spec is not None and own else ()
+    spec = loaded.spec
+    return (spec.name.partition(":")[0],) if spec is not None and spec.is_own else ()
 
 
 def _check_written(loaded: LoadedModel, out: Path, paths: tuple[Path, ...]) -> float:

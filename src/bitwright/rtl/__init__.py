@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 from bitwright.base.errors import GraphError
@@ -35,7 +36,7 @@ def module_files() -> dict[str, Path]:
 
 def needed_modules(roots: set[str]) -> list[str]:
     """Modules that these modules need, themselves included, sorted."""
-    texts = {name: path.read_text(encoding="utf-8") for name, path in module_files().items()}
+    files = module_files()
     found: set[str] = set()
     waiting = sorted(roots)
     while waiting:
@@ -43,9 +44,15 @@ def needed_modules(roots: set[str]) -> list[str]:
         if name in found:
             continue
         found.add(name)
-        body = re.sub(r"//[^\n]*", "", texts[name])
-        waiting += [n for n in texts if re.search(rf"\b{n}\s*(#\s*\(|\w+\s*\()", body)]
+        waiting += _maybe_instances(files[name].read_text(encoding="utf-8")) & files.keys()
     return sorted(found)
+
+
+@cache
+def _maybe_instances(text: str) -> frozenset[str]:
+    """Names that stand where the name of a module does in an instance."""
+    body = re.sub(r"//[^\n]*", "", text)
+    return frozenset(re.findall(r"\b(\w+)(?=\s*#\s*\(|\s+\w+\s*\()", body))
 
 
 __all__ = ["LIBRARY", "library_files", "module_files", "needed_modules"]

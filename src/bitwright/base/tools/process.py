@@ -8,11 +8,13 @@ children.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,19 +132,38 @@ def _wait(
 ) -> tuple[int | None, float, int]:
     """Exit status, processor time and peak memory of a child; status None at the end of time."""
     pause, peak = _POLL_S / 4, 0
-    while True:
-        peak = _peak_memory(pid) or peak
-        done, status, usage = os.wait4(pid, os.WNOHANG)
-        if done:
-            cpu = usage.ru_utime + usage.ru_stime
-            return os.waitstatus_to_exitcode(status), cpu, peak or usage.ru_maxrss * 1024
-        elapsed = time.monotonic() - start
-        if elapsed > timeout:
-            return None, 0.0, 0
-        if tick is not None:
-            tick(elapsed)
-        time.sleep(pause)
-        pause = min(pause * 1.5, _POLL_S * 5)
+    with _end_of(pid) as wait:
+        while True:
+            peak = _peak_memory(pid) or peak
+            done, status, usage = os.wait4(pid, os.WNOHANG)
+            if done:
+                cpu = usage.ru_utime + usage.ru_stime
+                return os.waitstatus_to_exitcode(status), cpu, peak or usage.ru_maxrss * 1024
+            elapsed = time.monotonic() - start
+            if elapsed > timeout:
+                return None, 0.0, 0
+            if tick is not None:
+                tick(elapsed)
+            wait(pause)
+            pause = min(pause * 1.5, _POLL_S * 5)
+
+
+@contextmanager
+def _end_of(pid: int) -> Iterator[Callable[[float], object]]:
+    """A function that waits for the end of a process, but so many seconds at most: where the system
+    tells of it, not a moment longer.
+    """
+    try:
+        handle = os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux, or an old one
+        yield time.sleep
+        return
+    try:
+        ended = select.poll()
+        ended.register(handle, select.POLLIN)
+        yield lambda seconds: ended.poll(1000 * seconds)
+    finally:
+        os.close(handle)
 
 
 def _peak_memory(pid: int) -> int:
