@@ -57,7 +57,8 @@ class _Dag:
         edge = self.pick(*self.small())
         kind = self.kind(edge)
         height, width, channels = kind.shape
-        groups = self.draw(st.sampled_from([g for g in (1, 3, channels) if channels % g == 0]))
+        known = (1, 3, channels) if len(kind.scale) == 1 else (channels,)  # what was concatenated
+        groups = self.draw(st.sampled_from([g for g in known if channels % g == 0]))
         rows = groups * (1 if groups == channels else self.draw(st.integers(1, 3)))
         pad = 0 if kind.is_bipolar else self.draw(st.integers(0, 2))
         kernel = tuple(min(3, s + 2 * pad) for s in (height, width))
