@@ -15,6 +15,7 @@ from pathlib import Path
 import typer
 
 from bitwright.base.errors import BitwrightError, RunError
+from bitwright.base.memory import ran_out
 from bitwright.cli.output import Output
 
 EXIT_INTERRUPTED = 130
@@ -62,6 +63,8 @@ def run(arguments: list[str]) -> int:
         return _usage_error(error, output)
     except OSError as error:
         return _file_error(error, output) if error.errno in _USERS_FILES else _bug(error, output)
+    except (MemoryError, RuntimeError) as error:
+        return _out_of_memory(output) if ran_out(error) else _bug(error, output)
     except Exception as error:  # the last resort: a bug of ours, told without a wall of text
         return _bug(error, output)
 
@@ -71,6 +74,12 @@ def _file_error(error: OSError, output: Output) -> int:
     where = None if error.filename is None else str(error.filename)
     hint = "a place that can be written has to be named (--out), with room on its disk"
     output.error("RunError", error.strerror or str(error), where, hint, RunError.exit_code)
+    return RunError.exit_code
+
+
+def _out_of_memory(output: Output) -> int:
+    hint = "choose smaller images, a smaller batch_size, a smaller model, or fewer at a time"
+    output.error("RunError", "there is not enough memory for this", None, hint, RunError.exit_code)
     return RunError.exit_code
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import os
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
+from bitwright.base.memory import machine_memory
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
@@ -107,7 +107,7 @@ class ImageFiles:
         if copy is False:
             raise ValueError("images in files are always read anew")
         size = math.prod(self.shape)
-        if size > _memory():
+        if size > machine_memory():
             raise DataError(
                 f"{len(self)} images of {self.shape[1:]} do not fit into memory: "
                 f"{size / 2**30:.0f} GiB",
@@ -184,11 +184,3 @@ def named(names: Iterable[str]) -> str:
     every = list(names)
     more = f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
     return ", ".join(every[:_SHOWN]) + more
-
-
-def _memory() -> int:
-    """Bytes that this machine has; where it does not say, as much as there may be."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 62

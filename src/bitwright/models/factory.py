@@ -15,6 +15,7 @@ from torch import nn
 from bitwright.base.errors import ModelError, RecipeError
 from bitwright.base.plugins import load_attribute, load_plugin, place_of, users_code
 from bitwright.models.catalog import ModelSpec, list_models
+from bitwright.models.memory import check_memory, without_numbers
 from bitwright.models.modes import evaluating
 from bitwright.models.pretrained import find_pretrained, load_into, named
 
@@ -48,7 +49,8 @@ def build_model(
         DataError: a file of weights is missing, damaged, or of another network.
         RecipeError: the name or an option is unknown, a classifier gets no number of classes, or
             there are no pretrained weights of this model.
-        ModelError: the user's code fails, is no ``nn.Module``, or gives scores of another shape.
+        ModelError: the user's code fails, is no ``nn.Module``, or gives scores of another shape;
+            the network takes more memory than there is.
     """
     wanted = as_spec(spec)
     if wanted.is_file or isinstance(wanted.weights, Path):
@@ -62,6 +64,9 @@ def build_model(
         entry = find_pretrained(wanted, input_shape, num_classes, data)
     factory, options = _own(wanted) if wanted.is_own else _ours(wanted)
     arguments = _arguments(factory, options, num_classes, input_shape, wanted)
+    sample_shape = (input_shape[2], *input_shape[:2])
+    if not wanted.is_own and (shapes := without_numbers(factory, arguments)) is not None:
+        check_memory(shapes, sample_shape, wanted.name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         hint = f"it was called with {', '.join(arguments) or 'no arguments'}"

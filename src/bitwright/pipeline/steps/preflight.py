@@ -30,6 +30,7 @@ def preflight(work: Workspace, run: Run, chosen: Sequence[str]) -> None:
     _check_test_images(work, pending)
     if not {"teach", "train", "quantize"} & set(pending):
         return  # the network itself has been through all this
+    _check_memory(work, pending)
     check_model(work)
     _check_precision(work, pending)
     _check_interrupted(work, run, pending)
@@ -59,6 +60,22 @@ def _check_test_images(work: Workspace, pending: Sequence[str]) -> None:
             where="data.keep.test",
             hint=f"--set data.keep.test={most // 10} keeps fewer; --until quantize lowers nothing",
         )
+
+
+def _check_memory(work: Workspace, pending: Sequence[str]) -> None:
+    """Training the network takes no more memory than there is.
+
+    Raises:
+        ModelError: it does.
+    """
+    from bitwright.models.memory import check_memory
+
+    train = work.recipe.train
+    phases = [train.float_] if "train" in pending and work.shipped is None else []
+    if "quantize" in pending and train.quantized is not None:
+        phases += [config for _, config in train.quantized.present]
+    images = max((phase.batch_size // phase.devices for phase in phases), default=0)
+    check_memory(work.fresh_model(), work.sample_shape, work.recipe.model.name, images)
 
 
 def check_model(work: Workspace) -> None:

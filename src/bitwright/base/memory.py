@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory there is, and what an error says that came because it ran out."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+#: Limits of control groups, version 2 and 1: what a container may have.
+_GROUPS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+_WORDS = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc")
+
+
+def machine_memory() -> int:
+    """Bytes that this process may have: what is installed, or less where its container or a limit
+    of its own (``ulimit -v``) says so; where nothing says, as much as there may be.
+    """
+    found = [1 << 62]
+    with suppress(AttributeError, ValueError, OSError):
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for path in _GROUPS:
+        with suppress(ValueError, OSError):  # version 2 says "max" where there is no limit
+            found.append(int(path.read_text()))
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY:
+            found.append(limit)
+    return min(size for size in found if size > 0)
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error says that there was no memory left: torch raises a `RuntimeError`."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in _WORDS)

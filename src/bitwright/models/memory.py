@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a network takes of memory, found out before anything of it is there.
+
+Torch computes shapes without numbers on its device ``meta``. What is counted is what any run must
+hold, so that nothing is refused that would do: the weights three times (the float model, the one
+that is quantized, gradients), and for each image what the layers give.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitwright.base.errors import ModelError
+from bitwright.base.memory import machine_memory
+from bitwright.models.modes import evaluating
+
+_log = logging.getLogger(__name__)
+_COPIES = 3
+#: Numbers that layers give for each number of an image; in the zoo at most 3 500. Below that much
+#: there is room in any case, and torch need not load what it knows about shapes (1.5 s).
+_MOST_EACH = 10_000
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Numbers that a network holds.
+
+    Attributes:
+        parameters: weights, biases and buffers.
+        activations: what its layers give for one image, and the image.
+    """
+
+    parameters: int
+    activations: int
+
+    def bytes_for(self, images: int) -> int:
+        """Bytes that training holds at least, with so many images at a time; 0: to build it."""
+        return 4 * (_COPIES * self.parameters + self.activations * images)
+
+
+def without_numbers(factory: Callable[..., Any], arguments: dict[str, Any]) -> nn.Module | None:
+    """The network that a factory of the zoo makes, with shapes alone; None if it cannot do so."""
+    try:
+        with torch.device("meta"):
+            made = factory(**arguments)
+    except Exception:  # built in earnest it says what is wrong, or that nothing is
+        return None
+    return made if isinstance(made, nn.Module) else None
+
+
+def footprint(model: nn.Module, sample_shape: tuple[int, ...]) -> Footprint:
+    """What a network takes; the network itself is not touched.
+
+    Args:
+        sample_shape: (C, H, W) of an image.
+    """
+    state = _state(model)
+    shapes = {name: torch.empty_like(value, device="meta") for name, value in state.items()}
+    given: list[int] = [math.prod(sample_shape)]
+
+    def count(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if isinstance(output, Tensor) and not any(output is value for value in inputs):
+            given.append(output.numel())
+
+    leaves = [module for module in model.modules() if not any(module.children())]
+    hooks = [leaf.register_forward_hook(count) for leaf in leaves]
+    try:
+        with evaluating(model):
+            image = torch.empty((1, *sample_shape), device="meta")
+            torch.func.functional_call(model, shapes, (image,))
+    except Exception:  # code of the user's that needs numbers; tried in earnest it says what it is
+        given = given[:1]
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return Footprint(_count(state), sum(given))
+
+
+def check_memory(
+    model: nn.Module, sample_shape: tuple[int, ...], name: str, images: int = 0
+) -> None:
+    """Refuse a network that cannot be worked with on this machine; warn of one that takes half.
+
+    Args:
+        images: at a time in training; 0: only to have the network.
+
+    Raises:
+        ModelError: it takes more memory than there is.
+    """
+    there, found = machine_memory(), Footprint(_count(_state(model)), 0)
+    if 4 * math.prod(sample_shape) * images * _MOST_EACH > there:
+        found = footprint(model, sample_shape)
+    needed = found.bytes_for(images)
+    if needed <= there // 2:
+        return
+    each = f", {found.activations} activations for each of {images} images at a time"
+    message = (
+        f"takes {_shown(needed)} of memory or more for images of (C, H, W) = {tuple(sample_shape)}, "
+        f"this machine has {_shown(there)}: {found.parameters} parameters{each if images else ''}"
+    )
+    if needed > there:
+        hint = "choose smaller images, a smaller batch_size, or a smaller model"
+        raise ModelError(message, where=name, hint=hint)
+    _log.warning("%s: %s", name, message)
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _count(state: dict[str, Tensor]) -> int:
+    return sum(value.numel() for value in state.values())
+
+
+def _shown(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 1 << 30 else f"{size / 2**20:.1f} MiB"

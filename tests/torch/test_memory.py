@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks that are too large for the machine are refused before they are built, with figures."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from bitwright.base import memory as base
+from bitwright.base.errors import ModelError, RunError
+from bitwright.cli import entry
+from bitwright.models import build_model, memory
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of one gibibyte."""
+    monkeypatch.setattr(memory, "machine_memory", lambda: GIB)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_network_too_large_is_never_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    init = nn.Linear.__init__
+
+    def seen(self: nn.Linear, *args: int, **kwargs: object) -> None:
+        init(self, *args, **kwargs)
+        made.append(self.weight.device.type)
+
+    monkeypatch.setattr(nn.Linear, "__init__", seen)
+    with pytest.raises(ModelError, match=r"lenet.*takes 22\.4 GiB .* this machine has 1\.0 GiB"):
+        build_model("lenet", 10, (4096, 4096, 1))
+    assert set(made) == {"meta"}
+    build_model("lenet", 10, (28, 28, 1))
+    assert "cpu" in made
+
+
+@pytest.mark.usefixtures("small")
+def test_half_of_the_memory_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        build_model("lenet", 10, (28, 28, 1))
+        assert not caplog.records
+        build_model("lenet", 10, (700, 700, 1))
+    assert "lenet" in caplog.text and " MiB of memory or more" in caplog.text
+
+
+def test_the_figure_is_what_the_layers_hold() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(144, 2),
+    ).eval()
+    found = memory.footprint(model, (1, 8, 8))
+    state = [*model.parameters(), *model.buffers()]
+    assert found.parameters == sum(value.numel() for value in state)
+    # The image, convolution, batch norm (which the activation takes over), the view and the scores.
+    assert found.activations == 64 + 3 * 4 * 36 + 2
+    assert found.bytes_for(10) == 4 * (3 * found.parameters + 10 * found.activations)
+    assert all(value.device.type == "cpu" for value in state)
+    assert not any(m._forward_hooks for m in model.modules()) and not model.training
+
+
+def test_what_cannot_be_known_is_not_guessed() -> None:
+    class Own(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten(1)[:, : int(x.sum().item()) + 2]
+
+    assert memory.footprint(Own(), (1, 4, 4)) == memory.Footprint(0, 16)
+
+
+def test_a_batch_too_large_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    train = {"float": {"epochs": 1, "batch_size": 512}, "quantized": {"epochs": 1}}
+    recipe.write_text(
+        yaml.safe_dump({"name": "x", "data": "digits", "model": "digits_cnn", "train": train})
+    )
+    monkeypatch.setattr(memory, "machine_memory", lambda: 5 << 20)
+    monkeypatch.chdir(tmp_path)
+    assert entry.run(["build", "recipe.yaml", "--until", "train"]) == ModelError.exit_code
+    said = capsys.readouterr().err
+    assert "for each of 512 images at a time" in said and "this machine has 5.0 MiB" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "known"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 8 bytes"), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (RuntimeError("shapes do not match"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_no_memory_is_no_bug(
+    error: Exception,
+    known: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    from bitwright.cli import app
+
+    monkeypatch.setattr(app, "app", fail)
+    code = entry.run(["list", "models"])
+    said = capsys.readouterr().err
+    assert code == (RunError.exit_code if known else entry.EXIT_BUG)
+    assert ("not enough memory" in said) == known
+
+
+def test_the_machine_has_what_its_limits_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = base.machine_memory()
+    assert 1 << 28 < whole < 1 << 50
+    group = tmp_path / "memory.max"
+    monkeypatch.setattr(base, "_GROUPS", (group,))
+    group.write_text("max\n")
+    installed = base.machine_memory()
+    group.write_text("1000000\n")
+    assert base.machine_memory() == 1_000_000 < installed
