@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bitwright.base.errors import TargetError
+from bitwright.base.files import parse_toml
 
 
 class Strict(BaseModel):
@@ -53,7 +53,7 @@ def read_described(
             hint=f"or give the path of a {kind} file ending in .toml",
         )
     try:
-        return model.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return model.model_validate(parse_toml(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         lines = []
         for item in error.errors():

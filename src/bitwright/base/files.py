@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +96,26 @@ def read_text(path: Path, *, hint: str | None = None, most: int | None = None) -
         raise DataError(what, where=str(path), hint=hint) from error
 
 
+def parse_json(text: str | bytes) -> Any:
+    """A JSON value.
+
+    Raises:
+        ValueError: the text is none, or is nested deeper than Python follows.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table of a TOML text; see `parse_json`."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
 def write_records(path: Path, records: Iterable[Mapping[str, object]], what: str) -> None:
     """Write one JSON object a line, all of them or none.
 
@@ -125,7 +146,7 @@ def read_records(path: Path, made: Callable[[dict[str, Any]], T], hint: str) -> 
         DataError: the file is missing or no such file.
     """
     try:
-        return tuple(made(json.loads(line)) for line in path.read_text().splitlines())
+        return tuple(made(parse_json(line)) for line in path.read_text().splitlines())
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"cannot be read: {reason}", where=str(path), hint=hint) from error

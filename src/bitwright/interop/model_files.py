@@ -42,7 +42,7 @@ from bitwright.interop.network_json import (
 from bitwright.interop.network_to_torch import STATE_NAMES, module_of
 from bitwright.models.catalog import MODEL_FILES, MODEL_FORMATS, WEIGHT_FILES, ModelSpec
 from bitwright.models.factory import as_spec, build_model, check_model
-from bitwright.models.tensors import fill_state, load_tensors, save_tensors
+from bitwright.models.tensors import fill_state, load_plain, load_tensors, save_tensors
 
 Shape = tuple[int, int, int]
 KERAS = (".h5", ".hdf5", ".keras")
@@ -270,16 +270,11 @@ def load_weights(model: nn.Module, path: Path, input_shape: Shape) -> None:
 
 
 def _torch_state(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise DataError("does not exist", where=str(path), hint="check the path")
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds for files that are not its own
-        raise DataError(
-            f"is no checkpoint of torch: {type(error).__name__}",
-            where=str(path),
-            hint="save it with torch.save(model.state_dict(), path)",
-        ) from error
+        found = load_plain(path)
+    except DataError as error:
+        hint = "save it with torch.save(model.state_dict(), path)"
+        raise DataError(error.message, where=str(path), hint=hint) from error
     for key in ("state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ import numpy as np
 from bitwright.base.errors import DataError, ModelError
 from bitwright.interop import ops
 from bitwright.interop.ops import ARRAYS, FloatArray, Size, windows
+
+#: Numbers that a layer may give for one image: 1 GiB of them.
+_MOST = 1 << 28
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,12 +185,20 @@ def require_finite(layer: str, name: str, values: FloatArray, source: str) -> No
         raise DataError(f"layer {layer!r} holds a negative variance", where=source)
 
 
-def shape_of(layer: Layer, given: list[Size]) -> Size:  # noqa: PLR0912 - one rule each
+def shape_of(layer: Layer, given: list[Size]) -> Size:
     """Shape of a layer's output for the shapes of its inputs.
 
     Raises:
-        ModelError: they do not fit, or the layer has the wrong arrays.
+        ModelError: they do not fit, the layer has the wrong arrays, or its output is larger than
+            any network's.
     """
+    found = _shape_of(layer, given)
+    if prod(found) > _MOST:
+        raise ModelError(f"gives {_list([found])} numbers", where=f"layer {layer.name}")
+    return found
+
+
+def _shape_of(layer: Layer, given: list[Size]) -> Size:  # noqa: PLR0912 - one rule each
     _check_arrays(layer)
     op, where = layer.op, f"layer {layer.name}"
     _require_count(layer, len(given))
@@ -207,6 +219,8 @@ def shape_of(layer: Layer, given: list[Size]) -> Size:  # noqa: PLR0912 - one ru
         case ops.Pad(amounts):
             _require_image(where, given[0])
             top, left, bottom, right = amounts
+            if min(amounts) < 0:
+                raise ModelError(f"no padding: {amounts}", where=where)
             channels, height, width = given[0]
             return (channels, height + top + bottom, width + left + right)
         case ops.Concat():
@@ -239,6 +253,8 @@ def _conv_shape(layer: Layer, op: ops.Conv, given: Size) -> Size:
     if len(shape) != 4:
         raise ModelError(f"weights of shape {shape}; expected (O, I, H, W)", where=where)
     outputs, inputs, *kernel = (int(side) for side in shape)
+    if min(op.groups, *op.stride, *op.dilation) < 1 or min(op.padding) < 0:
+        raise ModelError(f"no convolution: {op}", where=where)
     if inputs * op.groups != given[0] or outputs % op.groups:
         raise ModelError(
             f"weights of shape {tuple(shape)} in {op.groups} groups do not fit {given[0]} channels",
@@ -283,7 +299,7 @@ def _spatial(layer: Layer, given: Size, op: ops.Pool) -> Size:
     _require_image(where, given)
     sides = []
     for side, k, s, p in zip(given[1:], op.kernel, op.stride, op.padding, strict=True):
-        if k < 1 or s < 1 or 2 * p > k:
+        if k < 1 or s < 1 or not 0 <= 2 * p <= k:
             raise ModelError(f"no pool: kernel {k}, stride {s}, padding {p}", where=where)
         sides.append(windows(side, k, s, p, round_up=op.round_up))
     if min(sides) < 1:

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 from typing import Any, get_args
+
+from pydantic import TypeAdapter
 
 from bitwright.base.errors import DataError
 from bitwright.interop.network import InputConvention, Layer, Network
@@ -80,9 +83,14 @@ def _layer(fields: Mapping[str, Any], arrays: Mapping[str, FloatArray], where: s
         if name not in ARRAYS.get(kind, ((), 0))[0] or key not in arrays:
             raise DataError(f"no numbers {key!r}", where=where)
         own[name] = arrays[key]
-    return Layer(
-        str(fields["name"]), kind(**options), tuple(fields["inputs"]), own, fields["notes"]
-    )
+    op = _checked(kind).validate_python(options)
+    return Layer(str(fields["name"]), op, tuple(fields["inputs"]), own, fields["notes"])
+
+
+@cache
+def _checked(kind: type[Op]) -> TypeAdapter[Op]:
+    """A layer's kind whose fields are of the types that it says."""
+    return TypeAdapter(kind)
 
 
 def _tuples(value: Any) -> Any:

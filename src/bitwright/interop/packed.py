@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, fx
 
 from bitwright.base.errors import DataError, FormatError, ModelError
-from bitwright.base.files import atomic_write, read_bytes
+from bitwright.base.files import atomic_write, parse_json, read_bytes
 from bitwright.formats import CodebookFormat, Format, parse_format
 from bitwright.formats.rounding import FloatArray
 from bitwright.interop.packed_parts import (
@@ -300,7 +300,7 @@ def _opened(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], bytes]:
         raise DataError("is not whole: its checksum differs", where=str(path), hint=_HINT)
     length = int.from_bytes(content[4:8], "little")
     try:
-        found = json.loads(body[8 : 8 + length])
+        found = parse_json(body[8 : 8 + length])
     except ValueError as error:
         raise DataError(f"has no readable header: {error}", where=str(path), hint=_HINT) from error
     head = found if isinstance(found, dict) else {"entries": found}

@@ -14,7 +14,6 @@ A file is a zip of that text and one ``.npy`` per parameter, named by content ha
 from __future__ import annotations
 
 import io
-import json
 import re
 import zipfile
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ import numpy as np
 
 from bitwright.base.archives import check_members, opened_zip, read_member, unpacking
 from bitwright.base.errors import DataError, GraphError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, parse_json
 from bitwright.ir.dialect import Dialect
 from bitwright.ir.graph import Graph, print_graph, verify
 from bitwright.ir.node import Attr, IntArray, Node, array_digest
@@ -81,7 +80,11 @@ def _parse_node(
     match = _NODE.match(line)
     if match is None:
         raise GraphError(f"cannot read {line!r}", where=f"line {number}")
-    hashes = dict(item.split("=", 1) for item in match["params"].split())
+    try:
+        hashes = dict(item.split("=", 1) for item in match["params"].split())
+        attrs = parse_json(match["attrs"])
+    except ValueError as error:
+        raise GraphError(f"cannot read {line!r}: {error}", where=f"line {number}") from error
     unknown = sorted(set(hashes.values()) - set(params))
     if unknown:
         raise GraphError(f"no parameter with hash {unknown}", where=f"line {number}")
@@ -90,7 +93,7 @@ def _parse_node(
         op=match["op"],
         inputs=tuple(edge for edge in match["inputs"].split(", ") if edge),
         outputs=tuple(match["outputs"].split(", ")),
-        attrs={name: _attr(value) for name, value in json.loads(match["attrs"]).items()},
+        attrs={name: _attr(value) for name, value in attrs.items()},
         params={name: params[digest] for name, digest in hashes.items()},
         source=match["source"],
     )
@@ -147,11 +150,13 @@ def load_graph(path: Path, dialects: Mapping[str, Dialect]) -> Graph:
 def _array(content: bytes, where: str) -> IntArray:
     """The array of a ``.npy`` file, which has as many bytes as it says."""
     stream = io.BytesIO(content)
-    version = np.lib.format.read_magic(stream)
-    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else None
-    if reader is None:
-        raise DataError(f"is a .npy of version {version}, not (1, 0)", where=where)
-    shape, _, kind = reader(stream)
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version != (1, 0):
+            raise ValueError(f"version {version}, not (1, 0)")
+        shape, _, kind = np.lib.format.read_array_header_1_0(stream)
+    except Exception as error:  # numpy parses the header as Python, and raises as Python does
+        raise DataError(f"is no .npy: {error}", where=where) from error
     if kind.hasobject or prod(shape) * kind.itemsize != len(content) - stream.tell():
         raise DataError(f"does not hold the {shape} numbers that it says", where=where)
     stream.seek(0)

@@ -114,10 +114,14 @@ def parse_type(text: str) -> TensorType:
     if match is None:
         raise GraphError(f"expected a type such as 'uint4[8,8,1] * 0x1p-4 in [0,15]', got {text!r}")
     scale = match["scale"]
+    try:
+        scales = () if scale == "-" else tuple(float.fromhex(s) for s in scale.split(","))
+    except (ValueError, OverflowError) as error:
+        raise GraphError(f"no scale: {error}, in {text!r}") from error
     return TensorType(
         shape=tuple(int(d) for d in match["shape"].split(",") if d),
         format=None if match["format"] == "int" else parse_format(match["format"]),
-        scale=() if scale == "-" else tuple(float.fromhex(s) for s in scale.split(",")),
+        scale=scales,
         lo=int(match["lo"]),
         hi=int(match["hi"]),
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import BitwrightError, RunError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, parse_json
 
 SCHEMA = 1
 JOB, LOG, RESULT, FAILURE, LOCK = "job.json", "job.log", "result.json", "failure.json", ".job.lock"
@@ -172,7 +172,7 @@ def result_of(job: Job, found: Mapping[str, Any], *, was_done: bool, attempts: i
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

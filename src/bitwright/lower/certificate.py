@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError, MismatchError
+from bitwright.base.files import parse_json
 from bitwright.formats import Format, parse_format
 from bitwright.ir import INTEGER, ChannelRange, Graph, IntArray, Node, bits_for_interval
 from bitwright.lower.ranges import (
@@ -144,7 +145,7 @@ def from_json(text: str) -> Certificate:
         DataError: not a certificate, or one of another version.
     """
     try:
-        body: dict[str, Any] = json.loads(text)
+        body: dict[str, Any] = parse_json(text)
         if body["schema"] != SCHEMA:
             raise DataError(
                 f"certificate of schema {body['schema']!r}, expected {SCHEMA}",

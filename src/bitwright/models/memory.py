@@ -102,8 +102,9 @@ def check_memory(
         return
     each = f", {found.activations} activations for each of {images} images at a time"
     message = (
-        f"takes {_shown(needed)} of memory or more for images of (C, H, W) = {tuple(sample_shape)}, "
-        f"this machine has {_shown(there)}: {found.parameters} parameters{each if images else ''}"
+        f"takes {_shown(needed)} of memory or more for images of (C, H, W) = "
+        f"{tuple(sample_shape)}, this machine has {_shown(there)}: {found.parameters} parameters"
+        f"{each if images else ''}"
     )
     if needed > there:
         hint = "choose smaller images, a smaller batch_size, or a smaller model"

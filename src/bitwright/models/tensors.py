@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""safetensors files: the numbers of a model or a state dict, with what they belong to.
+"""Files of tensors: safetensors, with what they belong to, and those of torch.
 
-The header's metadata hold one JSON text under ``bitwright``: the model (a name of the zoo or a
-user's factory with its options, or the layers themselves), the image's shape, and the input
-convention.
+The metadata of a safetensors file hold one JSON text under ``bitwright``: the model (a name of the
+zoo or a user's factory with its options, or the layers themselves), the image's shape, and the
+input convention.
 """
 
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bitwright.base.archives import check_members, opened_zip
 from bitwright.base.errors import DataError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, parse_json
 
 _KEY = "bitwright"
 _HINT = "pip install safetensors"
@@ -75,11 +77,56 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, _facts(metadata, path)
 
 
+def load_plain(path: Path) -> Any:
+    """What ``torch.save`` wrote of tensors and plain values, onto the CPU; nothing is executed.
+
+    Raises:
+        DataError: it is missing, cut short, damaged, holds anything else, or would take far more
+            memory than it has bytes.
+    """
+    where = str(path)
+    if not path.is_file():
+        raise DataError("does not exist", where=where)
+    try:
+        if zipfile.is_zipfile(path):  # torch itself reads flipped bits without a word
+            with opened_zip(path) as archive:
+                check_members(archive, where)
+                broken = archive.testzip()
+            if broken is not None:
+                raise ValueError(f"checksum of {broken} differs")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        _check_sizes(content)
+    except DataError:
+        raise
+    except Exception as error:  # torch raises many kinds for files that are damaged
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"is no whole file of torch: {reason}", where=where) from error
+    return content
+
+
+def _check_sizes(content: Any) -> None:
+    """Refuse a tensor that claims more numbers than the file holds: a view of one, repeated."""
+    seen: set[int] = set()
+    waiting = [content]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            if value.is_sparse or value.nbytes > value.untyped_storage().nbytes():
+                raise ValueError(f"a tensor of shape {tuple(value.shape)} is not whole")
+        elif isinstance(value, Mapping):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set):
+            waiting += value
+
+
 def _facts(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     if _KEY not in metadata:
         return {}
     try:
-        facts = json.loads(metadata[_KEY])
+        facts = parse_json(metadata[_KEY])
     except ValueError as error:
         raise DataError(f"has broken metadata: {error}", where=str(path)) from error
     if not isinstance(facts, dict):

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import BitwrightError, RunError
-from bitwright.base.files import atomic_write, exclusive, flush, flush_entries, sha256_file
+from bitwright.base.files import (
+    atomic_write,
+    exclusive,
+    flush,
+    flush_entries,
+    parse_json,
+    sha256_file,
+)
 from bitwright.base.version import __version__
 from bitwright.jobs.job import JOB_FILES
 from bitwright.pipeline.context import LOGS
@@ -77,7 +84,7 @@ def check_run_folder(folder: Path) -> dict[str, Any] | None:
             raise RunError("is a file", where=str(folder), hint="name a folder with --run-dir")
         return None
     try:
-        header = json.loads(path.read_text(encoding="utf-8"))
+        header = parse_json(path.read_text(encoding="utf-8"))
         schema = header["schema"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(
@@ -111,7 +118,7 @@ def _is_foreign(entry: Path) -> bool:
 def read_record(folder: Path) -> StepRecord | None:
     """The record of a finished step, or None if there is none that can be read."""
     try:
-        fields = json.loads((folder / "step.json").read_text(encoding="utf-8"))
+        fields = parse_json((folder / "step.json").read_text(encoding="utf-8"))
         if fields["schema"] != SCHEMA:
             return None
         artefacts = {
@@ -121,7 +128,7 @@ def read_record(folder: Path) -> StepRecord | None:
         parts = {str(name): str(digest) for name, digest in fields.get("parts", {}).items()}
         name, key, seconds = str(fields["name"]), str(fields["key"]), float(fields["seconds"])
         return StepRecord(name, key, inputs, artefacts, seconds, parts)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
 

@@ -8,7 +8,6 @@ variables in groups that are named after the class), and the ``.keras`` archive 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 
 from bitwright.base.archives import opened_zip, read_member
 from bitwright.base.errors import DataError
+from bitwright.base.files import parse_json
 from bitwright.interop.hdf5 import Hdf5, read_hdf5
 from bitwright.interop.network import require_finite
 from bitwright.interop.ops import FloatArray
@@ -118,8 +118,8 @@ def _archive(path: Path) -> KerasFile:
 
 def _json(content: str | bytes, where: str) -> Mapping[str, Any]:
     try:
-        config = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        config = parse_json(content)
+    except ValueError as error:
         raise DataError(f"has a configuration that is no JSON: {error}", where=where) from error
     if not isinstance(config, dict):
         raise DataError("has a configuration that is no object", where=where)

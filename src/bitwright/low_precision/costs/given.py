@@ -26,7 +26,6 @@ figures of whole epochs are written down. A number is a number, or ``{value, ori
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from bitwright.base.described import Strict
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.figures import Source
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, parse_json, parse_toml
 from bitwright.low_precision.costs.model import SUM, Cost, CostTable, LevelCosts, PartCost, total
 from bitwright.low_precision.costs.schedule import Schedule, parse_schedule
 from bitwright.low_precision.ladder import parse_level
@@ -154,7 +153,7 @@ def read_costs(path: Path) -> GivenCosts:
         if path.stat().st_size > _MOST_BYTES:
             raise DataError("is larger than 16 MB: no file of costs", where=str(path))
         text = path.read_text(encoding="utf-8")
-        fields = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        fields = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise DataError(
             f"cannot be read: {error}",

@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.errors import ModelError
 from bitwright.ir import IntArray
 
+#: Element-wise operations between two quantizers; each value holds all of its own.
+_MOST_STEPS = 1000
 Floats = NDArray[np.float64]
 Array = NDArray[Any]
 
@@ -218,7 +221,15 @@ class Value:
         return any(self.border)
 
     def then(self, op: str, *constants: Floats) -> Value:
-        """The value after one more step."""
+        """The value after one more step.
+
+        Raises:
+            ModelError: so many follow each other that no network means it.
+        """
+        if len(self.steps) >= _MOST_STEPS:
+            raise ModelError(
+                f"more than {_MOST_STEPS} element-wise operations in a row", where=f"before {op}"
+            )
         return replace(self, steps=(*self.steps, Step(op, constants)))
 
     def reals(self, levels: Array, dtype: type[np.floating[Any]] = np.float64) -> Array:

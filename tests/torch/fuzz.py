@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged and hostile files for every reader, made from real ones; run by itself, in a process.
+
+    python -m tests.torch.fuzz FOLDER COUNT SEED [READER ...]
+    python -m tests.torch.fuzz FOLDER hostile
+
+What no reader may do is written to FOLDER/findings.jsonl, with the file: raise anything but a
+`BitwrightError`, take longer than `SECONDS`, or hold more than `BYTES` more than before.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import random
+import re
+import shutil
+import signal
+import struct
+import sys
+import tarfile
+import time
+import traceback
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.torch import hostile_files
+from tests.torch.fuzz_readers import READERS, Reader
+
+from bitwright.base.errors import BitwrightError
+
+SECONDS, BYTES = 10.0, 2 << 30
+_NUMBERS = (b"-1", b"0", b"1e999", b"NaN", b"4294967296", b"99999999999999999999999", b"1e-400")
+_WORDS = (
+    b"\x00", b"\xff", b"\n", b"\r", b"'", b'"', b"\\", b"../", b"{", b"[", b"]", b"}", b"null",
+    b"<", b"&", b"*", b"- ", b": ", b"/dev/zero", b"\xe2\x80\xae", b"\x1b[2J", b"os:system",
+)  # fmt: skip
+_INTEGERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 40)
+
+
+def mutated(body: bytes, rng: random.Random) -> bytes:
+    """A few changes, each of a random kind."""
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
+        body = rng.choice(_CHANGES)(body, rng)
+    return body
+
+
+def _flip(body: bytes, rng: random.Random) -> bytes:
+    found = bytearray(body)
+    if found:
+        found[rng.randrange(len(found))] ^= 1 << rng.randrange(8)
+    return bytes(found)
+
+
+def _cut(body: bytes, rng: random.Random) -> bytes:
+    return body[: rng.randrange(len(body) + 1)]
+
+
+def _span(body: bytes, rng: random.Random) -> tuple[int, int]:
+    start = rng.randrange(len(body) + 1)
+    return start, min(len(body), start + rng.choice((1, 2, 4, 16, 64, 512)))
+
+
+def _drop(body: bytes, rng: random.Random) -> bytes:
+    start, end = _span(body, rng)
+    return body[:start] + body[end:]
+
+
+def _repeat(body: bytes, rng: random.Random) -> bytes:
+    start, end = _span(body, rng)
+    return body[:end] + body[start:end] * rng.choice((1, 2, 50, 1000)) + body[end:]
+
+
+def _copy(body: bytes, rng: random.Random) -> bytes:
+    (start, end), to = _span(body, rng), rng.randrange(len(body) + 1)
+    return body[:to] + body[start:end] + body[to:]
+
+
+def _integer(body: bytes, rng: random.Random) -> bytes:
+    size, place = rng.choice((1, 2, 4, 8)), rng.randrange(len(body) + 1)
+    value = (rng.choice(_INTEGERS) + rng.randrange(-2, 3)) % (1 << 8 * size)
+    return body[:place] + value.to_bytes(size, rng.choice(("big", "little"))) + body[place + size :]
+
+
+def _number(body: bytes, rng: random.Random) -> bytes:
+    found = list(re.finditer(rb"-?\d+(\.\d+)?", body))
+    if not found:
+        return _integer(body, rng)
+    match = rng.choice(found)
+    return body[: match.start()] + rng.choice(_NUMBERS) + body[match.end() :]
+
+
+def _word(body: bytes, rng: random.Random) -> bytes:
+    start, end = _span(body, rng)
+    return body[:start] + rng.choice(_WORDS) * rng.choice((1, 1, 3, 5000)) + body[end:]
+
+
+def _swap(body: bytes, rng: random.Random) -> bytes:
+    """Two words of a text in each other's place."""
+    found = list(re.finditer(rb"[\w.:-]+", body))
+    if len(found) < 2:
+        return _copy(body, rng)
+    one, other = sorted(rng.sample(found, 2), key=lambda match: match.start())
+    middle = body[one.end() : other.start()]
+    return body[: one.start()] + other[0] + middle + one[0] + body[other.end() :]
+
+
+_CHANGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (
+    _flip, _flip, _cut, _drop, _repeat, _copy, _integer, _integer, _number, _number, _word, _swap,
+)  # fmt: skip
+
+
+def mutant(body: bytes, name: str, rng: random.Random) -> bytes:
+    """A file damaged from outside, or from inside: what it holds changed, and packed as before."""
+    inside = _INSIDE.get(name.rpartition(".")[2])
+    if inside is not None and rng.random() < 0.7:
+        with suppress(zipfile.BadZipFile, tarfile.TarError, OSError, EOFError, struct.error):
+            return inside(body, rng)
+    return mutated(body, rng)
+
+
+def _in_zip(body: bytes, rng: random.Random) -> bytes:
+    packed, out = zipfile.ZipFile(io.BytesIO(body)), io.BytesIO()
+    target = rng.choice(packed.namelist())
+    with zipfile.ZipFile(out, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as made:
+        for member in packed.namelist():
+            content = packed.read(member)
+            if member == target:
+                if rng.random() < 0.1:
+                    continue
+                content = mutated(content, rng)
+            made.writestr(member, content)
+    return out.getvalue()
+
+
+def _in_gzip(body: bytes, rng: random.Random) -> bytes:
+    return gzip.compress(mutated(gzip.decompress(body), rng), 1)
+
+
+def _in_safetensors(body: bytes, rng: random.Random) -> bytes:
+    """The header, with the length that it has now."""
+    length = int.from_bytes(body[:8], "little")
+    head = mutated(body[8 : 8 + length], rng)
+    return len(head).to_bytes(8, "little") + head + body[8 + length :]
+
+
+def _in_packed(body: bytes, rng: random.Random) -> bytes:
+    """The header with its length, or the numbers; with the checksum that they have now."""
+    length = int.from_bytes(body[4:8], "little")
+    head, rest = body[8 : 8 + length], body[8 + length : -4]
+    if rng.random() < 0.8:
+        head = mutated(head, rng)
+    else:
+        rest = mutated(rest, rng)
+    made = body[:4] + len(head).to_bytes(4, "little") + head + rest
+    return made + zlib.crc32(made).to_bytes(4, "little")
+
+
+_INSIDE = {
+    "zip": _in_zip, "bwg": _in_zip, "keras": _in_zip, "pt": _in_zip, "gz": _in_gzip,
+    "safetensors": _in_safetensors, "bwq": _in_packed,
+}  # fmt: skip
+
+
+class TooLong(BaseException):
+    """A reader's time is up; no error that it could take for its own."""
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    def ring(*_: object) -> None:
+        raise TooLong
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _memory(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _forget_peak() -> None:
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+class Watch:
+    """Reads files and keeps what no reader may do.
+
+    Args:
+        folder: for ``findings.jsonl``, and a copy of each file that is found.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.refused = self.taken = self.found = 0
+        _forget_peak()
+        self._before = _memory("VmRSS")
+
+    def read(self, reader: Reader, made: Path, path: Path) -> None:
+        """Read a file (``path``, by what was ``made``)."""
+        start, fault = time.perf_counter(), ""
+        try:
+            with _limited():
+                reader.read(made)
+            self.taken += 1
+        except BitwrightError:
+            self.refused += 1
+        except (TooLong, Exception):
+            fault = traceback.format_exc()
+        seconds, memory = time.perf_counter() - start, _memory("VmHWM") - self._before
+        if memory > BYTES:
+            fault = fault or f"took {memory} bytes"
+            _forget_peak()
+        if fault:
+            self.found += 1
+            kept = self.folder / f"{reader.name.replace(' ', '_')}-{self.found}{path.suffix}"
+            shutil.copy(path, kept)
+            entry = {"reader": reader.name, "file": str(kept), "of": str(path)}
+            with (self.folder / "findings.jsonl").open("a") as log:
+                log.write(json.dumps({**entry, "seconds": seconds, "fault": fault}) + "\n")
+
+
+def run(folder: Path, count: int, seed: int, names: list[str]) -> None:
+    """Read so many mutated files."""
+    readers = [reader for reader in READERS if not names or reader.name in names]
+    whole = sum(reader.share for reader in readers)
+    for reader in readers:
+        rng = random.Random(f"{seed} {reader.name}")
+        home = folder / reader.name.replace(" ", "_")
+        home.mkdir(parents=True)
+        made = reader.make(home)
+        path = made / reader.place if reader.place else made
+        body = path.read_bytes()
+        reader.read(made)  # the real one can be read
+        watch = Watch(folder)
+        for _ in range(max(1, round(count * reader.share / whole))):
+            path.write_bytes(mutant(body, path.name, rng))
+            watch.read(reader, made, path)
+        print(f"{reader.name}: {watch.refused} refused, {watch.taken} read, {watch.found} found",
+              flush=True)  # fmt: skip
+
+
+def run_hostile(folder: Path) -> None:
+    """Read the files that are made to do harm; none may be taken but those that do none."""
+    readers = {reader.name: reader for reader in READERS}
+    for name, path in hostile_files.make(folder):
+        reader, watch = readers[name], Watch(folder)
+        watch.read(reader, path.parent if reader.place else path, path)
+        print(f"{path.relative_to(folder)}: {watch.refused} refused, {watch.taken} read, "
+              f"{watch.found} found", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    place = Path(sys.argv[1])
+    if sys.argv[2:] == ["hostile"]:
+        run_hostile(place)
+    else:
+        run(place, int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder of files made to do harm, each named after its reader: ``READER/WHAT.ENDING``.
+
+python -m tests.torch.hostile_files FOLDER
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import json
+import struct
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import h5py
+import torch
+from onnx import TensorProto, helper
+
+MIB, GIB = 1 << 20, 1 << 30
+COMMAND = {"name": "os:system", "options": {"command": "touch HARMED"}}
+
+
+def _zeros(stream: IO[bytes], size: int) -> None:
+    for _ in range(size // MIB):
+        stream.write(bytes(MIB))
+
+
+def _zip_of_zeros(name: str, size: int) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open(name, "w", force_zip64=True) as member:
+            _zeros(member, size)
+    return out.getvalue()
+
+
+def _gzip_of_zeros(start: bytes, size: int) -> bytes:
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1) as stream:
+        stream.write(start)
+        _zeros(stream, size)
+    return out.getvalue()
+
+
+def _tar_of_zeros() -> bytes:
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1) as stream:
+        member = tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin")
+        member.size = 8 * GIB
+        stream.write(member.tobuf())
+        _zeros(stream, GIB)
+    return out.getvalue()
+
+
+def _locked_zip(name: str) -> bytes:
+    """A member that says it is encrypted, packed in a way that nobody knows."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(name, b"x" * 100)
+    body = bytearray(out.getvalue())
+    central = body.index(b"PK\x01\x02")
+    body[6] |= 1
+    body[central + 8] |= 1
+    body[8:10] = body[central + 10 : central + 12] = struct.pack("<H", 97)
+    return bytes(body)
+
+
+def _png(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(bytes(10_000_000), 9)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    )
+
+
+def _safetensors(facts: object) -> bytes:
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    head = json.dumps({"__metadata__": {"bitwright": json.dumps(facts)}, "w": entry}).encode()
+    return struct.pack("<Q", len(head)) + head + bytes(4)
+
+
+def _packed(head: object) -> bytes:
+    text = json.dumps(head).encode()
+    body = b"BWQ1" + struct.pack("<I", len(text)) + text
+    return body + struct.pack("<I", zlib.crc32(body))
+
+
+def _torch(value: object) -> bytes:
+    out = io.BytesIO()
+    torch.save(value, out)
+    return out.getvalue()
+
+
+def _doubled() -> object:
+    value: object = [0.0]
+    for _ in range(60):
+        value = [value, value]
+    return value
+
+
+class _Runs:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        import os
+
+        return os.system, ("touch HARMED",)
+
+
+def _hdf5(fill: Callable[[h5py.File], None]) -> bytes:
+    out = io.BytesIO()
+    with h5py.File(out, "w") as file:
+        fill(file)
+    return out.getvalue()
+
+
+def _sets_of_zeros(file: h5py.File) -> None:
+    for number in range(40):
+        file.create_dataset(f"x{number}", (10**8,), "f4", chunks=(10**6,))
+
+
+def _ways_without_end(file: h5py.File) -> None:
+    place = file
+    for _ in range(30):
+        place["one"] = place["two"] = (inner := place.create_group("both"))
+        place = inner
+
+
+def _onnx(nodes: list[object], shape: list[int | str], constants: list[object]) -> bytes:
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [given], [made], constants)
+    return bytes(helper.make_model(graph).SerializeToString())
+
+
+def _long_chain() -> bytes:
+    names = ["x", *(f"e{n}" for n in range(20_000)), "y"]
+    nodes = [helper.make_node("Relu", [a], [b]) for a, b in itertools.pairwise(names)]
+    return _onnx(nodes, [1, 1, 4, 4], [])
+
+
+def _outside() -> bytes:
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../../../etc/passwd")
+    return _onnx([helper.make_node("Add", ["x", "w"], ["y"])], [1, 4], [tensor])
+
+
+def _claims() -> bytes:
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 20, 1 << 20])
+    return _onnx([helper.make_node("MatMul", ["x", "w"], ["y"])], [1, 1 << 20], [tensor])
+
+
+def _expanded() -> bytes:
+    shape = helper.make_tensor("s", TensorProto.INT64, [4], [1, 4096, 4096, 4096])
+    nodes = [helper.make_node("ConstantOfShape", ["s"], ["c"])]
+    nodes += [helper.make_node("Add", ["x", "c"], ["y"])]
+    return _onnx(nodes, [1, 1, 1, 1], [shape])
+
+
+def _entities() -> bytes:
+    """XML whose entities are a thousand million times as long as the file."""
+    lines = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
+    text = f'<!DOCTYPE a [<!ENTITY l0 "lol">{lines}]><annotation>&l9;</annotation>'
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("annotations/0.xml", text)
+        archive.writestr("images/0.png", _png(10, 10))
+    return out.getvalue()
+
+
+_DEEP = "[" * 100_000
+_BOMB = "a0: &a0 [x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 30)
+)
+_IDX = bytes([0, 0, 8, 3]) + struct.pack(">III", 1 << 11, 1 << 11, 1 << 11)
+
+#: Reader and name of the file -> its content.
+FILES: dict[tuple[str, str], Callable[[], bytes]] = {
+    ("safetensors", "command.safetensors"): lambda: _safetensors(
+        {"model": COMMAND, "input_shape": [8, 8, 1], "input": {}}
+    ),
+    ("safetensors", "deep.safetensors"): lambda: _safetensors(None).replace(
+        b'"null"', json.dumps(_DEEP).encode()
+    ),
+    ("safetensors", "header.safetensors"): lambda: struct.pack("<Q", 1 << 62) + b"{}",
+    ("zoo", "large.safetensors"): lambda: _safetensors(
+        {"model": {"name": "lfc"}, "input_shape": [50_000, 50_000, 3], "input": {}}
+    ),
+    ("bwq", "command.bwq"): lambda: _packed({"about": {
+        "model": COMMAND, "quant": {"weight": "int4"}, "input_shape": [4, 4, 1], "classes": 2,
+        "input": {}}, "entries": []}),
+    ("bwq", "shapes.bwq"): lambda: _packed({"about": {
+        "layers": {"version": 1, "name": "n", "output": "d", "input": {}, "layers": [
+            {"name": "x", "op": "Input", "options": {"shape": [1 << 20]}, "inputs": [],
+             "arrays": [], "notes": {}},
+            {"name": "d", "op": "Dense", "options": {}, "inputs": ["x"], "arrays": ["weight"],
+             "notes": {}}]},
+        "shapes": {"d/weight": [1 << 20, 1 << 20]}, "quant": {"weight": "int4"},
+        "input_shape": [1, 1, 1 << 20], "classes": 2, "input": {}}, "entries": []}),
+    ("bwg", "bomb.bwg"): lambda: _zip_of_zeros("graph.txt", GIB),
+    ("bwg", "array.bwg"): lambda: _zip_of_zeros(f"{'0' * 64}.npy", GIB),
+    ("bwg", "locked.bwg"): lambda: _locked_zip("graph.txt"),
+    ("keras", "bomb.keras"): lambda: _zip_of_zeros("config.json", GIB),
+    ("keras", "locked.keras"): lambda: _locked_zip("config.json"),
+    ("hdf5", "zeros.h5"): lambda: _hdf5(_sets_of_zeros),
+    ("hdf5", "ways.h5"): lambda: _hdf5(_ways_without_end),
+    ("onnx", "claims.onnx"): _claims,
+    ("onnx", "expanded.onnx"): _expanded,
+    ("onnx", "outside.onnx"): _outside,
+    ("onnx", "chain.onnx"): _long_chain,
+    ("prototxt", "deep.prototxt"): lambda: b"layer {" * 100_000,
+    ("prototxt", "large.prototxt"): lambda: b"""
+        name: "n" input: "data" input_shape { dim: 1 dim: 3 dim: 100000 dim: 100000 }
+        layer { name: "c" type: "Convolution" bottom: "data" top: "c"
+                convolution_param { num_output: 2000000000 kernel_size: 3 } }""",
+    ("pt", "command.pt"): lambda: _torch(_Runs()),
+    ("pt", "repeated.pt"): lambda: _torch({"w": torch.zeros(1).expand(1 << 20, 1 << 20)}),
+    ("pt", "doubled.pt"): lambda: _torch(_doubled()),
+    ("pt", "bomb.pt"): lambda: _zip_of_zeros("archive/data.pkl", GIB),
+    ("teacher outputs", "repeated.pt"): lambda: _torch({
+        "schema": 1, "scores": torch.zeros(1, 1).expand(1 << 20, 1 << 20),
+        "indices": torch.zeros(1).long().expand(1 << 20), "data": "d", "teacher": "t"}),
+    ("PNG", "wide.png"): lambda: _png(100_000, 100_000),
+    ("PNG", "large.png"): lambda: _png(14_000, 12_000),
+    ("PNG", "script.png"): lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(x) run\n",
+    ("idx", "claims"): lambda: _IDX,
+    ("idx.gz", "bomb.gz"): lambda: _gzip_of_zeros(_IDX, GIB),
+    ("cifar.tar.gz", "bomb.tar.gz"): _tar_of_zeros,
+    ("cifar python", "command.pickle"): lambda: b"cos\nsystem\n(S'touch HARMED'\ntR.",
+    ("images", "bomb.zip"): lambda: _zip_of_zeros("a/0.png", GIB),
+    ("images", "outside.zip"): lambda: _zip_of_zeros("../../a/0.png", MIB),
+    ("images", "locked.zip"): lambda: _locked_zip("a/0.png"),
+    ("voc", "entities.zip"): _entities,
+    ("recipe", "bomb.yaml"): _BOMB.encode,
+    ("recipe", "merged.yaml"): lambda: _BOMB.replace("[x, x]", "{b: 1}").encode(),
+    ("recipe", "command.yaml"): lambda: json.dumps(
+        {"name": "x", "data": "digits", "model": COMMAND}
+    ).encode(),
+    ("recipe", "python.yaml"): lambda: b"name: !!python/object/apply:os.system ['touch HARMED']\n",
+    ("recipe", "deep.yaml"): _DEEP.encode,
+    ("yaml value", "bomb.txt"): lambda: b"[" + b"[" * 50_000,
+    ("folding", "deep.json"): _DEEP.encode,
+    ("step", "step.json"): _DEEP.encode,
+    ("design", "design.json"): lambda: json.dumps(
+        {"files": ["lib/x.sv;\texec\t--\ttouch HARMED"], "top": "x"}
+    ).encode(),
+    ("target", "deep.toml"): lambda: b"x = " + b"[" * 100_000,
+    ("metrics", "deep.jsonl"): _DEEP.encode,
+}  # fmt: skip
+
+
+def make(folder: Path) -> list[tuple[str, Path]]:
+    """Write all of them; reader and file of each."""
+    found = []
+    for (reader, name), content in FILES.items():
+        path = folder / reader.replace(" ", "_") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content())
+        found.append((reader, path))
+    return found
+
+
+if __name__ == "__main__":
+    print(f"{len(make(Path(sys.argv[1])))} files in {sys.argv[1]}")
