@@ -243,7 +243,7 @@ def test_more_than_memory_is_not_even_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train = load(make(tmp_path, IMAGENET)).train
-    monkeypatch.setattr(image_files, "_memory", lambda: 18 * 16 * 12 * 3 - 1)
+    monkeypatch.setattr(image_files, "machine_memory", lambda: 18 * 16 * 12 * 3 - 1)
     with pytest.raises(DataError, match=r"18 images of \(16, 12, 3\) do not fit into memory"):
         train.pixels  # noqa: B018
     assert train.take(range(17)).pixels.shape[0] == 17

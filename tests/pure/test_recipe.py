@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ import pytest
 import yaml
 
 from bitwright.base.errors import BitwrightError, RecipeError
-from bitwright.pipeline.recipe import find_recipe, list_recipes, load_recipe, recipe_from_dict
+from bitwright.pipeline.recipe import (
+    find_recipe,
+    list_recipes,
+    load_recipe,
+    recipe_from_dict,
+    recipe_from_document,
+)
+from bitwright.pipeline.recipe_yaml import parse_document
 from bitwright.quantize.policy import Policy
 
 BASE: dict[str, Any] = {"name": "x", "data": "digits", "model": "lenet"}
@@ -178,3 +186,55 @@ def test_a_wrong_policy_is_a_recipe_error(tmp_path: Path) -> None:
     error = wrong(quant={"weight": "int99"})
     assert "quant.weight" in str(error.where)
     assert "quant" in str(wrong(quant={"wieght": "int4"}).where)
+
+
+def test_a_merged_section_may_change_its_keys() -> None:
+    text = """
+name: x
+data: digits
+model: lenet
+train:
+  float: &usual {epochs: 1, batch_size: 32, lr: 1e-2}
+  quantized: {<<: *usual, epochs: 3, lr: 5e-3}
+"""
+    document = parse_document(text, "r.yaml")
+    train = document.value["train"]
+    assert train["quantized"] == {"epochs": 3, "batch_size": 32, "lr": 5e-3}
+    assert train["float"]["lr"] == 1e-2 and document.lines["train", "quantized", "epochs"] == 7
+    with pytest.raises(RecipeError, match="the key stands twice, first in line 7"):
+        parse_document(text.replace("lr: 5e-3", "epochs: 4"), "r.yaml")
+
+
+def test_a_word_of_many_digits_is_read_at_once() -> None:
+    """An expression that tries every split of them takes minutes."""
+    digits = "1" * 150_000
+    assert parse_document(f"description: {digits}x", "r").value == {"description": f"{digits}x"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x: !!bool abc", "x: !!timestamp abc", "x: 2024-99-99", "x: !!int a", "x: !!float a"],
+)
+def test_values_that_are_not_what_they_say(text: str) -> None:
+    with pytest.raises(RecipeError, match="is no valid YAML"):
+        parse_document(text, "r.yaml")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "~nobody-of-this-name/x"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        lambda name: {"data": {"name": "folder", "path": name}},
+        lambda name: {"model": f"{name}.safetensors"},
+        lambda name: {"hardware": {"folding_config_file": name}},
+    ],
+)
+def test_names_that_no_file_can_have(name: str, changes: Callable[[str], Any]) -> None:
+    assert wrong(**changes(name)).message
+
+
+def test_a_number_of_thousands_of_digits_is_shown_in_words() -> None:
+    number = ":".join(["1"] * 3000)  # YAML 1.1 reads it to the base of 60
+    document = parse_document(f"name: x\ndata: digits\nmodel: lenet\nseed: [{number}]", "r")
+    with pytest.raises(RecipeError):
+        recipe_from_document(document)

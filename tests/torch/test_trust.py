@@ -171,3 +171,96 @@ def test_a_packed_file_runs_no_command(tmp_path: Path, command: str) -> None:
     with pytest.raises(ModelError, match="names code to be run, os:system"):
         load_packed_model(path)
     assert entry.run(["import", str(path), "--out", str(tmp_path / "out")]) == ModelError.exit_code
+
+
+@pytest.mark.parametrize(
+    "quant",
+    [
+        {"weight": "own_net:deploy", "activation": "uint4", "input": "uint4"},
+        {"weight": "int4", "activation": "uint4", "methods": ["own_net:deploy"]},
+        {"weight": "int4", "rules": [{"role": "activation", "format": "own_net:deploy"}]},
+    ],
+)
+def test_a_packed_file_reaches_no_code_of_the_current_folder(
+    quant: dict[str, object], tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "own_net.py").write_text(f"import os\nos.system({command!r})\n")
+    path = tmp_path / "net.bwq"
+    about = {
+        "model": {"name": "digits_cnn"},
+        "quant": quant,
+        "input_shape": [8, 8, 1],
+        "input": InputConvention().to_json(),
+        "classes": 10,
+    }
+    save_packed(path, torch.fx.symbolic_trace(torch.nn.Flatten()), about)
+    with pytest.raises(ModelError, match="names code to be run, own_net:deploy"):
+        load_packed_model(path)
+    assert entry.run(["import", str(path), "--out", str(tmp_path / "out")]) == ModelError.exit_code
+
+
+def test_trust_in_a_module_is_none_in_what_it_imports(tmp_path: Path, command: str) -> None:
+    (tmp_path / "own_net.py").write_text("from os import system\nfrom subprocess import run\n")
+    for name, options in (("own_net:system", {}), ("own_net:run", {"args": command.split()})):
+        facts = {
+            "model": {"name": name, "options": {"command": command, **options}},
+            "input_shape": [8, 8, 1],
+            "input": {},
+        }
+        path = save_tensors({"w": torch.zeros(1)}, tmp_path / "evil.safetensors", facts)
+        with importable(tmp_path), pytest.raises(ModelError, match="is not defined in own_net"):
+            load_model(path, classes=2, trust=["own_net"])
+
+
+@pytest.mark.parametrize(
+    ("stands", "name"),
+    [
+        ("/", "usr.share.python3.debpython:execute"),
+        ("/usr", "share.python3.debpython:execute"),
+        ("/usr/share/python3", "debpython:execute"),
+        ("/", "tmp.anything:f"),
+    ],
+)
+def test_where_the_user_stands_opens_no_code_of_the_system(
+    stands: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not Path(stands).is_dir():
+        pytest.skip(f"no folder {stands}")
+    monkeypatch.chdir(stands)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    with importable(tmp_path), pytest.raises(ModelError):
+        load_plugin(name, "model")
+    assert name.partition(":")[0] not in sys.modules
+
+
+def test_installed_packages_below_the_project_are_none_of_its_code(tmp_path: Path) -> None:
+    place = tmp_path / "env" / "site-packages" / "own_pack"
+    place.mkdir(parents=True)
+    (place / "__init__.py").write_text("def f(): return 1\n")
+    (tmp_path / "env" / "__init__.py").write_text("")
+    with pytest.raises(ModelError):
+        load_plugin("env.site-packages.own_pack:f", "model")
+
+
+def test_what_the_user_has_made_is_the_users(tmp_path: Path) -> None:
+    """With the help of others: wrappers, classes made by a call, methods of objects."""
+    (tmp_path / "own_net.py").write_text(
+        "import dataclasses, functools, os, shutil, torch\n"
+        "@functools.wraps(shutil.copy)\n"
+        "def wrapped(): return 1\n"
+        "@torch.no_grad()\n"
+        "def decorated(): return 1\n"
+        "Made = dataclasses.make_dataclass('Made', ['x'])\n"
+        "part = functools.partial(int, 1)\n"
+        "KNOWN = {}\n"
+        "get = KNOWN.get\n"
+        "upper = str.upper\n"
+        "cached = functools.lru_cache(lambda: 1)\n"
+        "exec('class Born: pass')\n"
+        "hidden = os.path.join\n"
+    )
+    for name in ("wrapped", "decorated", "Made", "part", "get", "cached", "Born"):
+        assert callable(load_plugin(f"own_net:{name}", "model"))
+    for name in ("upper", "hidden"):
+        with pytest.raises(ModelError, match="is not defined in own_net"):
+            load_plugin(f"own_net:{name}", "model")

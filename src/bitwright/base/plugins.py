@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import BuiltinFunctionType, ModuleType
@@ -35,6 +36,9 @@ ENTRY_POINTS = "bitwright.plugins"
 #: Variable of the environment: modules and packages that lie elsewhere and whose code recipes and
 #: data files may name all the same, with commas between.
 TRUST = "BITWRIGHT_TRUST"
+#: Where the system keeps Python code of its own, and the places in there that are the user's.
+_SYSTEM = tuple(map(Path, ("/usr", "/lib", "/lib64", "/etc", "/bin", "/sbin", "/System")))
+_SOURCES = tuple(map(Path, ("/usr/src", "/usr/local/src", "/usr/home")))
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 #: The folders of the recipe that is being read or run; see `importable`.
 _FOLDERS: ContextVar[tuple[Path, ...]] = ContextVar("folders", default=())
@@ -194,22 +198,26 @@ def _imported(name: str, field: str) -> tuple[ModuleType, Any]:
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
-            raise ModelError(
-                f"cannot import {error.name!r}",
-                where=name,
-                hint=f"it is looked for in {_searched()}, and among packages of {TRUST}",
-            ) from error
+            raise _not_there(str(error.name), name) from error
     found = getattr(module, attribute, None)
     if not trusted:
         lies = Path(str(module.__file__)).resolve()
-        if place is None or place.resolve() != lies:
+        if place is not None and place.resolve() != lies:
             raise ModelError(
                 f"{module_name} is {lies}, which is imported already, not {place}",
                 where=name,
                 hint="give the module another name",
             )
-        _check_home(found, module_name, name)
+    _check_home(found, module_name, name)
     return module, found
+
+
+def _not_there(module: str, name: str) -> ModelError:
+    return ModelError(
+        f"cannot import {module!r}",
+        where=name,
+        hint=f"it is looked for in {_searched()}, and among packages of {TRUST}",
+    )
 
 
 def _is_trusted(module: str) -> bool:
@@ -221,13 +229,13 @@ def _is_trusted(module: str) -> bool:
     return any(".".join(parts[:count]) in words for count in range(1, len(parts) + 1))
 
 
-def _place(module: str, name: str) -> Path | None:
-    """The file of a module below `module_folders`; None if there is no such module anywhere.
+def _place(module: str, name: str) -> Path:
+    """The file of a module below `module_folders`.
 
     Nothing is imported: to look for ``a.b``, Python would import ``a``.
 
     Raises:
-        ModelError: it lies elsewhere, or a data file names it.
+        ModelError: it lies elsewhere or nowhere, or a data file names it.
     """
     file, top = _FILE.get(), module.partition(".")[0]
     if file is not None:
@@ -237,8 +245,10 @@ def _place(module: str, name: str) -> Path | None:
             hint=f"if you know and want that code: {TRUST}={top}, or in Python trust=[{module!r}]",
         )
     folders = _own_folders()
-    path = Sources(folders).find(module)
-    if path is None and _lies_elsewhere(top, folders):
+    path = _own_file(module, folders)
+    if path is None:
+        if Sources(folders).find(module) is None and not _lies_elsewhere(top, folders):
+            raise _not_there(module, name)
         raise ModelError(
             f"{module} does not lie in {_searched()}",
             where=name,
@@ -246,6 +256,24 @@ def _place(module: str, name: str) -> Path | None:
             f"{TRUST}={top} allows this package, too",
         )
     return path
+
+
+def _own_file(module: str, folders: Iterable[Path]) -> Path | None:
+    """The file of a module below the user's folders, but not one of Python or of the system, such
+    as is found below ``/usr`` by whoever stands in ``/``.
+    """
+    parts = Path(*module.split("."))
+    path = Sources(folders).find(module)
+    if path is None:  # compiled for Python
+        ends = [f"{parts}{suffix}" for suffix in EXTENSION_SUFFIXES]
+        path = next((f / end for f in folders for end in ends if (f / end).is_file()), None)
+    if path is None or not all(map(str.isidentifier, module.split("."))):
+        return None
+    place = path.resolve()
+    below = place.parents
+    if any(folder in below for folder in _SYSTEM) and not any(f in below for f in _SOURCES):
+        return None
+    return None if any(map(is_installed, below)) else path
 
 
 def _lies_elsewhere(top: str, folders: Iterable[Path]) -> bool:
@@ -267,27 +295,79 @@ def _own_folders() -> list[Path]:
     if script is not None:
         folders.append(Path(script).resolve().parent)
     tools = Path(sysconfig.get_path("scripts")).resolve()  # where `bitwright` itself lies
-    return [f for f in folders if f != tools and not any(map(is_installed, (f, *f.parents)))]
+    roots = (tools, Path("/"))
+    return [f for f in folders if f not in roots and not any(map(is_installed, (f, *f.parents)))]
 
 
 def _check_home(found: Any, module: str, name: str) -> None:
-    """Refuse a function or class that a module has only imported, from where the user's own code
-    does not lie: ``from os import system``.
+    """Refuse a function or class that a module has only imported, from where code lies that is
+    neither the user's own nor trusted: ``from os import system``.
 
     Raises:
         ModelError: it is such a one.
     """
-    builtin = isinstance(found, BuiltinFunctionType)
-    if not builtin and not (callable(found) and hasattr(found, "__qualname__")):
+    home = _home_of(found)
+    if home is None or home == module or _is_trusted(home):
         return
-    home = None if builtin else found.__module__
-    folders = _own_folders()
-    if home is None or (home != module and Sources(folders).find(home) is None):
-        raise ModelError(
-            f"{name.partition(':')[2]} is not defined in {module}, but in {found.__module__}",
-            where=name,
-            hint="write a function of your own that calls it",
-        )
+    if _FILE.get() is None and _own_file(home, _own_folders()) is not None:
+        return
+    raise ModelError(
+        f"{name.partition(':')[2]} is not defined in {module}, but in {home}",
+        where=name,
+        hint=f"write a function of your own that calls it, or {TRUST}={home.partition('.')[0]}",
+    )
+
+
+def _home_of(found: Any) -> str | None:
+    """The module that a function or class was taken from; None: it was made where it is, or is no
+    function or class.
+    """
+    owner = getattr(found, "__self__", None)
+    if isinstance(found, BuiltinFunctionType) and isinstance(owner, ModuleType):
+        return owner.__name__
+    home, path = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
+    descriptor = getattr(found, "__objclass__", None)  # str.upper
+    if descriptor is not None:
+        home, path = descriptor.__module__, f"{descriptor.__qualname__}.{found.__name__}"
+    if not callable(found) or not isinstance(home, str) or not isinstance(path, str):
+        return None
+    code = getattr(found, "__code__", None)
+    if code is not None:  # what `functools.wraps` says of a wrapper is not where it lies
+        file = Path(code.co_filename).resolve()
+        if _is_own_path(file):
+            return None
+    try:
+        there: Any = sys.modules[home]
+        for part in path.split("."):
+            there = getattr(there, part)
+    except (KeyError, AttributeError):
+        # Made by a function of another module, such as `make_dataclass`; a function of Python has
+        # a file, and that is not the user's.
+        return home if code is not None else None
+    return home if there is found else None
+
+
+def _is_own_path(file: Path) -> bool:
+    return any(
+        folder in file.parents and _own_file(".".join(_parts(file, folder)), [folder]) is not None
+        for folder in _own_folders()
+    )
+
+
+def _parts(file: Path, folder: Path) -> tuple[str, ...]:
+    parts = file.relative_to(folder).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def check_names(value: Any) -> None:
+    """Inside `data_file`: refuse a JSON value of the file that names code which is not trusted.
+
+    Raises:
+        ModelError: it does.
+    """
+    for text in code_names(value):
+        if not _is_trusted(text.partition(":")[0]):
+            _place(text.partition(":")[0], text)
 
 
 @contextmanager
@@ -332,6 +412,11 @@ def _missing(module: ModuleType, attribute: str) -> ModelError:
     )
 
 
+def code_names(value: Any) -> list[str]:
+    """All texts of the form ``package.module:name`` in a JSON value."""
+    return sorted({text for text in _texts(value) if is_plugin(text)})
+
+
 def own_code(value: Any, folders: Iterable[Path]) -> dict[str, str]:
     """The user's own functions that a JSON value names, such as a policy, and hashes of their code.
 
@@ -339,8 +424,7 @@ def own_code(value: Any, folders: Iterable[Path]) -> dict[str, str]:
         folders: where the modules lie; see `module_folders`.
     """
     places = tuple(folders)
-    names = sorted({text for text in _texts(value) if is_plugin(text)})
-    keys = {text: module_key(text.partition(":")[0], places) for text in names}
+    keys = {text: module_key(text.partition(":")[0], places) for text in code_names(value)}
     return {text: key for text, key in keys.items() if key}
 
 

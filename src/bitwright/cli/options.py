@@ -147,7 +147,7 @@ def recipe_source(name: str) -> tuple[str | Path, Path | None]:
         RecipeError: an empty folder.
         RunError: a run directory of another version.
     """
-    from bitwright.pipeline.run_files import check_run_folder
+    from bitwright.pipeline.run_files import check_run_folder, folder_of_recipe
 
     place = Path(name).expanduser()
     if not place.is_dir():
@@ -159,7 +159,7 @@ def recipe_source(name: str) -> tuple[str | Path, Path | None]:
             where=str(place),
             hint="name a YAML file or a folder that `bitwright build` made",
         )
-    return place / "recipe.yaml", Path(str(header.get("recipe_dir", place)))
+    return place / "recipe.yaml", folder_of_recipe(place, header)
 
 
 def command_line() -> str:

@@ -219,10 +219,11 @@ def _shape_of(layer: Layer, given: list[Size]) -> Size:  # noqa: PLR0912 - one r
         case ops.Pad(amounts):
             _require_image(where, given[0])
             top, left, bottom, right = amounts
-            if min(amounts) < 0:
-                raise ModelError(f"no padding: {amounts}", where=where)
             channels, height, width = given[0]
-            return (channels, height + top + bottom, width + left + right)
+            sides = height + top + bottom, width + left + right  # negative amounts cut off
+            if min(sides) < 1:
+                raise ModelError(f"{amounts} leave nothing of {given[0]}", where=where)
+            return (channels, *sides)
         case ops.Concat():
             if any(other[1:] != given[0][1:] for other in given):
                 raise ModelError(f"cannot join {_list(given)}", where=where)

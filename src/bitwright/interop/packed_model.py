@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bitwright.base.errors import DataError
-from bitwright.base.plugins import data_file
+from bitwright.base.plugins import check_names, data_file
 from bitwright.interop.caffe.quantized import is_quantized, quantized
 from bitwright.interop.model_files import LoadedModel
 from bitwright.interop.network import Network
@@ -81,8 +81,14 @@ def load_packed_model(path: Path, trust: Iterable[str] = ()) -> LoadedModel:
         ModelError, RecipeError: its model cannot be built any more, or is built by code that is not
             trusted.
     """
+    with data_file(path, trust):
+        return _load(path)
+
+
+def _load(path: Path) -> LoadedModel:
     about = read_about(path)
     try:
+        check_names(about["quant"])
         height, width, channels = (int(side) for side in about["input_shape"])
         shape = (height, width, channels)
         classes = None if about["classes"] is None else int(about["classes"])
@@ -95,8 +101,7 @@ def load_packed_model(path: Path, trust: Iterable[str] = ()) -> LoadedModel:
             model = module_of(quantized(network)[0] if is_quantized(network) else network)
         else:
             spec = ModelSpec.model_validate(about["model"])
-            with data_file(path, trust):
-                model = build_model(spec, classes, shape)
+            model = build_model(spec, classes, shape)
         loaded = LoadedModel(model, shape, convention, network, spec, about["quant"], classes)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(

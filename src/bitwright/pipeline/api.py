@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -94,7 +95,7 @@ class Pipeline:
 
     def _opened(self, work: Workspace) -> AbstractContextManager[Run]:
         notes = {
-            "recipe_dir": str(self.recipe.base_dir),
+            "recipe_dir": os.path.relpath(self.recipe.base_dir.resolve(), self.run_dir.resolve()),
             "seed": self.recipe.seed,
             "versions": versions(),
         }

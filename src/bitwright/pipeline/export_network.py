@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import BitwrightError, DataError, MismatchError, RecipeError, RunError
+from bitwright.base.plugins import code_names
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
 from bitwright.models.catalog import MODEL_FORMATS, PACKED
 from bitwright.pipeline.import_network import GRAPH, MODEL, integer_graph
@@ -202,11 +203,11 @@ def _quantized_of_run(run: Path) -> LoadedModel:
 
 
 def _named(loaded: LoadedModel) -> tuple[str, ...]:
-    """The module of the user's own that has built a model: what we have written ourselves is read
-    back with it.
+    """Modules of the user's own that a model was built and quantized with: what we have written
+    ourselves is read back with them.
     """
-    spec = loaded.spec
-    return (spec.name.partition(":")[0],) if spec is not None and spec.is_own else ()
+    names = [loaded.spec.name] if loaded.spec is not None and loaded.spec.is_own else []
+    return tuple(text.partition(":")[0] for text in (*names, *code_names(loaded.quant)))
 
 
 def _check_written(loaded: LoadedModel, out: Path, paths: tuple[Path, ...]) -> float:

@@ -73,8 +73,15 @@ def _with_files(spec: ModelSpec, base_dir: Path, where: str) -> ModelSpec:
 
 
 def _absolute(path: Path, base_dir: Path) -> Path:
-    path = path.expanduser()
-    if path.is_absolute():
-        return path
-    beside = base_dir / path
-    return (beside if beside.exists() or not path.exists() else path).resolve()
+    """The path that a recipe means.
+
+    Raises:
+        RecipeError: no file can have that name.
+    """
+    try:
+        path = path.expanduser()
+        beside = base_dir / path
+        found = beside if beside.exists() or not path.exists() else path
+        return path if path.is_absolute() else found.resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, ~nobody
+        raise RecipeError(f"{str(path)[:60]!r} is no name of a file: {error}") from error

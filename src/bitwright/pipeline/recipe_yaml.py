@@ -24,7 +24,7 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
     list("-+0123456789."),
 )
 
@@ -92,12 +92,11 @@ def load_value(text: str, where: str) -> Any:
     Raises:
         RecipeError: it is no YAML.
     """
-    _, value = _read(text, where)
-    return value
+    return _read(text, where)[0]
 
 
-def _read(text: str, where: str) -> tuple[yaml.Node | None, Any]:
-    """The nodes of one document, and what they stand for."""
+def _read(text: str, where: str) -> tuple[Any, dict[Path, int | str]]:
+    """What one document stands for, and the line of every key."""
     if len(text) > _MOST_BYTES:
         raise RecipeError(
             f"has {len(text)} characters, at most {_MOST_BYTES} are read", where=where
@@ -107,12 +106,15 @@ def _read(text: str, where: str) -> tuple[yaml.Node | None, Any]:
         try:
             root = loader.get_single_node()
             _check_size(root, where)
-            return root, None if root is None else loader.construct_document(root)
+            lines: dict[Path, int | str] = {}
+            _collect(root, (), lines, where)  # before the loader puts merged keys among the others
+            return None if root is None else loader.construct_document(root), lines
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
         raise _syntax_error(error, where) from error
-    except (ValueError, RecursionError) as error:  # a date such as 2024-99-99, endless nesting
+    except (ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        # A date such as 2024-99-99, `!!bool abc`, endless nesting: PyYAML lets all of it through.
         raise RecipeError(f"is no valid YAML: {error}", where=where) from error
 
 
@@ -145,10 +147,8 @@ def parse_document(text: str, file: str) -> Document:
     Raises:
         RecipeError: it is no YAML, no mapping, or a key stands twice.
     """
-    root, value = _read(text, file)
-    value = {} if root is None else value
-    lines: dict[Path, int | str] = {}
-    _collect(root, (), lines, file)
+    value, lines = _read(text, file)
+    value = {} if value is None else value
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise RecipeError(
             f"expected a mapping of sections, found {type(value).__name__}",

@@ -6,6 +6,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -27,6 +29,7 @@ from bitwright.jobs.job import JOB_FILES
 from bitwright.pipeline.context import LOGS
 
 SCHEMA = 1
+_STEP = re.compile(r"\d\d-[a-z]+")
 _ALMOST_FULL = 1 << 20
 
 
@@ -105,9 +108,13 @@ def check_run_folder(folder: Path) -> dict[str, Any] | None:
 
 def recipe_folder(run: Path) -> Path:
     """Where the relative paths and the user's modules of a run's recipe start."""
-    if not (run / "run.json").is_file():
-        return run
-    return Path(str((check_run_folder(run) or {}).get("recipe_dir", run)))
+    header = check_run_folder(run) if (run / "run.json").is_file() else None
+    return run if header is None else folder_of_recipe(run, header)
+
+
+def folder_of_recipe(run: Path, header: Mapping[str, Any]) -> Path:
+    """As `recipe_folder`, of a header that was read; older runs name it from the root."""
+    return Path(os.path.normpath(run.resolve() / str(header.get("recipe_dir", "."))))
 
 
 def _is_foreign(entry: Path) -> bool:
@@ -168,16 +175,23 @@ def publish(work: Path, final: Path) -> None:
 
 def recover(folder: Path) -> None:
     """End what a killed process began: publish what is whole, bring back what was moved aside."""
-    for work in folder.glob(".work-*"):
+    for work, final in _aside(folder, ".work-"):
         record = read_record(work)
         if record is not None and is_whole(work, record):
-            publish(work, folder / work.name.removeprefix(".work-"))
-    for old in folder.glob(".old-*"):
-        final = folder / old.name.removeprefix(".old-")
+            publish(work, final)
+    for old, final in _aside(folder, ".old-"):
         if final.exists():
             shutil.rmtree(old, ignore_errors=True)
         else:
             old.rename(final)
+
+
+def _aside(folder: Path, prefix: str) -> Iterator[tuple[Path, Path]]:
+    """Folders of ours that are not in their place, and that place: no other name is touched."""
+    for path in sorted(folder.glob(f"{prefix}*")):
+        name = path.name.removeprefix(prefix)
+        if _STEP.fullmatch(name):
+            yield path, folder / name
 
 
 def write_headers(folder: Path, files: Mapping[str, str], notes: Mapping[str, Any]) -> None:
