@@ -20,6 +20,13 @@ def square(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return {"square": arguments["x"] ** 2, "process": os.getpid(), "threads": threads}
 
 
+def says(arguments: Mapping[str, Any], folder: Path) -> list[int]:
+    """Prints; gives its session, its group and its process."""
+    del folder
+    print("said by", arguments["word"])
+    return [os.getsid(0), os.getpgid(0), os.getpid()]
+
+
 def refused(arguments: Mapping[str, Any], folder: Path) -> None:
     """A mistake of the user's."""
     del arguments
@@ -68,3 +75,16 @@ def loses_its_watcher(arguments: Mapping[str, Any], folder: Path) -> str:
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(60)
     return f"after {deaths}"
+
+
+def loses_the_server(arguments: Mapping[str, Any], folder: Path) -> int:
+    """Kills the process that jobs are forked from, once."""
+    del arguments
+    if not (folder / "lost").exists():
+        (folder / "lost").touch()
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+    return os.getppid()
+
+
+print("an import says this")

@@ -16,7 +16,7 @@ import pytest
 
 import bitwright
 from bitwright.base.errors import RecipeError
-from bitwright.jobs import Job, JobResult, run_jobs
+from bitwright.jobs import Job, JobResult, forks, run_jobs, runner
 from bitwright.jobs.process import cores
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,6 +104,37 @@ def test_workers_run_at_the_same_time(tmp_path: Path) -> None:
         job(tmp_path, "b", "waits_for_the_other", other="a"),
     ]
     assert [r.value for r in run_jobs(jobs, workers=2)] == [1.0, 1.0]
+
+
+def test_each_job_has_a_log_and_a_session_of_its_own(tmp_path: Path) -> None:
+    found = run_jobs([job(tmp_path, name, "says", word=name) for name in "abc"], workers=2)
+    for result in found:
+        assert result.log.read_text().splitlines()[-1] == f"said by {result.name}"
+        assert result.value[0] == result.value[1] == result.value[2]
+
+
+def test_what_is_lost_with_the_server_is_done_again(tmp_path: Path) -> None:
+    jobs = [
+        job(tmp_path, "one", "loses_the_server"),
+        *(job(tmp_path, f"s{x}", "square", x=x) for x in range(3)),
+    ]
+    found = run_jobs(jobs, workers=1)
+    assert [r.attempts for r in found] == [2, 1, 1, 1] and all(r.failure is None for r in found)
+    assert found[0].value != os.getpid()
+
+
+@pytest.mark.skipif(not forks.AVAILABLE, reason="jobs are new processes here")
+def test_jobs_need_not_import_what_others_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [job(tmp_path, f"j{x}", "square", x=x) for x in range(4)]
+    run_jobs(jobs, workers=2)
+    logs = [result.log.read_text() for result in run_jobs(jobs)]
+    assert not any("an import says this" in log for log in logs)
+    monkeypatch.setattr(runner, "AVAILABLE", False)  # as on other systems: the same, but slower
+    (alone,) = run_jobs([job(tmp_path, "alone", "square", x=5)], threads=1)
+    assert alone.value["square"] == 25 and alone.value["threads"] == 1
+    assert "an import says this" in alone.log.read_text()
 
 
 SCRIPT = """

@@ -13,7 +13,8 @@ import pytest
 
 from bitwright.base import plugins
 from bitwright.base.errors import FormatError, ModelError, RecipeError
-from bitwright.base.plugins import BUILT_IN, ENTRY_POINTS, importable, load_attribute, plugged
+from bitwright.base.plugins import BUILT_IN, ENTRY_POINTS, load_attribute, plugged
+from bitwright.base.trust import importable
 from bitwright.explore.search.candidates import parse_candidates
 from bitwright.explore.variants import parse_variants
 from bitwright.formats import load_format, parse_format

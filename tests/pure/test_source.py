@@ -19,6 +19,7 @@ STEPS = {name: f"bitwright.pipeline.steps.{name}" for name in STEP_NAMES}
 DYNAMIC = {
     "base/plugins.py",  # the user's own code, plug-ins: hashed where a recipe names them
     "interop/onnx/writer/writer.py",  # other people's packages
+    "jobs/forks.py",  # what those functions import anyway
     "jobs/worker.py",  # a job's function: its version is part of the job
 }
 

@@ -11,7 +11,8 @@ import torch
 import yaml
 
 from bitwright.base.errors import ModelError
-from bitwright.base.plugins import TRUST, importable, load_plugin
+from bitwright.base.plugins import load_plugin
+from bitwright.base.trust import TRUST, importable
 from bitwright.cli import entry
 from bitwright.interop.model_files import LoadedModel, load_model, save_model
 from bitwright.interop.network import InputConvention

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import FormatError, ModelError, RecipeError
-from bitwright.base.plugins import module_folders, own_code
+from bitwright.base.plugins import own_code
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
+from bitwright.base.trust import module_folders
 from bitwright.base.version import __version__
 from bitwright.explore.compare_rows import chosen, make_row
 from bitwright.explore.variants import (

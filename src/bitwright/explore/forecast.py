@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.plugins import importable
 from bitwright.base.progress import Progress, no_progress
+from bitwright.base.trust import importable
 from bitwright.low_precision.config import LowPrecision
 from bitwright.low_precision.costs.cases import possible_schedules
 from bitwright.low_precision.costs.devices import list_devices, load_device

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bitwright.base.plugins import importable
+from bitwright.base.trust import importable
 from bitwright.explore.sizes import parameter_mb
 from bitwright.models.catalog import list_models
 from bitwright.pipeline.inspection.inspect import (

@@ -38,6 +38,8 @@ ARMS = {
     QKD: "self-study, co-study, then tutor-study with the teacher that studied along",
 }
 RIGHT = "right.npz"
+#: What the process of a job imports, see `jobs.forks`.
+PRELOAD = ("torch._dynamo", "bitwright.train.loop", "bitwright.quantize")
 
 
 def train_float(arguments: Mapping[str, Any], folder: Path) -> dict[str, str]:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import DataError, RecipeError
-from bitwright.base.plugins import importable, is_plugin, load_attribute, load_plugin, plugged
+from bitwright.base.plugins import load_attribute, load_plugin, plugged
 from bitwright.base.source import module_key
+from bitwright.base.trust import importable, is_plugin
 from bitwright.data import Dataset, load_dataset
 from bitwright.data.spec import DATASETS, DatasetSpec
 from bitwright.explore.measuring import Benchmark, Outcome

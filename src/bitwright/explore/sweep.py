@@ -50,6 +50,8 @@ NAME = "sweep"
 SCHEMA = 1
 _PLAN, _POINTS = "plan.json", "points"
 _TELL_S = 10.0
+#: What the process of a point imports, see `jobs.forks`.
+PRELOAD = ("torch._dynamo", "bitwright.train.loop", "bitwright.quantize")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bitwright.base.errors import FormatError, RecipeError
-from bitwright.base.plugins import is_plugin
+from bitwright.base.trust import is_plugin
 from bitwright.formats import Format, FormatFamily, load_format, parse_format
 
 #: Weights, then activations, of every family at several widths.

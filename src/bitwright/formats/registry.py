@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bitwright.base.errors import FormatError
-from bitwright.base.plugins import is_plugin, load_value
+from bitwright.base.plugins import load_value
+from bitwright.base.trust import is_plugin
 from bitwright.formats import (
     bipolar,
     block,

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, ModelError, RecipeError
-from bitwright.base.plugins import data_file
+from bitwright.base.trust import data_file
 from bitwright.interop import ops
 from bitwright.interop.caffe import read as caffe_read
 from bitwright.interop.caffe import write as caffe_write

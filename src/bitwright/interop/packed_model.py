@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bitwright.base.errors import DataError
-from bitwright.base.plugins import check_names, data_file
+from bitwright.base.trust import check_names, data_file
 from bitwright.interop.caffe.quantized import is_quantized, quantized
 from bitwright.interop.model_files import LoadedModel
 from bitwright.interop.network import Network

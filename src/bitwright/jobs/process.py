@@ -14,6 +14,7 @@ from pathlib import Path
 
 import bitwright
 from bitwright.base.tools.process import Completed, run_process
+from bitwright.jobs.forks import Forks
 from bitwright.jobs.job import LOG, TERMINATED, Job, JobFailure, JobResult, result_of
 
 WORKER = "bitwright.jobs.worker"
@@ -43,11 +44,17 @@ class _TimeUp(Exception):
     """A job's time is up; never leaves this module."""
 
 
-def run_job(job: Job, limits: Limits, stop: Callable[[], bool] = lambda: False) -> JobResult:
+def run_job(
+    job: Job,
+    limits: Limits,
+    stop: Callable[[], bool] = lambda: False,
+    forks: Forks | None = None,
+) -> JobResult:
     """Do one job; what it left when an earlier process died is there for it to go on from.
 
     Args:
         stop: asked several times a second; the process is ended as soon as it says so.
+        forks: where the process comes from; None: it is a new one.
 
     Raises:
         Stopped: the job was ended because ``stop`` said so.
@@ -58,15 +65,7 @@ def run_job(job: Job, limits: Limits, stop: Callable[[], bool] = lambda: False) 
     for number in range(1, limits.retries + 2):
         job.prepare(limits.threads)
         try:
-            ended = run_process(
-                [sys.executable, "-m", WORKER, str(job.folder.resolve()), str(os.getpid())],
-                cwd=Path.cwd(),
-                log=job.folder / LOG,
-                timeout=inf,
-                env=_environment(limits.threads),
-                name=job.name,
-                tick=_tick(limits, stop),
-            )
+            ended = _ended(job, limits, _tick(limits, stop), forks)
         except _TimeUp as error:
             return _failed(job, limits, JobFailure("TimeUp", str(error)), number, start)
         found = job.finished()
@@ -78,6 +77,22 @@ def run_job(job: Job, limits: Limits, stop: Callable[[], bool] = lambda: False) 
         if not _killed(ended):
             return _failed(job, limits, job.failure() or _silent(ended), number, start)
     return _failed(job, limits, _given_up(ended, number), number, start)
+
+
+def _ended(
+    job: Job, limits: Limits, tick: Callable[[float], None], forks: Forks | None
+) -> Completed:
+    if forks is not None:
+        return forks.run(job.folder, tick)
+    return run_process(
+        [sys.executable, "-m", WORKER, str(job.folder.resolve()), str(os.getpid())],
+        cwd=Path.cwd(),
+        log=job.folder / LOG,
+        timeout=inf,
+        env=environment(limits.threads),
+        name=job.name,
+        tick=tick,
+    )
 
 
 def cores() -> int:
@@ -97,7 +112,7 @@ def _tick(limits: Limits, stop: Callable[[], bool]) -> Callable[[float], None]:
     return tick
 
 
-def _environment(threads: int) -> dict[str, str]:
+def environment(threads: int) -> dict[str, str]:
     """Threads, and the very package that runs here."""
     package = str(Path(bitwright.__file__).resolve().parents[1])
     others = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != package]

@@ -11,8 +11,9 @@ from contextlib import closing
 
 from bitwright.base.errors import BitwrightError, RecipeError
 from bitwright.base.progress import Progress
+from bitwright.jobs.forks import AVAILABLE, Forks
 from bitwright.jobs.job import Job, JobFailure, JobResult, result_of
-from bitwright.jobs.process import Limits, Stopped, cores, run_job
+from bitwright.jobs.process import Limits, Stopped, cores, environment, run_job
 
 OnResult = Callable[[JobResult], None]
 """Called with each result as it comes, in the calling thread."""
@@ -141,13 +142,16 @@ def _run_here(jobs: Sequence[Job], workers: int, limits: Limits) -> Generator[Jo
     for job in jobs:
         todo.put(job)
 
+    modules = sorted({job.call.partition(":")[0] for job in jobs})
+    forks = Forks(modules, environment(limits.threads)) if AVAILABLE else None
+
     def work() -> None:
         while not stop.is_set():
             try:
                 job = todo.get_nowait()
             except queue.Empty:
                 return
-            done.put(_watched(job, limits, stop))
+            done.put(_watched(job, limits, stop, forks))
 
     watchers = [threading.Thread(target=work, name=f"job-{n}") for n in range(workers)]
     for watcher in watchers:
@@ -162,12 +166,16 @@ def _run_here(jobs: Sequence[Job], workers: int, limits: Limits) -> Generator[Jo
         stop.set()
         for watcher in watchers:
             watcher.join()
+        if forks is not None:
+            forks.close()
 
 
-def _watched(job: Job, limits: Limits, stop: threading.Event) -> JobResult | BaseException:
+def _watched(
+    job: Job, limits: Limits, stop: threading.Event, forks: Forks | None
+) -> JobResult | BaseException:
     """A result, or what went wrong with the watching itself, for the calling thread to raise."""
     try:
-        return run_job(job, limits, stop.is_set)
+        return run_job(job, limits, stop.is_set, forks)
     except BitwrightError as error:
         return JobResult(job.name, job.folder, failure=JobFailure.of(error), attempts=1)
     except (Stopped, Exception) as error:  # carried over to the thread that waits

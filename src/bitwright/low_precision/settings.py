@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from bitwright.base.described import Strict
-from bitwright.base.plugins import is_plugin
+from bitwright.base.trust import is_plugin
 from bitwright.low_precision.ladder import FLOAT32, parse_level
 
 DIVERSITY = "diversity"

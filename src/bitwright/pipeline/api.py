@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.plugins import importable
 from bitwright.base.progress import Progress, no_progress
+from bitwright.base.trust import importable
 from bitwright.pipeline.diff.levels import diff_run
 from bitwright.pipeline.inspection.inspect import inspect_model
 from bitwright.pipeline.recipe import Recipe, load_recipe

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import BitwrightError, DataError, MismatchError, RecipeError, RunError
-from bitwright.base.plugins import code_names
+from bitwright.base.trust import code_names
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
 from bitwright.models.catalog import MODEL_FORMATS, PACKED
 from bitwright.pipeline.import_network import GRAPH, MODEL, integer_graph

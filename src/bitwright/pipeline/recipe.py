@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.plugins import importable
+from bitwright.base.trust import importable
 from bitwright.pipeline.recipe_errors import explain_mistakes, run_with
 from bitwright.pipeline.recipe_paths import with_absolute_paths
 from bitwright.pipeline.recipe_schema import Recipe

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.plugins import is_plugin
+from bitwright.base.trust import is_plugin
 
 #: The words, in the only order that makes sense: the float network first, then activation scales,
 #: then tables, levels and biases of each layer, layer by layer.

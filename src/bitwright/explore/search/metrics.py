@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, ModelError, RecipeError
-from bitwright.base.plugins import is_plugin, load_attribute, load_plugin, plugged, users_code
+from bitwright.base.plugins import load_attribute, load_plugin, plugged, users_code
+from bitwright.base.trust import is_plugin
 from bitwright.data import Dataset
 from bitwright.explore.subject import Subject
 from bitwright.models.common import device_of

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import ModelError, RecipeError
-from bitwright.base.plugins import importable
+from bitwright.base.trust import importable
 from bitwright.models.catalog import MODEL_FILES, list_models
 from bitwright.pipeline.inspection.results import Inspection, Problem
 from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe

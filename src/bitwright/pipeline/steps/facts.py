@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.files import sha256_file
-from bitwright.base.plugins import importable, load_attribute, own_code, plugged
+from bitwright.base.plugins import load_attribute, own_code, plugged
 from bitwright.base.source import code_key, module_key
+from bitwright.base.trust import importable
 from bitwright.models import ModelSpec
 from bitwright.pipeline.recipe_schema import TeacherSection
 from bitwright.pipeline.steps.names import STEP_NAMES

@@ -14,9 +14,9 @@ import numpy as np
 from bitwright.base.errors import MismatchError, TargetError
 from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
-from bitwright.base.plugins import importable
 from bitwright.base.progress import Progress
 from bitwright.base.records import BlockRow, FifoRow
+from bitwright.base.trust import importable
 from bitwright.build.target import Target, list_targets, load_target, smallest_fitting
 from bitwright.hw.blocks import blocks_of
 from bitwright.hw.cost import graph_resources

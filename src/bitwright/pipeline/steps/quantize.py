@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from bitwright.base.errors import RecipeError
 from bitwright.base.figures import Figure, Source
-from bitwright.base.plugins import importable
 from bitwright.base.progress import Progress
 from bitwright.base.records import OperandRow
+from bitwright.base.trust import importable
 from bitwright.pipeline.context import LOGS, StepContext
 from bitwright.pipeline.steps.results import PhaseRow, QuantizeResult, load_result
 from bitwright.pipeline.steps.train import epochs_of, teacher_of, train_progress, trained_model

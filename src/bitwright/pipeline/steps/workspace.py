@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.base.plugins import importable, module_folders
 from bitwright.base.progress import Progress, no_progress
+from bitwright.base.trust import importable, module_folders
 from bitwright.data import DataSplits, load_dataset
 from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.shipped import check_unseen, shipped
