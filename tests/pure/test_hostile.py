@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import re
 import stat
 import zipfile
 from pathlib import Path
@@ -14,11 +16,14 @@ import pytest
 from PIL import Image
 
 from bitwright.base import store
-from bitwright.base.errors import DataError, GraphError, RecipeError, RunError
+from bitwright.base.errors import DataError, GraphError, RecipeError, RunError, TargetError
 from bitwright.base.files import atomic_write, exclusive
 from bitwright.base.store import Store
+from bitwright.build import target
+from bitwright.cli.output import Output
 from bitwright.data.decoding import Decoding, decode_image
 from bitwright.ir import INTEGER, load_graph
+from bitwright.ir.node import array_digest
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.run_files import locked
 
@@ -44,6 +49,122 @@ def test_an_array_has_the_numbers_that_it_says(tmp_path: Path) -> None:
         archive.writestr("0.npy", body.getvalue())
     with pytest.raises(DataError, match="does not hold the"):
         load_graph(path, {"integer": INTEGER})
+
+
+_POOL = (
+    'p = p:max_pool(x) {"kernel": [1, 1], "padding": [0, 0, 0, 0], "stride": [1, 1]} <> @ : '
+    "uint4[8,8,1] * 0x1p+0 in [0,15]"
+)
+_INPUT = "uint4[8,8,1] * 0x1p+0 in [0,15]"
+
+
+def graph_file(path: Path, kind: str = _INPUT, node: str = _POOL, **arrays: object) -> Path:
+    """A graph of one node."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("graph.txt", f"graph x integer\ninput x : {kind}\n{node}\noutput p\n")
+        for name, array in arrays.items():
+            body = io.BytesIO()
+            np.save(body, np.asarray(array))
+            archive.writestr(f"{name}.npy", body.getvalue())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("uint4[4000,4000,100] * 0x1p+0 in [0,15]", r"a frame of shape \(4000, 4000, 100\)"),
+        (f"uint4[{'9' * 5000}] * 0x1p+0 in [0,15]", "no integer"),
+        (f"int[2] * 0x1p+0 in [0,{'9' * 5000}]", "no integer"),
+        (f"int[2] * 0x1p+0 in [0,{'9' * 4000}]", "needs more than 63 bits"),
+    ],
+)
+def test_no_edge_is_larger_than_memory(kind: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=said):
+        load_graph(graph_file(tmp_path / "net.bwg", kind), {"integer": INTEGER})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("[1, 1]", "[1]"),
+        ("[1, 1]", "[[1], 1]"),
+        ("[1, 1]", "[0, 0]"),
+        ("[1, 1]", "[]"),
+        ("[0, 0, 0, 0]", "[0]"),
+        ("[0, 0, 0, 0]", "5"),
+        (_INPUT, f"{_INPUT} ; {_INPUT}"),
+        ("max_pool(x)", "sum_pool(x)"),
+        ("{", '{"x": 1, '),
+        ("@", "@ @"),
+    ],
+)
+def test_fields_of_a_node_that_make_none(old: str, new: str, tmp_path: Path) -> None:
+    assert load_graph(graph_file(tmp_path / "net.bwg"), {"integer": INTEGER})
+    with pytest.raises(GraphError):
+        path = graph_file(tmp_path / "net.bwg", node=_POOL.replace(old, new))
+        load_graph(path, {"integer": INTEGER})
+
+
+@pytest.mark.parametrize(
+    "thresholds", [5, [], [1], [[[1]]], np.zeros((1, 0), np.int64), np.zeros((0, 1), np.int64)]
+)
+def test_parameters_of_ranks_that_no_rule_has(thresholds: object, tmp_path: Path) -> None:
+    array = np.asarray(thresholds, np.int64)
+    digest = array_digest(array)
+    node = (
+        'p = p:threshold(x) {"base": 0, "format": "uint4", "scale": [1.0], "step": 1} '
+        f"<thresholds={digest}> @ : {_INPUT}"
+    )
+    with pytest.raises(GraphError):
+        path = graph_file(tmp_path / "net.bwg", node=node, **{digest: array})
+        load_graph(path, {"integer": INTEGER})
+
+
+@pytest.mark.parametrize("kind", ["<f8", "<c16", "<U3", "?"])
+def test_parameters_are_integers(kind: str, tmp_path: Path) -> None:
+    path = graph_file(tmp_path / "net.bwg", x=np.zeros(2, kind))
+    with pytest.raises(DataError, match=r"net\.bwg:x\.npy: holds .*, not integers"):
+        load_graph(path, {"integer": INTEGER})
+
+
+@pytest.mark.parametrize(
+    ("file", "field"),
+    [
+        ("targets/xc7z020", "part"),
+        ("targets/xc7z020", "package"),
+        ("targets/xc7z020", "speed"),
+        ("targets/cyclonev-5csema4", "part"),
+        ("boards/ulx3s", "clk"),
+        ("boards/ulx3s", "led"),
+        ("boards/ulx3s", "io_type"),
+    ],
+)
+@pytest.mark.parametrize("word", ["x[exec touch ran]", 'A1"; X', "A1\n", "$x", "", "a b"])
+def test_words_of_scripts_are_words(file: str, field: str, word: str, tmp_path: Path) -> None:
+    """A target's file ends up in Tcl, a board's in a pin file."""
+    text = (Path(target.__file__).parent / f"{file}.toml").read_text()
+    (tmp_path / "own.toml").write_text(
+        re.sub(rf"(?m)^{field} = .*", lambda _: f"{field} = {json.dumps(word)}", text, count=1)
+    )
+    load = target.load_target if file.startswith("targets") else target.load_board
+    with pytest.raises(TargetError, match=rf"{field}: String should match pattern"):
+        load(tmp_path / "own.toml")
+
+
+def test_names_of_files_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a\x1b[2J\x9b2J\x07\r\x7f\tb\nc"
+    for json_wanted in (False, True):
+        output = Output(json_wanted)
+        output.error("ModelError", name, name, name, 3)
+        output.say(name)
+        if not json_wanted:
+            output.table(name, [name], [[name]], name)
+        said = capsys.readouterr()
+        for text in (said.out, said.err):
+            assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
+        assert "a\\x1b[2J\\x9b2J\\x07\\x0d\\x7f\tb\nc" in said.err
+    fields = json.loads(said.out)["error"]
+    assert fields["message"] == name
 
 
 def _aliases(merge: bool) -> str:

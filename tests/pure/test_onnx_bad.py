@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from tests.onnx_fuzz import broken_bytes, broken_models
 from tests.onnx_models import QONNX, File
 
 from bitwright.base.errors import BitwrightError, DataError, ModelError
-from bitwright.interop.onnx.reader import load
+from bitwright.hw import Folding, map_graph
+from bitwright.interop.onnx.reader import budget, load
+from bitwright.rtl.emit import emit
 
 
 def good() -> File:
@@ -111,6 +114,19 @@ def _quantized(build: Callable[[File], object]) -> Callable[[], bytes]:
     return _net(lambda n: (n.quant(4, 0.25), build(n)))
 
 
+def _doubled(net: File) -> None:
+    data = net.raw("Flatten", net.net)
+    name = net.const(np.ones((1, 1 << 10)))
+    for _ in range(40):
+        name = net.raw("Concat", name, name, axis=0)
+    net.raw("MatMul", data, name)
+
+
+def _times(net: File, op: str, *constants: str) -> None:
+    data = net.net
+    net.raw("Mul", data, net.raw(op, *constants))
+
+
 BAD: dict[str, tuple[Callable[[], bytes], str, str]] = {
     "cycle": (_edit(_cycle), r"node Conv_2 \(Conv\).*cycle", "loops"),
     "tensor made twice": (_edit(_twice), r"Relu_4.*exists already", "rename"),
@@ -201,6 +217,44 @@ BAD: dict[str, tuple[Callable[[], bytes], str, str]] = {
         )),
         r"ConstantOfShape_1.*impossible shape", "",
     ),
+    "a constant doubled again and again": (
+        _net(lambda n: (n.quant(), _doubled(n))), r"Concat_\d+.*MiB of constants", "store",
+    ),
+    "large constants at a time": (
+        _quantized(lambda n: (
+            data := n.net,
+            sides := n.const((1 << 12, 1 << 12), np.int64),
+            parts := [n.raw("ConstantOfShape", sides) for _ in range(2)],
+            joined := n.raw("Concat", *parts, axis=0),
+            n.raw("MatMul", n.raw("Flatten", data), joined),
+        )),
+        r"Concat_3.*MiB of constants", "store",
+    ),
+    "one number that is spread": (
+        _quantized(lambda n: _times(
+            n, "Expand", n.const([1.0]), n.const((1 << 13, 1 << 13), np.int64)
+        )),
+        r"Expand_1.*512 MiB of constants", "store",
+    ),
+    "a row times a column": (
+        _quantized(lambda n: _times(
+            n, "Mul", n.const(np.ones((1 << 13, 1))), n.const(np.ones((1, 1 << 13)))
+        )),
+        r"Mul_1.*MiB of constants", "store",
+    ),
+    "a row that is gathered": (
+        _quantized(lambda n: _times(
+            n, "Gather", n.const(np.ones((1, 1 << 12))), n.const(np.zeros(1 << 14), np.int64)
+        )),
+        r"Gather_1.*512 MiB of constants", "store",
+    ),
+    "an image of 2^28 pixels": (
+        _quantized(lambda n: n.op(
+            "Resize", n.const(np.zeros(0)), n.const((1, 1, 4096, 4096)), mode="nearest",
+            coordinate_transformation_mode="asymmetric", nearest_mode="floor",
+        )),
+        r"Resize_1.*a frame of shape \(24576, 16384, 2\)", "smaller",
+    ),
     "constant output": (
         _quantized(lambda n: n.raw("Neg", n.const(1.0))), "does not depend", "",
     ),
@@ -217,6 +271,54 @@ def test_message_names_node_and_fix(name: str) -> None:
 
 def test_the_good_file_is_good() -> None:
     assert [n.op for n in load(good().model()).graph][-1] == "top_k"
+
+
+def test_what_is_enlarged_and_pooled_takes_no_memory() -> None:
+    """No frame of the 64 million elements is ever written out."""
+    body = _quantized(lambda n: (
+        n.op("Resize", n.const(np.zeros(0)), n.const((1, 1, 1024, 1024)), mode="nearest",
+             coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+        n.op("Relu"),
+        n.op("MaxPool", kernel_shape=(2, 2), strides=(2, 2)),
+    ))()  # fmt: skip
+    tracemalloc.start()
+    try:
+        graph = load(body).graph
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert max(kind.size for kind in graph.types.values()) > 1 << 24
+    assert most < 16 << 20
+
+
+def test_constants_that_nothing_reads_any_more_are_let_go() -> None:
+    """Each of these takes a quarter of what may be held at a time."""
+
+    def build(net: File) -> None:
+        net.quant(4, 0.25)
+        for _ in range(6):
+            data = net.net
+            name = net.raw("ConstantOfShape", net.const((1 << 12, 1 << 9), np.int64))
+            net.net = net.raw("Add", data, net.raw("ReduceSum", name, keepdims=0))
+        net.quant(2, 0.5)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budget, "_SPARE", 40 << 20)
+        assert load(_net(build)()).graph
+
+
+@pytest.mark.parametrize("suffix", ["\u00e7\u5c42", "a" * 400, "\x1b]0;x\x07\x1b[2J", "\nx", "*/"])
+def test_names_of_any_signs_and_length(suffix: str, tmp_path: Path) -> None:
+    """They become identifiers, file names and comments."""
+    model = onnx.ModelProto.FromString(good().model())
+    for node in model.graph.node:
+        node.name = f"{node.name or node.op_type}{suffix}"
+    graph = load(model.SerializeToString()).graph
+    assert all(len(node.name) <= 60 and node.name.isascii() for node in graph)
+    assert all(node.source.isprintable() for node in graph)
+    design = emit(map_graph(graph, Folding({})), tmp_path / "rtl")
+    sources = (design.parent / "lib").parent.rglob("*.*v")
+    assert all(source.read_bytes().isascii() for source in sources)
 
 
 @pytest.mark.parametrize("body", [b"", b"not a model", b"\x08\x01"])

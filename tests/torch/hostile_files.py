@@ -83,15 +83,17 @@ def _png(width: int, height: int) -> bytes:
     )
 
 
-def _safetensors(facts: object) -> bytes:
+def tensor_file(facts: object) -> bytes:
+    """A safetensors file of one tensor."""
     entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
     head = json.dumps({"__metadata__": {"bitwright": json.dumps(facts)}, "w": entry}).encode()
     return struct.pack("<Q", len(head)) + head + bytes(4)
 
 
-def _packed(head: object) -> bytes:
+def packed_file(head: object, parts: bytes = b"") -> bytes:
+    """A packed model with this header."""
     text = json.dumps(head).encode()
-    body = b"BWQ1" + struct.pack("<I", len(text)) + text
+    body = b"BWQ2" + struct.pack("<I", len(text)) + text + parts
     return body + struct.pack("<I", zlib.crc32(body))
 
 
@@ -166,6 +168,41 @@ def _expanded() -> bytes:
     return _onnx(nodes, [1, 1, 1, 1], [shape])
 
 
+def _enlarged() -> bytes:
+    """209 bytes that ask for 64 million pixels, rearranged."""
+    scales = helper.make_tensor("s", TensorProto.FLOAT, [4], [1.0, 1.0, 4000.0, 4000.0])
+    axes = helper.make_node("Transpose", ["r"], ["y"], perm=[0, 2, 3, 1])
+    resize = helper.make_node("Resize", ["x", "", "s"], ["r"], mode="nearest")
+    return _onnx([resize, axes], [1, 1, 8, 8], [scales])
+
+
+def _concatenated() -> bytes:
+    nodes = [helper.make_node("Concat", [f"c{n}"] * 2, [f"c{n + 1}"], axis=0) for n in range(40)]
+    nodes.append(helper.make_node("MatMul", ["x", "c40"], ["y"]))
+    return _onnx(nodes, [1, 64], [helper.make_tensor("c0", TensorProto.FLOAT, [1, 1], [1.0])])
+
+
+def _many_constants() -> bytes:
+    sides = helper.make_tensor("s", TensorProto.INT64, [2], [8000, 8000])
+    names = [f"c{n}" for n in range(12)]
+    nodes = [helper.make_node("ConstantOfShape", ["s"], [name]) for name in names]
+    nodes.append(helper.make_node("Concat", names, ["c"], axis=1))
+    nodes.append(helper.make_node("MatMul", ["x", "c"], ["y"]))
+    return _onnx(nodes, [1, 8000], [sides])
+
+
+def _mlp(widths: list[int]) -> dict[str, object]:
+    model = {"name": "mlp", "options": {"widths": widths, "num_classes": 2}}
+    return {"model": model, "input_shape": [4, 4, 1], "input": {}}
+
+
+def _zip_of(name: str, body: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(name, body)
+    return out.getvalue()
+
+
 def _entities() -> bytes:
     """XML whose entities are a thousand million times as long as the file."""
     lines = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
@@ -185,20 +222,33 @@ _IDX = bytes([0, 0, 8, 3]) + struct.pack(">III", 1 << 11, 1 << 11, 1 << 11)
 
 #: Reader and name of the file -> its content.
 FILES: dict[tuple[str, str], Callable[[], bytes]] = {
-    ("safetensors", "command.safetensors"): lambda: _safetensors(
+    ("safetensors", "command.safetensors"): lambda: tensor_file(
         {"model": COMMAND, "input_shape": [8, 8, 1], "input": {}}
     ),
-    ("safetensors", "deep.safetensors"): lambda: _safetensors(None).replace(
+    ("safetensors", "deep.safetensors"): lambda: tensor_file(None).replace(
         b'"null"', json.dumps(_DEEP).encode()
     ),
     ("safetensors", "header.safetensors"): lambda: struct.pack("<Q", 1 << 62) + b"{}",
-    ("zoo", "large.safetensors"): lambda: _safetensors(
+    ("zoo", "wide.safetensors"): lambda: tensor_file(_mlp([30_000, 30_000])),
+    ("zoo", "long.safetensors"): lambda: tensor_file(_mlp([2] * 20_000)),
+    ("bwq", "wide.bwq"): lambda: packed_file({"about": {
+        **_mlp([30_000, 30_000]), "quant": {"weight": "int4"}, "classes": 2}, "entries": []}),
+    ("bwg", "frame.bwg"): lambda: _zip_of("graph.txt", b"graph x integer\n"
+        b"input x : uint4[4000,4000,100] * 0x1p+0 in [0,15]\noutput x\n"),
+    ("onnx", "enlarged.onnx"): _enlarged,
+    ("onnx", "doubled.onnx"): _concatenated,
+    ("onnx", "many.onnx"): _many_constants,
+    ("pt", "quantized.pt"): lambda: _torch(
+        {"w": torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.qint8)}),
+    ("target", "tcl.toml"): lambda: b'part = "x[exec touch HARMED]"',
+    ("board", "pins.toml"): lambda: b'[pins]\nclk = "A1\\";\\nSYSCONFIG X"',
+    ("zoo", "large.safetensors"): lambda: tensor_file(
         {"model": {"name": "lfc"}, "input_shape": [50_000, 50_000, 3], "input": {}}
     ),
-    ("bwq", "command.bwq"): lambda: _packed({"about": {
+    ("bwq", "command.bwq"): lambda: packed_file({"about": {
         "model": COMMAND, "quant": {"weight": "int4"}, "input_shape": [4, 4, 1], "classes": 2,
         "input": {}}, "entries": []}),
-    ("bwq", "shapes.bwq"): lambda: _packed({"about": {
+    ("bwq", "shapes.bwq"): lambda: packed_file({"about": {
         "layers": {"version": 1, "name": "n", "output": "d", "input": {}, "layers": [
             {"name": "x", "op": "Input", "options": {"shape": [1 << 20]}, "inputs": [],
              "arrays": [], "notes": {}},

@@ -124,7 +124,7 @@ def test_weights_alone_need_their_model(tmp_path: Path) -> None:
     with torch.no_grad():
         assert torch.equal(read_model(tmp_path / "x").model(images(SHAPE)), PLAIN(images(SHAPE)))
     (tmp_path / "bad.pt").write_bytes(b"\x80\x04}q\x00.")
-    with pytest.raises(DataError, match="no whole file of torch"):
+    with pytest.raises(DataError, match="no checkpoint of torch"):
         import_model(
             tmp_path / "bad.pt", tmp_path / "y", model="mnist_cnn", classes=10, input_shape=SHAPE
         )

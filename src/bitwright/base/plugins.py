@@ -2,8 +2,8 @@
 """Code that the core does not know: the user's own, and plug-ins, which add names to the core.
 
 Both are named as ``package.module:name`` and imported when they are used; whose code may be named
-is in `base.trust`. A plug-in is a module with a `Plugin` called ``PLUGIN``: one of `BUILT_IN`, or of an installed package that names it as an
-entry point of the group ``bitwright.plugins``.
+is in `base.trust`. A plug-in is a module with a `Plugin` called ``PLUGIN``: one of `BUILT_IN`, or
+of an installed package that names it as an entry point of the group ``bitwright.plugins``.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -22,6 +22,10 @@ _BOARDS = Path(__file__).parent / "boards"
 
 Family = Literal["ecp5", "xc7", "xcup", "cyclonev"]
 """Families that the open synthesis flow knows."""
+
+#: A word of the vendor's. It stands unquoted in scripts and pin files that other programs execute,
+#: so it has none of the signs that mean something there.
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
 
 
 class Flow(StrEnum):
@@ -57,9 +61,9 @@ class Target(Strict):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     description: str
     family: Family
-    part: str
-    package: str
-    speed: str
+    part: Word
+    package: Word
+    speed: Word
     flow: Flow
     default_clock_mhz: float = Field(gt=0)
     resources: Capacity
@@ -82,8 +86,8 @@ class Board(Strict):
     description: str
     targets: tuple[str, ...]
     clock_mhz: float = Field(gt=0)
-    pins: dict[Literal["clk", "uart_rx", "uart_tx", "button", "led"], str]
-    io_type: str = "LVCMOS33"
+    pins: dict[Literal["clk", "uart_rx", "uart_tx", "button", "led"], Word]
+    io_type: Word = "LVCMOS33"
     pulls: dict[str, Literal["UP", "DOWN", "NONE"]] = Field(default_factory=dict)
     uart_baud: int = Field(default=1_000_000, gt=0)
 

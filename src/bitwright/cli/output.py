@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from bitwright.report.table import Table as Results
 
 
+#: All but newline and tab. They come from names in files of strangers, and a terminal obeys them.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """A text whose control characters, but newline and tab, are written as escapes."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
 class Output:
     """Standard output and standard error of one call.
 
@@ -28,8 +37,9 @@ class Output:
 
     def value(self, value: Any) -> None:
         """Print the JSON result of the call."""
-        json.dump(value, sys.stdout, indent=1, default=str, ensure_ascii=False)
-        sys.stdout.write("\n")
+        text = json.dumps(value, indent=1, default=str, ensure_ascii=False)
+        # JSON escapes the control characters up to U+001F itself; the others may stand in it.
+        print(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
     def answered(self, value: Any) -> bool:
         """Print the JSON result of the call if JSON is wanted; gives whether it is."""
@@ -43,8 +53,11 @@ class Output:
         """Print a table; columns that hold only numbers are set right."""
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
-        from rich.markup import escape
+        from rich.markup import escape as without_markup
         from rich.table import Table
+
+        def escape(text: str) -> str:
+            return without_markup(printable(text))
 
         table = Table(title=escape(title), box=SIMPLE_HEAD, title_justify="left")
         for position, name in enumerate(columns):
@@ -67,16 +80,16 @@ class Output:
 
     def say(self, text: str) -> None:
         """A line for people, on standard error with --json."""
-        print(text, file=sys.stderr if self.json_wanted else sys.stdout, flush=True)
+        print(printable(text), file=sys.stderr if self.json_wanted else sys.stdout, flush=True)
 
     def error(
         self, kind: str, message: str, where: str | None, hint: str | None, exit_code: int
     ) -> None:
         """The one message of a call that failed."""
         text = message if where is None else f"{where}: {message}"
-        print(f"error: {text}", file=sys.stderr)
+        print(f"error: {printable(text)}", file=sys.stderr)
         if hint is not None:
-            print(f"  -> {hint}", file=sys.stderr)
+            print(f"  -> {printable(hint)}", file=sys.stderr)
         if self.json_wanted:
             fields = {"type": kind, "message": message, "where": where, "hint": hint}
             self.value({"error": {**fields, "exit_code": exit_code}})
@@ -126,7 +139,7 @@ class _Bars:
         self._task: Any = None
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        what = _SECONDS.sub("", what)  # the bar itself shows how long it has been
+        what = _SECONDS.sub("", printable(what))  # the bar itself shows how long it has been
         if what != self._what:
             if self._task is not None:
                 self._shown.remove_task(self._task)

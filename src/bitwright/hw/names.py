@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
+from bitwright.base.names import plain_word
 from bitwright.ir import Graph
 
 # The reserved words that a network's author could plausibly use as a name.
@@ -31,7 +31,7 @@ _RESERVED = frozenset(
 
 def identifier(name: str) -> str:
     """A legal identifier that reads like the name."""
-    text = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    text = plain_word(name)
     if not text or not (text[0].isalpha() or text[0] == "_"):
         text = f"n{text}"
     return f"{text}_" if text in _RESERVED else text

@@ -36,13 +36,23 @@ from bitwright.interop.network_from_torch import network_of
 from bitwright.interop.network_json import (
     array_key,
     convention_of,
+    image_shape_of,
     network_from_json,
     network_to_json,
 )
 from bitwright.interop.network_to_torch import STATE_NAMES, module_of
+from bitwright.interop.ops import FloatArray
 from bitwright.models.catalog import MODEL_FILES, MODEL_FORMATS, WEIGHT_FILES, ModelSpec
 from bitwright.models.factory import as_spec, build_model, check_model
-from bitwright.models.tensors import fill_state, load_plain, load_tensors, save_tensors
+from bitwright.models.memory import Held
+from bitwright.models.tensors import (
+    check_numbers,
+    check_state,
+    fill_state,
+    load_plain,
+    load_tensors,
+    save_tensors,
+)
 
 Shape = tuple[int, int, int]
 KERAS = (".h5", ".hdf5", ".keras")
@@ -211,8 +221,7 @@ def _from_tensors(
 ) -> LoadedModel:
     tensors, facts = load_tensors(path)
     if "layers" in facts:
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        return _loaded(network_from_json(facts["layers"], arrays, str(path)), input_shape)
+        return _loaded(network_from_json(facts["layers"], _arrays(tensors), str(path)), input_shape)
     if "model" not in facts:
         raise DataError(
             "holds weights only: it does not say of which model",
@@ -221,17 +230,28 @@ def _from_tensors(
         )
     try:
         spec = ModelSpec.model_validate(facts["model"])
-        found = facts["input_shape"]
-        shape = input_shape or (int(found[0]), int(found[1]), int(found[2]))
+        shape = input_shape or image_shape_of(facts.get("input_shape"))
         convention = convention_of(facts.get("input", {}))
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise DataError(f"has broken metadata: {error}", where=str(path)) from error
     if spec.files:
         raise ModelError("names another file", where=str(path))
+    # Names and shapes are compared before the model takes any memory.
+    held = Held(
+        len(tensors), lambda made: check_state(made.state_dict(), tensors, str(path)), str(path)
+    )
     with data_file(path, trust):
-        model = build_model(spec, classes, shape)
+        model = build_model(spec, classes, shape, held=held)
     fill_state(model, tensors, str(path))
     return LoadedModel(model.eval(), shape, convention, spec=spec)
+
+
+def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, FloatArray]:
+    """The numbers for numpy, which has no bfloat16."""
+    return {
+        name: (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+        for name, values in tensors.items()
+    }
 
 
 def load_weights(model: nn.Module, path: Path, input_shape: Shape) -> None:
@@ -249,8 +269,7 @@ def load_weights(model: nn.Module, path: Path, input_shape: Shape) -> None:
     if ending == ".safetensors":
         tensors, facts = load_tensors(path)
         if "layers" in facts:
-            arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-            tensors = state_of(network_from_json(facts["layers"], arrays, where))
+            tensors = state_of(network_from_json(facts["layers"], _arrays(tensors), where))
         fill_state(model, tensors, where)
     elif ending in (".pt", ".pth"):
         fill_state(model, _torch_state(path), where)
@@ -284,13 +303,7 @@ def _torch_state(path: Path) -> dict[str, Tensor]:
             where=str(path),
             hint="save it with torch.save(model.state_dict(), path)",
         )
-    for name, values in found.items():
-        if values.is_floating_point() and not torch.isfinite(values).all():
-            raise DataError(
-                f"{name!r} holds NaN or infinity",
-                where=str(path),
-                hint="the training has diverged, or the file is damaged",
-            )
+    check_numbers(found, str(path))
     return dict(found)
 
 

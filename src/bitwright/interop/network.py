@@ -220,10 +220,14 @@ def _shape_of(layer: Layer, given: list[Size]) -> Size:  # noqa: PLR0912 - one r
             _require_image(where, given[0])
             top, left, bottom, right = amounts
             channels, height, width = given[0]
-            sides = height + top + bottom, width + left + right  # negative amounts cut off
-            if min(sides) < 1:
-                raise ModelError(f"{amounts} leave nothing of {given[0]}", where=where)
-            return (channels, *sides)
+            # A negative amount cuts pixels off; some must be left.
+            left_over = (
+                height + min(top, 0) + min(bottom, 0),
+                width + min(left, 0) + min(right, 0),
+            )
+            if min(left_over) < 1:
+                raise ModelError(f"cuts {amounts} off an image of {height} x {width}", where=where)
+            return (channels, height + top + bottom, width + left + right)
         case ops.Concat():
             if any(other[1:] != given[0][1:] for other in given):
                 raise ModelError(f"cannot join {_list(given)}", where=where)

@@ -48,25 +48,63 @@ def network_from_json(
         DataError: it is broken, of another version, or a number is missing.
         ModelError: its layers do not fit together.
     """
-    if fields.get("version") != VERSION:
-        raise DataError(f"version {fields.get('version')!r} of the layers", where=where)
-    try:
-        layers = tuple(_layer(layer, arrays, where) for layer in fields["layers"])
-        return Network(
-            str(fields["name"]), layers, str(fields["output"]), convention_of(fields["input"])
-        )
-    except (KeyError, TypeError, ValueError) as error:
+    if not isinstance(fields, Mapping) or fields.get("version") != VERSION:
+        found = fields.get("version") if isinstance(fields, Mapping) else fields
         raise DataError(
-            f"the description of the layers is broken: {type(error).__name__} {error}", where=where
+            f"'layers' must be the layers of a network in version {VERSION}, found {found!r}"[:200],
+            where=where,
+            hint="the file is damaged, or of another version",
+        )
+    place = "layers"
+    try:
+        layers = []
+        for number, layer in enumerate(fields["layers"]):
+            place = f"layers.layers.{number}"
+            layers.append(_layer(layer, arrays, where))
+        place = "layers"
+        return Network(
+            str(fields["name"]),
+            tuple(layers),
+            str(fields["output"]),
+            convention_of(fields["input"]),
+        )
+    except BROKEN as error:
+        raise DataError(
+            f"{place!r}, the description of the layers, is broken: {type(error).__name__} {error}",
+            where=where,
         ) from error
 
 
-def convention_of(fields: Mapping[str, Any]) -> InputConvention:
-    """The input convention from JSON."""
-    mean = tuple(float(value) for value in fields.get("mean", ()))
-    return InputConvention(
-        str(fields.get("channel_order", "")), float(fields.get("scale", 1.0)), mean
-    )
+#: What fields of a file raise that are of another kind than they should be.
+BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+
+
+def convention_of(fields: Any) -> InputConvention:
+    """The input convention from JSON.
+
+    Raises:
+        ValueError: it is none; names the field.
+    """
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"'input' must be an object, found {fields!r}"[:200])
+    scale, mean = fields.get("scale", 1.0), fields.get("mean", ())
+    try:
+        numbers = [float(value) for value in (scale, *mean)]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"'input.scale' and 'input.mean' must be numbers: {error}") from error
+    return InputConvention(str(fields.get("channel_order", "")), numbers[0], tuple(numbers[1:]))
+
+
+def image_shape_of(sides: Any) -> tuple[int, int, int]:
+    """(H, W, C) of an image from JSON.
+
+    Raises:
+        ValueError: it is none.
+    """
+    whole = isinstance(sides, list) and all(type(side) is int and side > 0 for side in sides)
+    if not whole or len(sides) != 3:
+        raise ValueError(f"'input_shape' must be three whole numbers, found {sides!r}"[:200])
+    return (sides[0], sides[1], sides[2])
 
 
 def array_key(layer: str, array: str) -> str:
@@ -84,7 +122,7 @@ def _layer(fields: Mapping[str, Any], arrays: Mapping[str, FloatArray], where: s
             raise DataError(f"no numbers {key!r}", where=where)
         own[name] = arrays[key]
     op = _checked(kind).validate_python(options)
-    return Layer(str(fields["name"]), op, tuple(fields["inputs"]), own, fields["notes"])
+    return Layer(str(fields["name"]), op, tuple(fields["inputs"]), own, dict(fields["notes"]))
 
 
 @cache

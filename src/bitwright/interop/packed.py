@@ -200,6 +200,15 @@ def load_packed(path: Path, model: fx.GraphModule) -> None:
     model.load_state_dict(state)
 
 
+def count_entries(path: Path) -> int:
+    """How many tensors a file holds.
+
+    Raises:
+        DataError: the file is missing, corrupt or of another version.
+    """
+    return len(_opened(path)[1])
+
+
 def read_about(path: Path) -> dict[str, Any]:
     """What a file says its model is; empty if it does not.
 
@@ -335,7 +344,12 @@ def _numbers(entry: dict[str, Any], parts: list[bytes], like: Tensor | None, whe
         raise ModelError("belongs to another model or policy", where=where)
     _require_shape(entry, like, where)
     if "count" in entry:
-        return torch.tensor(int(entry["count"]), dtype=like.dtype)
+        count = entry["count"]
+        if type(count) is not int or not 0 <= count < 1 << 53:
+            raise DataError(
+                f"'count' must be a whole number, found {count!r}"[:200], where=where, hint=_HINT
+            )
+        return torch.tensor(count, dtype=like.dtype)
     if len(parts) != 1 or len(parts[0]) != 4 * like.numel():
         raise DataError("holds too few or too many numbers", where=where, hint=_HINT)
     values = np.frombuffer(parts[0], dtype="<f4").reshape(like.shape)
@@ -344,8 +358,10 @@ def _numbers(entry: dict[str, Any], parts: list[bytes], like: Tensor | None, whe
 
 def _require_shape(entry: dict[str, Any], like: Tensor, where: str) -> None:
     if entry.get("shape") != list(like.shape):
-        found = tuple(entry.get("shape", ()))
-        raise ModelError(f"has the shape {found}, expected {tuple(like.shape)}", where=where)
+        raise ModelError(
+            f"has the shape {entry.get('shape')!r}"[:200] + f", expected {list(like.shape)}",
+            where=where,
+        )
 
 
 def _weight_state(
@@ -398,7 +414,7 @@ def _weight_state(
 def _affine(entry: dict[str, Any], where: str) -> Format:
     """The format with the zero point."""
     try:
-        return parse_format(entry.get("levels", ""))
+        return parse_format(str(entry.get("levels", "")))
     except FormatError as error:
         raise DataError("has no format of its levels", where=where, hint=_HINT) from error
 
@@ -406,7 +422,9 @@ def _affine(entry: dict[str, Any], where: str) -> Format:
 def _scale(entry: dict[str, Any], body: bytes, channels: int, where: str) -> FloatArray:
     if entry.get("scale") == "one":
         return np.ones(1)
-    if entry.get("raw"):
+    if entry.get("raw"):  # of any sign, as it was learned
+        if len(body) % 4:
+            raise DataError(f"{len(body)} bytes of float32 scales", where=where, hint=_HINT)
         scale = np.frombuffer(body, dtype="<f4").astype(np.float64)
     else:
         scale = scales_of(body, str(entry.get("scale")), where)

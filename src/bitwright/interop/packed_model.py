@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from bitwright.base.errors import DataError
 from bitwright.base.trust import check_names, data_file
@@ -17,17 +19,54 @@ from bitwright.interop.caffe.quantized import is_quantized, quantized
 from bitwright.interop.model_files import LoadedModel
 from bitwright.interop.network import Network
 from bitwright.interop.network_json import (
+    BROKEN,
     array_key,
     convention_of,
+    image_shape_of,
     network_from_json,
     network_to_json,
 )
 from bitwright.interop.network_to_torch import module_of
-from bitwright.interop.packed import PackedReport, load_packed, read_about, save_packed
+from bitwright.interop.packed import (
+    PackedReport,
+    count_entries,
+    load_packed,
+    read_about,
+    save_packed,
+)
 from bitwright.models.catalog import ModelSpec
 from bitwright.models.factory import build_model
+from bitwright.models.memory import Held
 from bitwright.quantize import Policy, apply
 from bitwright.quantize.ptq.post_training import prepare_network
+
+#: Numbers of a float model for each byte of its packed file, and besides: a code has a bit at
+#: least; batch norms may have been folded into the layers before it was packed.
+_EACH, _BESIDES = 16, 1 << 16
+
+
+def _check_count(count: int, path: Path) -> None:
+    """Refuse a model of more numbers than its file can hold.
+
+    Raises:
+        DataError: it has more.
+    """
+    size = path.stat().st_size
+    if count > _EACH * size + _BESIDES:
+        raise DataError(
+            f"names a model of {count} numbers; {size} bytes hold no so many",
+            where=str(path),
+            hint="the file is damaged, or of another network",
+        )
+
+
+def _held(path: Path) -> Held:
+    """What a packed file holds of the model that it names."""
+
+    def check(made: nn.Module) -> None:
+        _check_count(sum(value.numel() for value in made.state_dict().values()), path)
+
+    return Held(count_entries(path), check, str(path))
 
 
 def converted(loaded: LoadedModel) -> LoadedModel:
@@ -89,21 +128,22 @@ def _load(path: Path) -> LoadedModel:
     about = read_about(path)
     try:
         check_names(about["quant"])
-        height, width, channels = (int(side) for side in about["input_shape"])
-        shape = (height, width, channels)
+        shape = image_shape_of(about["input_shape"])
         classes = None if about["classes"] is None else int(about["classes"])
         convention = convention_of(about["input"])
         network: Network | None = None
         spec: ModelSpec | None = None
         if "layers" in about:
-            arrays = {key: np.ones(sides, np.float32) for key, sides in about["shapes"].items()}
+            _check_count(sum(math.prod(sides) for sides in about["shapes"].values()), path)
+            one = np.float32(1)  # shown in every place: nothing is allocated
+            arrays = {key: np.broadcast_to(one, sides) for key, sides in about["shapes"].items()}
             network = network_from_json(about["layers"], arrays, str(path))
             model = module_of(quantized(network)[0] if is_quantized(network) else network)
         else:
             spec = ModelSpec.model_validate(about["model"])
-            model = build_model(spec, classes, shape)
+            model = build_model(spec, classes, shape, held=_held(path))
         loaded = LoadedModel(model, shape, convention, network, spec, about["quant"], classes)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except BROKEN as error:
         raise DataError(
             f"does not say of which model it is: {type(error).__name__} {error}",
             where=str(path),

@@ -61,6 +61,9 @@ class OpSpec:
     n_outputs: int = 1
 
 
+#: What Python and numpy raise for attributes and parameters that contradict each other.
+_MALFORMED = (LookupError, ValueError, TypeError, ArithmeticError)
+
 _KINDS: dict[str, Callable[[object], bool]] = {
     "int": lambda v: isinstance(v, int) and not isinstance(v, bool),
     "str": lambda v: isinstance(v, str),
@@ -136,6 +139,14 @@ class Dialect:
             if error.where is None:
                 error.where = node.name
             raise
+        except _MALFORMED as error:
+            # Too few numbers in an attribute, a parameter of the wrong rank: rules do not ask.
+            raise GraphError(
+                f"attributes {dict(node.attrs)} and parameters of shapes "
+                f"{ {name: value.shape for name, value in node.params.items()} } make no "
+                f"{node.op}: {error}"[:400],
+                where=node.name,
+            ) from error
 
     def documentation(self) -> str:
         """The table as Markdown; ``docs/dialects.md`` is generated from it."""

@@ -88,16 +88,22 @@ def _parse_node(
     unknown = sorted(set(hashes.values()) - set(params))
     if unknown:
         raise GraphError(f"no parameter with hash {unknown}", where=f"line {number}")
+    kinds = [parse_type(part) for part in match["types"].split(" ; ")]
+    outputs = tuple(match["outputs"].split(", "))
+    if len(kinds) != len(outputs):
+        raise GraphError(
+            f"has {len(outputs)} outputs and {len(kinds)} types", where=f"line {number}"
+        )
     node = Node(
         name=match["name"],
         op=match["op"],
         inputs=tuple(edge for edge in match["inputs"].split(", ") if edge),
-        outputs=tuple(match["outputs"].split(", ")),
+        outputs=outputs,
         attrs={name: _attr(value) for name, value in attrs.items()},
         params={name: params[digest] for name, digest in hashes.items()},
         source=match["source"],
     )
-    return node, [parse_type(part) for part in match["types"].split(" ; ")]
+    return node, kinds
 
 
 def _attr(value: object) -> Attr:
@@ -157,7 +163,9 @@ def _array(content: bytes, where: str) -> IntArray:
         shape, _, kind = np.lib.format.read_array_header_1_0(stream)
     except Exception as error:  # numpy parses the header as Python, and raises as Python does
         raise DataError(f"is no .npy: {error}", where=where) from error
-    if kind.hasobject or prod(shape) * kind.itemsize != len(content) - stream.tell():
+    if kind.kind not in "iu":
+        raise DataError(f"holds {kind}, not integers", where=where)
+    if prod(shape) * kind.itemsize != len(content) - stream.tell():
         raise DataError(f"does not hold the {shape} numbers that it says", where=where)
     stream.seek(0)
     value: IntArray = np.load(stream, allow_pickle=False)

@@ -11,6 +11,8 @@ from bitwright.base.errors import GraphError
 from bitwright.formats import Format, parse_format
 
 _INT63 = 1 << 62
+#: Elements of one frame: an image of 4096 x 4096 with 4 channels.
+MAX_FRAME = 1 << 26
 
 _TYPE = re.compile(
     r"^(?P<format>[^\[\]]+)\[(?P<shape>[\d,]*)\] \* (?P<scale>[^ ]+) in "
@@ -47,6 +49,11 @@ class TensorType:
     def __post_init__(self) -> None:
         if not self.shape or any(d < 1 for d in self.shape):
             raise GraphError(f"a tensor needs positive dimensions, got shape {self.shape}")
+        if self.size > MAX_FRAME:
+            raise GraphError(
+                f"a frame of shape {self.shape}; at most {MAX_FRAME} elements are supported",
+                hint="use smaller images or fewer channels",
+            )
         if self.lo > self.hi:
             raise GraphError(f"empty interval [{self.lo}, {self.hi}]")
         if max(abs(self.lo), abs(self.hi)) >= _INT63:
@@ -118,10 +125,10 @@ def parse_type(text: str) -> TensorType:
         scales = () if scale == "-" else tuple(float.fromhex(s) for s in scale.split(","))
     except (ValueError, OverflowError) as error:
         raise GraphError(f"no scale: {error}, in {text!r}") from error
-    return TensorType(
-        shape=tuple(int(d) for d in match["shape"].split(",") if d),
-        format=None if match["format"] == "int" else parse_format(match["format"]),
-        scale=scales,
-        lo=int(match["lo"]),
-        hi=int(match["hi"]),
-    )
+    try:
+        shape = tuple(int(d) for d in match["shape"].split(",") if d)
+        lo, hi = int(match["lo"]), int(match["hi"])
+    except ValueError as error:  # Python reads no integers of thousands of digits
+        raise GraphError(f"no integer: {error}, in {text[:80]!r} ..") from error
+    kind = None if match["format"] == "int" else parse_format(match["format"])
+    return TensorType(shape=shape, format=kind, scale=scales, lo=lo, hi=hi)

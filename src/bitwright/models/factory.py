@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn
 from bitwright.base.errors import ModelError, RecipeError
 from bitwright.base.plugins import load_attribute, load_plugin, place_of, users_code
 from bitwright.models.catalog import ModelSpec, list_models
-from bitwright.models.memory import check_memory, without_numbers
+from bitwright.models.memory import Held, check_memory, without_numbers
 from bitwright.models.modes import evaluating
 from bitwright.models.pretrained import find_pretrained, load_into, named
 
@@ -27,6 +28,7 @@ def build_model(
     *,
     seed: int = 0,
     data: str | None = None,
+    held: Held | None = None,
 ) -> nn.Module:
     """Build a model with fresh weights, the same for the same seed, and try it on one image.
 
@@ -41,12 +43,15 @@ def build_model(
         input_shape: (H, W, C) of an image; the model itself is fed (N, C, H, W).
         seed: of torch's generator while the model is built; its state is restored afterwards.
         data: name of the data set, of which ``weights: pretrained`` are taken.
+        held: what the file holds that names a model of the zoo; it is looked at before any number
+            is made.
 
     Returns:
         The model; its attribute ``sample_shape`` holds (C, H, W) of an image.
 
     Raises:
-        DataError: a file of weights is missing, damaged, or of another network.
+        DataError: a file of weights is missing, damaged, or of another network; the file that names
+            the model does not hold it.
         RecipeError: the name or an option is unknown, a classifier gets no number of classes, or
             there are no pretrained weights of this model.
         ModelError: the user's code fails, is no ``nn.Module``, or gives scores of another shape;
@@ -65,9 +70,12 @@ def build_model(
     factory, options = _own(wanted) if wanted.is_own else _ours(wanted)
     arguments = _arguments(factory, options, num_classes, input_shape, wanted)
     sample_shape = (input_shape[2], *input_shape[:2])
-    if not wanted.is_own and (shapes := without_numbers(factory, arguments)) is not None:
+    shapes = None if wanted.is_own else without_numbers(factory, arguments, held)
+    if shapes is not None:
         check_memory(shapes, sample_shape, wanted.name)
-    with torch.random.fork_rng(devices=[]):
+    # What cannot be built of shapes cannot be built at all: for a file nobody pays the attempt.
+    in_vain = shapes is None and held is not None and factory.__module__.startswith("bitwright.")
+    with torch.random.fork_rng(devices=[]), torch.device("meta") if in_vain else nullcontext():
         torch.manual_seed(seed)
         hint = f"it was called with {', '.join(arguments) or 'no arguments'}"
         with users_code("building the model", wanted.name, hint, __file__):

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from bitwright.base.errors import ModelError
+from bitwright.base.errors import DataError, ModelError
 from bitwright.base.memory import machine_memory
 from bitwright.models.modes import evaluating
 
@@ -45,14 +46,71 @@ class Footprint:
         return 4 * (_COPIES * self.parameters + self.activations * images)
 
 
-def without_numbers(factory: Callable[..., Any], arguments: dict[str, Any]) -> nn.Module | None:
-    """The network that a factory of the zoo makes, with shapes alone; None if it cannot do so."""
+@dataclass(frozen=True)
+class Held:
+    """What a file holds of the model that it names: nothing larger is built because it says so.
+
+    Attributes:
+        tensors: how many.
+        check: raises if a model, given with shapes alone, is not the one whose numbers they are.
+        where: the file.
+    """
+
+    tensors: int
+    check: Callable[[nn.Module], None]
+    where: str
+
+    @property
+    def most(self) -> int:
+        """Parameters that are made until it is clear that the file does not have them; some may be
+        made only to be replaced.
+        """
+        return 4 * self.tensors + 100
+
+
+class _TooManyError(Exception):
+    """More parameters than a file holds."""
+
+
+def without_numbers(
+    factory: Callable[..., Any], arguments: dict[str, Any], held: Held | None = None
+) -> nn.Module | None:
+    """The network that a factory of the zoo makes, with shapes alone; None if it cannot do so.
+
+    Args:
+        held: of the file that names it.
+
+    Raises:
+        DataError: the file does not hold the network.
+    """
+    made_yet = 0
+
+    def count(*_: object) -> None:
+        nonlocal made_yet
+        made_yet += 1
+        if held is not None and made_yet > held.most:
+            raise _TooManyError
+
+    hook = register_module_parameter_registration_hook(count)
     try:
         with torch.device("meta"):
             made = factory(**arguments)
+    except _TooManyError as error:
+        assert held is not None
+        raise DataError(
+            f"names a model of more than {held.most} parameters, and holds {held.tensors}",
+            where=held.where,
+            hint="the file is damaged, or of another network",
+        ) from error
     except Exception:  # built in earnest it says what is wrong, or that nothing is
         return None
-    return made if isinstance(made, nn.Module) else None
+    finally:
+        hook.remove()
+    if not isinstance(made, nn.Module):
+        return None
+    if held is not None:
+        held.check(made)
+    return made
 
 
 def footprint(model: nn.Module, sample_shape: tuple[int, ...]) -> Footprint:

@@ -23,6 +23,11 @@ from bitwright.base.files import atomic_write, parse_json
 
 _KEY = "bitwright"
 _HINT = "pip install safetensors"
+#: Kinds of numbers that everything here computes with.
+_KINDS = frozenset(
+    {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+    | {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+)
 
 
 def save_tensors(
@@ -71,10 +76,56 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             where=str(path),
             hint="the file is cut short or of another kind; copy it again",
         ) from error
-    for name, values in tensors.items():
-        if values.is_floating_point() and not torch.isfinite(values).all():
-            raise DataError(f"{name!r} holds NaN or infinity", where=str(path))
+    check_numbers(tensors, str(path))
     return tensors, _facts(metadata, path)
+
+
+def check_numbers(tensors: Mapping[Any, Tensor], where: str) -> None:
+    """Make sure that tensors have names and are finite numbers.
+
+    Raises:
+        DataError: one does not, or is not; names it.
+    """
+    for name, values in tensors.items():
+        if not isinstance(name, str):
+            raise DataError(
+                f"a tensor is called {name!r}, which is a {type(name).__name__}, not text",
+                where=where,
+                hint="save a state dict: names and tensors",
+            )
+        reason = _not_plain(values)
+        if reason is not None:
+            raise DataError(
+                f"{name!r} is {reason}; plain numbers are expected",
+                where=where,
+                hint="convert it before it is saved: .to_dense(), .dequantize(), .float()",
+            )
+        if values.is_floating_point() and not torch.isfinite(values).all():
+            raise DataError(
+                f"{name!r} holds NaN or infinity",
+                where=where,
+                hint="the training has diverged, or the file is damaged",
+            )
+
+
+def _not_plain(values: Tensor) -> str | None:
+    """What a tensor is that holds no plain numbers, one for each element; None for one that does.
+
+    Most of what torch computes fails for such tensors, each in a way of its own.
+    """
+    if values.is_nested:
+        return "a nested tensor"
+    if values.is_quantized:
+        return f"a quantized tensor ({values.dtype})"
+    if values.layout is not torch.strided:
+        return f"a sparse tensor ({values.layout})"
+    if values.device.type != "cpu":
+        return f"a tensor without numbers (device {values.device.type})"
+    if values.dtype not in _KINDS:
+        return f"a tensor of {values.dtype}"
+    if values.nbytes > values.untyped_storage().nbytes():
+        return f"a tensor of shape {tuple(values.shape)} that is not whole"
+    return None
 
 
 def load_plain(path: Path) -> Any:
@@ -100,12 +151,14 @@ def load_plain(path: Path) -> Any:
         raise
     except Exception as error:  # torch raises many kinds for files that are damaged
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"is no whole file of torch: {reason}", where=where) from error
+        raise DataError(f"is no checkpoint of torch: {reason}", where=where) from error
     return content
 
 
 def _check_sizes(content: Any) -> None:
-    """Refuse a tensor that claims more numbers than the file holds: a view of one, repeated."""
+    """Refuse tensors that are no plain numbers, or claim more of them than the file holds: a view
+    of one, repeated.
+    """
     seen: set[int] = set()
     waiting = [content]
     while waiting:
@@ -114,8 +167,9 @@ def _check_sizes(content: Any) -> None:
             continue
         seen.add(id(value))
         if isinstance(value, Tensor):
-            if value.is_sparse or value.nbytes > value.untyped_storage().nbytes():
-                raise ValueError(f"a tensor of shape {tuple(value.shape)} is not whole")
+            reason = _not_plain(value)
+            if reason is not None:
+                raise ValueError(f"it holds {reason}")
         elif isinstance(value, Mapping):
             waiting += [*value.keys(), *value.values()]
         elif isinstance(value, list | tuple | set):
@@ -143,6 +197,19 @@ def fill_state(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> N
         DataError: a name is missing or unknown, or a shape differs; the model is unchanged.
     """
     own = model.state_dict()
+    check_state(own, tensors, where)
+    model.load_state_dict({n: t for n, t in tensors.items() if n in own}, strict=False)
+
+
+def check_state(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: str) -> None:
+    """Make sure that tensors are those of a model, by their names and shapes alone.
+
+    Args:
+        own: the model's state dict; it need not have numbers.
+
+    Raises:
+        DataError: as `fill_state`.
+    """
     counters = {name for name in {*own, *tensors} if name.endswith("num_batches_tracked")}
     missing = [name for name in own if name not in tensors and name not in counters]
     extra = [name for name in tensors if name not in own and name not in counters]
@@ -162,4 +229,3 @@ def fill_state(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> N
                 where=where,
                 hint="the file is of another network",
             )
-    model.load_state_dict({n: t for n, t in tensors.items() if n in own}, strict=False)

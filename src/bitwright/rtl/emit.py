@@ -18,7 +18,7 @@ from bitwright.ir import Graph
 from bitwright.rtl import module_files, needed_modules
 from bitwright.rtl.emit_memory import MODULES
 from bitwright.rtl.emit_top import FRAME_ERROR, Top, make_top, top_text
-from bitwright.rtl.text import whole_folder
+from bitwright.rtl.text import whole_folder, write_source
 
 
 def emit(graph: Graph, out_dir: Path) -> Path:
@@ -50,8 +50,8 @@ def _write(graph: Graph, folder: Path) -> None:
         (folder / "lib" / f"{name}.sv").write_bytes(sources[name].read_bytes())
     memories = {path: m for name in top.instances for path, m in top.images(name).items()}
     for path, memory in memories.items():
-        (folder / path).write_text(memory.text, encoding="ascii")
-    (folder / f"{top.name}.sv").write_text(top_text(top, _banner(graph)), encoding="ascii")
+        write_source(folder / path, memory.text)
+    write_source(folder / f"{top.name}.sv", top_text(top, _banner(graph)))
     if top.plan is not None:
         (folder / IMAGE).write_bytes(memory_image(graph, top.plan))
     table = _design(graph, top, used, list(memories))

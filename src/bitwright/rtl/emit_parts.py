@@ -11,10 +11,11 @@ from typing import Any
 from bitwright.base.errors import GraphError
 from bitwright.base.files import atomic_write
 from bitwright.base.version import __version__
+from bitwright.hw.names import identifier
 from bitwright.hw.partition import Partition
 from bitwright.rtl.emit import emit
 from bitwright.rtl.emit_top import FRAME_ERROR
-from bitwright.rtl.text import axis_ports, instance_lines, listed, whole_folder
+from bitwright.rtl.text import axis_ports, instance_lines, listed, whole_folder, write_source
 
 PARTITION = "partition.json"
 CHAIN = "chain"
@@ -89,9 +90,9 @@ def emit_chain(partition: Partition, folders: Sequence[Path], out_dir: Path) -> 
         for part, design in zip(folders, designs, strict=True):
             for name in (*design["files"], *design["memories"]):
                 _copy(part / name, folder / name)
-        top = f"{partition.whole.name}_chain".replace("-", "_").replace(".", "_")
+        top = f"{identifier(partition.whole.name)}_chain"
         ends = _Ends(partition, designs)
-        (folder / f"{top}.sv").write_text(_chain_text(top, designs, ends), encoding="ascii")
+        write_source(folder / f"{top}.sv", _chain_text(top, designs, ends))
         table = _chain_design(top, designs, ends, partition.interval)
         (folder / "design.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
     return out_dir / "design.json"

@@ -42,6 +42,11 @@ def axis_ports(name: str, width: int, *, output: bool) -> list[str]:
     ]
 
 
+def write_source(path: Path, text: str) -> None:
+    """Write a generated source. Only comments can hold what is not ASCII: there it is escaped."""
+    path.write_bytes(text.encode("ascii", "backslashreplace"))
+
+
 @contextmanager
 def whole_folder(out_dir: Path) -> Iterator[Path]:
     """A folder to write into that takes the place of `out_dir` if all goes well.

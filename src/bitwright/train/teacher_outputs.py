@@ -95,19 +95,25 @@ def read_outputs(path: Path) -> TeacherOutputs:
     content = load_checkpoint(path, fields=_FIELDS)
     scores, indices = content["scores"], content["indices"]
     fault = None
-    if content["schema"] != _SCHEMA:
-        fault = f"has schema {content['schema']}, this version reads {_SCHEMA}"
+    if type(content["schema"]) is not int or content["schema"] != _SCHEMA:
+        fault = f"has schema {content['schema']!r:.40}, this version reads {_SCHEMA}"
+    elif not (isinstance(content["data"], str) and isinstance(content["teacher"], str)):
+        fault = "data and teacher must be text"
     elif not (isinstance(scores, Tensor) and isinstance(indices, Tensor)):
         fault = "scores and indices must be tensors"
-    elif scores.ndim != 2 or indices.shape != scores.shape[:1] or not scores.is_floating_point():
-        found = f"{scores.dtype} {tuple(scores.shape)} and {tuple(indices.shape)}"
+    elif (
+        scores.ndim != 2
+        or indices.shape != scores.shape[:1]
+        or not scores.is_floating_point()
+        or indices.dtype != torch.int64
+    ):
+        found = f"{scores.dtype} {tuple(scores.shape)} and {indices.dtype} {tuple(indices.shape)}"
         fault = f"expected scores (N, classes) and indices (N,), found {found}"
     elif not torch.isfinite(scores).all():
         fault = "holds scores that are no finite numbers"
     if fault is not None:
         raise DataError(fault, where=str(path), hint=_HINT)
-    data, teacher = str(content["data"]), str(content["teacher"])
-    return TeacherOutputs(scores.float(), indices, data, teacher)
+    return TeacherOutputs(scores.float(), indices, content["data"], content["teacher"])
 
 
 def kept_outputs(teacher: nn.Module, dataset: Dataset, path: Path) -> TeacherOutputs:

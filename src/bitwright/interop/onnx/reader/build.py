@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,8 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bitwright.base.errors import FormatError, GraphError
+from bitwright.base.names import plain_word, visible
 from bitwright.formats import parse_format
 from bitwright.interop.onnx.reader import views
+from bitwright.interop.onnx.reader.budget import Tensors
 from bitwright.interop.onnx.reader.levels import (
     MAX_STEPS,
     MAX_TABLE,
@@ -22,7 +23,7 @@ from bitwright.interop.onnx.reader.levels import (
     find_thresholds,
     format_for,
 )
-from bitwright.interop.onnx.reader.model import MAX_FRAME, OnnxNode
+from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.rounds import requant_of, split_at_rounding
 from bitwright.interop.onnx.reader.values import Const, Floats, Value
 from bitwright.ir import Attr, GraphBuilder, IntArray, TensorType, window_shape
@@ -63,8 +64,8 @@ class Importer:
     """One import at work.
 
     Attributes:
-        frames: shape (H, W, C) or (C,) of every edge, the real input's included.
         tensors: what each ONNX tensor is by now.
+        frames: shape (H, W, C) or (C,) of every edge, the real input's included.
         real_input: the input's value and quantizer, once it is quantized.
         batch: that the file spells out.
         became: rows of the report.
@@ -76,9 +77,9 @@ class Importer:
     """
 
     builder: GraphBuilder
+    tensors: Tensors
     batch: int = 1
     frames: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    tensors: dict[str, Value | Const] = field(default_factory=dict)
     real_input: tuple[Value, Quantizer] | None = None
     became: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -142,14 +143,11 @@ class Importer:
                 name=self.builder.unique(identifier(node.name)),
                 attrs=attrs,
                 params=params,
-                source="_".join(node.name.split()),
+                source=visible("_".join(node.name.split())),
             )
         except (GraphError, FormatError) as error:
             raise node.error(f"has no integer form: {error.message}", error.hint) from error
-        kind = self.builder.types[edge]
-        if kind.size > MAX_FRAME:
-            raise node.error(f"makes a frame of {kind.size} elements; at most {MAX_FRAME}")
-        self.frames[edge] = kind.shape
+        self.frames[edge] = self.builder.types[edge].shape
         self.made[edge] = Made(op, inputs, attrs or {}, params or {})
         return edge
 
@@ -496,5 +494,5 @@ def _one_if_equal(numbers: Floats) -> Floats:
 
 def identifier(text: str) -> str:
     """A name that graphs, files and Verilog accept."""
-    clean = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")
+    clean = plain_word(text, joined=True)
     return clean if clean[:1].isalpha() else f"n_{clean}" if clean else "node"

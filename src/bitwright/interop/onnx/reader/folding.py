@@ -203,6 +203,60 @@ def foldable(node: OnnxNode) -> bool:
     return node.domain in ("", "ai.onnx") and (node.op in _FOLD or node.op in _MOVES)
 
 
+#: Bytes of an element that is folded, and of one that a quantizer reads: value, level and scale.
+_FOLDED, _QUANTIZED = 8, 24
+
+
+def size_of_result(node: OnnxNode, inputs: list[Const]) -> int:
+    """Bytes of what a node makes of constants at most, without making it.
+
+    Raises:
+        ModelError: impossible shapes; names the node.
+    """
+    arrays = [c.value for c in inputs]
+    try:
+        count = _SIZES.get(node.op, _broadcast_size)(node, *arrays)
+    except (ValueError, IndexError, TypeError, KeyError, OverflowError, AttributeError) as error:
+        raise node.error(f"cannot be evaluated: {error}") from error
+    return count * (_FOLDED if foldable(node) else _QUANTIZED)
+
+
+def _broadcast_size(_: OnnxNode, *arrays: Array) -> int:
+    """Of operators element by element; of the others the largest input: they make nothing larger.
+
+    Shapes that do not broadcast are either refused by the operator, or no operands to each other.
+    """
+    try:
+        return prod(np.broadcast_shapes(*(a.shape for a in arrays)))
+    except ValueError:
+        return max((a.size for a in arrays), default=0)
+
+
+def _gathered(node: OnnxNode, x: Array, index: Array) -> int:
+    return x.size // max(x.shape[node.integer("axis", 0)], 1) * index.size
+
+
+def _given(node: OnnxNode, shape: Array) -> int:
+    return prod(_sized(node, shape))
+
+
+def _ranged(node: OnnxNode, start: Array, stop: Array, step: Array) -> int:
+    count = (float(stop.item()) - float(start.item())) / float(step.item() or 1)
+    return max(int(min(count, MAX_ELEMENTS)), 0) + 1
+
+
+#: Elements of what an operator makes, where that is more than its inputs broadcast to.
+_SIZES: dict[str, Callable[..., int]] = {
+    "Concat": lambda node, *parts: sum(part.size for part in parts),
+    "ConstantOfShape": _given,
+    "Expand": lambda node, x, shape: prod(np.broadcast_shapes(x.shape, _sized(node, shape))),
+    "Gather": _gathered,
+    "Range": _ranged,
+    "Tile": lambda node, x, repeats: x.size * prod(_sized(node, repeats)),
+    **dict.fromkeys((*_MOVES, "Slice", "Cast", "Shape", "Size"), lambda node, x, *_: x.size),
+}
+
+
 def fold(node: OnnxNode, inputs: list[Const]) -> Const:
     """Evaluate a node of constants.
 

@@ -18,8 +18,9 @@ from bitwright.interop.onnx.reader import (
     op_quantizers,
     outputs,
 )
+from bitwright.interop.onnx.reader.budget import Tensors
 from bitwright.interop.onnx.reader.build import INPUT, Importer, Row, identifier
-from bitwright.interop.onnx.reader.folding import constant, fold, foldable
+from bitwright.interop.onnx.reader.folding import constant, fold, foldable, size_of_result
 from bitwright.interop.onnx.reader.levels import Quantizer
 from bitwright.interop.onnx.reader.model import OnnxModel, OnnxNode, TensorInfo, read_model
 from bitwright.interop.onnx.reader.outputs import Output
@@ -203,7 +204,8 @@ def start(
     model: OnnxModel, name: str, layout: str, input_type: str | Format | None, scale: float
 ) -> tuple[Importer, IntArray]:
     """An import that has begun; and where the input's elements lie in a frame."""
-    low, info = Importer(GraphBuilder(name, INTEGER)), input_of(model)
+    tensors = Tensors(model, needed_nodes(model))
+    low, info = Importer(GraphBuilder(name, INTEGER), tensors), input_of(model)
     shape = (1, *(int(d or 1) for d in info.shape[1:]))
     if layout == "NHWC":
         frame = shape[1:]
@@ -224,8 +226,9 @@ def start(
         low.builder.input(INPUT, held)
         low.frames[INPUT] = frame
         value = Value(INPUT, shape, order, np.full(1, unit))
-    low.tensors[info.name] = low.viewed(value, order)
-    low.tensors |= {key: Const(array) for key, array in model.constants.items()}
+    low.tensors.keep(info.name, low.viewed(value, order))
+    for key, array in model.constants.items():
+        low.tensors.keep(key, Const(array))
     low.batch = int(info.shape[0] or 1) if info.shape else 1
     return low, order
 
@@ -285,10 +288,15 @@ def walk(low: Importer, node: OnnxNode) -> None:
         result = _result(low, node)
     except FormatError as error:
         raise node.error(error.message, error.hint) from error
+    except ModelError as error:
+        if error.where is not None:
+            raise
+        raise node.error(error.message, error.hint) from error
     place = 1 if node.op == "TopK" else 0
     if len(node.outputs) <= place or not node.outputs[place]:
         raise node.error("has no output that can be used")
-    low.tensors[node.outputs[place]] = result
+    low.tensors.keep(node.outputs[place], result, node)
+    low.tensors.read(node)
     if node.op in ("Softmax", "LogSoftmax") or low.softened & set(node.inputs):
         low.softened.add(node.outputs[place])
     made = list(low.made.items())[before:]
@@ -311,10 +319,10 @@ def _result(low: Importer, node: OnnxNode) -> Value | Const:
     if node.op == "Constant":
         return Const(constant(node))
     constants = [c for c in known if isinstance(c, Const)]
-    if constants and len(constants) == len(known) and foldable(node):
-        return fold(node, constants)
-    if node.op == "ConstantOfShape" and constants:
-        return fold(node, constants)
+    if constants and len(constants) == len(known):
+        low.tensors.constants.require(node, size_of_result(node, constants))
+        if foldable(node):
+            return fold(node, constants)
     handler = HANDLERS.get(node.op)
     if handler is None:
         raise node.error("operator has no integer form", advice_on(node.op))
@@ -335,7 +343,7 @@ def _one_batch(low: Importer, node: OnnxNode) -> None:
     if isinstance(target, Const) and target.value.size and np.ravel(target.value)[0] == low.batch:
         fixed = np.array(np.ravel(target.value))
         fixed[0] = 1
-        low.tensors[node.inputs[1]] = Const(fixed)
+        low.tensors.keep(node.inputs[1], Const(fixed))
 
 
 def _finish(low: Importer, found: tuple[Output, ...]) -> tuple[Graph, tuple[Output, ...]]:

@@ -167,7 +167,7 @@ def concat(low: Importer, node: OnnxNode) -> Value:
     order = views.permuted(frame, channels_of, last)
     if rank == 2:
         order = None if channels_of is None else channels_of[np.newaxis]
-    shape = views.canonical(frame).shape if order is None else order.shape
+    shape = views.canonical_shape(frame) if order is None else order.shape
     unit = _joined([p.unit for p in parts], [low.frame(p)[-1] for p in parts])
     steps = _joined_steps(low, parts)
     return Value(edge, shape, order, unit, steps)

@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError, ModelError, ToolError
 from bitwright.base.files import read_bytes
+from bitwright.ir.types import MAX_FRAME
 
 Array = NDArray[Any]
 
 MAX_FILE = 1 << 31
 MAX_ELEMENTS = 1 << 27
-#: Largest frame that flows: an image of 4096 x 4096 with 4 channels.
-MAX_FRAME = 1 << 26
 MAX_RANK = 8
 MAX_NODES = 100_000
 _UNDEFINED, _STRING, _COMPLEX = 0, 8, (14, 15)

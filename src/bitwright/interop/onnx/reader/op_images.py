@@ -54,7 +54,7 @@ def _placed(low: Importer, value: Value, channels: object, last: bool) -> Value:
     place = channels if isinstance(channels, np.ndarray) else None
     frame = low.frame(value)
     order = views.permuted(frame, place, last)
-    shape = views.canonical(frame).shape if order is None else order.shape
+    shape = views.canonical_shape(frame) if order is None else order.shape
     return replace(value, order=order, shape=shape)
 
 

@@ -186,7 +186,7 @@ def _conv(low: Importer, node: OnnxNode) -> Value:
 def _on(low: Importer, edge: str, channels: IntArray | None, last: bool, unit: Floats) -> Value:
     """A value on the edge of a convolution; see `views.permuted`."""
     order = views.permuted(low.frames[edge], channels, last)
-    shape = views.canonical(low.frames[edge]).shape if order is None else order.shape
+    shape = views.canonical_shape(low.frames[edge]) if order is None else order.shape
     return Value(edge, shape, order, unit)
 
 

@@ -13,18 +13,40 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bitwright.base.errors import ModelError
 from bitwright.ir import IntArray
+
+#: Elements of an index array: an image of 4096 x 2048 with 4 channels.
+MAX_PLACES = 1 << 25
+
+
+def canonical_shape(frame: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of an image as NCHW, or of a vector, with a batch axis of 1."""
+    return (1, frame[-1], *frame[:-1])
+
+
+def _places(frame: tuple[int, ...]) -> IntArray:
+    """The index of every element of a frame.
+
+    Raises:
+        ModelError: there are too many to be written out.
+    """
+    if prod(frame) > MAX_PLACES:
+        raise ModelError(
+            f"rearranges a frame of shape {frame}; at most {MAX_PLACES} elements can be rearranged",
+            hint="use smaller images",
+        )
+    return np.arange(prod(frame), dtype=np.int64).reshape(frame)
 
 
 def canonical(frame: tuple[int, ...]) -> IntArray:
     """The order of an image as NCHW, or of a vector, with a batch axis of 1."""
-    places = np.arange(prod(frame), dtype=np.int64).reshape(frame)
-    return np.moveaxis(places, -1, 0)[np.newaxis]
+    return np.moveaxis(_places(frame), -1, 0)[np.newaxis]
 
 
 def simplified(order: IntArray, frame: tuple[int, ...]) -> IntArray | None:
     """None if the order is the canonical one."""
-    own = (1, frame[-1], *frame[:-1])
+    own = canonical_shape(frame)
     return None if order.shape == own and np.array_equal(order, canonical(frame)) else order
 
 
@@ -36,7 +58,7 @@ def permuted(frame: tuple[int, ...], channels: IntArray | None, last: bool) -> I
     """
     if channels is None and not last:
         return None
-    places = np.arange(prod(frame), dtype=np.int64).reshape(frame)
+    places = _places(frame)
     if channels is not None:
         places = places[..., channels]
     return (places if last else np.moveaxis(places, -1, 0))[np.newaxis]

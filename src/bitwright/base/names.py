@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of strangers as words of programs: what generated sources and files are called."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+#: Letters of a name; the instances and files called after it add some, and file systems take 255.
+_MOST = 60
+_DIGITS = 8
+
+
+def plain_word(name: str, *, joined: bool = False) -> str:
+    """Letters, digits and underscores of ASCII that read like the name; "" for none.
+
+    What else there is becomes an underscore. A long name is cut, and ends in a hash of the whole,
+    so that long names that begin alike stay apart.
+
+    Args:
+        joined: several such signs become one underscore, and those at the ends go.
+    """
+    text = re.sub(r"[^A-Za-z0-9_]+" if joined else r"[^A-Za-z0-9_]", "_", name)
+    text = text.strip("_") if joined else text
+    if len(text) <= _MOST:
+        return text
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+    return f"{text[: _MOST - _DIGITS - 1]}_{digest}"
+
+
+def visible(name: str) -> str:
+    """The name as it may stand in reports and comments: printed it moves no cursor."""
+    return "".join(sign if sign.isprintable() else "_" for sign in name)

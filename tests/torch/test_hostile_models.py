@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of models that say what they do not hold, or hold what nothing computes with."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save
+from tests.torch.hostile_files import packed_file, tensor_file
+from torch import Tensor, nn
+
+from bitwright.base.errors import BitwrightError, DataError, ModelError
+from bitwright.interop.model_files import load_model, load_weights
+from bitwright.interop.network import InputConvention
+from bitwright.interop.packed import load_packed, save_packed
+from bitwright.interop.packed_model import load_packed_model
+from bitwright.models.memory import Held, without_numbers
+from bitwright.models.tensors import load_plain, load_tensors
+from bitwright.quantize import Policy, apply
+from bitwright.train.checkpoint import save_checkpoint
+from bitwright.train.teacher_outputs import read_outputs
+
+QUANT = {"weight": "int4", "activation": "uint4", "input": "uint4"}
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Weights of dense layers that were made with numbers."""
+    found: list[Tensor] = []
+    init = nn.Linear.__init__
+
+    def seen(self: nn.Linear, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        if self.weight.device.type != "meta":
+            found.append(self.weight)
+
+    monkeypatch.setattr(nn.Linear, "__init__", seen)
+    return found
+
+
+def named(widths: object, shape: object = (4, 4, 1), **more: object) -> dict[str, object]:
+    """What a file says of a model of the zoo."""
+    model = {"name": "mlp", "options": {"widths": widths, "num_classes": 2}}
+    return {"model": model, "input_shape": shape, "input": {}, **more}
+
+
+@pytest.mark.parametrize(
+    ("widths", "said"),
+    [
+        ([30_000, 30_000], "lacks "),
+        ([2] * 2000, "names a model of more than 104 parameters, and holds 1"),
+        ([30_000, 30_000, "x"], "must be positive whole numbers"),
+    ],
+)
+def test_a_model_is_compared_before_it_takes_memory(
+    widths: list[object], said: str, tmp_path: Path, made: list[Tensor]
+) -> None:
+    path = tmp_path / "net.safetensors"
+    path.write_bytes(tensor_file(named(widths)))
+    with pytest.raises(BitwrightError, match=said):
+        load_model(path)
+    assert not made
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (named([30_000, 30_000]), "hold no so many"),
+        (named([2] * 2000), "more than 100 parameters, and holds 0"),
+        ({"shapes": {"a": [100_000, 20_000]}, "layers": []}, "hold no so many"),
+        ({"shapes": {"a": [-1]}, "layers": []}, "does not say of which model"),
+        ({"shapes": {"a": "z"}, "layers": []}, "does not say of which model"),
+        ({"shapes": [], "layers": []}, "does not say of which model"),
+        (named([2], [float("inf"), 1, 1]), "'input_shape' must be three whole numbers"),
+        (named([2]) | {"input": 5}, "'input' must be an object"),
+        (named([2]) | {"quant": 5}, "a policy|quant"),
+    ],
+)
+def test_a_packed_file_names_no_more_than_it_holds(
+    fields: dict[str, object], said: str, tmp_path: Path, made: list[Tensor]
+) -> None:
+    about = {"quant": QUANT, "classes": 2, **named([2]), **fields}
+    path = tmp_path / "net.bwq"
+    path.write_bytes(packed_file({"about": about, "entries": []}))
+    with pytest.raises(BitwrightError, match=said):
+        load_packed_model(path)
+    assert not made or "quant" in fields
+
+
+def test_what_a_file_holds_is_taken(tmp_path: Path) -> None:
+    assert without_numbers(lambda: nn.Linear(2, 3), {}, Held(0, lambda _: None, "x")) is not None
+    tensors = {"fc1.weight": torch.ones(2, 2), "fc1.bias": torch.ones(2)}
+    with pytest.raises(DataError, match="x: names a model of more than 100 parameters"):
+        without_numbers(
+            lambda: nn.ModuleList(nn.Linear(1, 1) for _ in range(51)),
+            {},
+            Held(0, lambda _: None, "x"),
+        )
+    (tmp_path / "w.safetensors").write_bytes(save(tensors))
+    assert set(load_tensors(tmp_path / "w.safetensors")[0]) == set(tensors)
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (named([2], [float("inf"), 1, 1]), "'input_shape' must be three whole numbers"),
+        (named([2], [4, 4]), "'input_shape' must be three whole numbers"),
+        (named([2], None), "'input_shape' must be three whole numbers"),
+        (named([2]) | {"input": 5}, "'input' must be an object, found 5"),
+        (named([2]) | {"input": {"scale": [1]}}, "'input.scale' and 'input.mean' must be numbers"),
+        (named([2]) | {"input": {"mean": [10**400]}}, "'input.scale' and 'input.mean' must be"),
+        ({"layers": 5}, "'layers' must be the layers of a network"),
+        ({"layers": []}, "'layers' must be the layers of a network"),
+        ({"layers": {"version": 1, "layers": 5}}, "'layers', the description of the layers"),
+        ({"layers": {"version": 1, "layers": [5]}}, r"'layers\.layers\.0'"),
+        ({"layers": {"version": 1, "layers": [{"op": []}]}}, r"'layers\.layers\.0'"),
+        (
+            {"layers": {"version": 1, "layers": [{"op": "Input", "options": []}]}},
+            r"'layers\.layers\.0'",
+        ),
+    ],
+)
+def test_fields_of_other_kinds_are_named(facts: object, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.safetensors"
+    path.write_bytes(tensor_file(facts))
+    with pytest.raises(DataError, match=said):
+        load_model(path)
+
+
+_PLAIN = torch.zeros(2, 2)
+ODD: dict[str, Callable[[], Tensor]] = {
+    "quantized": lambda: torch.quantize_per_tensor(_PLAIN, 0.1, 0, torch.qint8),
+    "sparse": _PLAIN.to_sparse,
+    "nested": lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
+    "without numbers": lambda: torch.zeros(2, 2, device="meta"),
+    "float8": lambda: _PLAIN.to(torch.float8_e4m3fn),
+    "complex": lambda: _PLAIN.to(torch.complex64),
+    "not whole": lambda: torch.zeros(1).expand(2, 2),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.filterwarnings("ignore")  # of torch, about kinds of tensors
+def test_tensors_that_are_no_plain_numbers(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.pt"
+    torch.save({"weight": ODD[kind](), "bias": torch.zeros(2)}, path)
+    with pytest.raises(DataError, match=rf"no checkpoint of torch: .*({kind}|tensor)"):
+        load_weights(nn.Linear(2, 2), path, (1, 1, 2))
+    with pytest.raises(DataError, match="no checkpoint of torch"):
+        load_plain(path)
+    fields = {"schema": 1, "scores": ODD[kind](), "indices": torch.arange(2)}
+    save_checkpoint(path, {**fields, "data": "d", "teacher": "t"})
+    with pytest.raises(DataError, match="no checkpoint of torch"):
+        read_outputs(path)
+
+
+def test_float8_of_safetensors(tmp_path: Path) -> None:
+    path = tmp_path / "net.safetensors"
+    path.write_bytes(save({"weight": torch.zeros(2, 2).to(torch.float8_e4m3fn)}))
+    with pytest.raises(DataError, match=r"'weight' is a tensor of torch\.float8_e4m3fn"):
+        load_weights(nn.Linear(2, 2), path, (1, 1, 2))
+
+
+@pytest.mark.parametrize("key", [1, b"x", ("a",)])
+def test_names_of_tensors_are_text(key: object, tmp_path: Path) -> None:
+    torch.save({key: torch.zeros(2, 2), "bias": torch.zeros(2)}, tmp_path / "net.pt")
+    with pytest.raises(DataError, match=re.escape(f"a tensor is called {key!r}")):
+        load_weights(nn.Linear(2, 2), tmp_path / "net.pt", (1, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema": torch.zeros(2)}, "has schema"),
+        ({"schema": "1"}, "has schema '1'"),
+        ({"data": 5}, "must be text"),
+        ({"indices": torch.zeros(2)}, r"found torch\.float32 \(2, 3\) and torch\.float32 \(2,\)"),
+    ],
+)
+def test_outputs_of_teachers_field_by_field(
+    change: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    fields = {"schema": 1, "scores": torch.zeros(2, 3), "indices": torch.arange(2)}
+    save_checkpoint(tmp_path / "o.pt", {**fields, "data": "d", "teacher": "t", **change})
+    with pytest.raises(DataError, match=said):
+        read_outputs(tmp_path / "o.pt")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("count", {"count": None}, "'count' must be a whole number, found None"),
+        ("count", {"count": 1 << 70}, "'count' must be a whole number"),
+        ("count", {"count": -1}, "'count' must be a whole number"),
+        ("count", {"shape": 5}, "has the shape 5, expected"),
+        ("format", {"shape": None}, "has the shape None, expected"),
+        ("format", {"parts": "x"}, "has no parts"),
+    ],
+)
+def test_entries_of_a_packed_file(
+    name: str, change: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    model = apply(net, Policy.from_dict(QUANT), "train", torch.rand(2, 1, 4, 4))
+    path = tmp_path / "net.bwq"
+    save_packed(path, model, {"input": InputConvention().to_json()})
+    content = path.read_bytes()
+    length = int.from_bytes(content[4:8], "little")
+    head = json.loads(content[8 : 8 + length])
+    entry = next(entry for entry in head["entries"] if name in entry)
+    entry.update(change)
+    path.write_bytes(packed_file(head, content[8 + length : -4]))
+    with pytest.raises((DataError, ModelError), match=said):
+        load_packed(path, model)
+
+
+def test_layers_with_weights_of_half_precision(tmp_path: Path) -> None:
+    """Numpy has no bfloat16; what a file holds of it is read all the same."""
+    buffer = io.BytesIO()
+    torch.save({"weight": torch.ones(2, 2, dtype=torch.bfloat16), "bias": torch.ones(2)}, buffer)
+    (tmp_path / "net.pt").write_bytes(buffer.getvalue())
+    net = nn.Linear(2, 2)
+    load_weights(net, tmp_path / "net.pt", (1, 1, 2))
+    assert torch.equal(net.weight, torch.ones(2, 2))
