@@ -193,6 +193,15 @@ def test_no_model_comes_from_a_pipe(
     assert "it is a named pipe, expected a regular file" in capsys.readouterr().err
 
 
+def test_a_file_may_be_as_long_as_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"123")
+    assert read_bytes(path, most=3) == read_bytes(path, most=1 << 50) == read_bytes(path) == b"123"
+    with pytest.raises(DataError, match="has more than 2 bytes"):
+        read_bytes(path, most=2)
+    assert len(read_bytes(Path("/proc/self/maps"), most=1 << 30)) > 100
+
+
 def test_a_file_without_a_size_has_a_longest_length() -> None:
     with pytest.raises(DataError, match="has more than 10 bytes"):
         read_bytes(Path("/proc/self/maps"), most=10)

@@ -20,12 +20,13 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import IO, Any, TextIO, TypeVar
 
 from bitwright.base.errors import DataError, RunError
 
 T = TypeVar("T")
 _LOCK_POLL_S = 0.1
+_CHUNK = 1 << 20
 _NAME_BYTES = 100  # of a file's name that its temporary file bears
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -123,14 +124,26 @@ def read_bytes(path: Path, *, hint: str | None = None, most: int | None = None) 
     """
     try:
         with open_regular(path) as file:
-            # Not what `stat` says: files of /proc have no size, and a file may grow meanwhile.
-            content = file.read() if most is None else file.read(most + 1)
+            if most is None:
+                return file.read()
+            content = file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
+            # Files of /proc have no size but a content, and any file may grow meanwhile.
+            content += read_most(file, most - len(content))
     except OSError as error:
         reason = error.strerror or error
         raise DataError(f"cannot be read: {reason}", where=str(path), hint=hint) from error
-    if most is not None and len(content) > most:
+    if len(content) > most:
         raise DataError(f"has more than {most} bytes", where=str(path), hint=hint)
     return content
+
+
+def read_most(stream: IO[bytes], most: int) -> bytes:
+    """What is left of a stream, or one byte more than ``most``; memory is taken as bytes come."""
+    parts, left = [], most + 1
+    while left > 0 and (part := stream.read(min(left, _CHUNK))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
 
 
 def read_text(path: Path, *, hint: str | None = None, most: int | None = None) -> str:

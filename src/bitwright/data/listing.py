@@ -15,7 +15,7 @@ from typing import IO
 
 from bitwright.base.archives import check_members, opened_zip, unpacking
 from bitwright.base.errors import DataError
-from bitwright.base.files import open_regular
+from bitwright.base.files import open_regular, read_most
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".gif", ".tif", ".webp"})
 SPLITS = {
@@ -102,7 +102,7 @@ def opened(listing: Listing) -> Iterator[Callable[[str], bytes]]:
 
         def read(name: str) -> bytes:
             with peek(name) as stream:
-                content = stream.read(_MOST_BYTES + 1)
+                content = read_most(stream, _MOST_BYTES)
             if len(content) > _MOST_BYTES:
                 place = f"{listing.path}:{name}"
                 raise DataError(f"has more than {_MOST_BYTES} bytes, so is no image", where=place)
