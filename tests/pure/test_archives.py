@@ -106,3 +106,70 @@ def test_locked_members_and_unknown_packings_are_errors_of_the_file(
     path.write_bytes(body)
     with opened_zip(path) as archive, pytest.raises(DataError, match="is no whole member"):
         read_member(archive, "a", str(path))
+
+
+def raw_tar(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    """Members as they are, whatever they say of themselves."""
+    body = b"".join(
+        entry.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512)
+        for entry, content in members
+    )
+    path.write_bytes(gzip.compress(body + bytes(1024)))
+    return path
+
+
+def entry_of(kind: bytes, size: int, name: str = "d/want") -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.size = kind, size
+    return entry
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("kind", "size", "message"),
+    [
+        (tarfile.XHDTYPE, 100_000, "a header of 100000 bytes, at most 65536"),
+        (tarfile.XGLTYPE, 100_000, "a header of 100000 bytes"),
+        (tarfile.GNUTYPE_LONGNAME, 100_000, "a header of 100000 bytes"),
+        (tarfile.GNUTYPE_SPARSE, 4, "with holes"),
+        (tarfile.REGTYPE, -512, "a member of -512 bytes"),
+        (tarfile.XHDTYPE, -512, "a member of -512 bytes"),
+    ],
+)
+def test_headers_of_a_tar_are_looked_at_first(
+    kind: bytes, size: int, message: str, tmp_path: Path
+) -> None:
+    path = raw_tar(tmp_path / "x.tar.gz", (entry_of(kind, size), b"9" * max(size, 0)))
+    with pytest.raises(DataError, match=message):
+        list(read_tar(path, {"want": 10}))
+
+
+@pytest.mark.timeout(20)
+def test_digits_of_a_tar_are_not_gone_through_again_and_again(tmp_path: Path) -> None:
+    facts = b"9" * 60_000 + b" a=b\n"
+    wanted = (entry_of(tarfile.REGTYPE, 4), b"fine")
+    path = raw_tar(
+        tmp_path / "x.tar.gz", (entry_of(tarfile.XHDTYPE, len(facts), "x"), facts), wanted
+    )
+    assert list(read_tar(path, {"want": 10})) == [("want", b"fine")]
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_members_of_a_tar_may_have_long_names(form: int, tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    with tarfile.open(path, "w:gz", format=form, pax_headers={"comment": "ours"}) as archive:
+        for name in ("\u00fc" * 120 + "/want", "e/other"):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime = 4, 1.5
+            archive.addfile(entry, io.BytesIO(b"fine"))
+    found = list(read_tar(path, {"want": 10, "other": 10}))
+    assert found == [("want", b"fine"), ("other", b"fine")]
+
+
+def test_members_of_a_tar_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "_MOST_HEADERS", 5)
+    path = tarred(tmp_path / "x.tar.gz", *[("junk", b"")] * 5)
+    assert list(read_tar(path, {"want": 10})) == []
+    path = tarred(tmp_path / "x.tar.gz", *[("junk", b"")] * 6)
+    with pytest.raises(DataError, match="more than 5 members"):
+        list(read_tar(path, {"want": 10}))

@@ -336,6 +336,10 @@ def test_broken_python_batches_are_refused_and_never_executed() -> None:
         cifar.parse_python(whole[: len(whole) // 2], "batch")
     with pytest.raises(DataError, match="holds 0 labels"):
         cifar.parse_python(b"cos\nsystem\n(S'exit 1'\ntR.", "batch")
+    negative = whole.replace(b"q\x05(K", b"q\x05(J\xff\xff\xff\xffK", 1)
+    pixels = struct.pack("<i", rows.size), struct.pack("<i", rows.size + 3072) + bytes(3072)
+    with pytest.raises(DataError, match="label -1 is not among the 10 classes"):
+        cifar.parse_python(negative.replace(*pixels, 1), "batch")
 
 
 @pytest.mark.slow

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from bitwright.base import memory
 from bitwright.base.errors import DataError, RecipeError
-from bitwright.data import image_files, load_dataset
+from bitwright.data import load_dataset
 from bitwright.data.decoding import Framing, RandomCrop, frame_image
 from bitwright.data.image_files import ImageFiles
 
@@ -243,7 +244,7 @@ def test_more_than_memory_is_not_even_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train = load(make(tmp_path, IMAGENET)).train
-    monkeypatch.setattr(image_files, "machine_memory", lambda: 18 * 16 * 12 * 3 - 1)
+    monkeypatch.setattr(memory, "machine_memory", lambda: 18 * 16 * 12 * 3 - 1)
     with pytest.raises(DataError, match=r"18 images of \(16, 12, 3\) do not fit into memory"):
         train.pixels  # noqa: B018
     assert train.take(range(17)).pixels.shape[0] == 17

@@ -8,20 +8,29 @@ import json
 import os
 import re
 import stat
+import struct
 import zipfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from bitwright.base import store
+from bitwright.base import archives, memory, store
+from bitwright.base.archives import opened_zip, read_tar
 from bitwright.base.errors import DataError, GraphError, RecipeError, RunError, TargetError
-from bitwright.base.files import atomic_write, exclusive
+from bitwright.base.files import atomic_write, exclusive, read_bytes
 from bitwright.base.store import Store
 from bitwright.build import target
+from bitwright.cli.entry import run
 from bitwright.cli.output import Output
-from bitwright.data.decoding import Decoding, decode_image
+from bitwright.data import decoding, folders
+from bitwright.data.decoding import Decoding, Framing, decode_image, frame_image, read_header
+from bitwright.data.image_database import read_list
+from bitwright.data.listing import find_layout, list_images, opened
+from bitwright.data.mnist import read_idx
 from bitwright.ir import INTEGER, load_graph
 from bitwright.ir.node import array_digest
 from bitwright.pipeline.recipe import load_recipe
@@ -242,3 +251,160 @@ def test_an_entry_that_others_could_have_written_is_not_taken(
     other = os.geteuid() + 1
     monkeypatch.setattr(store.os, "geteuid", lambda: other)
     assert (kept.find("native", "key") is None) == (held.stat().st_uid != 0)
+
+
+@pytest.mark.parametrize("kind", ["hard link", "named pipe", "folder", "socket"])
+def test_a_lock_that_is_no_file_of_its_own_is_refused(kind: str, tmp_path: Path) -> None:
+    precious, lock = tmp_path / "precious", tmp_path / ".lock"
+    precious.write_text("kept")
+    if kind == "hard link":
+        lock.hardlink_to(precious)
+    elif kind == "named pipe":
+        os.mkfifo(lock)
+    elif kind == "folder":
+        lock.mkdir()
+    else:
+        os.mknod(lock, stat.S_IFSOCK | 0o600)
+    with pytest.raises(RunError, match=f"is a {kind}.*, expected a lock file"), exclusive(lock):
+        pass
+    with pytest.raises(RunError, match=f"is a {kind}"), locked(tmp_path):
+        pass
+    assert precious.read_text() == "kept"
+
+
+def _image_in(folder: Path) -> object:
+    with opened(list_images(folder.parent.parent)) as read:
+        return read("a/x.png")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("name", "reader"),
+    [
+        ("x", read_bytes),
+        ("x", lambda path: read_bytes(path, most=10)),
+        ("x.txt", read_list),
+        ("x.gz", read_idx),
+        ("x.zip", lambda path: opened_zip(path).__enter__()),
+        ("x.tar.gz", lambda path: list(read_tar(path, {}))),
+        ("a/x.png", _image_in),
+    ],
+)
+@pytest.mark.parametrize("kind", ["named pipe", "device"])
+def test_what_is_no_file_is_not_read(
+    name: str, reader: Callable[[Path], object], kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(path)
+    with pytest.raises(DataError, match=f"it is a {kind}, expected a regular file"):
+        reader(path)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["x.onnx", "x.bwq", "x.safetensors", "x.keras", "x.h5"])
+def test_no_model_comes_from_a_pipe(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / name)
+    assert run(["import", str(tmp_path / name), "--out", str(tmp_path / "out")]) == 4
+    assert "it is a named pipe, expected a regular file" in capsys.readouterr().err
+
+
+def test_a_file_may_be_as_long_as_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"123")
+    assert read_bytes(path, most=3) == read_bytes(path, most=1 << 50) == read_bytes(path) == b"123"
+    with pytest.raises(DataError, match="has more than 2 bytes"):
+        read_bytes(path, most=2)
+    assert len(read_bytes(Path("/proc/self/maps"), most=1 << 30)) > 100
+
+
+def test_a_file_without_a_size_has_a_longest_length() -> None:
+    with pytest.raises(DataError, match="has more than 10 bytes"):
+        read_bytes(Path("/proc/self/maps"), most=10)
+
+
+def test_long_names_of_long_characters_are_written(tmp_path: Path) -> None:
+    path = tmp_path / ("\u3042" * 80)
+    atomic_write(path, "x")
+    assert path.read_text() == "x" and list(tmp_path.iterdir()) == [path]
+
+
+def _png(width: int, height: int) -> bytes:
+    """A black picture of one bit a pixel, row after row."""
+    packing = zlib.compressobj(9)
+    row = bytes(1 + (width + 7) // 8)
+    body = b"".join(packing.compress(row) for _ in range(height)) + packing.flush()
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        check = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + check
+
+    head = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def test_a_picture_of_too_many_pixels_is_refused_by_its_header() -> None:
+    decoding._pillow.cache_clear()  # what it turned off, pytest has turned on again
+    start = _png(13300, 8)
+    height = start.index(b"IHDR") + 8
+    start = start[:height] + struct.pack(">I", 13300) + start[height + 4 :]
+    check = start.index(b"IHDR") + 17
+    start = start[:check] + struct.pack(">I", zlib.crc32(start[12:check])) + start[check + 4 :]
+    for decode in (
+        lambda: decode_image(start, Decoding((8, 8)), "x.png"),
+        lambda: frame_image(start, Framing((8, 8), 8), "x.png"),
+        lambda: read_header(io.BytesIO(start), "x.png"),
+    ):
+        with pytest.raises(DataError, match=r"13300 x 13300 pixels.*at most 67108864"):
+            decode()
+
+
+def _zip(path: Path, names: list[str], body: bytes) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, body)
+    return path
+
+
+def _load(path: Path, size: tuple[int, int] | None) -> object:
+    return folders.load(path, Decoding(size), name="x", validation=0.1, test=0.2, seed=0)
+
+
+def test_images_that_grow_beyond_what_files_hold_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "FREE", 3 << 20)
+    names = [f"{'ab'[n % 2]}/{n}.png" for n in range(40)]
+    path = _zip(tmp_path / "x.zip", names, _png(1000, 1000))  # 40 MB from 8 kB
+    with pytest.raises(DataError, match=r"4 images of .1000, 1000, 1. come from .* no real image"):
+        _load(path, None)
+    monkeypatch.setattr(memory, "machine_memory", lambda: 1 << 20)
+    with pytest.raises(DataError, match=r"40 images of \(1000, 1000, 1\) do not fit into memory"):
+        _load(path, None)
+    with pytest.raises(DataError, match=r"40 images of \(200, 200, 1\) do not fit into memory"):
+        _load(path, (200, 200))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_folders_inside_folders_have_an_end(packed: bool, tmp_path: Path) -> None:
+    inside = "/".join("a" * (1000 if packed else 40)) + "/x.png"
+    path = tmp_path / "x"
+    if packed:
+        _zip(path, [inside], b"")
+    else:
+        (path / inside).parent.mkdir(parents=True)
+        (path / inside).touch()
+    with pytest.raises(DataError, match="folders inside each other, at most 32"):
+        list_images(path)
+
+
+@pytest.mark.timeout(20)
+def test_many_classes_of_one_image_are_listed_soon(tmp_path: Path) -> None:
+    names = [f"c{number:05}/x.png" for number in range(3000)]
+    layout = find_layout(list_images(_zip(tmp_path / "x.zip", names, b"")))
+    assert layout.members["all"] == (list(range(3000)), list(range(3000)))

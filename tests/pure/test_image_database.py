@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.cli.entry import run
-from bitwright.data import load_dataset
+from bitwright.data import image_database, load_dataset
 from bitwright.data.decoding import Decoding
 from bitwright.data.image_database import (
     TEST,
@@ -70,6 +73,8 @@ def test_a_part_that_is_missing(tmp_path: Path):
         ("a.png\n", "list:1: expected PATH LABEL"),
         ("a.png 1\nb.png -2\n", "list:2"),
         ("a.png 1\na.png 2\n", "named twice"),
+        ("a.png 1048576", "label 1048576 is beyond 1048575"),
+        ("a.png " + "9" * 5000, "label 99999999999999999999 is beyond"),
     ],
 )
 def test_bad_lists(text: str, message: str):
@@ -138,3 +143,82 @@ def test_a_recipe_reads_what_the_command_line_builds(tmp_path: Path, capsys):
         != 0
     )
     assert "cannot be read" in capsys.readouterr().err
+
+
+def changed(path: Path, script: str) -> Path:
+    """A database of ours after some SQL."""
+    write_database(path, [(part, stored(key, 1)) for part in (TRAIN, TEST) for key in "abc"])
+    with closing(sqlite3.connect(path)) as base:
+        base.executescript(script)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("label", "1000000000", "label of a is 1000000000, expected 0 .. 1048575"),
+        ("label", "-1", "label of a is -1"),
+        ("label", "'x'", "label of a is 'x'"),
+        ("pixels", "'abcd'", "pixels are no bytes"),
+        ("pixels", "5", "pixels are no bytes"),
+        ("height", "'x'", r"a has the shape \['x', 4, 3\]"),
+        ("height", "-4", r"a has the shape \[-4, 4, 3\]"),
+        ("width", "x'00'", "a has the shape"),
+        ("channels", "1.5", "a has the shape"),
+        ("width", "4611686018427387904", "a has 48 pixels"),
+        ("key", "x'ff'", "is no text"),
+        ("part", "x'ff'", "is no text"),
+        ("key", "CAST(x'ff' AS TEXT)", "no whole image database"),
+    ],
+)
+def test_values_of_other_kinds(column: str, value: str, message: str, tmp_path: Path) -> None:
+    script = f"UPDATE images SET {column} = {value} WHERE part = 'TRAIN' AND key = 'a'"
+    with pytest.raises(DataError, match=message):
+        load(changed(tmp_path / "x.db", script), validation=0.2, seed=0)
+
+
+_ENDLESS = """CREATE VIEW images AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)
+SELECT 'TRAIN' part, x key, 0 label, 1 height, 1 width, 1 channels, zeroblob(1) pixels FROM c"""
+_ZEROS = """CREATE TABLE images (part TEXT, key TEXT, label INTEGER, height INTEGER, width INTEGER,
+channels INTEGER, pixels BLOB AS (zeroblob(height * width)));
+INSERT INTO images VALUES ('TRAIN', 'a', 0, 30000, 30000, 1)"""
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("script", [_ENDLESS, _ZEROS, "CREATE TABLE images (a)", "SELECT 1"])
+def test_another_table_is_none_of_images(script: str, tmp_path: Path) -> None:
+    path = changed(tmp_path / "x.db", f"DROP TABLE images; {script}")
+    with pytest.raises(DataError, match="has no table of images as this program writes it"):
+        read_database(path)
+
+
+@pytest.mark.timeout(20)
+def test_what_else_is_in_the_file_ends_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_database, "_STEPS", 10)
+    monkeypatch.setattr(image_database, "_STEPS_A_BYTE", 0)
+    path = tmp_path / "x.db"
+    write_database(path, [(TRAIN, stored(f"{n:03}", n)) for n in range(200)])
+    with pytest.raises(DataError, match="interrupted"):
+        read_database(path)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["x.db-journal", "x.db-wal"])
+def test_what_lies_beside_the_file_is_not_opened(name: str, tmp_path: Path) -> None:
+    path = changed(tmp_path / "x.db", "")
+    os.mkfifo(tmp_path / name)
+    assert read_database(path).keys() == {TRAIN, TEST}
+
+
+def test_damaged_bytes_are_errors_of_the_file(tmp_path: Path) -> None:
+    path = changed(tmp_path / "x.db", "")
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 29):
+        for value in (0, 255, whole[at] ^ 0x80):
+            path.write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
+            try:
+                read_database(path)
+            except DataError:
+                pass

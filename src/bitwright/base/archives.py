@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
+import re
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 from bitwright.base.errors import DataError
+from bitwright.base.files import open_regular
 
 FREE = 256 << 20
 RATIO = 100
 _CHUNK = 1 << 20
+_MOST_HEADERS = 10_000  # of a tar; the data sets that come as one have some ten members
+_MOST_HEADER = 64 << 10  # bytes of a name or of other facts about a member
+_FACTS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_PATH = re.compile(rb"(?:^|\n)\d{1,7} path=([^\n\0]+)\n")
 _HINT = "the file is corrupt, cut short, or locked by a password; fetch it again"
 #: What the readers of Python raise for files that are not whole: locked ones (RuntimeError), and
 #: those packed in a way that they do not know (NotImplementedError) included.
@@ -53,7 +61,7 @@ def unpacking(what: str, where: str, hint: str = _HINT) -> Iterator[None]:
     try:
         yield
     except _BROKEN as error:
-        reason = str(error).strip() or type(error).__name__
+        reason = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
         raise DataError(f"is no whole {what}: {reason}", where=where, hint=hint) from error
 
 
@@ -64,10 +72,10 @@ def opened_zip(path: Path, what: str = "zip file", hint: str = _HINT) -> Iterato
     Raises:
         DataError: it is none, or is damaged.
     """
-    with unpacking(what, str(path), hint):
-        archive = zipfile.ZipFile(path)
-    with archive:
-        yield archive
+    with ExitStack() as stack:
+        with unpacking(what, str(path), hint):
+            archive = zipfile.ZipFile(stack.enter_context(open_regular(path)))
+        yield stack.enter_context(archive)
 
 
 def check_members(archive: zipfile.ZipFile, where: str, names: list[str] | None = None) -> None:
@@ -130,11 +138,11 @@ def read_tar(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes
 
 
 def _wanted_of(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
-    with gzip.open(path) as stream:
-        bounded = Bounded(stream, most_of(path.stat().st_size), str(path))
-        with tarfile.open(fileobj=bounded, mode="r|") as archive:
+    with open_regular(path) as packed, gzip.GzipFile(fileobj=packed) as stream:
+        bounded = Bounded(stream, most_of(os.fstat(packed.fileno()).st_size), str(path))
+        with _Tar.open(fileobj=bounded, mode="r|") as archive:
             for member in archive:
-                name = Path(member.name).name
+                name = PurePosixPath(member.name).name
                 if name not in wanted or not member.isreg():
                     continue
                 if member.size > wanted[name]:
@@ -145,6 +153,47 @@ def _wanted_of(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, byt
                 content = archive.extractfile(member)
                 assert content is not None
                 yield name, content.read()
+
+
+class _Member(tarfile.TarInfo):
+    """A member of a tar, whose header is looked at before `tarfile` follows it: the standard
+    library may take hours for facts that were made for that (CVE-2024-6232).
+    """
+
+    def _proc_member(self, archive: _Tar) -> tarfile.TarInfo:  # as `tarfile` calls it
+        archive.headers += 1
+        if archive.headers > _MOST_HEADERS:
+            raise tarfile.ReadError(f"more than {_MOST_HEADERS} members")
+        if self.size < 0:
+            raise tarfile.ReadError(f"a member of {self.size} bytes")
+        if self.type in (*_FACTS, *_NAMES) and self.size > _MOST_HEADER:
+            raise tarfile.ReadError(
+                f"a header of {self.size} bytes, at most {_MOST_HEADER} are read"
+            )
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("a file with holes, which is not read")
+        if self.type in _FACTS:
+            return self._described(archive)
+        found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
+        return found
+
+    def _described(self, archive: _Tar) -> tarfile.TarInfo:
+        """The member after a list of facts, of which only the path matters here."""
+        assert archive.fileobj is not None
+        whole = -(-self.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+        facts = archive.fileobj.read(whole)[: self.size]
+        member = self.fromtarfile(archive)
+        path = _PATH.search(facts) if self.type != tarfile.XGLTYPE else None
+        if path is not None:
+            member.name = path[1].decode(errors="replace")
+        return member
+
+
+class _Tar(tarfile.TarFile):
+    """A tar that counts its headers."""
+
+    tarinfo = _Member
+    headers = 0
 
 
 class Bounded(io.RawIOBase):

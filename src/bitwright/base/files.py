@@ -1,25 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing files so that what is there is whole: temporary file, flush to disk, rename; locks."""
+"""Writing files so that what is there is whole: temporary file, flush to disk, rename; locks.
+
+What a stranger may have put in their place is opened as a regular file or not at all: a named pipe
+would be waited for without end, a device such as ``/dev/zero`` read without end.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import os
 import secrets
+import stat
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import IO, Any, TextIO, TypeVar
 
 from bitwright.base.errors import DataError, RunError
 
 T = TypeVar("T")
 _LOCK_POLL_S = 0.1
+_CHUNK = 1 << 20
+_NAME_BYTES = 100  # of a file's name that its temporary file bears
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
+#: What the kernel says where no lock file can be opened, since something else is there.
+_NO_LOCK = {errno.ELOOP: "a symbolic link", errno.EISDIR: "a folder", errno.ENXIO: "a socket"}
 
 
 def atomic_write(path: Path, body: bytes | str) -> None:
@@ -31,7 +48,8 @@ def atomic_write(path: Path, body: bytes | str) -> None:
     """
     data = body.encode() if isinstance(body, str) else body
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}")
+    start = os.fsencode(path.name)[:_NAME_BYTES].decode(errors="ignore")  # no half characters
+    temporary = path.with_name(f".{start}.{secrets.token_hex(6)}")
     try:
         # Not mkstemp, whose files are the owner's alone: the kernel takes off what umask says, and
         # to ask for that, it must be changed for a moment, for all threads.
@@ -65,6 +83,36 @@ def flush_entries(folder: Path) -> None:
         os.close(handle)
 
 
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a file for reading, of whatever origin.
+
+    Raises:
+        OSError: it is missing, may not be read, or is no regular file.
+    """
+    return open(path, "rb", opener=_regular_opener)
+
+
+def regular_size(path: Path) -> int:
+    """Bytes of a file; see `open_regular`, after which a library may open it by its name."""
+    with open_regular(path) as file:
+        return os.fstat(file.fileno()).st_size
+
+
+def _regular_opener(path: str, flags: int) -> int:
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)  # a pipe's writer is not waited for
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return handle
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, f"it is {_kind(mode)}, expected a regular file", path)
+
+
+def _kind(mode: int) -> str:
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
 def read_bytes(path: Path, *, hint: str | None = None, most: int | None = None) -> bytes:
     """The content of a file.
 
@@ -72,15 +120,30 @@ def read_bytes(path: Path, *, hint: str | None = None, most: int | None = None) 
         most: bytes that it may have.
 
     Raises:
-        DataError: it is missing, cannot be read, or is longer.
+        DataError: it is missing, no regular file, cannot be read, or is longer.
     """
     try:
-        if most is not None and path.stat().st_size > most:
-            raise DataError(f"has more than {most} bytes", where=str(path), hint=hint)
-        return path.read_bytes()
+        with open_regular(path) as file:
+            if most is None:
+                return file.read()
+            content = file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
+            # Files of /proc have no size but a content, and any file may grow meanwhile.
+            content += read_most(file, most - len(content))
     except OSError as error:
         reason = error.strerror or error
         raise DataError(f"cannot be read: {reason}", where=str(path), hint=hint) from error
+    if len(content) > most:
+        raise DataError(f"has more than {most} bytes", where=str(path), hint=hint)
+    return content
+
+
+def read_most(stream: IO[bytes], most: int) -> bytes:
+    """What is left of a stream, or one byte more than ``most``; memory is taken as bytes come."""
+    parts, left = [], most + 1
+    while left > 0 and (part := stream.read(min(left, _CHUNK))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
 
 
 def read_text(path: Path, *, hint: str | None = None, most: int | None = None) -> str:
@@ -146,7 +209,7 @@ def read_records(path: Path, made: Callable[[dict[str, Any]], T], hint: str) -> 
         DataError: the file is missing or no such file.
     """
     try:
-        return tuple(made(parse_json(line)) for line in path.read_text().splitlines())
+        return tuple(made(parse_json(line)) for line in read_text(path, hint=hint).splitlines())
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"cannot be read: {reason}", where=str(path), hint=hint) from error
@@ -154,7 +217,7 @@ def read_records(path: Path, made: Callable[[dict[str, Any]], T], hint: str) -> 
 
 def sha256_file(path: Path) -> str:
     """Hex SHA-256 of a file's content."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -202,8 +265,8 @@ def exclusive(
         remove: leave no file behind.
 
     Raises:
-        RunError: another process still holds it, or it is a symbolic link, which might lead to a
-            file of more worth.
+        RunError: another process still holds it, or it is no file of its own: a link might lead to
+            a file of more worth.
         OSError: the file cannot be made.
     """
     deadline = time.monotonic() + wait_s
@@ -230,13 +293,25 @@ def exclusive(
 
 def _lock_file(path: Path) -> TextIO:
     try:
-        return open(path, "a+", opener=_opener)
+        return open(path, "a+", opener=_lock_opener)
     except OSError as error:
-        if error.errno != errno.ELOOP:
+        if error.errno not in _NO_LOCK:
             raise
-        raise RunError(
-            "is a symbolic link, expected a lock file", where=str(path), hint="remove it"
-        ) from error
+        raise _no_lock(path, _NO_LOCK[error.errno]) from error
+
+
+def _lock_opener(path: str, flags: int) -> int:
+    handle = _opener(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    status = os.fstat(handle)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:  # 0: its holder just removed it
+        return handle
+    os.close(handle)
+    regular = stat.S_ISREG(status.st_mode)
+    raise _no_lock(path, "a hard link to another file" if regular else _kind(status.st_mode))
+
+
+def _no_lock(path: Path | str, what: str) -> RunError:
+    return RunError(f"is {what}, expected a lock file", where=str(path), hint="remove it")
 
 
 def _try_lock(file: TextIO) -> bool:

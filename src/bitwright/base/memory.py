@@ -7,6 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from bitwright.base.errors import DataError
+
 #: Limits of control groups, version 2 and 1: what a container may have.
 _GROUPS = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -32,6 +34,21 @@ def machine_memory() -> int:
         if limit != resource.RLIM_INFINITY:
             found.append(limit)
     return min(size for size in found if size > 0)
+
+
+def check_room(size: int, what: str, where: str, hint: str) -> None:
+    """Refuse what does not fit into memory, before it is made.
+
+    Args:
+        size: bytes of it.
+        what: it is, in the plural: ``18 images``.
+
+    Raises:
+        DataError: there is less.
+    """
+    if size > machine_memory():
+        said = f"{what} do not fit into memory: {size / 2**30:.0f} GiB"
+        raise DataError(said, where=where, hint=hint)
 
 
 def ran_out(error: BaseException) -> bool:

@@ -251,7 +251,8 @@ def _images(
     rows: NDArray[np.uint8], labels: NDArray[np.int64], where: str, edition: Edition
 ) -> _Arrays:
     count = len(edition.classes)
-    if int(labels.max()) >= count:
-        raise DataError(f"label {labels.max()} is not among the {count} classes", where=where)
+    for label in (int(labels.min()), int(labels.max())):
+        if not 0 <= label < count:
+            raise DataError(f"label {label} is not among the {count} classes", where=where)
     images = rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), labels

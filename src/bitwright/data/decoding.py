@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import IO, TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -26,6 +29,8 @@ T = TypeVar("T")
 #: The formats that are read (`data.listing.EXTENSIONS`): Pillow would try all that it knows on any
 #: file, of which PostScript starts another program.
 PICTURES = ("JPEG", "PNG", "BMP", "PPM", "GIF", "TIFF", "WEBP")
+#: A file of kilobytes can be a picture of gigabytes; cameras make no larger ones.
+MOST_PIXELS = 8192 * 8192
 _GREY = frozenset({"1", "L", "LA"})
 _GAP = 2.0  # a window more than twice too large is first averaged by whole factors (Pillow)
 _ATTEMPTS = 10
@@ -116,7 +121,7 @@ def decode_image(content: bytes, decoding: Decoding, where: str) -> NDArray[np.u
     """One image file as (H, W, C) uint8.
 
     Raises:
-        DataError: it is corrupt or cut short.
+        DataError: it is corrupt, cut short, or has more than `MOST_PIXELS`.
     """
 
     def whole(image: Picture) -> Picture:
@@ -138,7 +143,7 @@ def frame_image(
         index: number of the image, on which a random window depends.
 
     Raises:
-        DataError: it is corrupt or cut short.
+        DataError: it is corrupt, cut short, or has more than `MOST_PIXELS`.
     """
 
     def framed(image: Picture) -> Picture:
@@ -156,7 +161,7 @@ def read_header(stream: IO[bytes], where: str) -> bool:
     """Read the beginning of an image file alone; whether the image is grey.
 
     Raises:
-        DataError: it is no image.
+        DataError: it is no image, or one of more than `MOST_PIXELS`.
     """
     return _opened(stream, lambda image: image.mode in _GREY, where)
 
@@ -174,11 +179,19 @@ def _decoded(
 
 
 def _opened(stream: IO[bytes], work: Callable[[Picture], T], where: str) -> T:
-    from PIL import Image
-
     try:
-        with Image.open(stream, formats=PICTURES) as image:
+        with _pillow().open(stream, formats=PICTURES) as image:  # reads the header alone
+            width, height = image.size
+            if width * height > MOST_PIXELS:
+                raise DataError(
+                    f"has {width} x {height} pixels (width x height), at most {MOST_PIXELS} are "
+                    "decoded",
+                    where=where,
+                    hint="make the picture smaller",
+                )
             return work(image)
+    except DataError:
+        raise
     except Exception as error:  # Pillow raises whatever a broken file makes it stumble over
         reason = str(error).replace(repr(stream), "the file")  # no addresses of memory
         raise DataError(
@@ -186,6 +199,17 @@ def _opened(stream: IO[bytes], work: Callable[[Picture], T], where: str) -> T:
             where=where,
             hint="the image is corrupt or cut short; replace or remove it",
         ) from error
+
+
+@cache
+def _pillow() -> ModuleType:
+    """Pillow's images, whose warnings of damaged files are not for the terminal: a file is decoded
+    or refused. They are turned off once for all, since threads share what is turned off.
+    """
+    from PIL import Image
+
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    return Image
 
 
 def _bilinear() -> Resampling:

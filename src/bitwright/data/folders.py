@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.archives import most_of
 from bitwright.base.errors import DataError
+from bitwright.base.memory import check_room
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
@@ -23,6 +25,7 @@ SCALE = 1 / 255
 _KIND, _IMAGES = "images", "images.npy"
 _CACHE_FROM = 500  # images; fewer are decoded faster than anyone notices
 _PROGRESS_EVERY = 256
+_SHRINK = 10  # pages of black and white have one bit a pixel, and shrink further than other data
 _log = logging.getLogger(__name__)
 
 
@@ -174,21 +177,31 @@ def _images(listing: Listing, decoding: Decoding, progress: Progress) -> NDArray
 
 
 def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> NDArray[np.uint8]:
-    count = len(listing.names)
+    count, packed = len(listing.names), 0
     with opened(listing) as read:
         where = f"{listing.path}:{listing.names[0]}"
         first = decode_image(read(listing.names[0]), decoding, where)
+        what, smaller = f"{count} images of {first.shape}", "choose a smaller image_size"
+        check_room(count * first.nbytes, what, str(listing.path), smaller)
         try:
             images = np.empty((count, *first.shape), dtype=np.uint8)
         except MemoryError as error:
             raise DataError(
-                f"{count} images of {first.shape} do not fit into memory",
-                where=str(listing.path),
-                hint="choose a smaller image_size",
+                f"{what} do not fit into memory", where=str(listing.path), hint=smaller
             ) from error
         for position, name in enumerate(listing.names):
             where = f"{listing.path}:{name}"
-            image = decode_image(read(name), decoding, where)
+            content = read(name)
+            packed += len(content)
+            # What grows because the user asks for a size is bounded by the memory alone.
+            if decoding.size is None and (position + 1) * first.nbytes > most_of(_SHRINK * packed):
+                raise DataError(
+                    f"{position + 1} images of {first.shape} come from {packed} bytes: so far does "
+                    "no real image shrink",
+                    where=where,
+                    hint="if they are what you want, name their size (image_size)",
+                )
+            image = decode_image(content, decoding, where)
             if image.shape != first.shape:
                 raise DataError(
                     f"is {_shape(image)}, but {listing.names[0]} is {_shape(first)}",

@@ -3,7 +3,8 @@
 
 It is one SQLite file, written whole or not at all. What belongs in is said by a list as Caffe's:
 one picture and its label a line. A recipe names it as ``data: {name: database, path: FILE}``;
-`bitwright database` builds it.
+`bitwright database` builds it. A file of a stranger computes nothing: its table must be the very
+one that is written here, no view and without generated columns; journals are not looked at.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
-from bitwright.base.files import read_bytes
+from bitwright.base.files import read_bytes, read_text, regular_size
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, decode_image
 from bitwright.data.image_files import named
@@ -36,6 +37,12 @@ _TABLE = """CREATE TABLE images (part TEXT NOT NULL, key TEXT NOT NULL, label IN
 height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT NULL, pixels BLOB NOT NULL,
 PRIMARY KEY (part, key)) WITHOUT ROWID"""
 _SCALE = 1 / 255
+#: Classes that there may be: each has a name, whether it has images or not. The largest sets of
+#: faces have fewer.
+MOST_CLASSES = 1 << 20
+_STEPS = 100_000  # of SQLite's machine between two looks at how many there were
+_STEPS_A_BYTE = 20  # of the file, by far more than reading and checking take
+_LEAST_LIMIT = 1 << 16  # bytes of a value, of which the table's own text is one
 _COLUMNS = "part, key, label, height, width, channels, pixels"
 
 
@@ -65,6 +72,11 @@ def parse_list(text: str, where: str = "list") -> tuple[ListEntry, ...]:
         path, _, label = line.strip().rpartition(" ")
         if not path.strip() or not label.isdecimal():
             raise DataError(f"expected PATH LABEL, found {line[:60]!r}", where=f"{where}:{number}")
+        # Looked at as text first: Python refuses to read numbers of thousands of digits.
+        if len(label) > len(str(MOST_CLASSES)) or int(label) >= MOST_CLASSES:
+            raise DataError(
+                f"label {label[:20]} is beyond {MOST_CLASSES - 1}", where=f"{where}:{number}"
+            )
         if path.strip() in entries:
             raise DataError(f"{path.strip()} is named twice", where=f"{where}:{number}")
         entries[path.strip()] = int(label)
@@ -79,10 +91,7 @@ def read_list(path: Path) -> tuple[ListEntry, ...]:
     Raises:
         DataError: it cannot be read, or a line is malformed.
     """
-    try:
-        return parse_list(path.read_text(encoding="utf-8"), path.name)
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot be read: {error}", where=str(path)) from error
+    return parse_list(read_text(path), path.name)
 
 
 def build_database(
@@ -187,29 +196,63 @@ def read_database(path: Path) -> dict[str, Labelled]:
     if not path.is_file():
         raise DataError("no such database", where=str(path))
     try:
-        uri = f"{path.absolute().as_uri()}?mode=ro"
+        size = regular_size(path)
+        # Immutable: journals beside it, which may be anything, are not opened.
+        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
         with closing(sqlite3.connect(uri, uri=True)) as base:
-            (magic,) = base.execute("PRAGMA application_id").fetchone()
+            _bound(base, size)
+            _check_table(base)
             (state,) = base.execute("PRAGMA quick_check(1)").fetchone()
-            if magic != _MAGIC or state != "ok":
-                raise sqlite3.DatabaseError("another kind of file" if magic != _MAGIC else state)
+            if state != "ok":
+                raise sqlite3.DatabaseError(state)
             rows = base.execute(f"SELECT {_COLUMNS} FROM images ORDER BY part, key")
             return {
                 part: _labelled(part, rows_of_part, str(path))
                 for part, rows_of_part in groupby(rows, itemgetter(0))
             }
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError, UnicodeError) as error:  # its own messages quote broken text
         reason = f"is no whole image database: {error}"
         raise DataError(reason, where=str(path), hint="build it again") from error
+
+
+def _bound(base: sqlite3.Connection, size: int) -> None:
+    """No value is longer than the file, and nothing goes on without end."""
+    base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(size, _LEAST_LIMIT))
+    base.execute("PRAGMA trusted_schema = OFF")
+    left = iter(range(100 + size * _STEPS_A_BYTE // _STEPS))
+    base.set_progress_handler(lambda: int(next(left, None) is None), _STEPS)
+
+
+def _check_table(base: sqlite3.Connection) -> None:
+    (magic,) = base.execute("PRAGMA application_id").fetchone()
+    if magic != _MAGIC:
+        raise sqlite3.DatabaseError("another kind of file")
+    found = base.execute("SELECT type, sql FROM sqlite_master WHERE name = 'images'").fetchall()
+    if [(kind, str(text).split()) for kind, text in found] != [("table", _TABLE.split())]:
+        raise sqlite3.DatabaseError("it has no table of images as this program writes it")
+
+
+def _check_row(row: tuple[Any, ...]) -> None:
+    part, key, label, *shape, pixels = row
+    if not isinstance(part, str) or not isinstance(key, str) or not isinstance(pixels, bytes):
+        raise sqlite3.DatabaseError("a part or key is no text, or pixels are no bytes")
+    if not isinstance(label, int) or not 0 <= label < MOST_CLASSES:
+        reason = f"the label of {key} is {label!r:.40}, expected 0 .. {MOST_CLASSES - 1}"
+        raise sqlite3.DatabaseError(reason)
+    if not all(isinstance(side, int) and side > 0 for side in shape):
+        reason = f"{key} has the shape {shape!r:.80}, expected positive integers"
+        raise sqlite3.DatabaseError(reason)
+    if len(pixels) != math.prod(shape):
+        raise sqlite3.DatabaseError(f"{key} has {len(pixels)} pixels, not {shape}")
 
 
 def _labelled(part: str, rows: Iterable[tuple[Any, ...]], where: str) -> Labelled:
     images: list[NDArray[np.uint8]] = []
     labels = []
-    for _, key, label, *shape, pixels in rows:
+    for row in rows:
+        _check_row(row)
+        _, key, label, *shape, pixels = row
         image = np.frombuffer(pixels, np.uint8)
-        if image.size != math.prod(shape):
-            raise sqlite3.DatabaseError(f"{key} has {image.size} pixels, not {shape}")
         if images and tuple(shape) != images[0].shape:
             raise DataError(
                 f"{key} is {tuple(shape)}, the images of {part} before it are {images[0].shape}",

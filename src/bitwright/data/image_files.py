@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
-from bitwright.base.memory import machine_memory
+from bitwright.base.memory import check_room
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
@@ -106,14 +106,12 @@ class ImageFiles:
         """
         if copy is False:
             raise ValueError("images in files are always read anew")
-        size = math.prod(self.shape)
-        if size > machine_memory():
-            raise DataError(
-                f"{len(self)} images of {self.shape[1:]} do not fit into memory: "
-                f"{size / 2**30:.0f} GiB",
-                where=str(self.source.listing.path),
-                hint="take fewer of them (data.keep)",
-            )
+        check_room(
+            math.prod(self.shape),
+            f"{len(self)} images of {self.shape[1:]}",
+            str(self.source.listing.path),
+            "take fewer of them (data.keep)",
+        )
         found = np.empty(self.shape, np.uint8)
         with ThreadPoolExecutor(self.threads) as pool:
             for at, image in enumerate(pool.map(self.window, range(len(self)))):

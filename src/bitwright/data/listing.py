@@ -15,6 +15,7 @@ from typing import IO
 
 from bitwright.base.archives import check_members, opened_zip, unpacking
 from bitwright.base.errors import DataError
+from bitwright.base.files import open_regular, read_most
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".gif", ".tif", ".webp"})
 SPLITS = {
@@ -26,6 +27,8 @@ SPLITS = {
     "test": "test",
     "testing": "test",
 }
+_DEEPEST = 32  # folders inside folders
+_MOST_BYTES = 512 << 20  # of one image file: what the largest picture that is decoded has unpacked
 _CLASSES = "CLASS/IMAGE, or train/CLASS/IMAGE and test/CLASS/IMAGE"
 Parts = tuple[str, ...]
 
@@ -70,7 +73,8 @@ def list_images(path: Path, expected: str = _CLASSES) -> Listing:
         expected: what should be there, for the hint of a refusal.
 
     Raises:
-        DataError: it does not exist, is no zip file, or holds no image.
+        DataError: it does not exist, is no zip file, holds no image, or has folders inside folders
+            without end.
     """
     if path.is_dir():
         listing = _list_folder(path)
@@ -98,7 +102,11 @@ def opened(listing: Listing) -> Iterator[Callable[[str], bytes]]:
 
         def read(name: str) -> bytes:
             with peek(name) as stream:
-                return stream.read()
+                content = read_most(stream, _MOST_BYTES)
+            if len(content) > _MOST_BYTES:
+                place = f"{listing.path}:{name}"
+                raise DataError(f"has more than {_MOST_BYTES} bytes, so is no image", where=place)
+            return content
 
         yield read
 
@@ -166,8 +174,9 @@ def _check_layout(found: dict[str, dict[str, list[int]]], path: Path) -> Layout:
                     hint="every class needs images in every split; add some or remove the class",
                 )
     layout: dict[str, tuple[list[int], list[int]]] = {}
+    numbers = {name: number for number, name in enumerate(classes)}
     for split, members in found.items():
-        pairs = sorted((at, classes.index(name)) for name in members for at in members[name])
+        pairs = sorted((at, numbers[name]) for name in members for at in members[name])
         layout[split] = ([at for at, _ in pairs], [label for _, label in pairs])
     return Layout(tuple(classes), layout)
 
@@ -196,6 +205,15 @@ def _hidden(parts: Parts) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in parts)
 
 
+def _check_depth(folder: Parts, path: Path) -> None:
+    if len(folder) > _DEEPEST:
+        raise DataError(
+            f"has {len(folder)} folders inside each other, at most {_DEEPEST} are looked into",
+            where=str(path),
+            hint=f"expected {_CLASSES}",
+        )
+
+
 def _list_folder(path: Path) -> Listing:
     names: list[str] = []
     folders: set[Parts] = set()
@@ -203,6 +221,7 @@ def _list_folder(path: Path) -> Listing:
     for base, subfolders, files in os.walk(path):
         subfolders[:] = sorted(name for name in subfolders if not _hidden((name,)))
         relative = Path(base).relative_to(path)
+        _check_depth(relative.parts, path)
         folders.update((*relative.parts, name) for name in subfolders)
         for name in files:
             if Path(name).suffix.lower() in EXTENSIONS and not _hidden((name,)):
@@ -227,6 +246,7 @@ def _list_zip(path: Path) -> Listing:
             if _hidden(inside.parts):
                 continue
             folder = inside.parts if entry.is_dir() else inside.parts[:-1]
+            _check_depth(folder, path)
             folders.update(folder[:depth] for depth in range(1, len(folder) + 1))
             if not entry.is_dir() and inside.suffix.lower() in EXTENSIONS:
                 entries.append((entry.filename, entry.file_size, entry.CRC))
@@ -239,7 +259,7 @@ def _list_zip(path: Path) -> Listing:
 @contextmanager
 def _open_file(folder: Path, name: str) -> Iterator[IO[bytes]]:
     try:
-        with (folder / name).open("rb") as stream:
+        with open_regular(folder / name) as stream:
             yield stream
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", where=str(folder / name)) from error

@@ -21,7 +21,7 @@ import numpy as np
 
 from bitwright.base.archives import most_of
 from bitwright.base.errors import DataError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, regular_size
 from bitwright.interop.ops import FloatArray
 
 _SECONDS = 300
@@ -92,7 +92,7 @@ def read_hdf5(content: Path | bytes, where: str) -> Hdf5:
 def _run_child(source: Path, target: Path, where: str) -> None:
     script = Path(__file__).with_name("hdf5_child.py")
     try:
-        most = most_of(source.stat().st_size)
+        most = most_of(regular_size(source))
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", where=where) from error
     command = [sys.executable, "-I", str(script), str(source), str(target), str(most)]

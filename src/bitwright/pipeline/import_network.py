@@ -23,7 +23,7 @@ from bitwright.base.errors import (
     RecipeError,
     RunError,
 )
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, open_regular
 from bitwright.base.progress import Progress, no_progress
 from bitwright.ir import Graph, TensorType, random_feeds, save_graph
 from bitwright.models.catalog import MODEL_FILES, WEIGHT_FILES, ModelSpec
@@ -273,8 +273,7 @@ def _check_files_open(
         files = spec.files
     for file in files:
         try:
-            with file.open("rb"):
-                pass
+            open_regular(file).close()
         except OSError as error:
             raise DataError(
                 f"cannot be read: {error.strerror}",

@@ -21,6 +21,7 @@ from bitwright.base.files import (
     exclusive,
     flush,
     flush_entries,
+    open_regular,
     parse_json,
     sha256_file,
 )
@@ -125,7 +126,8 @@ def _is_foreign(entry: Path) -> bool:
 def read_record(folder: Path) -> StepRecord | None:
     """The record of a finished step, or None if there is none that can be read."""
     try:
-        fields = parse_json((folder / "step.json").read_text(encoding="utf-8"))
+        with open_regular(folder / "step.json") as file:
+            fields = parse_json(file.read())
         if fields["schema"] != SCHEMA:
             return None
         artefacts = {

@@ -16,7 +16,7 @@ from typing import Any
 
 from bitwright.base.archives import opened_zip, read_member
 from bitwright.base.errors import DataError
-from bitwright.base.files import parse_json
+from bitwright.base.files import open_regular, parse_json
 from bitwright.interop.hdf5 import Hdf5, read_hdf5
 from bitwright.interop.network import require_finite
 from bitwright.interop.ops import FloatArray
@@ -87,7 +87,7 @@ def read_keras(path: Path) -> KerasFile:
             are not finite.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(8)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from error

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, ModelError
+from bitwright.base.files import open_regular
 from bitwright.interop.hdf5 import read_hdf5
 from bitwright.models.skynet import SkyNet, folded_weights
 
@@ -41,7 +42,7 @@ def load_skynet_weights(path: str | Path, model: SkyNet | None = None) -> SkyNet
     if not isinstance(model, SkyNet):
         raise ModelError(f"these weights are for SkyNet, not {type(model).__name__}")
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(len(_HDF5))
     except OSError as error:
         raise DataError(
