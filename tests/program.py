@@ -7,6 +7,7 @@ them need, and forks itself for each; else they run as `python FILE` and `python
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import runpy
@@ -49,6 +50,8 @@ class Program:
             target=_run, args=(source, words, self._files, cwd or Path.cwd(), values)
         )
         self._process.start()
+        # Before multiprocessing waits for it: a test that has failed waits for nothing.
+        atexit.register(self._process.kill)
 
     @property
     def running(self) -> bool:

@@ -131,7 +131,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="is no text"):
         load_recipe(path)
     path.write_text("#" * (1 << 21))
-    with pytest.raises(RecipeError, match="larger than"):
+    with pytest.raises(RecipeError, match="has more than"):
         load_recipe(path)
 
 

@@ -15,6 +15,7 @@ import io
 import json
 import random
 import re
+import resource
 import shutil
 import signal
 import struct
@@ -221,6 +222,7 @@ class Watch:
         except (TooLong, Exception):
             fault = traceback.format_exc()
         seconds, memory = time.perf_counter() - start, _memory("VmHWM") - self._before
+        memory = max(memory, 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
         if memory > BYTES:
             fault = fault or f"took {memory} bytes"
             _forget_peak()

@@ -62,9 +62,10 @@ def test_the_figure_is_what_the_layers_hold() -> None:
     found = memory.footprint(model, (1, 8, 8))
     state = [*model.parameters(), *model.buffers()]
     assert found.parameters == sum(value.numel() for value in state)
-    # The image, convolution, batch norm (which the activation takes over), the view and the scores.
-    assert found.activations == 64 + 3 * 4 * 36 + 2
+    # The image, the convolution (which the batch norm needs) and the scores; no view.
+    assert found.activations == 64 + 4 * 36 + 2
     assert found.bytes_for(10) == 4 * (3 * found.parameters + 10 * found.activations)
+    assert found.bytes_for(10, 2) == 12 * found.parameters + 20 * found.activations
     assert all(value.device.type == "cpu" for value in state)
     assert not any(m._forward_hooks for m in model.modules()) and not model.training
 
@@ -85,11 +86,11 @@ def test_a_batch_too_large_is_refused_before_training(
     recipe.write_text(
         yaml.safe_dump({"name": "x", "data": "digits", "model": "digits_cnn", "train": train})
     )
-    monkeypatch.setattr(memory, "machine_memory", lambda: 5 << 20)
+    monkeypatch.setattr(memory, "machine_memory", lambda: 1 << 20)
     monkeypatch.chdir(tmp_path)
     assert entry.run(["build", "recipe.yaml", "--until", "train"]) == ModelError.exit_code
     said = capsys.readouterr().err
-    assert "for each of 512 images at a time" in said and "this machine has 5.0 MiB" in said
+    assert "for each of 512 images at a time" in said and "this machine has 1.0 MiB" in said
 
 
 @pytest.mark.parametrize(

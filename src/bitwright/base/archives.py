@@ -21,6 +21,7 @@ from typing import IO
 
 from bitwright.base.errors import DataError
 from bitwright.base.files import open_regular
+from bitwright.base.memory import ran_out, too_little
 
 FREE = 256 << 20
 RATIO = 100
@@ -61,6 +62,8 @@ def unpacking(what: str, where: str, hint: str = _HINT) -> Iterator[None]:
     try:
         yield
     except _BROKEN as error:
+        if ran_out(error):
+            raise too_little(where) from error
         reason = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
         raise DataError(f"is no whole {what}: {reason}", where=where, hint=hint) from error
 

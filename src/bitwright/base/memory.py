@@ -51,6 +51,15 @@ def check_room(size: int, what: str, where: str, hint: str) -> None:
         raise DataError(said, where=where, hint=hint)
 
 
+def too_little(where: str) -> DataError:
+    """The error for a file whose reader had no memory left: nothing is said of the file itself."""
+    return DataError(
+        "there is not enough memory to read it",
+        where=where,
+        hint="end other programs, or read it on a machine with more",
+    )
+
+
 def ran_out(error: BaseException) -> bool:
     """Whether an error says that there was no memory left: torch raises a `RuntimeError`."""
     if isinstance(error, MemoryError):

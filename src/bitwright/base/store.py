@@ -139,7 +139,7 @@ class Store:
             OSError: the store cannot be written.
         """
         folder = self.folder(kind, key)
-        folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _make(folder.parent)
         new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=_NEW))
         try:
             hashes = {}
@@ -149,8 +149,10 @@ class Store:
             content = json.loads(json.dumps({"files": hashes, "value": value}))
             fields = {"sha256": content_key(content), "content": content}
             (new / _INDEX).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
-            for path in new.rglob("*"):
-                path.chmod(path.stat().st_mode & ~stat.S_IWOTH)  # whatever umask says
+            for path in new.rglob("*") if self._root is None else ():
+                mode = path.stat().st_mode
+                if mode & stat.S_IWOTH:  # whatever umask says
+                    path.chmod(mode & ~stat.S_IWOTH)
             flush(new)
             new.chmod(0o755)
             self._place(new, folder)
@@ -218,7 +220,8 @@ class Store:
             OSError: the lock file cannot be made.
         """
         locks = self.folder(kind, _LOCKS)
-        locks.mkdir(parents=True, exist_ok=True)
+        _make(locks.parent)
+        locks.mkdir(exist_ok=True)
         with exclusive(locks / key, wait_s=math.inf, waiting=waiting, remove=True):
             yield
 
@@ -302,6 +305,11 @@ def _whole(folder: Path) -> Entry | None:
     return None
 
 
+def _make(folder: Path) -> None:
+    """Make the folder of a kind, whatever umask says: others must not write into it."""
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+
+
 def _sha256_of(path: Path) -> str:
     """Of a file's content, which this process reads again only when the file has changed: what all
     simulators share has 70 MB.
@@ -314,15 +322,16 @@ def _sha256_of(path: Path) -> str:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether nobody but us, our group and root can have written an entry: all that lies in it, and
-    the folder of its kind.
+    """Whether nobody but us, a group of ours and root can have written an entry: all that lies in
+    it, and the folder of its kind.
     """
     try:
         found = [folder.parent.stat(), folder.lstat(), *(p.lstat() for p in folder.rglob("*"))]
     except OSError:
         return False
+    groups = {os.getegid(), *os.getgroups()}
     return not any(
-        each.st_uid not in (os.geteuid(), 0)
+        (each.st_uid not in (os.geteuid(), 0) and each.st_gid not in groups)
         or stat.S_ISLNK(each.st_mode)
         or each.st_mode & stat.S_IWOTH
         for each in found

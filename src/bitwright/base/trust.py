@@ -80,14 +80,14 @@ def importable(*folders: Path) -> Iterator[None]:
 
 
 @contextmanager
-def data_file(path: Path, trust: Iterable[str] = ()) -> Iterator[None]:
+def data_file(path: Path, trust: Iterable[str] | None = ()) -> Iterator[None]:
     """While a data file is read: a name in it leads to code only where it is trusted.
 
     Args:
         path: of the file, for messages.
-        trust: modules or packages whose code it may name.
+        trust: modules or packages whose code it may name; None: as a recipe.
     """
-    token = _FILE.set((str(path), frozenset(trust)))
+    token = _FILE.set(None if trust is None else (str(path), frozenset(trust)))
     try:
         yield
     finally:
@@ -132,7 +132,13 @@ def place_of_module(module: str, name: str) -> Path:
     folders = _own_folders()
     path = _own_file(module, folders)
     if path is None:
-        if Sources(folders).find(module) is None and not _lies_elsewhere(top, folders):
+        if (lies := Sources(folders).find(module)) is not None:
+            raise ModelError(
+                f"{lies} is a file of the system or of an installed package",
+                where=name,
+                hint=f"{TRUST}={top} allows it, too",
+            )
+        if not _lies_elsewhere(top, folders):
             raise not_there(module, name)
         raise ModelError(
             f"{module} does not lie in {_searched()}",
@@ -193,7 +199,8 @@ def _own_folders() -> list[Path]:
 
 
 def _searched() -> str:
-    return ", ".join(dict.fromkeys(map(str, _own_folders())))
+    folders = dict.fromkeys(map(str, _own_folders()))
+    return ", ".join(folders) or "no folder: not in /, from where everything could be named"
 
 
 def check_home(found: Any, module: str, name: str) -> None:

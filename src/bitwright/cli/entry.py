@@ -62,6 +62,8 @@ def run(arguments: list[str]) -> int:
     except _UsageProblem as error:
         return _usage_error(error, output)
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            return _out_of_memory(output)
         return _file_error(error, output) if error.errno in _USERS_FILES else _bug(error, output)
     except (MemoryError, RuntimeError) as error:
         return _out_of_memory(output) if ran_out(error) else _bug(error, output)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
+from bitwright.base.memory import ran_out, too_little
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -193,6 +194,8 @@ def _opened(stream: IO[bytes], work: Callable[[Picture], T], where: str) -> T:
     except DataError:
         raise
     except Exception as error:  # Pillow raises whatever a broken file makes it stumble over
+        if ran_out(error):
+            raise too_little(where) from error
         reason = str(error).replace(repr(stream), "the file")  # no addresses of memory
         raise DataError(
             f"cannot be decoded: {reason}",

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
-from bitwright.base.memory import check_room
+from bitwright.base.memory import check_room, ran_out
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
@@ -164,6 +164,10 @@ def damaged_files(
                 with peek(name) as stream:
                     read_header(stream, name)
             except DataError as error:
+                cause = error.__cause__
+                passing = isinstance(cause, OSError) and cause.errno is not None
+                if passing or (cause is not None and ran_out(cause)):
+                    raise  # no room, too many open files: that says nothing of the image
                 return error.message
             return None
 

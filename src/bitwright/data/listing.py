@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import zipfile
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -270,5 +271,34 @@ def _open_member(archive: zipfile.ZipFile, path: Path, name: str) -> Iterator[IO
     place = f"{path}:{name}"
     archive.getinfo(name)  # KeyError: a caller may look for a file that need not be there
     check_members(archive, place, [name])
-    with unpacking("member of a zip file", place), archive.open(name) as stream:
-        yield stream
+    with ExitStack() as stack:
+        with unpacking("member of a zip file", place):
+            stream = stack.enter_context(archive.open(name))
+        yield _Guarded(stream, place)
+
+
+class _Guarded(io.RawIOBase):
+    """A member's stream whose reads tell what is wrong with it; not what its reader does with them.
+
+    Pillow may go back in it.
+    """
+
+    def __init__(self, stream: IO[bytes], where: str) -> None:
+        self._stream, self._where = stream, where
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._stream.seekable()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with unpacking("member of a zip file", self._where):
+            return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        with unpacking("member of a zip file", self._where):
+            return self._stream.read(size)

@@ -156,7 +156,7 @@ def load_model(
     output: str | None = None,
     ignore_extra: bool = False,
     classes: int | None = None,
-    trust: Iterable[str] = (),
+    trust: Iterable[str] | None = (),
 ) -> LoadedModel:
     """Read a model from one file (Caffe: two).
 
@@ -167,7 +167,7 @@ def load_model(
         ignore_extra: accept Caffe's numbers for layers that the prototxt does not have.
         classes: of a classifier that a safetensors file only names.
         trust: modules or packages with which a safetensors file may build the model that it names;
-            by default only the zoo's.
+            by default only the zoo's. None: all that a recipe might name, for a file of one's own.
 
     Raises:
         DataError: a file is missing, damaged, cut short, or of another network.
@@ -217,7 +217,7 @@ def shape_of_input(network: Network) -> Shape:
 
 
 def _from_tensors(
-    path: Path, input_shape: Shape | None, classes: int | None, trust: Iterable[str]
+    path: Path, input_shape: Shape | None, classes: int | None, trust: Iterable[str] | None
 ) -> LoadedModel:
     tensors, facts = load_tensors(path)
     if "layers" in facts:

@@ -38,6 +38,7 @@ from bitwright.models.catalog import ModelSpec
 from bitwright.models.factory import build_model
 from bitwright.models.memory import Held
 from bitwright.quantize import Policy, apply
+from bitwright.quantize.method_words import named_code
 from bitwright.quantize.ptq.post_training import prepare_network
 
 #: Numbers of a float model for each byte of its packed file, and besides: a code has a bit at
@@ -106,14 +107,14 @@ def save_packed_model(path: Path, loaded: LoadedModel) -> PackedReport:
     return save_packed(path, loaded.model, about)
 
 
-def load_packed_model(path: Path, trust: Iterable[str] = ()) -> LoadedModel:
+def load_packed_model(path: Path, trust: Iterable[str] | None = ()) -> LoadedModel:
     """The quantized model of a file that `save_packed_model` wrote, in evaluation mode.
 
     Its ``network`` has the layers, where the file has them, but ones for numbers.
 
     Args:
         trust: modules or packages with which the file may build the model that it names; by
-            default only the zoo's.
+            default only the zoo's. None: all that a recipe might name, for a file of one's own.
 
     Raises:
         DataError: the file is missing, damaged, or does not say of which model it is.
@@ -127,7 +128,7 @@ def load_packed_model(path: Path, trust: Iterable[str] = ()) -> LoadedModel:
 def _load(path: Path) -> LoadedModel:
     about = read_about(path)
     try:
-        check_names(about["quant"])
+        check_names(named_code(about["quant"]))
         shape = image_shape_of(about["input_shape"])
         classes = None if about["classes"] is None else int(about["classes"])
         convention = convention_of(about["input"])

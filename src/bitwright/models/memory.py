@@ -3,7 +3,8 @@
 
 Torch computes shapes without numbers on its device ``meta``. What is counted is what any run must
 hold, so that nothing is refused that would do: the weights three times (the float model, the one
-that is quantized, gradients), and for each image what the layers give.
+that is quantized, gradients), and for each image what the layers with weights give, which their
+batch norm or the gradient of the next layer needs. What a run takes is usually twice as much.
 """
 
 from __future__ import annotations
@@ -35,15 +36,19 @@ class Footprint:
 
     Attributes:
         parameters: weights, biases and buffers.
-        activations: what its layers give for one image, and the image.
+        activations: what its layers with weights give for one image, and the image.
     """
 
     parameters: int
     activations: int
 
-    def bytes_for(self, images: int) -> int:
-        """Bytes that training holds at least, with so many images at a time; 0: to build it."""
-        return 4 * (_COPIES * self.parameters + self.activations * images)
+    def bytes_for(self, images: int, each: int = 4) -> int:
+        """Bytes that training holds at least, with so many images at a time; 0: to build it.
+
+        Args:
+            each: bytes of an activation.
+        """
+        return 4 * _COPIES * self.parameters + each * self.activations * images
 
 
 @dataclass(frozen=True)
@@ -123,12 +128,12 @@ def footprint(model: nn.Module, sample_shape: tuple[int, ...]) -> Footprint:
     shapes = {name: torch.empty_like(value, device="meta") for name, value in state.items()}
     given: list[int] = [math.prod(sample_shape)]
 
-    def count(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if isinstance(output, Tensor) and not any(output is value for value in inputs):
+    def count(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        if isinstance(output, Tensor):
             given.append(output.numel())
 
-    leaves = [module for module in model.modules() if not any(module.children())]
-    hooks = [leaf.register_forward_hook(count) for leaf in leaves]
+    layers = [m for m in model.modules() if any(p.ndim > 1 for p in m.parameters(recurse=False))]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
     try:
         with evaluating(model):
             image = torch.empty((1, *sample_shape), device="meta")
@@ -142,12 +147,13 @@ def footprint(model: nn.Module, sample_shape: tuple[int, ...]) -> Footprint:
 
 
 def check_memory(
-    model: nn.Module, sample_shape: tuple[int, ...], name: str, images: int = 0
+    model: nn.Module, sample_shape: tuple[int, ...], name: str, images: int = 0, each: int = 4
 ) -> None:
     """Refuse a network that cannot be worked with on this machine; warn of one that takes half.
 
     Args:
         images: at a time in training; 0: only to have the network.
+        each: bytes of an activation.
 
     Raises:
         ModelError: it takes more memory than there is.
@@ -155,14 +161,14 @@ def check_memory(
     there, found = machine_memory(), Footprint(_count(_state(model)), 0)
     if 4 * math.prod(sample_shape) * images * _MOST_EACH > there:
         found = footprint(model, sample_shape)
-    needed = found.bytes_for(images)
+    needed = found.bytes_for(images, each)
     if needed <= there // 2:
         return
-    each = f", {found.activations} activations for each of {images} images at a time"
+    held = f", {found.activations} activations for each of {images} images at a time"
     message = (
         f"takes {_shown(needed)} of memory or more for images of (C, H, W) = "
         f"{tuple(sample_shape)}, this machine has {_shown(there)}: {found.parameters} parameters"
-        f"{each if images else ''}"
+        f"{held if images else ''}"
     )
     if needed > there:
         hint = "choose smaller images, a smaller batch_size, or a smaller model"

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from bitwright.base.archives import check_members, opened_zip
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, parse_json
+from bitwright.base.memory import ran_out, too_little
 
 _KEY = "bitwright"
 _HINT = "pip install safetensors"
@@ -150,6 +151,8 @@ def load_plain(path: Path) -> Any:
     except DataError:
         raise
     except Exception as error:  # torch raises many kinds for files that are damaged
+        if ran_out(error):
+            raise too_little(where) from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"is no checkpoint of torch: {reason}", where=where) from error
     return content

@@ -7,12 +7,13 @@ Caffe, Keras or safetensors.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import BitwrightError, DataError, MismatchError, RecipeError, RunError
-from bitwright.base.trust import code_names
+from bitwright.base.trust import importable
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
 from bitwright.models.catalog import MODEL_FORMATS, PACKED
 from bitwright.pipeline.import_network import GRAPH, MODEL, integer_graph
@@ -111,7 +112,8 @@ def export_model(source: Path, kind: str, out: Path) -> dict[str, Any]:
             loaded.model, kind, out, loaded.input_shape,
             convention=loaded.convention, spec=loaded.spec,
         )  # fmt: skip
-    difference = _check_written(loaded, out, paths)
+    with _modules_of(source):
+        difference = _check_written(loaded, out, paths)
     return {
         "format": kind,
         "path": str(out),
@@ -147,7 +149,9 @@ def export_packed(source: Path, out: Path) -> dict[str, Any]:
     graph = integer_graph(packed)
     report = save_packed_model(out, packed)
     try:
-        if integer_graph(load_packed_model(out, _named(packed))) != graph:
+        with _modules_of(source):
+            same = integer_graph(load_packed_model(out, trust=None)) == graph
+        if not same:
             raise MismatchError("holds another network than was written", where=str(out))
     except BitwrightError:
         out.unlink(missing_ok=True)
@@ -202,12 +206,9 @@ def _quantized_of_run(run: Path) -> LoadedModel:
     return loaded
 
 
-def _named(loaded: LoadedModel) -> tuple[str, ...]:
-    """Modules of the user's own that a model was built and quantized with: what we have written
-    ourselves is read back with them.
-    """
-    names = [loaded.spec.name] if loaded.spec is not None and loaded.spec.is_own else []
-    return tuple(text.partition(":")[0] for text in (*names, *code_names(loaded.quant)))
+def _modules_of(source: Path) -> AbstractContextManager[None]:
+    """Inside, the user's modules are found as in the run that is exported."""
+    return importable(*([recipe_folder(source)] if source.is_dir() else []))
 
 
 def _check_written(loaded: LoadedModel, out: Path, paths: tuple[Path, ...]) -> float:
@@ -221,7 +222,7 @@ def _check_written(loaded: LoadedModel, out: Path, paths: tuple[Path, ...]) -> f
         _IMAGES, channels, height, width, generator=torch.Generator().manual_seed(0)
     )
     try:
-        again = load_model(out, trust=_named(loaded))
+        again = load_model(out, trust=None)
         with torch.no_grad():
             wanted, found = _float(loaded)(images), _float(again)(images)
         difference = float((wanted - found).abs().max())

@@ -19,7 +19,7 @@ from bitwright.base.trust import importable
 from bitwright.pipeline.recipe_errors import explain_mistakes, run_with
 from bitwright.pipeline.recipe_paths import with_absolute_paths
 from bitwright.pipeline.recipe_schema import Recipe
-from bitwright.pipeline.recipe_yaml import Document, parse_document
+from bitwright.pipeline.recipe_yaml import MOST_BYTES, Document, parse_document
 from bitwright.quantize.method_words import check_trainable
 from bitwright.quantize.policy import Policy
 from bitwright.train.config import PHASES
@@ -37,7 +37,6 @@ __all__ = [
 ]
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-_MAX_BYTES = 1 << 20
 
 
 def list_recipes() -> tuple[tuple[str, str], ...]:
@@ -123,8 +122,8 @@ def load_document(
     """
     path = find_recipe(name)
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise RecipeError("is larger than 1 MiB; a recipe is a short text", where=str(path))
+        if path.stat().st_size > 4 * MOST_BYTES:  # of UTF-8: more characters than are read
+            raise RecipeError(f"has more than {MOST_BYTES} characters", where=str(path))
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise RecipeError(

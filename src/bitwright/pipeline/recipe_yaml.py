@@ -15,7 +15,7 @@ from bitwright.base.errors import RecipeError
 Path = tuple[int | str, ...]
 #: The longest recipe, and the most values in it when every alias is written out: both are a hundred
 #: times what the largest recipe has, and small enough to be read at once. And the deepest nesting.
-_MOST_BYTES, _MOST_VALUES, _DEEPEST = 200_000, 20_000, 50
+MOST_BYTES, _MOST_VALUES, _DEEPEST = 200_000, 20_000, 50
 
 
 class _Loader(yaml.SafeLoader):
@@ -97,10 +97,8 @@ def load_value(text: str, where: str) -> Any:
 
 def _read(text: str, where: str) -> tuple[Any, dict[Path, int | str]]:
     """What one document stands for, and the line of every key."""
-    if len(text) > _MOST_BYTES:
-        raise RecipeError(
-            f"has {len(text)} characters, at most {_MOST_BYTES} are read", where=where
-        )
+    if len(text) > MOST_BYTES:
+        raise RecipeError(f"has {len(text)} characters, at most {MOST_BYTES} are read", where=where)
     try:
         loader = _Loader(text)
         try:

@@ -212,15 +212,17 @@ def locked(folder: Path, option: str = "--run-dir") -> Iterator[None]:
         OSError: it cannot be written.
     """
     with ExitStack() as stack:
+        folder.mkdir(parents=True, exist_ok=True)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(exclusive(folder / ".lock"))
-            for entry in folder.iterdir():
-                if entry.name.startswith((".work-", ".old-")) and entry.is_symlink():
-                    raise RunError("is a symbolic link, expected a folder of ours")
         except RunError as error:
+            if error.hint is not None:
+                raise
             hint = f"wait for it, stop it, or name another folder with {option}"
             raise RunError(error.message, where=str(folder), hint=hint) from error
+        for entry in folder.iterdir():
+            if entry.name.startswith((".work-", ".old-")) and entry.is_symlink():
+                raise RunError("is a symbolic link, expected a folder of ours", where=str(entry))
         yield
 
 

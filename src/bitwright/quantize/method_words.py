@@ -5,10 +5,11 @@ is checked without loading it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.trust import is_plugin
+from bitwright.base.trust import code_names, is_plugin
 
 #: The words, in the only order that makes sense: the float network first, then activation scales,
 #: then tables, levels and biases of each layer, layer by layer.
@@ -36,6 +37,15 @@ _SLOW = ("recalibrate", "codebooks", *CHOOSE)
 def is_own(word: str) -> bool:
     """Whether a word names a method of the user's own, ``package.module:name``."""
     return word.partition(":")[0] not in ORDER and is_plugin(word)
+
+
+def named_code(quant: Mapping[str, Any]) -> list[str]:
+    """Code that the section ``quant`` of a recipe names, ``package.module:name``; not words of ours
+    such as ``calibrate:mse``.
+    """
+    methods = quant.get("methods") or ()
+    own = [word for word in methods if isinstance(word, str) and is_own(word)]
+    return [*own, *code_names({key: value for key, value in quant.items() if key != "methods"})]
 
 
 def check_words(words: Sequence[str], where: str = "methods") -> None:

@@ -128,8 +128,12 @@ def load_design(folder: Path) -> Design:
     root = folder.resolve()
     images = (port.image for port in design.memory_ports)
     for name in (*design.files, *design.memories, *images):
-        file = (folder / name).resolve()
-        if not file.is_relative_to(root) or not file.is_file():
+        try:
+            file = (folder / name).resolve()
+            there = file.is_relative_to(root) and file.is_file()
+        except (OSError, ValueError):  # a name that no file can have
+            there = False
+        if not there:
             raise GraphError(
                 f"names the file {name!r}, which is not in the folder",
                 where=str(path),

@@ -228,6 +228,8 @@ class _Reader:
                 hint=f"supported: {', '.join(sorted(READERS))}",
             )
         shapes = [self.made.shapes[name] for name in bottoms]
+        if not shapes:
+            raise ModelError("has no input", where=where)
         given = Given(message, shapes, self.numbers.get(message.name, []), self.source)
         current = tuple(bottoms)
         pending = convert(given)

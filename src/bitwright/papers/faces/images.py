@@ -279,8 +279,10 @@ def read_landmarks(text: str, where: str) -> Mapping[FaceKey, Landmarks]:
         DataError: a line is malformed.
     """
     marks: dict[FaceKey, Landmarks] = {}
-    rows = csv.reader(io.StringIO(text))
-    next(rows, None)
+    try:
+        rows = list(csv.reader(io.StringIO(text)))[1:]
+    except csv.Error as error:
+        raise DataError(f"is no table: {error}", where=where) from error
     for line, row in enumerate(rows, start=2):
         try:
             name, *values = row

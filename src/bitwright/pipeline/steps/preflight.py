@@ -68,14 +68,21 @@ def _check_memory(work: Workspace, pending: Sequence[str]) -> None:
     Raises:
         ModelError: it does.
     """
+    from torch.accelerator import is_available
+
     from bitwright.models.memory import check_memory
 
     train = work.recipe.train
     phases = [train.float_] if "train" in pending and work.shipped is None else []
     if "quantize" in pending and train.quantized is not None:
         phases += [config for _, config in train.quantized.present]
-    images = max((phase.batch_size // phase.devices for phase in phases), default=0)
-    check_memory(work.fresh_model(), work.sample_shape, work.recipe.model.name, images)
+    model = work.fresh_model()
+    for phase in phases:
+        # The memory of a GPU is another.
+        on_gpu = phase.device != "cpu" and (phase.device != "auto" or is_available())
+        each = 2 if "16" in str(phase.precision) else 4
+        images = 0 if on_gpu else phase.batch_size
+        check_memory(model, work.sample_shape, work.recipe.model.name, images, each)
 
 
 def check_model(work: Workspace) -> None:
