@@ -227,6 +227,8 @@ class _Reader:
                 where=where,
                 hint=f"supported: {', '.join(sorted(READERS))}",
             )
+        if not bottoms:
+            raise ModelError("reads no blob", where=where, hint="give it a `bottom`")
         shapes = [self.made.shapes[name] for name in bottoms]
         given = Given(message, shapes, self.numbers.get(message.name, []), self.source)
         current = tuple(bottoms)
