@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
@@ -17,6 +18,9 @@ from tests.torch.hostile_files import packed_file, tensor_file
 from torch import Tensor, nn
 
 from bitwright.base.errors import BitwrightError, DataError, ModelError
+from bitwright.interop.caffe.files import parse_prototxt
+from bitwright.interop.caffe.layers import BLOBLESS, READERS
+from bitwright.interop.caffe.read import network_of_net
 from bitwright.interop.model_files import load_model, load_weights
 from bitwright.interop.network import InputConvention
 from bitwright.interop.packed import load_packed, save_packed
@@ -219,6 +223,15 @@ def test_entries_of_a_packed_file(
     path.write_bytes(packed_file(head, content[8 + length : -4]))
     with pytest.raises((DataError, ModelError), match=said):
         load_packed(path, model)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_layers_of_caffe_that_read_nothing(kind: str) -> None:
+    text = f"""name: "n" input: "data" input_shape {{ dim: 1 dim: 1 dim: 4 dim: 4 }}
+        layer {{ name: "a" type: "{kind}" top: "a" }}"""
+    numbers = {} if kind in BLOBLESS else {"a": [np.zeros(1, np.float32)]}
+    with pytest.raises(ModelError, match="layer a: reads no blob"):
+        network_of_net(parse_prototxt(text), numbers, {})
 
 
 def test_layers_with_weights_of_half_precision(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ class Output:
         from rich.console import Console
 
         columns = (
-            bars.TextColumn("{task.description}"),
+            bars.TextColumn("{task.description}", markup=False),
             bars.BarColumn(bar_width=30),
             bars.TaskProgressColumn(),
             bars.TimeElapsedColumn(),

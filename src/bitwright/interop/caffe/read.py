@@ -227,6 +227,8 @@ class _Reader:
                 where=where,
                 hint=f"supported: {', '.join(sorted(READERS))}",
             )
+        if not bottoms:
+            raise ModelError("reads no blob", where=where, hint="give it a `bottom`")
         shapes = [self.made.shapes[name] for name in bottoms]
         if not shapes:
             raise ModelError("has no input", where=where)

@@ -157,7 +157,9 @@ class _Builder(NetworkBuilder):
         found = self.file.by_name.get(node.name)
         if found is None:
             raise DataError(f"holds no weights of layer {node.name!r}", where=str(self.file.path))
-        wanted = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
+        # Shapes alone, of which nothing is allocated: the configuration may claim any.
+        none = np.float32(0)
+        wanted = {name: np.broadcast_to(none, shape) for name, shape in shapes.items()}
         blank = Layer(node.name, op, (front,), wanted)
         image = self.orders.get(front)
         arrays = from_keras(blank, found.arrays, image, str(self.file.path))
