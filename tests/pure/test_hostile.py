@@ -9,6 +9,8 @@ import os
 import re
 import stat
 import struct
+import subprocess
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -365,6 +367,26 @@ def test_a_picture_of_too_many_pixels_is_refused_by_its_header() -> None:
     ):
         with pytest.raises(DataError, match=r"13300 x 13300 pixels.*at most 67108864"):
             decode()
+
+
+def test_a_broken_picture_says_nothing_to_the_terminal(tmp_path: Path) -> None:
+    body = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(body, "TIFF")
+    samples = struct.pack("<HHL", 0x115, 3, 1)  # of a pixel: the entry's tag, type and count
+    at = body.getvalue().index(samples) + len(samples)
+    broken = body.getvalue()[:at] + struct.pack("<H", 2048) + body.getvalue()[at + 2 :]
+    (tmp_path / "x.tif").write_bytes(broken)
+    script = """import sys, pathlib
+from bitwright.data.decoding import Decoding, decode_image
+try:
+    decode_image(pathlib.Path(sys.argv[1]).read_bytes(), Decoding(), "x.tif")
+except Exception as error:
+    print(error.message)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "x.tif")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.startswith("cannot be decoded") and not done.stderr
 
 
 def _zip(path: Path, names: list[str], body: bytes) -> Path:

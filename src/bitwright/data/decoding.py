@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 import warnings
 from collections.abc import Callable
@@ -207,11 +208,13 @@ def _opened(stream: IO[bytes], work: Callable[[Picture], T], where: str) -> T:
 @cache
 def _pillow() -> ModuleType:
     """Pillow's images, whose warnings of damaged files are not for the terminal: a file is decoded
-    or refused. They are turned off once for all, since threads share what is turned off.
+    or refused. They are turned off once for all, since threads share what is turned off; what it
+    logs still goes to where a program says.
     """
     from PIL import Image
 
     warnings.filterwarnings("ignore", module=r"PIL\.")
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
     return Image
 
 
