@@ -25,7 +25,7 @@ def fuzzed(folder: Path, *arguments: object, seconds: float = 300) -> list[str]:
 
 
 def test_damaged_files(tmp_path: Path) -> None:
-    lines = fuzzed(tmp_path, 400, 0)
+    lines = fuzzed(tmp_path, 200, 0)
     assert len(lines) == len(READERS)
 
 

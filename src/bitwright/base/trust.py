@@ -139,7 +139,7 @@ def place_of_module(module: str, name: str) -> Path:
                 hint=f"{TRUST}={top} allows it, too",
             )
         if not _lies_elsewhere(top, folders):
-            raise not_there(module, name)
+            raise not_there(_first_missing(module, folders), name)
         raise ModelError(
             f"{module} does not lie in {_searched()}",
             where=name,
@@ -147,6 +147,15 @@ def place_of_module(module: str, name: str) -> Path:
             f"{TRUST}={top} allows this package, too",
         )
     return path
+
+
+def _first_missing(module: str, folders: Sequence[Path]) -> str:
+    """The part of a name up to where nothing is found any more."""
+    parts = module.split(".")
+    for count in range(1, len(parts)):
+        if not any((folder / Path(*parts[:count])).is_dir() for folder in folders):
+            return ".".join(parts[:count])
+    return module
 
 
 def not_there(module: str, name: str) -> ModelError:
@@ -166,7 +175,7 @@ def _own_file(module: str, folders: Iterable[Path]) -> Path | None:
     if path is None:  # compiled for Python
         ends = [f"{parts}{suffix}" for suffix in EXTENSION_SUFFIXES]
         path = next((f / end for f in folders for end in ends if (f / end).is_file()), None)
-    if path is None or not all(map(str.isidentifier, module.split("."))):
+    if path is None:
         return None
     place = path.resolve()
     below = place.parents

@@ -39,10 +39,12 @@ def is_own(word: str) -> bool:
     return word.partition(":")[0] not in ORDER and is_plugin(word)
 
 
-def named_code(quant: Mapping[str, Any]) -> list[str]:
+def named_code(quant: Any) -> list[str]:
     """Code that the section ``quant`` of a recipe names, ``package.module:name``; not words of ours
     such as ``calibrate:mse``.
     """
+    if not isinstance(quant, Mapping):
+        return []
     methods = quant.get("methods") or ()
     own = [word for word in methods if isinstance(word, str) and is_own(word)]
     return [*own, *code_names({key: value for key, value in quant.items() if key != "methods"})]

