@@ -17,7 +17,7 @@ import pytest
 import bitwright
 from bitwright.base.errors import RecipeError
 from bitwright.jobs import Job, JobResult, forks, run_jobs, runner
-from bitwright.jobs.process import cores
+from bitwright.jobs.process import cores, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = "tests.explore_calls"
@@ -121,6 +121,31 @@ def test_what_is_lost_with_the_server_is_done_again(tmp_path: Path) -> None:
     found = run_jobs(jobs, workers=1)
     assert [r.attempts for r in found] == [2, 1, 1, 1] and all(r.failure is None for r in found)
     assert found[0].value != os.getpid()
+
+
+@pytest.mark.skipif(not forks.AVAILABLE, reason="jobs are new processes here")
+def test_a_job_that_was_given_up_before_it_began_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the server still imports, which then does other jobs."""
+    monkeypatch.setattr(forks, "_GRACE_S", 0.1)
+    module = f"{CALLS}_slowly"
+    one, other = Job("one", f"{module}:sleeps", {"seconds": 60}, tmp_path / "one"), tmp_path / "two"
+    two = Job("two", f"{module}:sleeps", {"seconds": 0}, other)
+    for each in (one, two):
+        each.prepare(1)
+    server = forks.Forks([module], environment(1))
+
+    def stop(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        server.run(one.folder, stop)
+    assert server.run(two.folder, lambda _: None).returncode == 0 and two.finished() is not None
+    pid = one.folder / "pid"
+    assert not pid.exists() or not alive(int(pid.read_text()))
+    assert one.finished() is None
+    server.close()
 
 
 @pytest.mark.skipif(not forks.AVAILABLE, reason="jobs are new processes here")

@@ -6,9 +6,12 @@ forks itself for each job; a fork runs what `bitwright.jobs.worker` runs, in a s
 Requests come on standard input, answers go to standard output, a JSON object a line each::
 
     python -m bitwright.jobs.forks MODULE ...
-    -> {"folder": FOLDER}
-    <- {"folder": FOLDER, "pid": 17}         it runs
+    -> {"folder": FOLDER}                    do this job
+    -> {"folder": FOLDER, "signal": 15}      to it and what it has started, if it still runs
     <- {"folder": FOLDER, "returncode": 0}   it has ended; negative: the signal that ended it
+
+What is asked is done in order, so that a job which is given up while the server still imports is
+ended as soon as it begins.
 
 The server ends when its standard input does, so with the process that has started it; the jobs see
 that and end, too.
@@ -55,7 +58,7 @@ class Forks:
         self._modules, self._env = tuple(modules), dict(env)
         self._lock = threading.Lock()
         self._server: subprocess.Popen[str] | None = None
-        self._answers: dict[str, queue.SimpleQueue[dict[str, Any]]] = {}
+        self._ended: dict[str, queue.SimpleQueue[int]] = {}
 
     def run(self, folder: Path, tick: Callable[[float], None]) -> Completed:
         """Do the job that lies in a folder, to its end.
@@ -67,20 +70,21 @@ class Forks:
         Raises:
             ToolError: the server cannot be started.
         """
-        start, pid, log = time.monotonic(), 0, folder / LOG
-        name = str(folder.resolve())
-        answers = self._ask(name)
+        start, name = time.monotonic(), str(folder.resolve())
+        ended = self._begin(name)
         try:
             while True:
                 tick(time.monotonic() - start)
                 with suppress(queue.Empty):
-                    answer = answers.get(timeout=_POLL_S)
-                    pid = answer.get("pid", pid)
-                    if "returncode" in answer:
-                        seconds = time.monotonic() - start
-                        return Completed(answer["returncode"], seconds, 0.0, 0, log)
+                    code = ended.get(timeout=_POLL_S)
+                    return Completed(code, time.monotonic() - start, 0.0, 0, folder / LOG)
         except BaseException:
-            _end(pid, answers)
+            for number in (signal.SIGTERM, signal.SIGKILL):  # politely, then for good
+                with self._lock, suppress(OSError):
+                    self._ask({"folder": name, "signal": number})
+                with suppress(queue.Empty):
+                    ended.get(timeout=_GRACE_S)
+                    break
             raise
 
     def close(self) -> None:
@@ -97,19 +101,23 @@ class Forks:
                 server.kill()
                 server.wait()
 
-    def _ask(self, name: str) -> queue.SimpleQueue[dict[str, Any]]:
-        answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    def _begin(self, name: str) -> queue.SimpleQueue[int]:
+        """Ask for a job; its return code comes."""
+        ended: queue.SimpleQueue[int] = queue.SimpleQueue()
         with self._lock:
             if self._server is None or self._server.poll() is not None:
                 self._server = self._started()
-            self._answers[name] = answers
-            assert self._server.stdin is not None
+            self._ended[name] = ended
             try:
-                self._server.stdin.write(json.dumps({"folder": name}) + "\n")
-                self._server.stdin.flush()
-            except OSError:  # it was killed just now, and so is the job
-                answers.put({"returncode": -signal.SIGKILL})
-        return answers
+                self._ask({"folder": name})
+            except OSError:  # the server was killed just now, and so is the job
+                ended.put(-signal.SIGKILL)
+        return ended
+
+    def _ask(self, request: Mapping[str, Any]) -> None:
+        if self._server is not None and self._server.stdin is not None:
+            self._server.stdin.write(json.dumps(request) + "\n")
+            self._server.stdin.flush()
 
     def _started(self) -> subprocess.Popen[str]:
         try:
@@ -125,41 +133,20 @@ class Forks:
             message = f"cannot be started: {error.strerror or error}"
             raise ToolError(message, where=__name__) from error
         assert server.stdout is not None
-        self._answers = {}
-        listen = threading.Thread(target=_listen, args=(server.stdout, self._answers), daemon=True)
+        self._ended = {}
+        listen = threading.Thread(target=_listen, args=(server.stdout, self._ended), daemon=True)
         listen.start()
         return server
 
 
-def _listen(stream: IO[str], waiting: dict[str, queue.SimpleQueue[dict[str, Any]]]) -> None:
+def _listen(stream: IO[str], ended: dict[str, queue.SimpleQueue[int]]) -> None:
     """Hand each answer to the thread that waits for it; with the server, its jobs are gone."""
     with stream, suppress(ValueError):
         for line in stream:
             answer = json.loads(line)
-            waiting[answer["folder"]].put(answer)
-    for answers in [*waiting.values()]:
-        answers.put({"returncode": -signal.SIGKILL})
-
-
-def _end(pid: int, answers: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """End a job and what it has started: politely, then for good."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            if pid:
-                os.killpg(pid, number)
-        except ProcessLookupError:
-            return
-        deadline = time.monotonic() + _GRACE_S
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                answer = answers.get(timeout=left)
-            except queue.Empty:
-                break
-            if "returncode" in answer:
-                return
-            pid = answer.get("pid", pid)  # it had not begun
-            with suppress(ProcessLookupError):
-                os.killpg(pid, number)
+            ended[answer["folder"]].put(answer["returncode"])
+    for waiting in [*ended.values()]:
+        waiting.put(-signal.SIGKILL)
 
 
 def main(modules: Sequence[str]) -> int:
@@ -187,14 +174,23 @@ def main(modules: Sequence[str]) -> int:
                 return 0
             *lines, rest = (rest + said).split(b"\n")
             for line in lines:
-                folder = json.loads(line)["folder"]
+                asked = json.loads(line)
+                if "signal" in asked:
+                    _send(jobs, asked["folder"], asked["signal"])
+                    continue
                 pid = os.fork()
                 if not pid:
                     for handle in (answers, ended, wake):
                         os.close(handle)
-                    return _job(Path(folder))
-                jobs[pid] = folder
-                _tell(answers, {"folder": folder, "pid": pid})
+                    return _job(Path(asked["folder"]))
+                jobs[pid] = asked["folder"]
+
+
+def _send(jobs: Mapping[int, str], folder: str, number: int) -> None:
+    for pid in [pid for pid, name in jobs.items() if name == folder]:
+        for send in (os.kill, os.killpg):  # a fork that has just begun leads no group yet
+            with suppress(ProcessLookupError):
+                send(pid, number)
 
 
 def _reap(jobs: dict[int, str], answers: int) -> None:
@@ -202,11 +198,8 @@ def _reap(jobs: dict[int, str], answers: int) -> None:
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             pid, status = found
             code = os.waitstatus_to_exitcode(status)
-            _tell(answers, {"folder": jobs.pop(pid), "returncode": code})
-
-
-def _tell(answers: int, answer: Mapping[str, Any]) -> None:
-    os.write(answers, json.dumps(answer).encode() + b"\n")
+            answer = {"folder": jobs.pop(pid), "returncode": code}
+            os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
 def _job(folder: Path) -> int:
