@@ -26,6 +26,7 @@ from bitwright.quantize import Policy, apply
 from bitwright.quantize.ptq import post_training_quantize
 
 SHAPE = (4, 4, 1)
+QUANT = {"weight": "int4", "activation": "uint4", "input": "uint4"}
 NET = """
 from torch import nn
 
@@ -146,14 +147,13 @@ def test_packed_networks_name_code_only_where_it_is_trusted(tmp_path: Path) -> N
     (tmp_path / "own_net.py").write_text(NET)
     with importable(tmp_path):
         model = load_plugin("own_net:Net", "model")()
-    quant = {"weight": "int4", "activation": "uint4", "input": "uint4"}
     images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    observed = apply(model, Policy.from_dict(quant), "calibrate", images).eval()
+    observed = apply(model, Policy.from_dict(QUANT), "calibrate", images).eval()
     with torch.no_grad():
         observed(images)
-    trained = apply(observed, Policy.from_dict(quant), "train").eval()
+    trained = apply(observed, Policy.from_dict(QUANT), "train").eval()
     spec, path = ModelSpec(name="own_net:Net"), tmp_path / "net.bwq"
-    packed = LoadedModel(trained, SHAPE, InputConvention(), None, spec, quant, 2)
+    packed = LoadedModel(trained, SHAPE, InputConvention(), None, spec, QUANT, 2)
     save_packed_model(path, packed)
     with pytest.raises(ModelError, match=r"names code to be run, own_net:Net"):
         load_packed_model(path)
@@ -161,44 +161,35 @@ def test_packed_networks_name_code_only_where_it_is_trusted(tmp_path: Path) -> N
     assert torch.equal(again.model(images), packed.model(images))
 
 
-def test_a_packed_file_runs_no_command(tmp_path: Path, command: str) -> None:
-    path = tmp_path / "net.bwq"
-    options = {"command": command}
-    about = {
-        "model": {"name": "os:system", "options": options},
-        "quant": {"weight": "int4"},
-        "input_shape": [*SHAPE],
-        "input": InputConvention().to_json(),
-        "classes": 2,
-    }
-    save_packed(path, torch.fx.symbolic_trace(torch.nn.Flatten()), about)
-    with pytest.raises(ModelError, match="names code to be run, os:system"):
-        load_packed_model(path)
-    assert entry.run(["import", str(path), "--out", str(tmp_path / "out")]) == ModelError.exit_code
-
-
 @pytest.mark.parametrize(
-    "quant",
+    ("model", "quant", "names"),
     [
-        {"weight": "own_net:deploy", "activation": "uint4", "input": "uint4"},
-        {"weight": "int4", "activation": "uint4", "methods": ["own_net:deploy"]},
-        {"weight": "int4", "rules": [{"role": "activation", "format": "own_net:deploy"}]},
+        ("os:system", {}, "os:system"),
+        ("digits_cnn", {"weight": "own_net:deploy"}, "own_net:deploy"),
+        ("digits_cnn", {"methods": ["own_net:deploy"]}, "own_net:deploy"),
+        (
+            "digits_cnn",
+            {"rules": [{"role": "activation", "format": "own_net:deploy"}]},
+            "own_net:deploy",
+        ),
     ],
 )
-def test_a_packed_file_reaches_no_code_of_the_current_folder(
-    quant: dict[str, object], tmp_path: Path, command: str
+def test_a_packed_file_reaches_no_code(
+    model: str, quant: dict[str, object], names: str, tmp_path: Path, command: str
 ) -> None:
+    """Neither of Python nor of the current folder."""
     (tmp_path / "own_net.py").write_text(f"import os\nos.system({command!r})\n")
-    path = tmp_path / "net.bwq"
+    options = {"command": command} if model == "os:system" else {}
     about = {
-        "model": {"name": "digits_cnn"},
-        "quant": quant,
+        "model": {"name": model, "options": options},
+        "quant": {**QUANT, **quant},
         "input_shape": [8, 8, 1],
         "input": InputConvention().to_json(),
         "classes": 10,
     }
+    path = tmp_path / "net.bwq"
     save_packed(path, torch.fx.symbolic_trace(torch.nn.Flatten()), about)
-    with pytest.raises(ModelError, match="names code to be run, own_net:deploy"):
+    with pytest.raises(ModelError, match=f"names code to be run, {names}"):
         load_packed_model(path)
     assert entry.run(["import", str(path), "--out", str(tmp_path / "out")]) == ModelError.exit_code
 
@@ -281,12 +272,7 @@ def test_what_the_user_has_made_is_the_users(tmp_path: Path) -> None:
 
 
 def test_words_of_ours_are_no_code(tmp_path: Path) -> None:
-    quant = {
-        "weight": "int4",
-        "activation": "uint4",
-        "input": "uint4",
-        "methods": ["fold:dense", "calibrate:percentile"],
-    }
+    quant = {**QUANT, "methods": ["fold:dense", "calibrate:percentile"]}
     spec = ModelSpec(name="digits_cnn", options={"widths": [2, 3]})
     policy, images = Policy.from_dict(quant), torch.rand(8, 1, 8, 8)
     made, _ = post_training_quantize(

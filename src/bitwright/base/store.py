@@ -8,10 +8,10 @@
     ROOT/KIND/.locks/KEY       held by the process that makes the entry
 
 An entry appears whole, by a rename, and is checked when it is read: one that was damaged is dropped
-and made again; one that others could have written is not taken, since some hold programs. What any
-run can use (results of tools, compiled programs, decoded images) lies in the user's cache folder;
-what belongs to an experiment, such as the rows of a table, in the folder of that experiment. Keys
-are made of `bitwright.base.source.code_key` and of the inputs.
+and made again; one that is another user's, or that everybody may write, is not taken, since some
+hold programs. What any run can use (results of tools, compiled programs, decoded images) lies in
+the user's cache folder; what belongs to an experiment, such as the rows of a table, in the folder
+of that experiment. Keys are made of `bitwright.base.source.code_key` and of the inputs.
 """
 
 from __future__ import annotations
@@ -322,16 +322,15 @@ def _sha256_of(path: Path) -> str:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether nobody but us, a group of ours and root can have written an entry: all that lies in
-    it, and the folder of its kind.
+    """Whether an entry, all that lies in it, and the folder of its kind are ours or root's, and not
+    everybody may write there.
     """
     try:
         found = [folder.parent.stat(), folder.lstat(), *(p.lstat() for p in folder.rglob("*"))]
     except OSError:
         return False
-    groups = {os.getegid(), *os.getgroups()}
     return not any(
-        (each.st_uid not in (os.geteuid(), 0) and each.st_gid not in groups)
+        each.st_uid not in (os.geteuid(), 0)
         or stat.S_ISLNK(each.st_mode)
         or each.st_mode & stat.S_IWOTH
         for each in found
