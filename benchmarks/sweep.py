@@ -2,6 +2,10 @@
 """One worker against two, by processes and on a local Ray cluster: the same small trainings.
 
     python benchmarks/sweep.py [--points 6] [--epochs 60] [--out docs/results/sweep]
+    python benchmarks/sweep.py --epochs 1 --out docs/results/sweep_small
+
+The first ways fork each point from a process that has imported torch; the others, and Ray, start a
+new process for each.
 
 Every point trains the float network of `digits` on one thread, each with another seed, so that they
 share nothing. For each way it prints
@@ -27,14 +31,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitwright.explore.changes import with_seed
-from bitwright.jobs import JobResult, run_jobs
+from bitwright.jobs import JobResult, run_jobs, runner
+from bitwright.jobs.forks import AVAILABLE
 from bitwright.jobs.job import Job
 from bitwright.jobs.process import cores
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.steps.baseline import cpu_name
 
-WAYS = (("1 process", 1, None), ("2 processes", 2, None), ("Ray, 1 worker", 1, "local"),
-        ("Ray, 2 workers", 2, "local"))  # fmt: skip
+#: Name, workers, Ray, whether points are forked.
+WAYS = (
+    ("1 process", 1, None, True),
+    ("2 processes", 2, None, True),
+    ("1 process, new ones", 1, None, False),
+    ("2 processes, new ones", 2, None, False),
+    ("Ray, 1 worker", 1, "local", False),
+    ("Ray, 2 workers", 2, "local", False),
+)
 
 
 @dataclass(frozen=True)
@@ -48,8 +60,10 @@ class Measured:
     cpu: float
 
 
-def measure(name: str, workers: int, ray: str | None, points: int, epochs: int) -> Measured:
+def measure(way: tuple[str, int, str | None, bool], points: int, epochs: int) -> Measured:
     """Run all points in an empty folder."""
+    name, workers, ray, forked = way
+    runner.AVAILABLE = forked and AVAILABLE
     with tempfile.TemporaryDirectory(prefix="bitwright-sweep-") as folder:
         jobs = jobs_of(Path(folder), points, epochs)
         begin = time.monotonic()
@@ -96,17 +110,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="writes OUT.md and OUT.json")
     options = parser.parse_args()
     rows: list[Measured] = []
+    load = os.getloadavg()[0]  # of others, before
     lines = [
         "| way | wall s | start s | at once | CPU s a point | speed-up | by processor |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     print("\n".join(lines))
-    for name, workers, ray in WAYS:
-        rows.append(measure(name, workers, ray, options.points, options.epochs))
+    for way in WAYS:
+        rows.append(measure(way, options.points, options.epochs))
         lines.append(line_of(rows[-1], rows[0]))
         print(lines[-1], flush=True)
     about = f"{options.points} points of {options.epochs} epochs; {cpu_name()}, {cores()} cores"
-    about += f", Python {platform.python_version()}, load average {os.getloadavg()[2]:.1f}"
+    about += f", Python {platform.python_version()}, load average before: {load:.1f}"
     print(f"\n{about}")
     if options.out is not None:
         record = {"about": about, "ways": [vars(row) for row in rows]}
