@@ -162,6 +162,76 @@ def test_jobs_need_not_import_what_others_have(
     assert "an import says this" in alone.log.read_text()
 
 
+def test_whatever_an_import_does_the_jobs_are_done(tmp_path: Path) -> None:
+    module = f"{CALLS}_slowly"
+    jobs = [Job(f"j{x}", f"{module}:square", {"x": x}, tmp_path / f"j{x}") for x in range(3)]
+    found = run_jobs(jobs, workers=2)
+    assert [r.value["square"] for r in found if r.value] == [0, 1, 4]
+    assert all(r.attempts == 1 for r in found)
+
+
+def test_an_import_that_ends_the_process_is_told(tmp_path: Path) -> None:
+    call = f"{CALLS}_refusing:square"
+    (refused,) = run_jobs([Job("j", call, {"x": 1}, tmp_path / "j")])
+    assert refused.failure is not None and "no licence" in refused.failure.message
+    assert refused.attempts == 1
+
+
+def test_one_folder_by_two_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    first = job(tmp_path, "a", "square", x=1)
+    second = Job("b", first.call, {"x": 2}, tmp_path / "x" / ".." / "a")
+    with pytest.raises(RecipeError, match="two jobs have one folder"):
+        run_jobs([first, second])
+
+
+FORKING = """
+import os, sys, time, threading
+from pathlib import Path
+from bitwright.jobs import Job, run_jobs
+folder, call = Path(sys.argv[1]), "tests.explore_calls:sleeps"
+def fork():
+    while not (folder / "a" / "pid").exists():
+        time.sleep(0.02)
+    if not os.fork():
+        time.sleep(8)
+        os._exit(0)
+    os.kill(os.getpid(), 9)
+threading.Thread(target=fork).start()
+run_jobs([Job("a", call, {"seconds": 60}, folder / "a")], workers=1)
+"""
+
+
+def test_no_job_outlives_a_caller_that_has_forked(tmp_path: Path) -> None:
+    """What it has forked holds its handles, too."""
+    path = os.pathsep.join([str(Path(bitwright.__file__).parents[1]), str(ROOT)])
+    env = {**os.environ, "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", FORKING, tmp_path], env=env, timeout=60, check=False)
+    pid, deadline = int((tmp_path / "a" / "pid").read_text()), time.monotonic() + 6
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(pid)
+
+
+@pytest.mark.parametrize("handles", ["2", "1, 2", "0, 1, 2"])
+def test_a_caller_without_standard_files(handles: str, tmp_path: Path) -> None:
+    code = SQUARES.replace("HANDLES", handles)
+    path = os.pathsep.join([str(Path(bitwright.__file__).parents[1]), str(ROOT)])
+    env = {**os.environ, "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", code, tmp_path], env=env, timeout=60, check=True)
+    assert (tmp_path / "a" / "result.json").is_file()
+
+
+SQUARES = """
+import os, sys
+from pathlib import Path
+from bitwright.jobs import Job, run_jobs
+for handle in (HANDLES,):
+    os.close(handle)
+folder = Path(sys.argv[1])
+(found,) = run_jobs([Job("a", "tests.explore_calls:square", {"x": 3}, folder / "a")])
+os._exit(0 if found.value else 1)
+"""
 SCRIPT = """
 import sys
 from pathlib import Path

@@ -14,7 +14,7 @@ import yaml
 
 from bitwright.base.errors import ModelError
 from bitwright.base.plugins import load_plugin
-from bitwright.base.trust import TRUST, importable
+from bitwright.base.trust import TRUST, check_names, data_file, importable
 from bitwright.cli import entry
 from bitwright.interop.model_files import LoadedModel, load_model, save_model
 from bitwright.interop.network import InputConvention
@@ -269,6 +269,26 @@ def test_what_the_user_has_made_is_the_users(tmp_path: Path) -> None:
     for name in ("upper", "hidden"):
         with pytest.raises(ModelError, match="is not defined in own_net"):
             load_plugin(f"own_net:{name}", "model")
+
+
+@pytest.mark.parametrize("name", [".os:system", "..os:system", "os.:system"])
+def test_names_with_empty_parts_lead_nowhere(name: str, tmp_path: Path) -> None:
+    with data_file(tmp_path / "x"), pytest.raises(ModelError, match="names code to be run"):
+        check_names({"a": [name]})
+    with data_file(tmp_path / "x"), pytest.raises(ModelError, match="names code to be run"):
+        check_names({name: 1})
+    with pytest.raises(ModelError):
+        load_plugin(name, "model")
+
+
+def test_a_path_is_no_module(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "own_far.py").write_text("def f(): return 1\n")
+    (tmp_path / "near").mkdir()
+    with importable(tmp_path / "near"):
+        for name in (f"{tmp_path}/far/own_far:f", "../far/own_far:f"):
+            with pytest.raises(ModelError):
+                load_plugin(name, "model")
 
 
 def test_words_of_ours_are_no_code(tmp_path: Path) -> None:

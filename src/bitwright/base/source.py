@@ -95,9 +95,12 @@ class Sources:
         return self._places[name]
 
     def _find(self, name: str) -> Path | None:
-        if not name or (self.top is not None and name.partition(".")[0] != self.top):
+        parts = name.split(".")
+        if not all(parts) or any(sign in name for sign in "/\\\0"):
+            return None  # it would lead out of the roots
+        if self.top is not None and parts[0] != self.top:
             return None
-        relative = Path(*name.split("."))
+        relative = Path(*parts)
         for root in self.roots:
             for path in (root / relative / "__init__.py", (root / relative).with_suffix(".py")):
                 if path.is_file():

@@ -50,7 +50,8 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for inner in value.values():
+        for name, inner in value.items():
+            yield from _texts(name)
             yield from _texts(inner)
     elif isinstance(value, Sequence):
         for inner in value:
@@ -110,6 +111,7 @@ def is_trusted(module: str) -> bool:
     file = _FILE.get()
     words = {word.strip() for word in os.environ.get(TRUST, "").split(",")}
     words |= file[1] if file is not None else set()
+    words.discard("")
     parts = module.split(".")
     return any(".".join(parts[:count]) in words for count in range(1, len(parts) + 1))
 
@@ -170,9 +172,9 @@ def _own_file(module: str, folders: Iterable[Path]) -> Path | None:
     """The file of a module below the user's folders, but not one of Python or of the system, such
     as is found below ``/usr`` by whoever stands in ``/``.
     """
-    parts = Path(*module.split("."))
     path = Sources(folders).find(module)
-    if path is None:  # compiled for Python
+    parts = Path(*module.split("."))
+    if path is None and not any(sign in module for sign in "/\\\0"):  # compiled for Python
         ends = [f"{parts}{suffix}" for suffix in EXTENSION_SUFFIXES]
         path = next((f / end for f in folders for end in ends if (f / end).is_file()), None)
     if path is None:
@@ -209,7 +211,8 @@ def _own_folders() -> list[Path]:
 
 def _searched() -> str:
     folders = dict.fromkeys(map(str, _own_folders()))
-    return ", ".join(folders) or "no folder: not in /, from where everything could be named"
+    said = "no folder: / and folders of installed packages are not looked into"
+    return ", ".join(folders) or said
 
 
 def check_home(found: Any, module: str, name: str) -> None:

@@ -6,19 +6,20 @@ forks itself for each job; a fork runs what `bitwright.jobs.worker` runs, in a s
 Requests come on standard input, answers go to standard output, a JSON object a line each::
 
     python -m bitwright.jobs.forks MODULE ...
-    -> {"folder": FOLDER}                    do this job
-    -> {"folder": FOLDER, "signal": 15}      to it and what it has started, if it still runs
-    <- {"folder": FOLDER, "returncode": 0}   it has ended; negative: the signal that ended it
+    -> {"id": 1, "folder": FOLDER}      do this job
+    -> {"id": 1, "signal": 15}          to it and what it has started, if it still runs
+    <- {"id": 1, "returncode": 0}       it has ended; negative: the signal that ended it
 
 What is asked is done in order, so that a job which is given up while the server still imports is
 ended as soon as it begins.
 
-The server ends when its standard input does, so with the process that has started it; the jobs see
-that and end, too.
+The server ends with its standard input or with the process that has started it; the jobs see that
+and end, too.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import queue
@@ -32,18 +33,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from bitwright.base.errors import ToolError
 from bitwright.base.tools.process import Completed
 from bitwright.jobs import worker
 from bitwright.jobs.job import LOG
 
-#: What a module with functions of jobs may have: names of modules that those will import.
+#: What a module with functions of jobs may have: names of modules that those will import. They must
+#: compute nothing then: threads that torch has started do not survive a fork.
 PRELOAD = "PRELOAD"
 #: Where torch and what it loads survive a fork.
 AVAILABLE = sys.platform == "linux"
 _POLL_S, _GRACE_S = 0.1, 2.0
+_LOOK_S = 0.5  # after which the server looks whether its caller still lives
+_START = "import sys; from bitwright.jobs.forks import main; sys.exit(main(sys.argv[1:]))"
 
 
 class Forks:
@@ -58,7 +62,8 @@ class Forks:
         self._modules, self._env = tuple(modules), dict(env)
         self._lock = threading.Lock()
         self._server: subprocess.Popen[str] | None = None
-        self._ended: dict[str, queue.SimpleQueue[int]] = {}
+        self._ended: dict[int, queue.SimpleQueue[int]] = {}
+        self._numbers = itertools.count()
 
     def run(self, folder: Path, tick: Callable[[float], None]) -> Completed:
         """Do the job that lies in a folder, to its end.
@@ -70,8 +75,8 @@ class Forks:
         Raises:
             ToolError: the server cannot be started.
         """
-        start, name = time.monotonic(), str(folder.resolve())
-        ended = self._begin(name)
+        start, number = time.monotonic(), next(self._numbers)
+        ended = self._begin(number, str(folder.resolve()))
         try:
             while True:
                 tick(time.monotonic() - start)
@@ -79,9 +84,9 @@ class Forks:
                     code = ended.get(timeout=_POLL_S)
                     return Completed(code, time.monotonic() - start, 0.0, 0, folder / LOG)
         except BaseException:
-            for number in (signal.SIGTERM, signal.SIGKILL):  # politely, then for good
+            for what in (signal.SIGTERM, signal.SIGKILL):  # politely, then for good
                 with self._lock, suppress(OSError):
-                    self._ask({"folder": name, "signal": number})
+                    self._ask({"id": number, "signal": what})
                 with suppress(queue.Empty):
                     ended.get(timeout=_GRACE_S)
                     break
@@ -101,15 +106,15 @@ class Forks:
                 server.kill()
                 server.wait()
 
-    def _begin(self, name: str) -> queue.SimpleQueue[int]:
+    def _begin(self, number: int, folder: str) -> queue.SimpleQueue[int]:
         """Ask for a job; its return code comes."""
         ended: queue.SimpleQueue[int] = queue.SimpleQueue()
         with self._lock:
             if self._server is None or self._server.poll() is not None:
                 self._server = self._started()
-            self._ended[name] = ended
+            self._ended[number] = ended
             try:
-                self._ask({"folder": name})
+                self._ask({"id": number, "folder": folder})
             except OSError:  # the server was killed just now, and so is the job
                 ended.put(-signal.SIGKILL)
         return ended
@@ -122,10 +127,11 @@ class Forks:
     def _started(self) -> subprocess.Popen[str]:
         try:
             server = subprocess.Popen(
-                [sys.executable, "-m", __name__, *self._modules],
+                [sys.executable, "-c", _START, *self._modules],
                 env={**os.environ, **self._env},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                stderr=None if _is_open(2) else subprocess.DEVNULL,
                 text=True,
                 start_new_session=True,
             )
@@ -134,85 +140,97 @@ class Forks:
             raise ToolError(message, where=__name__) from error
         assert server.stdout is not None
         self._ended = {}
-        listen = threading.Thread(target=_listen, args=(server.stdout, self._ended), daemon=True)
+        listen = threading.Thread(target=_listen, args=(server, self._ended), daemon=True)
         listen.start()
         return server
 
 
-def _listen(stream: IO[str], ended: dict[str, queue.SimpleQueue[int]]) -> None:
+def _is_open(handle: int) -> bool:
+    try:
+        os.fstat(handle)
+    except OSError:
+        return False
+    return True
+
+
+def _listen(server: subprocess.Popen[str], ended: dict[int, queue.SimpleQueue[int]]) -> None:
     """Hand each answer to the thread that waits for it; with the server, its jobs are gone."""
-    with stream, suppress(ValueError):
-        for line in stream:
+    assert server.stdout is not None
+    with server.stdout, suppress(ValueError):
+        for line in server.stdout:
             answer = json.loads(line)
-            ended[answer["folder"]].put(answer["returncode"])
+            ended[answer["id"]].put(answer["returncode"])
+    server.kill()  # what it says is understood no more
     for waiting in [*ended.values()]:
         waiting.put(-signal.SIGKILL)
 
 
 def main(modules: Sequence[str]) -> int:
     """Import, then fork for each request until there are no more; gives the exit code."""
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what an import prints is no answer
+    caller = os.getppid()
+    requests, answers = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # an import that reads gets nothing,
+    os.dup2(2, 1)  # and what it prints is no answer
+    os.close(nothing)
     for name in modules:
-        with suppress(Exception):  # then the job itself says what is wrong
+        with suppress(Exception, SystemExit):  # then the job itself says what is wrong
             for other in getattr(import_module(name), PRELOAD, ()):
                 import_module(other)
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    jobs: dict[int, str] = {}
-    rest = b""
-    while True:
-        ready, _, _ = select.select([0, ended], [], [])
+    jobs: dict[int, int] = {}
+    rest, server = b"", os.getpid()
+    while os.getppid() == caller:
+        ready, _, _ = select.select([requests, ended], [], [], _LOOK_S)
         if ended in ready:
             os.read(ended, 4096)
             _reap(jobs, answers)
-        if 0 in ready:
-            said = os.read(0, 1 << 16)
+        if requests in ready:
+            said = os.read(requests, 1 << 16)
             if not said:
                 return 0
             *lines, rest = (rest + said).split(b"\n")
             for line in lines:
                 asked = json.loads(line)
                 if "signal" in asked:
-                    _send(jobs, asked["folder"], asked["signal"])
+                    _send(jobs, asked["id"], asked["signal"])
                     continue
                 pid = os.fork()
                 if not pid:
-                    for handle in (answers, ended, wake):
+                    for handle in (requests, answers, ended, wake):
                         os.close(handle)
-                    return _job(Path(asked["folder"]))
-                jobs[pid] = asked["folder"]
+                    return _job(Path(asked["folder"]), server)
+                jobs[pid] = asked["id"]
+    return 0
 
 
-def _send(jobs: Mapping[int, str], folder: str, number: int) -> None:
-    for pid in [pid for pid, name in jobs.items() if name == folder]:
+def _send(jobs: Mapping[int, int], number: int, what: int) -> None:
+    for pid in [pid for pid, job in jobs.items() if job == number]:
         for send in (os.kill, os.killpg):  # a fork that has just begun leads no group yet
             with suppress(ProcessLookupError):
-                send(pid, number)
+                send(pid, what)
 
 
-def _reap(jobs: dict[int, str], answers: int) -> None:
-    with suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            pid, status = found
-            code = os.waitstatus_to_exitcode(status)
-            answer = {"folder": jobs.pop(pid), "returncode": code}
-            os.write(answers, json.dumps(answer).encode() + b"\n")
+def _reap(jobs: dict[int, int], answers: int) -> None:
+    for pid in [*jobs]:  # what an import has started is none of ours
+        with suppress(ChildProcessError):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                answer = {"id": jobs.pop(pid), "returncode": os.waitstatus_to_exitcode(status)}
+                os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
-def _job(folder: Path) -> int:
+def _job(folder: Path, server: int) -> int:
     """The fork: a process as if it had been started for this job alone."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
-    for handle, number in ((nothing, 0), (log, 1), (log, 2)):
-        os.dup2(handle, number)
-    return worker.main([str(folder), str(os.getppid())])
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    for number in (1, 2):
+        os.dup2(log, number)
+    if log > 2:
+        os.close(log)
+    return worker.main([str(folder), str(server)])

@@ -127,7 +127,7 @@ def check_options(
 def _check_names(jobs: Sequence[Job]) -> None:
     for what, values in (
         ("name", [job.name for job in jobs]),
-        ("folder", [str(job.folder) for job in jobs]),
+        ("folder", [str(job.folder.resolve()) for job in jobs]),
     ):
         double = sorted({value for value in values if values.count(value) > 1})
         if double:

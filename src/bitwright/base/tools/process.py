@@ -56,8 +56,8 @@ class Completed:
         }
 
     def text(self) -> str:
-        """The whole log; undecodable bytes are replaced."""
-        return self.log.read_text(errors="replace")
+        """The whole log, if there is one; undecodable bytes are replaced."""
+        return self.log.read_text(errors="replace") if self.log.is_file() else ""
 
     def tail(self, lines: int = _TAIL_LINES) -> str:
         """The last lines of the log that are not empty."""
