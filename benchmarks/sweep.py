@@ -2,7 +2,7 @@
 """One worker against two, by processes and on a local Ray cluster: the same small trainings.
 
     python benchmarks/sweep.py [--points 6] [--epochs 60] [--out docs/results/sweep]
-    python benchmarks/sweep.py --epochs 1 --out docs/results/sweep_small
+    python benchmarks/sweep.py --epochs 6 --out docs/results/sweep_small
 
 The first ways fork each point from a process that has imported torch; the others, and Ray, start a
 new process for each.

@@ -16,6 +16,7 @@ from bitwright.base.archives import gunzip, most_of, opened_zip, read_member, re
 from bitwright.base.errors import DataError, GraphError
 from bitwright.base.progress import no_progress
 from bitwright.data import cifar
+from bitwright.data.listing import list_images
 from bitwright.data.mnist import read_idx
 from bitwright.ir import INTEGER, load_graph
 
@@ -51,6 +52,13 @@ def test_a_member_of_zeros_is_refused_before_it_is_unpacked(tmp_path: Path) -> N
             read_member(archive, "c", "bomb.zip")
         with pytest.raises(DataError, match="at most 3 are read"):
             read_member(archive, "b", "bomb.zip", 3)
+
+
+def test_a_member_without_a_name_is_refused(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "x.zip", one__png=b"a", zero__png=b"b")
+    path.write_bytes(path.read_bytes().replace(b"zero.png", b"\0ero.png"))  # Python stops there
+    with pytest.raises(DataError, match="without a name"):
+        list_images(path)
 
 
 def test_gzip_stops_where_it_becomes_too_much(tmp_path: Path) -> None:

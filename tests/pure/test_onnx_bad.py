@@ -127,6 +127,16 @@ def _times(net: File, op: str, *constants: str) -> None:
     net.raw("Mul", data, net.raw(op, *constants))
 
 
+def _two_scales(net: File, scale: float) -> str:
+    """Weights of level 4 whose rows have a scale of 1 and, of the last, another."""
+    data, scales = net.net, np.ones((48, 1))
+    scales[-1] = scale
+    net.net = net.const(4 * scales * np.ones((48, 4)))
+    weights = net.quant(4, scales)
+    net.net = data
+    return weights
+
+
 BAD: dict[str, tuple[Callable[[], bytes], str, str]] = {
     "cycle": (_edit(_cycle), r"node Conv_2 \(Conv\).*cycle", "loops"),
     "tensor made twice": (_edit(_twice), r"Relu_4.*exists already", "rename"),
@@ -254,6 +264,18 @@ BAD: dict[str, tuple[Callable[[], bytes], str, str]] = {
             coordinate_transformation_mode="asymmetric", nearest_mode="floor",
         )),
         r"Resize_1.*a frame of shape \(24576, 16384, 2\)", "smaller",
+    ),
+    "weights beyond 63 bits": (
+        _quantized(lambda n: (
+            n.op("Flatten"), n.op("MatMul", n.const(np.full((48, 4), 1.5e19))),
+        )),
+        r"MatMul_2.*level 1.5e\+19", "",
+    ),
+    "a factor of one weight that would wrap to 0": (
+        _quantized(lambda n: (
+            n.op("Flatten"), n.op("MatMul", _two_scales(n, 2.0**62)),
+        )),
+        r"MatMul_\d+.*level 1.84467e\+19", "",
     ),
     "constant output": (
         _quantized(lambda n: n.raw("Neg", n.const(1.0))), "does not depend", "",

@@ -5,11 +5,13 @@
     python -m tests.torch.fuzz FOLDER hostile
 
 What no reader may do is written to FOLDER/findings.jsonl, with the file: raise anything but a
-`BitwrightError`, take longer than `SECONDS`, or hold more than `BYTES` more than before.
+`BitwrightError`, let numbers overflow, take longer than `SECONDS`, or hold more than `BYTES` more
+than before. What it prints is a line of JSON a reader, see `Watch.said`.
 """
 
 from __future__ import annotations
 
+import copy
 import gzip
 import io
 import json
@@ -29,6 +31,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tests.torch import hostile_files
 from tests.torch.fuzz_readers import READERS, Reader
@@ -40,6 +43,12 @@ _NUMBERS = (b"-1", b"0", b"1e999", b"NaN", b"4294967296", b"99999999999999999999
 _WORDS = (
     b"\x00", b"\xff", b"\n", b"\r", b"'", b'"', b"\\", b"../", b"{", b"[", b"]", b"}", b"null",
     b"<", b"&", b"*", b"- ", b": ", b"/dev/zero", b"\xe2\x80\xae", b"\x1b[2J", b"os:system",
+)  # fmt: skip
+_VALUES: tuple[object, ...] = (
+    None, True, False, 0, -1, 1 << 31, 1 << 63, 10**30, 0.5, -1e308, float("nan"), float("inf"),
+    "", "0", "x", "../x", "/dev/zero", "os:system", "\x00", "\u202e", "a" * 100_000,
+    [], {}, [None], [[]], [0] * 5000, {"": None},
+    {"name": "os:system", "options": {"command": "x"}},
 )  # fmt: skip
 _INTEGERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 40)
 
@@ -111,8 +120,35 @@ def _swap(body: bytes, rng: random.Random) -> bytes:
     return body[: one.start()] + other[0] + middle + one[0] + body[other.end() :]
 
 
+def _branch(body: bytes, rng: random.Random) -> bytes:
+    """JSON in which one value, of any depth, is another, is gone, or has another key."""
+    try:
+        tree = json.loads(body)
+    except ValueError:
+        return _swap(body, rng)
+    places: list[tuple[Any, Any]] = [([tree], 0)]
+    for holder, key in places:
+        value = holder[key]
+        if isinstance(value, dict | list):
+            keys = value if isinstance(value, dict) else range(len(value))
+            places += [(value, each) for each in keys]
+    holder, key = rng.choice(places[1:] or places)
+    if isinstance(holder, dict) and rng.random() < 0.3:
+        value = holder.pop(key)
+        if rng.random() < 0.5:
+            holder[rng.choice(("", "name", "../x", "os:system", "x" * 5000))] = value
+    elif rng.random() < 0.3:
+        other, place = rng.choice(places)
+        if place in other or isinstance(other, list):
+            holder[key] = copy.deepcopy(other[place])
+    else:
+        holder[key] = rng.choice(_VALUES)
+    return json.dumps(tree).encode()
+
+
 _CHANGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (
     _flip, _flip, _cut, _drop, _repeat, _copy, _integer, _integer, _number, _number, _word, _swap,
+    _branch, _branch,
 )  # fmt: skip
 
 
@@ -197,6 +233,11 @@ def _forget_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
+def _of_children() -> int:
+    """The most bytes that one process had which was started here."""
+    return 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+
+
 class Watch:
     """Reads files and keeps what no reader may do.
 
@@ -206,9 +247,10 @@ class Watch:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.refused = self.taken = self.found = 0
+        self.refused = self.taken = self.found = self.most_bytes = 0
+        self.most_seconds = 0.0
         _forget_peak()
-        self._before = _memory("VmRSS")
+        self._before, self._children = _memory("VmRSS"), _of_children()
 
     def read(self, reader: Reader, made: Path, path: Path) -> None:
         """Read a file (``path``, by what was ``made``)."""
@@ -222,7 +264,12 @@ class Watch:
         except (TooLong, Exception):
             fault = traceback.format_exc()
         seconds, memory = time.perf_counter() - start, _memory("VmHWM") - self._before
-        memory = max(memory, 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+        if _of_children() > self._children:  # which is known of all that have ended, as one figure
+            self._children = _of_children()
+            memory = max(memory, self._children)
+        self.most_seconds, self.most_bytes = (
+            max(self.most_seconds, seconds), max(self.most_bytes, memory),
+        )  # fmt: skip
         if memory > BYTES:
             fault = fault or f"took {memory} bytes"
             _forget_peak()
@@ -233,6 +280,12 @@ class Watch:
             entry = {"reader": reader.name, "file": str(kept), "of": str(path)}
             with (self.folder / "findings.jsonl").open("a") as log:
                 log.write(json.dumps({**entry, "seconds": seconds, "fault": fault}) + "\n")
+
+    def said(self, name: str) -> str:
+        """One line: how many files were refused, read and found, and the most that one took."""
+        counts = {"refused": self.refused, "read": self.taken, "found": self.found}
+        most = {"seconds": round(self.most_seconds, 3), "bytes": self.most_bytes}
+        return json.dumps({"of": name, **counts, **most})
 
 
 def run(folder: Path, count: int, seed: int, names: list[str]) -> None:
@@ -251,8 +304,7 @@ def run(folder: Path, count: int, seed: int, names: list[str]) -> None:
         for _ in range(max(1, round(count * reader.share / whole))):
             path.write_bytes(mutant(body, path.name, rng))
             watch.read(reader, made, path)
-        print(f"{reader.name}: {watch.refused} refused, {watch.taken} read, {watch.found} found",
-              flush=True)  # fmt: skip
+        print(watch.said(reader.name), flush=True)
 
 
 def run_hostile(folder: Path) -> None:
@@ -261,12 +313,13 @@ def run_hostile(folder: Path) -> None:
     for name, path in hostile_files.make(folder):
         reader, watch = readers[name], Watch(folder)
         watch.read(reader, path.parent if reader.place else path, path)
-        print(f"{path.relative_to(folder)}: {watch.refused} refused, {watch.taken} read, "
-              f"{watch.found} found", flush=True)  # fmt: skip
+        print(watch.said(str(path.relative_to(folder))), flush=True)
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
+    # Numbers that became others, which nobody would see: an overflow, a cast of what is no number.
+    warnings.simplefilter("error", RuntimeWarning)
     place = Path(sys.argv[1])
     if sys.argv[2:] == ["hostile"]:
         run_hostile(place)

@@ -27,7 +27,7 @@ from bitwright.data.cifar import parse_binary, parse_python
 from bitwright.data.decoding import PICTURES, Decoding, decode_image
 from bitwright.data.detection import load_voc
 from bitwright.data.folders import load as load_folder
-from bitwright.data.image_database import read_list
+from bitwright.data.image_database import Stored, read_database, read_list, write_database
 from bitwright.data.mnist import read_idx
 from bitwright.hw.folding import load_folding
 from bitwright.interop.caffe.write import save_caffe
@@ -243,6 +243,13 @@ def _voc(folder: Path) -> Path:
     return folder / "voc.zip"
 
 
+def _database(folder: Path) -> Path:
+    images = ((part, f"{n}.png", n) for part in ("TRAIN", "TEST") for n in range(4))
+    stored = ((part, Stored(key, np.roll(_pixels(), label), label)) for part, key, label in images)
+    write_database(folder / "images.db", stored)
+    return folder / "images.db"
+
+
 def _text(name: str, text: str, folder: Path) -> Path:
     (folder / name).write_text(text)
     return folder / name
@@ -323,7 +330,9 @@ READERS = (
     Reader("cifar.tar.gz", _cifar_archive, _read_cifar, 0.3),
     Reader("images", _images, _read_images, 0.2),
     Reader("voc", _voc, load_voc, 0.3),
+    Reader("image database", _database, read_database),
     Reader("recipe", partial(_text, "r.yaml", yaml.safe_dump(RECIPE)), load_recipe),
+    Reader("recipe as JSON", partial(_text, "r.yaml", json.dumps(RECIPE)), load_recipe),
     Reader("yaml value", partial(_text, "v", "[1, {a: b}]"), partial(_as_text, load_value)),
     Reader("folding", partial(_text, "f.json", json.dumps(FOLDING)), load_folding),
     Reader("target", partial(_of_package, "build/targets/ecp5-25k.toml"), load_target),

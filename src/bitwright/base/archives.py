@@ -78,6 +78,8 @@ def opened_zip(path: Path, what: str = "zip file", hint: str = _HINT) -> Iterato
     with ExitStack() as stack:
         with unpacking(what, str(path), hint):
             archive = zipfile.ZipFile(stack.enter_context(open_regular(path)))
+        if not all(archive.namelist()):  # Python's ``ZipInfo.is_dir`` looks at the last letter
+            raise DataError("has a member without a name", where=str(path), hint=hint)
         yield stack.enter_context(archive)
 
 

@@ -22,6 +22,7 @@ from bitwright.interop.onnx.reader.levels import (
     ThresholdTable,
     find_thresholds,
     format_for,
+    whole_numbers,
 )
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.rounds import requant_of, split_at_rounding
@@ -454,7 +455,7 @@ class Importer:
             whole = np.rint(exact)
             if np.isfinite(exact).all() and (np.abs(exact - whole) <= _WHOLE).all():
                 attrs: dict[str, Attr] = {"scale": tuple(float(u) for u in unit)}
-                table = whole.T.astype(np.int64)
+                table = whole_numbers(whole.T)
                 edge = self.cached(
                     ("table", value.edge, table.tobytes(), unit.tobytes()),
                     lambda: self.table(value.edge, table, attrs, node),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bitwright.interop.onnx.reader.levels import whole_numbers
 from bitwright.interop.onnx.reader.model import MAX_ELEMENTS, OnnxNode
 from bitwright.interop.onnx.reader.values import Array, Const
 
@@ -173,7 +174,7 @@ _FOLD: dict[str, Callable[..., Array]] = {
     ],
     "Size": _plain(lambda a: np.asarray(a.size, np.int64)),
     "Cast": cast,
-    "Gather": lambda node, x, index: np.take(x, index.astype(np.int64), node.integer("axis", 0)),
+    "Gather": lambda node, x, index: np.take(x, whole_numbers(index), node.integer("axis", 0)),
     "Slice": _slice,
     "Concat": _concat,
     "ConstantOfShape": _constant_of_shape,

@@ -11,6 +11,7 @@ import numpy as np
 from bitwright.formats import parse_format
 from bitwright.interop.onnx.reader import views
 from bitwright.interop.onnx.reader.build import Importer
+from bitwright.interop.onnx.reader.levels import whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.values import Floats, Step, Value
 from bitwright.ir import Attr, IntArray, bits_for_interval
@@ -37,8 +38,8 @@ def rescaled(
     shift = max(0, _PRODUCT_BITS - int(np.ceil(np.log2(largest))) - 2)
     shift = min(shift, reach.bit_length() + 8)
     params = {
-        "multiplier": np.rint(ratio * 2.0**shift).astype(np.int64),
-        "offset": np.rint(start * 2.0**shift).astype(np.int64),
+        "multiplier": whole_numbers(np.rint(ratio * 2.0**shift)),
+        "offset": whole_numbers(np.rint(start * 2.0**shift)),
     }
     ends = [e * ratio + start for e in (lo, hi)]
     low_end, high_end = int(np.floor(np.min(ends))), int(np.ceil(np.max(ends)))

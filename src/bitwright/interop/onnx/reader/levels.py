@@ -26,6 +26,7 @@ MAX_STEPS = 255
 #: Largest interval on which a function is tabulated.
 MAX_TABLE = 1 << 16
 _BIPOLAR_STEP = 2
+_MOST = 2.0**62
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ class Quantizer:
         constants = tuple(c.astype(dtype) for c in self.constants)
         with np.errstate(all="ignore"):
             found = getattr(self, f"_{self.kind}")(np.asarray(x, dtype), *constants)
-        return np.asarray(found, dtype=np.float64).astype(np.int64)
+        return whole_numbers(np.asarray(found, dtype=np.float64))
 
     def _quant(self, x: Array, scale: Array, zero: Array, lo: Array, hi: Array) -> Array:
         return np.asarray(self._round(np.clip(x / scale + zero, lo, hi)) - zero)
@@ -95,6 +96,21 @@ class Quantizer:
         constants = tuple(c.tobytes() for c in self.constants)
         unit = self.unit.tobytes()
         return self.kind, self.lo, self.hi, self.step, unit, constants, self.rounding
+
+
+def whole_numbers(values: Array) -> IntArray:
+    """Whole numbers of a file, or computed from it, as integers.
+
+    Raises:
+        FormatError: they do not fit into 63 bits, or are not finite.
+    """
+    array = np.asarray(values)
+    if np.issubdtype(array.dtype, np.floating):
+        inside = np.abs(array) < _MOST  # false for what is no number
+        if not inside.all():
+            worst = array[~inside].ravel()[0]
+            raise FormatError(f"has the level {worst:.6g}; 63 bits hold all that are known")
+    return array.astype(np.int64)
 
 
 def format_for(lo: int, hi: int, step: int = 1) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from bitwright.interop.onnx.reader.build import Importer
 from bitwright.interop.onnx.reader.folding import cast
 from bitwright.interop.onnx.reader.joins import join
-from bitwright.interop.onnx.reader.levels import MAX_TABLE
+from bitwright.interop.onnx.reader.levels import MAX_TABLE, whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.values import Codes, Const, Floats, Value
 
@@ -204,7 +204,7 @@ def _gather(low: Importer, node: OnnxNode) -> Value:
     whole = np.rint(found / unit)
     if (np.abs(found / unit - whole) > _WHOLE).any():
         raise node.error("holds numbers that are no multiples of its smallest", "quantize it")
-    edge = low.table(value.edge, whole.astype(np.int64), {"scale": (float(unit[0]),)}, node)
+    edge = low.table(value.edge, whole_numbers(whole), {"scale": (float(unit[0]),)}, node)
     return Value(edge, value.shape, value.order, unit)
 
 

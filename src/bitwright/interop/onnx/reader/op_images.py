@@ -13,6 +13,7 @@ from bitwright.interop.onnx.reader import views
 from bitwright.interop.onnx.reader.build import Importer
 from bitwright.interop.onnx.reader.folding import squeezed, target_shape, unsqueezed
 from bitwright.interop.onnx.reader.joins import concat
+from bitwright.interop.onnx.reader.levels import whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.op_products import window
 from bitwright.interop.onnx.reader.values import Const, Pool, Step, Value
@@ -182,7 +183,7 @@ def _view(low: Importer, node: OnnxNode) -> Value:
     rank = order.ndim
     match node.op:
         case "Reshape":
-            shape = np.ravel(low.const(node, 1).value).astype(np.int64)
+            shape = whole_numbers(np.ravel(low.const(node, 1).value))
             order = order.reshape(target_shape(node, order.shape, shape))
         case "Flatten":
             order = order.reshape(prod(order.shape[: node.integer("axis", 1)]), -1)

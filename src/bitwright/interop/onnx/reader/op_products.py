@@ -11,7 +11,7 @@ import numpy as np
 from bitwright.base.errors import FormatError
 from bitwright.interop.onnx.reader import views
 from bitwright.interop.onnx.reader.build import Importer
-from bitwright.interop.onnx.reader.levels import format_of_weights
+from bitwright.interop.onnx.reader.levels import format_of_weights, whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.values import Const, Floats, Value
 from bitwright.ir import Attr, IntArray
@@ -41,7 +41,7 @@ def integer_weights(const: Const, node: OnnxNode) -> Weights:
                 "its weights are real numbers that no quantizer made",
                 "quantize them: Quant (QONNX) or DequantizeLinear (QDQ) in front of this input",
             )
-        return Weights(values.astype(np.int64), np.ones(1))
+        return Weights(whole_numbers(values), np.ones(1))
     assert const.scale is not None
     scale = np.broadcast_to(const.scale, values.shape).reshape(len(values), -1)
     levels = const.levels
@@ -53,7 +53,7 @@ def integer_weights(const: Const, node: OnnxNode) -> Weights:
                 "its weights have several scales within one output channel",
                 "quantize weights per tensor or per output channel",
             )
-        levels = levels * np.rint(ratio).astype(np.int64).reshape(levels.shape)
+        levels = whole_numbers(levels * np.rint(ratio).reshape(levels.shape))
         scale = np.abs(scale).min(axis=1, keepdims=True)
     rows = scale[:, 0]
     return Weights(levels, rows[:1] if (rows == rows[0]).all() else rows)
@@ -72,7 +72,7 @@ def _into_weights(gain: Floats, columns: IntArray, node: OnnxNode) -> tuple[IntA
             "a dense product needs one scale: quantize its input per tensor; the quantizers in "
             "front of a concat must share their scale",
         )
-    return columns * whole.astype(np.int64), least
+    return whole_numbers(columns * whole), least
 
 
 def _attrs(weights: Weights, node: OnnxNode) -> dict[str, Attr]:

@@ -11,7 +11,7 @@ from bitwright.base.errors import FormatError
 from bitwright.formats import Rounding
 from bitwright.interop.onnx.reader.build import Importer
 from bitwright.interop.onnx.reader.folding import cast
-from bitwright.interop.onnx.reader.levels import Quantizer
+from bitwright.interop.onnx.reader.levels import Quantizer, whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.op_elementwise import fitted
 from bitwright.interop.onnx.reader.values import Array, Codes, Const, Floats, Value
@@ -123,7 +123,7 @@ def _quantized_const(
     if not np.isfinite(values).all():
         raise node.error("quantizes a constant that is not finite")
     constants = (spread, *(e.astype(np.float32) for e in ends))
-    levels = np.asarray(quantizer._quant(values, *constants), np.float64).astype(np.int64)
+    levels = whole_numbers(np.asarray(quantizer._quant(values, *constants), np.float64))
     return Const(levels.astype(np.float32) * spread, levels, spread.astype(np.float64))
 
 
@@ -234,7 +234,7 @@ def _quantize_linear(low: Importer, node: OnnxNode) -> Value | Const:
     if isinstance(tensor, Const):
         scale = _along_axis(low.const(node, 1), tensor, node)
         codes = np.clip(np.rint(np.asarray(tensor.value, np.float32) / scale) + zero, lo, hi)
-        return Const(codes.astype(np.int64))
+        return Const(whole_numbers(codes))
     if tensor.codes is not None:
         raise node.error("quantizes codes again", "dequantize them first")
     shaped = Const(_along_axis(low.const(node, 1), Const(np.empty(tensor.shape)), node))

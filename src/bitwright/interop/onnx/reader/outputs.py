@@ -10,6 +10,7 @@ import numpy as np
 from bitwright.base.errors import ModelError
 from bitwright.interop.onnx.reader.build import Importer
 from bitwright.interop.onnx.reader.joins import common_unit, rescaled
+from bitwright.interop.onnx.reader.levels import whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.values import Array, Const, Floats, Step, Value
 from bitwright.ir import Attr, IntArray
@@ -133,7 +134,7 @@ def _biased(
         low.notes.append(
             f"{node.where}: the biases of the scores are rounded to whole levels of {gain:.3g}"
         )
-    params = {**maker.params, "bias": bias.astype(np.int64)}
+    params = {**maker.params, "bias": whole_numbers(bias)}
     edge = low.cached(
         ("bias", head.edge, bias.tobytes()),
         lambda: low.add(maker.op, maker.inputs, node, maker.attrs, params),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bitwright.formats import parse_format
-from bitwright.interop.onnx.reader.levels import Quantizer, format_for
+from bitwright.interop.onnx.reader.levels import Quantizer, format_for, whole_numbers
 from bitwright.interop.onnx.reader.values import Floats, Step, Value
 from bitwright.ir import Attr, IntArray, TensorType
 
@@ -103,5 +103,5 @@ def requant_of(parts: Parts, kind: TensorType) -> Requant | Quantizer | None:
         "format": parse_format(format_for(lo, hi)).name,
         "scale": (1.0,),
     }
-    gain, offset = (np.rint(part * 2.0**shift).astype(np.int64) for part in form)
+    gain, offset = (whole_numbers(np.rint(part * 2.0**shift)) for part in form)
     return Requant(attrs, {"multiplier": gain, "offset": offset})
