@@ -40,7 +40,14 @@ def generic() -> Library:
     return build_library(compiler, ("-O1", "-DBW_GENERIC"))
 
 
-@pytest.fixture(scope="session", params=["SHIM_AVX512", "SHIM_AVXVNNI"])
+#: Each in one process of those side by side, which compiles it once.
+SHIMS = [
+    pytest.param(name, marks=pytest.mark.xdist_group(name))
+    for name in ("SHIM_AVX512", "SHIM_AVXVNNI")
+]
+
+
+@pytest.fixture(scope="session", params=SHIMS)
 def newer(request, tmp_path_factory) -> Library:
     """The paths for AVX-512 and AVX-VNNI over an emulation of those instructions."""
     compiler = find_compiler()

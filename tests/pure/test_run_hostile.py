@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bitwright.pipeline.run_files import SCHEMA, folder_of_recipe, recipe_folder, recover
+from bitwright.pipeline.recipe import RECIPES
+from bitwright.pipeline.run_files import (
+    SCHEMA,
+    folder_of_recipe,
+    named_from,
+    recipe_folder,
+    recover,
+)
 
 RECORD = {
     "schema": SCHEMA, "name": "x", "key": "k", "inputs": {}, "artefacts": {}, "seconds": 1.0,
@@ -38,3 +45,6 @@ def test_the_recipes_folder_is_named_from_the_run(tmp_path: Path) -> None:
     assert folder_of_recipe(run, {"recipe_dir": "../.."}) == tmp_path / "project"
     assert folder_of_recipe(run, {"recipe_dir": "/home/someone"}) == Path("/home/someone")
     assert folder_of_recipe(run, {}) == run == recipe_folder(run)
+    assert named_from(run, tmp_path / "project") == "../.."
+    assert named_from(run, RECIPES) == "<bitwright>/recipes"
+    assert folder_of_recipe(run, {"recipe_dir": named_from(run, RECIPES)}) == RECIPES

@@ -259,7 +259,8 @@ def exclusive(
     """Hold a lock file; the kernel lets go of it when a process dies, however it dies.
 
     Args:
-        path: the lock file; made if need be. Who holds it is written inside.
+        path: the lock file; made if need be. Who holds it is written inside, as long as it does:
+            a folder that is given away does not name the machine it was made on.
         wait_s: how long to wait for another holder; ``math.inf``: as long as it takes.
         waiting: called several times a second meanwhile, with the holder.
         remove: leave no file behind.
@@ -279,6 +280,7 @@ def exclusive(
                 try:
                     yield
                 finally:
+                    file.truncate(0)
                     if remove:
                         path.unlink(missing_ok=True)
                 return

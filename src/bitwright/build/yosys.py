@@ -194,7 +194,20 @@ def _run(
     _reject_undriven(completed.text(), out_dir / LOG)
     for name in (STATISTICS, NETLIST):
         require_result(out_dir / name, completed, tool.name)
+    for name in (NETLIST, LOG):
+        _name_by_package(out_dir / name, tool)
     return completed.figures()
+
+
+def _name_by_package(path: Path, tool: Tool) -> None:
+    """Name the files of Yosys itself from its package on: where that lies tells of the machine."""
+    if tool.package is not None:
+        body = path.read_bytes()
+        for folder in (tool.package.parent, tool.package.parent.resolve()):
+            place = f"{folder}{os.sep}"
+            for form in (place, json.dumps(place)[1:-1]):
+                body = body.replace(os.fsencode(form), b"")
+        path.write_bytes(body)
 
 
 _UNDRIVEN = re.compile(

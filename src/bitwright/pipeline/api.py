@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from bitwright.pipeline.diff.levels import diff_run
 from bitwright.pipeline.inspection.inspect import inspect_model
 from bitwright.pipeline.recipe import Recipe, load_recipe
 from bitwright.pipeline.run import Outcome, Run, open_run
+from bitwright.pipeline.run_files import named_from
 from bitwright.pipeline.steps.facts import facts_of
 from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.order import make_steps
@@ -95,7 +95,7 @@ class Pipeline:
 
     def _opened(self, work: Workspace) -> AbstractContextManager[Run]:
         notes = {
-            "recipe_dir": os.path.relpath(self.recipe.base_dir.resolve(), self.run_dir.resolve()),
+            "recipe_dir": named_from(self.run_dir, self.recipe.base_dir),
             "seed": self.recipe.seed,
             "versions": versions(),
         }

@@ -32,6 +32,8 @@ from bitwright.pipeline.context import LOGS
 SCHEMA = 1
 _STEP = re.compile(r"\d\d-[a-z]+")
 _ALMOST_FULL = 1 << 20
+_PACKAGE = Path(__file__).resolve().parents[1]
+_OURS = "<bitwright>/"
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,18 @@ def recipe_folder(run: Path) -> Path:
 
 def folder_of_recipe(run: Path, header: Mapping[str, Any]) -> Path:
     """As `recipe_folder`, of a header that was read; older runs name it from the root."""
-    return Path(os.path.normpath(run.resolve() / str(header.get("recipe_dir", "."))))
+    named = str(header.get("recipe_dir", "."))
+    inside = named.removeprefix(_OURS)
+    start = run.resolve() if inside == named else _PACKAGE
+    return Path(os.path.normpath(start / inside))
+
+
+def named_from(run: Path, folder: Path) -> str:
+    """What a run's header says of its recipe's folder: the way there, or where in our package."""
+    place = folder.resolve()
+    if place.is_relative_to(_PACKAGE):
+        return f"{_OURS}{place.relative_to(_PACKAGE).as_posix()}"
+    return os.path.relpath(place, run.resolve())
 
 
 def _is_foreign(entry: Path) -> bool:

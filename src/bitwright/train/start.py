@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from bitwright.train.teachers import check_teacher, fingerprint, soften
 from bitwright.train.transforms import to_real
 
 _log = logging.getLogger(__name__)
+_CURVES = "tensorboard"
 _PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
@@ -132,7 +134,7 @@ def make_fabric(config: TrainConfig, folder: Path, *, gather: bool = False) -> F
     Raises:
         RecipeError: they are not there, or not able to.
     """
-    logger = TensorBoardLogger(root_dir=folder, name="", version="tensorboard")
+    logger = TensorBoardLogger(root_dir=folder, name="", version=_CURVES)
     device, devices = ("cpu", 1) if gather else (config.device, config.devices)
     # Ranges of some layers may not take part in every loss; DDP must know.
     many = DDPStrategy(start_method="spawn", find_unused_parameters=True)
@@ -226,8 +228,19 @@ def close(run: Run) -> None:
     for logger in run.fabric.loggers:
         try:
             logger.finalize("stopped")
+            if run.fabric.is_global_zero:
+                _without_host(Path(logger.root_dir or ".") / _CURVES)
         except OSError as error:
             _log.warning("TensorBoard curves cannot be written: %s", error)
+
+
+def _without_host(folder: Path) -> None:
+    """Files of curves are named after the machine: not what belongs into a run that is given away.
+
+    TensorBoard takes every name with ``tfevents`` in it.
+    """
+    for path in folder.glob(f"*tfevents*.{platform.node()}*"):
+        path.rename(path.with_name(path.name.replace(f".{platform.node()}", "", 1)))
 
 
 def _teacher(job: Job, device: torch.device) -> tuple[nn.Module | None, Tensor | None]:

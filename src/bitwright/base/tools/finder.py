@@ -27,6 +27,7 @@ from bitwright.base.tools.process import (
     run_process,
 )
 
+_PACKAGED = "package "
 _VERILATOR_MAJOR = 5
 _TRIAL_TIMEOUT_S = 240.0  # the first run of a WebAssembly tool compiles it
 
@@ -53,6 +54,13 @@ class Tool:
     def identity(self) -> str:
         """Names this build in cache keys and reports."""
         return f"{self.name} {self.version} ({self.origin})"
+
+    @property
+    def package(self) -> Path | None:
+        """Folder of the Python package that it comes from, if it does."""
+        name = self.origin.removeprefix(_PACKAGED)
+        spec = importlib.util.find_spec(name) if name != self.origin else None
+        return Path(spec.origin).parent if spec and spec.origin else None
 
 
 Trial = Callable[[Tool, Path], None]
@@ -215,7 +223,7 @@ def _wasm(name: str, package: str, module: str, function: str) -> Iterator[Tool]
         return
     code = f"import sys, {module} as m; sys.exit(m.{function}(sys.argv[1:]))"
     command = (sys.executable, "-c", code)
-    yield Tool(name, f"package {package} (WebAssembly)", metadata.version(package), command)
+    yield Tool(name, f"{_PACKAGED}{package} (WebAssembly)", metadata.version(package), command)
 
 
 def _on_path(name: str, programs: Sequence[str], version_option: str) -> Iterator[Tool]:
