@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.e2e.tiny import TINY, tiny_recipe
+from tests.e2e.tiny import TINY, assert_tells_nothing_of_the_machine, tiny_recipe
 from tests.program import Program
 
 import bitwright
@@ -303,6 +303,7 @@ def test_own_model_and_own_images(tmp_path: Path, capsys: pytest.CaptureFixture[
     recipe = write_recipe(tmp_path, data=data, model="own_net:make", name="own")
     run_dir = tmp_path / "run"
     assert entry.run(["lower", str(recipe), "--run-dir", str(run_dir)]) == 0
+    assert_tells_nothing_of_the_machine(run_dir, tmp_path)
     assert entry.run(["explain", str(recipe), "--json"]) == 0
     capsys.readouterr()
 
@@ -318,6 +319,13 @@ def test_own_model_and_own_images(tmp_path: Path, capsys: pytest.CaptureFixture[
         (tmp_path / "images" / "light" / "0.png").read_bytes()
     )
     assert redone() == ["train", "quantize", "lower"], "another image is other data"
+
+    moved = tmp_path.with_name(f"{tmp_path.name}-moved")
+    tmp_path.rename(moved)
+    assert entry.run(["lower", str(moved / "run"), "--json"]) == 0
+    assert all(step["was_done"] for step in json.loads(capsys.readouterr().out)["steps"])
+    other = ["lower", str(moved / "run" / "recipe.yaml"), "--run-dir", str(moved / "other")]
+    assert entry.run(other) == 0, "a run's recipe starts others"
 
 
 def make_images(folder: Path) -> None:

@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.e2e.tiny import tiny_recipe
+from tests.e2e.tiny import assert_tells_nothing_of_the_machine, tiny_recipe
 
-import bitwright
 from bitwright.base.errors import RunError
 from bitwright.base.figures import Source
 from bitwright.cli import entry
@@ -24,17 +21,6 @@ from bitwright.pipeline.run_files import read_record
 from bitwright.pipeline.steps.results import LowerResult, load_result
 from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
 from bitwright.report.record import Report
-
-
-def assert_tells_nothing_of_the_machine(run: Path) -> None:
-    """A run directory is given away as it is: no path of this machine, nor its name."""
-    homes = {run, Path(sys.prefix), Path(bitwright.__file__).parents[2]}
-    places = {str(place).encode() for home in homes for place in (home, home.resolve())}
-    for path in (path for path in run.rglob("*") if path.is_file()):
-        body = path.read_bytes()
-        assert not [place for place in places if place + b"/" in body], path
-        assert platform.node() not in path.name.split("."), path
-    assert not (run / ".lock").read_bytes()
 
 
 def test_every_level_gives_the_same_integers(built: Path) -> None:

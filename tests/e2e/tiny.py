@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import platform
+import sys
+from pathlib import Path
 from typing import Any
 
+import bitwright
 from bitwright.pipeline.recipe import Recipe, recipe_from_dict
 
 TINY: dict[str, Any] = {
@@ -31,3 +35,14 @@ def tiny_recipe(**changes: dict[str, Any]) -> Recipe:
         merge = isinstance(before, dict) and isinstance(value, dict)
         fields[name] = {**before, **value} if merge else value
     return recipe_from_dict(fields)
+
+
+def assert_tells_nothing_of_the_machine(run: Path, *others: Path) -> None:
+    """A run directory is given away as it is: no path of this machine, nor its name."""
+    homes = {run, Path(sys.prefix), Path(bitwright.__file__).parents[2], *others}
+    places = {str(place).encode() for home in homes for place in (home, home.resolve())}
+    for path in (path for path in run.rglob("*") if path.is_file()):
+        body = path.read_bytes()
+        assert not [place for place in places if place + b"/" in body], path
+        assert platform.node() not in path.name.split("."), path
+    assert not (run / ".lock").read_bytes()

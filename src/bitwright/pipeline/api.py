@@ -15,6 +15,7 @@ from bitwright.base.trust import importable
 from bitwright.pipeline.diff.levels import diff_run
 from bitwright.pipeline.inspection.inspect import inspect_model
 from bitwright.pipeline.recipe import Recipe, load_recipe
+from bitwright.pipeline.recipe_paths import with_paths_of_its_folder
 from bitwright.pipeline.run import Outcome, Run, open_run
 from bitwright.pipeline.run_files import named_from
 from bitwright.pipeline.steps.facts import facts_of
@@ -103,7 +104,7 @@ class Pipeline:
             self.run_dir,
             make_steps(work),
             facts_of(work),
-            files={"recipe.yaml": self.recipe.to_yaml()},
+            files={"recipe.yaml": with_paths_of_its_folder(self.recipe).to_yaml()},
             notes=notes,
             progress=self.progress,
             reuse=self.reuse,

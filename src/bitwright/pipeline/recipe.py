@@ -9,17 +9,19 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from bitwright.base.errors import RecipeError
+from bitwright.base.errors import RecipeError, RunError
 from bitwright.base.trust import importable
 from bitwright.pipeline.recipe_errors import explain_mistakes, run_with
 from bitwright.pipeline.recipe_paths import with_absolute_paths
 from bitwright.pipeline.recipe_schema import Recipe
 from bitwright.pipeline.recipe_yaml import MOST_BYTES, Document, parse_document
+from bitwright.pipeline.run_files import recipe_folder
 from bitwright.quantize.method_words import check_trainable
 from bitwright.quantize.policy import Policy
 from bitwright.train.config import PHASES
@@ -103,7 +105,8 @@ def load_recipe(
         name: a path, or the name of a recipe inside the package.
         overrides: assignments such as ``train.float.epochs=3``; the value is read as YAML.
         data_dir: replaces ``data.path``.
-        base_dir: where relative paths start; by default the folder of the file.
+        base_dir: where relative paths start; by default the folder of the file, or where they did
+            when it lies in a run directory.
 
     Raises:
         RecipeError: it does not exist, is no YAML, or breaks the schema.
@@ -154,7 +157,15 @@ def recipe_from_document(document: Document, base_dir: Path | None = None) -> Re
     Raises:
         RecipeError: it breaks the schema.
     """
-    return _validate(document, (base_dir or Path(document.file).parent).resolve())
+    return _validate(document, (base_dir or _folder_of(Path(document.file))).resolve())
+
+
+def _folder_of(file: Path) -> Path:
+    """Where a recipe's relative paths start: of one that lies in a run, as in that run."""
+    with suppress(RunError):
+        if file.name == "recipe.yaml":
+            return recipe_folder(file.parent)
+    return file.parent
 
 
 def recipe_from_dict(fields: Mapping[str, Any], base_dir: Path | None = None) -> Recipe:

@@ -35,6 +35,39 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update=updates)
 
 
+def with_paths_of_its_folder(recipe: Recipe) -> Recipe:
+    """The recipe with files below its folder named from there: it can move with the folder, and
+    tells whoever gets it nothing of where that lay. What lies elsewhere keeps its path.
+    """
+
+    def short(path: Path | None) -> Path | None:
+        return path and _below(path, recipe.base_dir)
+
+    def model(spec: ModelSpec) -> ModelSpec:
+        weights = short(spec.weights) if isinstance(spec.weights, Path) else spec.weights
+        name = str(_below(Path(spec.name), recipe.base_dir)) if spec.is_file else spec.name
+        return spec.model_copy(update={"weights": weights, "name": name})
+
+    def teacher(entry: TeacherSection) -> TeacherSection:
+        made = entry.model and model(entry.model)
+        return entry.model_copy(update={"model": made, "logits": short(entry.logits)})
+
+    data, folding = recipe.data, recipe.hardware.folding_config_file
+    places = {name: short(getattr(data, name)) for name in ("path", "unlabelled")}
+    return recipe.model_copy(
+        update={
+            "data": data.model_copy(update=places),
+            "hardware": recipe.hardware.model_copy(update={"folding_config_file": short(folding)}),
+            "model": model(recipe.model),
+            "teacher": tuple(teacher(entry) for entry in recipe.teacher),
+        }
+    )
+
+
+def _below(path: Path, folder: Path) -> Path:
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
+
+
 def _with_schedule(recipe: Recipe) -> TrainSection:
     """Training with a recorded schedule of precisions written out: the recipe then stands alone."""
     config = recipe.train.float_

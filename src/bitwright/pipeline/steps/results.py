@@ -59,7 +59,11 @@ class Epoch(Result):
 
 
 class DataFacts(Result):
-    """Which images were used."""
+    """Which images were used.
+
+    Attributes:
+        source: the file or folder they came from, without its place, or the library.
+    """
 
     name: str
     source: str

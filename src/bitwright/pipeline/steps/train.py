@@ -104,7 +104,8 @@ def _data_facts(work: Workspace) -> DataFacts:
     splits = work.data
     return DataFacts(
         name=splits.name,
-        source=splits.source,
+        # The digest says which images; where they lay is nobody's business who gets the run.
+        source=Path(splits.source).name if Path(splits.source).is_absolute() else splits.source,
         digest=splits.digest(),
         classes=splits.classes,
         image_shape=splits.image_shape,
