@@ -45,7 +45,7 @@ def _choices(problem: Problem) -> list[tuple[int, Resources]]:
         for option in chosen:
             cost = cost + option.cost
         for link in problem.links:
-            pair = (picked[link.producer].lanes_out, picked[link.consumer].lanes_in)
+            pair = link.lanes(picked)
             if pair[0] != pair[1]:
                 converter = link.converters[pair]
                 assert converter is not None
@@ -113,7 +113,7 @@ def test_cheapest_at_a_rate_is_the_cheapest_of_all(seed: int) -> None:
         return cost.lut + 0.1 * cost.ff + 150 * cost.dsp + 200 * cost.bram
 
     for most in intervals[:: max(1, len(intervals) // 4)]:
-        chosen = FoldingModel(problem.options, problem.links, None, most).cheapest()
+        chosen = FoldingModel(problem.options, problem.links, most).smallest()
         assert chosen is not None
         interval, cost = _outcome(problem, chosen)
         assert interval <= most
@@ -185,10 +185,10 @@ def test_a_converter_is_paid_for_where_lanes_differ() -> None:
         "b": [Option({"pe": 2}, 2, 2, 5, cheap)],
     }
     link = Link("a", "b", {(1, 2): (10, Resources(lut=9))})
-    chosen = FoldingModel(options, [link], None, 10).cheapest()
+    chosen = FoldingModel(options, [link], 10).smallest()
     assert chosen is not None and chosen["a"].lanes_out == 2
     free = Link("a", "b", {(1, 2): (10, Resources(lut=1))})
-    chosen = FoldingModel(options, [free], None, 10).cheapest()
+    chosen = FoldingModel(options, [free], 10).smallest()
     assert chosen is not None and chosen["a"].lanes_out == 1
 
 

@@ -232,8 +232,8 @@ class _Search:
             options = {n: o for n, o in self.problem.options.items() if n in names}
             links = [k for k in self.problem.links if {k.producer, k.consumer} <= names]
             demand = self.options.memory.beats_per_cycle
-            model = FoldingModel(options, links, self.device * share, cycles, demand)
-            found = model.cheapest() if options else {}
+            model = FoldingModel(options, links, cycles, demand)
+            found = model.cheapest(self.device * share) if options else {}
             if found is None:
                 return None
             chosen |= {n: NodeFolding.from_attrs(o.attrs) for n, o in found.items() if o.attrs}

@@ -10,7 +10,7 @@ hardware).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bitwright.base.errors import TargetError
 from bitwright.base.figures import RESOURCE_WORDS, Resources
@@ -19,7 +19,7 @@ from bitwright.hw.cost import block_resources, graph_resources
 from bitwright.hw.external import Outside, WeightMemory, demand_of
 from bitwright.hw.folding import Folding, NodeFolding
 from bitwright.hw.mapping import MapOptions, converter_steps, map_graph
-from bitwright.hw.solver import FoldingModel, Link, Option, undominated
+from bitwright.hw.solver import FoldingModel, Link, Option, cost_of, undominated
 from bitwright.hw.template import template
 from bitwright.ir import Graph, Node, TensorType
 
@@ -27,7 +27,7 @@ _ROUNDS = 6
 _MARGIN = 0.05  # more of what mapping adds, each round
 _MANY = 64  # options of one block
 _TOO_FAST = 4
-_FOLLOWERS = ("flatten", "fork", "top_k")  # take the lanes they are given
+_FOLLOWERS = ("flatten", "fork")  # have the lanes of the stream they pass on
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def search_folding(
     """The best folding of an integer graph.
 
     What FIFOs cost is known only after mapping. If they push the design over its limit, the search
-    runs again with what they took set aside; if that leaves nothing, the smallest design that
-    keeps the goal is taken, if it fits.
+    runs again with what they took set aside; if that leaves nothing, a slower design is looked for,
+    or the smallest one that keeps the rate is taken, if it fits.
 
     Args:
         outside: units with external weights; what they read together is limited, too.
@@ -82,18 +82,10 @@ def search_folding(
         most_cycles = goal.cycles
     if limit is None:
         return _as_folding(problem.smallest(None, most_cycles))
-    aside = Resources()
-    for attempt in range(_ROUNDS):
-        left = (limit - aside * (1 + _MARGIN * attempt)).most(Resources())
-        chosen = problem.solve(goal, left)
-        if chosen is None:
-            break
-        folding, used = _mapped(graph, _as_folding(chosen), options, limit)
-        if used.fits(limit):
-            return folding
-        # What mapping adds to the model of the search; FIFOs change with the folding, so the most
-        # that was seen counts.
-        aside = aside.most(used - problem.cost(chosen))
+    search = _Fitting(graph, problem, options, limit)
+    folding = search.fastest() if most_cycles is None else search.within(most_cycles)
+    if folding is not None:
+        return folding
     found = [
         _mapped(graph, _as_folding(problem.smallest(measure, most_cycles)), options, limit)
         for measure in _measures(limit)
@@ -102,6 +94,51 @@ def search_folding(
     if used.fits(limit):
         return folding
     raise too_small(problem.hardware.name, limit, used)
+
+
+@dataclass
+class _Fitting:
+    """Foldings that fit a limit when they are mapped.
+
+    Attributes:
+        aside: what mapping added to the model of the search, the last time.
+    """
+
+    graph: Graph
+    problem: Problem
+    options: MapOptions
+    limit: Resources
+    aside: Resources = field(default_factory=Resources)
+
+    def within(self, cycles: int) -> Folding | None:
+        """The least hardware that keeps an interval; None where none was found that fits."""
+        aside = self.aside
+        for attempt in range(_ROUNDS):
+            left = (self.limit - aside * (1 + _MARGIN * attempt)).most(Resources())
+            chosen = self.problem.cheapest(left, cycles)
+            if chosen is None:
+                return None
+            folding, used = _mapped(self.graph, _as_folding(chosen), self.options, self.limit)
+            self.aside = used - self.problem.cost(chosen)
+            if used.fits(self.limit):
+                return folding
+            aside = aside.most(self.aside)  # FIFOs change with the folding: the most that was seen
+        return None
+
+    def fastest(self) -> Folding | None:
+        """The smallest interval of a folding that fits; None where none was found."""
+        intervals = self.problem.intervals()
+        least = self.problem.fastest(self.limit)
+        low = len(intervals) if least is None else intervals.index(least)
+        high, best = len(intervals), None
+        while low < high:
+            middle = (low + high) // 2 if best is not None or self.aside != Resources() else low
+            found = self.within(intervals[middle])
+            if found is None:
+                low = middle + 1
+            else:
+                high, best = middle, found
+        return best
 
 
 def _measures(limit: Resources) -> list[Resources | None]:
@@ -217,28 +254,55 @@ class Problem:
     def __init__(self, hardware: Graph, family: str, outside: Outside | None = None) -> None:
         self.hardware = hardware if outside is None else outside.move(hardware)
         self.family, self.memory = family, outside.memory if outside else None
+        blocks = blocks_of(self.hardware)
         self.options = {
             name: options_of(block, family, self.memory)
-            for name, block in blocks_of(self.hardware).items()
+            for name, block in blocks.items()
+            if block.node.op not in _FOLLOWERS
         }
+        for node in self.hardware:
+            if node.op in _FOLLOWERS:
+                self._add_follower(blocks[node.name])
         self._converters: dict[tuple[int, int, int, int], tuple[int, Resources]] = {}
-        self.links = [self._link(*pair) for pair in _pairs(hardware)]
+        self.links = list(self._all_links())
 
-    def _link(self, producer: Node, consumer: Node, tensor: TensorType) -> Link:
+    def _add_follower(self, block: Block) -> None:
+        """What a fork takes is paid by the block whose lanes it has."""
+        name, side = _lanes_of(self.hardware, block.node.inputs[0])
+        costs = {
+            lanes: block_resources(replace(block, choices=(("lanes", lanes),)), self.family)
+            for lanes in {getattr(option, side) for option in self.options[name]}
+        }
+        self.options[name] = [
+            replace(option, cost=option.cost + costs[getattr(option, side)])
+            for option in self.options[name]
+        ]
+
+    def _all_links(self) -> Iterator[Link]:
+        """One for every stream on which lanes can differ."""
+        for consumer in self.hardware:
+            for edge in consumer.inputs if consumer.op not in _FOLLOWERS else ():
+                name, side = _lanes_of(self.hardware, edge)
+                if name != consumer.name:
+                    yield self._link(name, side, consumer, self.hardware.types[edge])
+
+    def _link(self, name: str, side: str, consumer: Node, tensor: TensorType) -> Link:
         """Converters between all lanes of two blocks.
 
         None can restore the order of a window whose beats are its groups. And none stands between
         a pad and its window: a pad directly in front makes its border when the window has room,
         one behind a converter needs a FIFO of a row or two.
         """
-        fixed = producer.op == "window" and producer.integer("groups") == 0
-        fixed |= producer.op == "pad"
+        maker = self.hardware.node(name) if side == "lanes_out" else None
+        fixed = maker is not None and (
+            maker.op == "pad" or (maker.op == "window" and maker.integer("groups") == 0)
+        )
         table: dict[tuple[int, int], tuple[int, Resources] | None] = {}
-        for have in sorted({o.lanes_out for o in self.options[producer.name]}):
+        for have in sorted({getattr(o, side) for o in self.options[name]}):
             for want in sorted({o.lanes_in for o in self.options[consumer.name]}):
                 if have != want:
                     table[have, want] = None if fixed else self._converter(tensor, have, want)
-        return Link(producer.name, consumer.name, table)
+        return Link(name, consumer.name, table, side)
 
     def _converter(self, tensor: TensorType, have: int, want: int) -> tuple[int, Resources]:
         key = (tensor.size, tensor.wire_bits, have, want)
@@ -252,36 +316,34 @@ class Problem:
             self._converters[key] = interval, cost
         return self._converters[key]
 
-    def solve(self, goal: Goal, limit: Resources | None) -> dict[str, Option] | None:
-        """The best choice within a limit, or None if none was found."""
-        if isinstance(goal, RateGoal):
-            return self.cheapest(limit, goal.cycles)
-        cycles = self.fastest(limit)
-        return None if cycles is None else self.cheapest(limit, cycles)
-
-    def _model(self, limit: Resources | None, most_cycles: int | None) -> FoldingModel:
+    def _model(self, most_cycles: int | None) -> FoldingModel:
         options = {name: near(found, most_cycles) for name, found in self.options.items()}
         demand = self.memory.beats_per_cycle if self.memory else 0.0
-        return FoldingModel(options, self.links, limit, most_cycles, demand)
+        return FoldingModel(options, self.links, most_cycles, demand)
 
     def cheapest(
         self, limit: Resources | None, most_cycles: int | None
     ) -> dict[str, Option] | None:
         """The least hardware within a limit on resources and on the interval."""
-        return self._model(limit, most_cycles).cheapest()
+        model = self._model(most_cycles)
+        return model.smallest() if limit is None else model.cheapest(limit)
+
+    def intervals(self) -> list[int]:
+        """Every interval that a choice can have, ascending."""
+        found = {o.interval for options in self.options.values() for o in options}
+        converters = (c for link in self.links for c in link.converters.values())
+        found |= {converter[0] for converter in converters if converter is not None}
+        least = max(min(o.interval for o in options) for options in self.options.values())
+        return sorted(cycles for cycles in found if cycles >= least)
 
     def fastest(self, limit: Resources | None) -> int | None:
         """The smallest interval that is possible within a limit; None if none is."""
-        intervals = {o.interval for found in self.options.values() for o in found}
-        intervals |= {
-            c[0] for link in self.links for c in link.converters.values() if c is not None
-        }
-        least = max(min(o.interval for o in found) for found in self.options.values())
-        steps = sorted(cycles for cycles in intervals if cycles >= least)
+        steps = self.intervals()
         low, high = 0, len(steps)  # steps[high] works, or high is the end
         while low < high:
             middle = (low + high) // 2
-            if self._model(limit, steps[middle]).any() is None:
+            model = self._model(steps[middle])
+            if (model.smallest() if limit is None else model.any(limit)) is None:
                 low = middle + 1
             else:
                 high = middle
@@ -309,7 +371,7 @@ class Problem:
         Raises:
             TargetError: no converters between the blocks are fast enough.
         """
-        chosen = self._model(None, most_cycles).cheapest(measure=limit)
+        chosen = self._model(most_cycles).smallest(limit)
         if chosen is None and self.memory is not None:
             raise self._starved(self.memory, most_cycles)
         if chosen is None:
@@ -340,12 +402,7 @@ class Problem:
 
     def cost(self, chosen: Mapping[str, Option]) -> Resources:
         """What a choice takes, converters included."""
-        total = sum((option.cost for option in chosen.values()), Resources())
-        for link in self.links:
-            lanes = chosen[link.producer].lanes_out, chosen[link.consumer].lanes_in
-            converter = link.converters.get(lanes)
-            total = total if converter is None else total + converter[1]
-        return total
+        return cost_of(chosen, self.links)
 
 
 def near(options: Sequence[Option], most_cycles: int | None) -> list[Option]:
@@ -361,19 +418,21 @@ def near(options: Sequence[Option], most_cycles: int | None) -> list[Option]:
     return [o for o in legal if o.interval * _TOO_FAST >= slowest]
 
 
-def _pairs(hardware: Graph) -> Iterator[tuple[Node, Node, TensorType]]:
-    """(producer, consumer, tensor) of every stream on which lanes can differ."""
-    for node in hardware:
-        if node.op in _FOLLOWERS:
-            continue
-        for read in node.inputs:
-            edge = read
-            producer = hardware.producer(edge)
-            while producer is not None and producer.op in _FOLLOWERS:
-                (edge,) = producer.inputs
-                producer = hardware.producer(edge)
-            if producer is not None:
-                yield producer, node, hardware.types[edge]
+def _lanes_of(hardware: Graph, edge: str) -> tuple[str, str]:
+    """The block that says how many lanes an edge has before converters, and its option's field.
+
+    That is who makes it, behind forks and renamings; at an input of the graph the first reader.
+    """
+    producer = hardware.producer(edge)
+    while producer is not None and producer.op in _FOLLOWERS:
+        (edge,) = producer.inputs
+        producer = hardware.producer(edge)
+    if producer is not None:
+        return producer.name, "lanes_out"
+    reader = hardware.consumers(edge)[0]
+    while reader.op in _FOLLOWERS:
+        reader = hardware.consumers(reader.outputs[0])[0]
+    return reader.name, "lanes_in"
 
 
 def too_small(name: str, limit: Resources, used: Resources) -> TargetError:

@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from bitwright.hw.blocks.base import Block, Firing, Fold, Instance
+from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, divisors
 
 
 @final
@@ -28,7 +28,8 @@ class TopK(Block):
         return self.pe, 1
 
     def foldings(self) -> tuple[Fold, ...]:
-        return (Fold((("pe", self.pe),), self.pe, 1),)
+        several = divisors(self.input_type.channels) if self.k == 1 else (1,)
+        return tuple(Fold((("pe", pe),), pe, 1) for pe in several)
 
     def firing(self) -> Firing:
         beats = self.inputs[0].beats
