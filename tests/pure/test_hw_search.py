@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from tests.hw_networks import Net, densenet, digits_like, mlp, skynet
 
-from bitwright.base.errors import TargetError
+from bitwright.base.errors import RecipeError, TargetError
 from bitwright.base.figures import Resources
 from bitwright.hw import (
     FillGoal,
+    Folding,
+    NodeFolding,
     RateGoal,
     analyse,
     graph_resources,
@@ -77,9 +79,26 @@ def _thinned(problem: Problem, seed: int) -> Problem:
     return _Fixed(problem, options)
 
 
+def _residual() -> Graph:
+    net = Net((3, 3, 2), "uint2", "int2n").conv(2, 1).threshold()
+    before = net.edge
+    return net.conv(2, 1).threshold().add(before).threshold().finish(label=False)
+
+
+def _branches() -> Graph:
+    """The input itself is read twice."""
+    net = Net((3, 3, 2), "uint2", "int2n")
+    first = net.conv(4, 1).threshold().edge
+    return net.at("x").conv(2, 1).threshold().concat(first).finish(label=False)
+
+
+NETWORKS = {"chain": _small, "residual": _residual, "branches": _branches}
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_fastest_within_a_budget_is_the_fastest_of_all(seed: int) -> None:
-    problem = _thinned(Problem(template(_small()), "ecp5"), seed)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_fastest_within_a_budget_is_the_fastest_of_all(network: str, seed: int) -> None:
+    problem = _thinned(Problem(template(NETWORKS[network]()), "ecp5"), seed)
     every = _choices(problem)
     for share in (1.05, 1.3, 2.0):
         least = min(cost.lut for _, cost in every)
@@ -104,8 +123,9 @@ def test_fastest_within_a_budget_is_the_fastest_of_all(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_cheapest_at_a_rate_is_the_cheapest_of_all(seed: int) -> None:
-    problem = _thinned(Problem(template(_small()), "ecp5"), seed)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_cheapest_at_a_rate_is_the_cheapest_of_all(network: str, seed: int) -> None:
+    problem = _thinned(Problem(template(NETWORKS[network]()), "ecp5"), seed)
     every = _choices(problem)
     intervals = sorted({interval for interval, _ in every})
 
@@ -142,6 +162,69 @@ def test_more_speed_costs_more_and_less_budget_is_slower() -> None:
         speeds.append(analyse(hardware).interval)
     assert costs == sorted(costs) and speeds == sorted(speeds, reverse=True)
     assert len(set(costs)) == len(set(speeds)) == 3
+
+
+def _random_network(seed: int) -> Graph:
+    """Two to four layers on a few pixels; what one gives, others may add or take beside."""
+    rng = np.random.default_rng(seed)
+    net = Net((int(rng.integers(1, 4)), 2, 2), "uint2", "int2n", seed)
+    edges = [net.edge]
+    for _ in range(int(rng.integers(2, 4))):
+        if rng.random() < 0.7 and len(edges) > 1:
+            other = edges[int(rng.integers(len(edges)))]
+            if other != net.edge:
+                kinds = net.builder.types[net.edge], net.builder.types[other]
+                same = kinds[0].shape == kinds[1].shape
+                net = net.add(other).threshold() if same else net.concat(other)
+        net.conv(int(rng.choice([2, 3, 4])), 1).threshold()
+        edges.append(net.edge)
+    return net.finish(label=False)
+
+
+@pytest.mark.parametrize("network", ["residual", "branches"])
+def test_what_is_mapped_is_as_fast_as_the_fastest_of_all_foldings(network: str) -> None:
+    assert_as_fast_as_any_folding(NETWORKS[network](), least=50)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(24))
+def test_random_networks_are_as_fast_as_with_any_folding(seed: int) -> None:
+    assert_as_fast_as_any_folding(_random_network(seed))
+
+
+def assert_as_fast_as_any_folding(graph: Graph, least: int = 2) -> None:
+    """Every folding is mapped, FIFOs and all; none within the budget is faster."""
+    problem = Problem(template(graph), "ecp5")
+    # One kind of memory each: the other gives the same times.
+    options = {name: _one_a_fold(found) for name, found in problem.options.items()}
+    every = []
+    for chosen in itertools.islice(itertools.product(*options.values()), 3000):
+        nodes = {
+            name: NodeFolding.from_attrs(option.attrs)
+            for name, option in zip(options, chosen, strict=True)
+        }
+        try:
+            hardware = map_graph(graph, Folding(nodes))
+        except RecipeError:  # no converter there
+            continue
+        every.append((analyse(hardware).interval, graph_resources(hardware, "ecp5")))
+    assert len(every) >= least
+    luts = sorted(used.lut for _, used in every)
+    for lut in (luts[0], luts[1], luts[len(luts) // 4], luts[len(luts) // 2], luts[-1]):
+        budget = Resources(lut=lut, ff=1e6, dsp=0, bram=10)
+        best = min(interval for interval, used in every if used.fits(budget))
+        hardware = map_graph(graph, search_folding(graph, FillGoal(budget), family="ecp5"))
+        assert graph_resources(hardware, "ecp5").fits(budget)
+        assert analyse(hardware).interval <= best, (lut, best)
+
+
+def _one_a_fold(options: list[Option]) -> list[Option]:
+    folds = {
+        tuple(item for item in sorted(option.attrs.items()) if item[0] != "ram_style"): option
+        for option in options
+        if option.cost.dsp == 0
+    }
+    return list(folds.values())
 
 
 def test_the_same_problem_gives_the_same_folding() -> None:

@@ -19,7 +19,7 @@ from bitwright.hw.cost import block_resources, graph_resources
 from bitwright.hw.external import Outside, WeightMemory, demand_of
 from bitwright.hw.folding import Folding, NodeFolding
 from bitwright.hw.mapping import MapOptions, converter_steps, map_graph
-from bitwright.hw.solver import FoldingModel, Link, Option, cost_of, undominated
+from bitwright.hw.solver import Chosen, FoldingModel, Link, Meeting, Option, cost_of, undominated
 from bitwright.hw.template import template
 from bitwright.ir import Graph, Node, TensorType
 
@@ -27,7 +27,9 @@ _ROUNDS = 6
 _MARGIN = 0.05  # more of what mapping adds, each round
 _MANY = 64  # options of one block
 _TOO_FAST = 4
+_MOST_OPTIONS = 4000  # that are looked at in all rounds of a small network
 _FOLLOWERS = ("flatten", "fork")  # have the lanes of the stream they pass on
+_PLUMBING = ("dwc", "fifo", *_FOLLOWERS)
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def search_folding(
         _mapped(graph, _as_folding(problem.smallest(measure, most_cycles)), options, limit)
         for measure in _measures(limit)
     ]
-    folding, used = min(found, key=lambda pair: _excess(pair[1], limit))
+    folding, _, used = min(found, key=lambda mapped: _excess(mapped[2], limit))
     if used.fits(limit):
         return folding
     raise too_small(problem.hardware.name, limit, used)
@@ -111,18 +113,42 @@ class _Fitting:
     aside: Resources = field(default_factory=Resources)
 
     def within(self, cycles: int) -> Folding | None:
-        """The least hardware that keeps an interval; None where none was found that fits."""
+        """The least hardware that keeps an interval; None where none was found that fits.
+
+        First as if there were no FIFOs but those that were seen between blocks of such timings: in
+        a small network that is soon known of all that are in question. Then with as much set aside
+        as they took.
+        """
+        fifos: dict[Meeting, Resources] = {}
+        count = sum(map(len, self.problem.options.values()))
+        for _ in range(max(_ROUNDS, _MOST_OPTIONS // count)):
+            chosen = self.problem.cheapest(self.limit, cycles, fifos)
+            if chosen is None:
+                break
+            folding = self._tried(chosen, fifos)
+            if folding is not None:
+                return folding
+        if chosen is None:
+            return None
         aside = self.aside
         for attempt in range(_ROUNDS):
             left = (self.limit - aside * (1 + _MARGIN * attempt)).most(Resources())
             chosen = self.problem.cheapest(left, cycles)
             if chosen is None:
                 return None
-            folding, used = _mapped(self.graph, _as_folding(chosen), self.options, self.limit)
-            self.aside = used - self.problem.cost(chosen)
-            if used.fits(self.limit):
+            folding = self._tried(chosen, fifos)
+            if folding is not None:
                 return folding
             aside = aside.most(self.aside)  # FIFOs change with the folding: the most that was seen
+        return None
+
+    def _tried(self, chosen: Chosen, fifos: dict[Meeting, Resources]) -> Folding | None:
+        """The folding if it fits; what its FIFOs cost is noted."""
+        folding, hardware, used = _mapped(self.graph, _as_folding(chosen), self.options, self.limit)
+        if used.fits(self.limit):
+            return folding
+        self.aside = used - self.problem.cost(chosen)
+        fifos |= _fifos_of(hardware, chosen, self.options.family)
         return None
 
     def fastest(self) -> Folding | None:
@@ -157,19 +183,50 @@ def _excess(used: Resources, limit: Resources) -> float:
 
 def _mapped(
     graph: Graph, folding: Folding, options: MapOptions, limit: Resources
-) -> tuple[Folding, Resources]:
-    """What a folding takes with its FIFOs; where that is too much, their memory is chosen anew."""
+) -> tuple[Folding, Graph, Resources]:
+    """A folding as hardware, and what it takes with its FIFOs; where that is too much, with other
+    memories.
+    """
     hardware = map_graph(graph, folding, options)
     used = graph_resources(hardware, options.family)
     if used.fits(limit):
-        return folding, used
+        return folding, hardware, used
     styles = memory_styles(hardware, options.family, limit)
     named = {
         name: replace(folding.nodes.get(name, NodeFolding()), ram_style=style)
         for name, style in styles.items()
     }
     folding = replace(folding, nodes={**folding.nodes, **named})
-    return folding, graph_resources(map_graph(graph, folding, options), options.family)
+    hardware = map_graph(graph, folding, options)
+    return folding, hardware, graph_resources(hardware, options.family)
+
+
+def _fifos_of(hardware: Graph, chosen: Chosen, family: str) -> dict[Meeting, Resources]:
+    """What the FIFOs between blocks of these timings cost."""
+    found: dict[Meeting, Resources] = {}
+    for name, block in blocks_of(hardware).items():
+        if block.node.op == "fifo":
+            ends = _before(hardware, hardware.node(name)), _behind(hardware, block.node)
+            meeting = frozenset((end, chosen[end].timing) for end in ends if end in chosen)
+            cost = block_resources(block, family)
+            found[meeting] = found[meeting] + cost if meeting in found else cost
+    return found
+
+
+def _before(hardware: Graph, node: Node) -> str:
+    """The folded block whose beats a node gets; "" at an input of the graph."""
+    producer = hardware.producer(node.inputs[0])
+    if producer is None or producer.op not in _PLUMBING:
+        return "" if producer is None else producer.name
+    return _before(hardware, producer)
+
+
+def _behind(hardware: Graph, node: Node) -> str:
+    """The (first) folded block that reads what a node gives; "" at an output of the graph."""
+    readers = hardware.consumers(node.outputs[0])
+    if not readers or readers[0].op not in _PLUMBING:
+        return readers[0].name if readers else ""
+    return _behind(hardware, readers[0])
 
 
 # Blocks whose timing is the same with either kind of memory.
@@ -211,7 +268,7 @@ def memory_styles(hardware: Graph, family: str, limit: Resources) -> dict[str, s
     return styles
 
 
-def _as_folding(chosen: dict[str, Option]) -> Folding:
+def _as_folding(chosen: Chosen) -> Folding:
     return Folding({n: NodeFolding.from_attrs(o.attrs) for n, o in chosen.items() if o.attrs})
 
 
@@ -316,16 +373,25 @@ class Problem:
             self._converters[key] = interval, cost
         return self._converters[key]
 
-    def _model(self, most_cycles: int | None) -> FoldingModel:
+    def _model(
+        self, most_cycles: int | None, fifos: Mapping[Meeting, Resources] | None = None
+    ) -> FoldingModel:
         options = {name: near(found, most_cycles) for name, found in self.options.items()}
         demand = self.memory.beats_per_cycle if self.memory else 0.0
-        return FoldingModel(options, self.links, most_cycles, demand)
+        return FoldingModel(options, self.links, most_cycles, demand, fifos)
 
     def cheapest(
-        self, limit: Resources | None, most_cycles: int | None
-    ) -> dict[str, Option] | None:
-        """The least hardware within a limit on resources and on the interval."""
-        model = self._model(most_cycles)
+        self,
+        limit: Resources | None,
+        most_cycles: int | None,
+        fifos: Mapping[Meeting, Resources] | None = None,
+    ) -> Chosen | None:
+        """The least hardware within a limit on resources and on the interval.
+
+        Args:
+            fifos: see `FoldingModel`.
+        """
+        model = self._model(most_cycles, fifos)
         return model.smallest() if limit is None else model.cheapest(limit)
 
     def intervals(self) -> list[int]:
@@ -365,7 +431,7 @@ class Problem:
                 hint=f"this network reaches {goal.clock_hz / fastest[worst]:.0f} frames a second",
             )
 
-    def smallest(self, limit: Resources | None, most_cycles: int | None) -> dict[str, Option]:
+    def smallest(self, limit: Resources | None, most_cycles: int | None) -> Chosen:
         """The least hardware, measured by what is limited, whether it fits or not.
 
         Raises:

@@ -43,6 +43,13 @@ class Option:
     cost: Resources
     demand: float = 0.0  # of what all blocks share beside resources: words a cycle of a memory
 
+    @property
+    def timing(self) -> tuple[tuple[str, int], ...]:
+        """The numbers among the attributes: options that agree in them take and give beats at the
+        same times, wherever their memories are.
+        """
+        return tuple((k, v) for k, v in sorted(self.attrs.items()) if isinstance(v, int))
+
 
 @dataclass(frozen=True)
 class Link:
@@ -66,6 +73,8 @@ class Link:
         return getattr(chosen[self.producer], self.side), chosen[self.consumer].lanes_in
 
 
+#: Blocks with the timing each of them has: what a FIFO between them depends on.
+Meeting = frozenset[tuple[str, tuple[tuple[str, int], ...]]]
 #: One option of every block, by its name.
 Chosen = dict[str, Option]
 
@@ -104,10 +113,12 @@ class FoldingModel:
         links: Sequence[Link],
         most_cycles: int | None = None,
         most_demand: float = 0.0,
+        fifos: Mapping[Meeting, Resources] | None = None,
     ) -> None:
         """Args:
         most_cycles: largest interval, or None.
         most_demand: what the demands of all options together may be.
+        fifos: what is known of them: costs that are there where these blocks have these timings.
         """
         self._options = {name: undominated(found, most_cycles) for name, found in options.items()}
         self._links, self._most_cycles = links, most_cycles
@@ -124,6 +135,8 @@ class FoldingModel:
         self._choices = len(self._costs)
         for link in links:
             self._add_link(link)
+        for meeting, cost in (fifos or {}).items():
+            self._add_fifo(meeting, cost)
         if demands:  # of what there is: a sum that is exactly the limit must not fail by rounding
             shares = {column: demand / most_demand for column, demand in demands.items()}
             self._rows.append((shares, -np.inf, 1.0 + _CLOSE))
@@ -148,6 +161,17 @@ class FoldingModel:
                     side[lanes][len(self._costs)] = 1.0
                 self._costs.append(cost)
         self._rows += [(terms, 0.0, 0.0) for side in sides for terms in side.values()]
+
+    def _add_fifo(self, meeting: Meeting, cost: Resources) -> None:
+        terms = {
+            self._first[name] + number: 1.0
+            for name, timing in meeting
+            for number, option in enumerate(self._options[name])
+            if option.timing == timing
+        }
+        terms[len(self._costs)] = -1.0
+        self._costs.append(cost)
+        self._rows.append((terms, -np.inf, len(meeting) - 1.0))
 
     def _too_slow(self, interval: int) -> bool:
         return self._most_cycles is not None and interval > self._most_cycles
