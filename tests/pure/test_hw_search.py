@@ -187,7 +187,7 @@ def test_what_is_mapped_is_as_fast_as_the_fastest_of_all_foldings(network: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(12))
 def test_random_networks_are_as_fast_as_with_any_folding(seed: int) -> None:
     assert_as_fast_as_any_folding(_random_network(seed))
 

@@ -27,7 +27,7 @@ _ROUNDS = 6
 _MARGIN = 0.05  # more of what mapping adds, each round
 _MANY = 64  # options of one block
 _TOO_FAST = 4
-_MOST_OPTIONS = 4000  # that are looked at in all rounds of a small network
+_MOST_OPTIONS = 1000  # of all rounds together in which FIFOs are got to know
 _FOLLOWERS = ("flatten", "fork")  # have the lanes of the stream they pass on
 _PLUMBING = ("dwc", "fifo", *_FOLLOWERS)
 
@@ -115,41 +115,42 @@ class _Fitting:
     def within(self, cycles: int) -> Folding | None:
         """The least hardware that keeps an interval; None where none was found that fits.
 
-        First as if there were no FIFOs but those that were seen between blocks of such timings: in
-        a small network that is soon known of all that are in question. Then with as much set aside
-        as they took.
+        First as if there were no FIFOs but those that were seen between blocks of such timings, and
+        when nothing fits with these, which may need less elsewhere, as if there were none: a small
+        network is soon known. Then with as much set aside as they took.
         """
         fifos: dict[Meeting, Resources] = {}
-        count = sum(map(len, self.problem.options.values()))
-        for _ in range(max(_ROUNDS, _MOST_OPTIONS // count)):
-            chosen = self.problem.cheapest(self.limit, cycles, fifos)
+        tried: dict[Meeting, None] = {}
+        for _ in range(_MOST_OPTIONS // sum(map(len, self.problem.options.values()))):
+            chosen = self.problem.cheapest(self.limit, cycles, {**tried, **fifos})
+            if chosen is None and fifos:
+                fifos.clear()
+                chosen = self.problem.cheapest(self.limit, cycles, tried)
             if chosen is None:
-                break
-            folding = self._tried(chosen, fifos)
+                return None
+            folding, seen = self._mapped(chosen)
             if folding is not None:
                 return folding
-        if chosen is None:
-            return None
+            fifos |= seen if fifos or not tried else {}
+            tried[frozenset((name, option.timing) for name, option in chosen.items())] = None
         aside = self.aside
         for attempt in range(_ROUNDS):
             left = (self.limit - aside * (1 + _MARGIN * attempt)).most(Resources())
             chosen = self.problem.cheapest(left, cycles)
             if chosen is None:
                 return None
-            folding = self._tried(chosen, fifos)
+            folding, _ = self._mapped(chosen)
             if folding is not None:
                 return folding
             aside = aside.most(self.aside)  # FIFOs change with the folding: the most that was seen
         return None
 
-    def _tried(self, chosen: Chosen, fifos: dict[Meeting, Resources]) -> Folding | None:
-        """The folding if it fits; what its FIFOs cost is noted."""
+    def _mapped(self, chosen: Chosen) -> tuple[Folding | None, dict[Meeting, Resources]]:
+        """The folding if it fits, and what its FIFOs cost."""
         folding, hardware, used = _mapped(self.graph, _as_folding(chosen), self.options, self.limit)
-        if used.fits(self.limit):
-            return folding
         self.aside = used - self.problem.cost(chosen)
-        fifos |= _fifos_of(hardware, chosen, self.options.family)
-        return None
+        seen = _fifos_of(hardware, chosen, self.options.family)
+        return (folding if used.fits(self.limit) else None), seen
 
     def fastest(self) -> Folding | None:
         """The smallest interval of a folding that fits; None where none was found."""
@@ -374,7 +375,7 @@ class Problem:
         return self._converters[key]
 
     def _model(
-        self, most_cycles: int | None, fifos: Mapping[Meeting, Resources] | None = None
+        self, most_cycles: int | None, fifos: Mapping[Meeting, Resources | None] | None = None
     ) -> FoldingModel:
         options = {name: near(found, most_cycles) for name, found in self.options.items()}
         demand = self.memory.beats_per_cycle if self.memory else 0.0
@@ -384,7 +385,7 @@ class Problem:
         self,
         limit: Resources | None,
         most_cycles: int | None,
-        fifos: Mapping[Meeting, Resources] | None = None,
+        fifos: Mapping[Meeting, Resources | None] | None = None,
     ) -> Chosen | None:
         """The least hardware within a limit on resources and on the interval.
 

@@ -113,12 +113,13 @@ class FoldingModel:
         links: Sequence[Link],
         most_cycles: int | None = None,
         most_demand: float = 0.0,
-        fifos: Mapping[Meeting, Resources] | None = None,
+        fifos: Mapping[Meeting, Resources | None] | None = None,
     ) -> None:
         """Args:
         most_cycles: largest interval, or None.
         most_demand: what the demands of all options together may be.
-        fifos: what is known of them: costs that are there where these blocks have these timings.
+        fifos: what is known of them: costs that are there where these blocks have these timings;
+            None: they must not all have them.
         """
         self._options = {name: undominated(found, most_cycles) for name, found in options.items()}
         self._links, self._most_cycles = links, most_cycles
@@ -162,15 +163,16 @@ class FoldingModel:
                 self._costs.append(cost)
         self._rows += [(terms, 0.0, 0.0) for side in sides for terms in side.values()]
 
-    def _add_fifo(self, meeting: Meeting, cost: Resources) -> None:
+    def _add_fifo(self, meeting: Meeting, cost: Resources | None) -> None:
         terms = {
             self._first[name] + number: 1.0
             for name, timing in meeting
             for number, option in enumerate(self._options[name])
             if option.timing == timing
         }
-        terms[len(self._costs)] = -1.0
-        self._costs.append(cost)
+        if cost is not None:
+            terms[len(self._costs)] = -1.0
+            self._costs.append(cost)
         self._rows.append((terms, -np.inf, len(meeting) - 1.0))
 
     def _too_slow(self, interval: int) -> bool:
