@@ -11,6 +11,7 @@ import pytest
 from tests.onnx_models import File
 from tests.pure.test_onnx_networks import bundle
 
+from bitwright.ir import INTEGER, load_graph
 from bitwright.pipeline.import_network import import_graph
 
 
@@ -36,6 +37,20 @@ def test_a_residual_network_becomes_hardware(tmp_path: Path) -> None:
     assert report == json.loads((tmp_path / "out" / "import.json").read_text())
     ops = [layer["op"] for layer in report["layers"]]
     assert {"conv", "threshold", "add", "sum_pool", "dense", "top_k"} <= set(ops)
+
+
+def test_a_network_that_gives_an_image_becomes_hardware(tmp_path: Path) -> None:
+    net = File("N", 3, 6, 8)
+    net.quant(4, 0.25)
+    bundle(net, 3, 3)
+    net.op("Conv", net.const(np.random.default_rng(0).integers(-3, 4, (2, 3, 1, 1))))
+    (tmp_path / "dense_map.onnx").write_bytes(net.model())
+    report = import_graph(
+        tmp_path / "dense_map.onnx", tmp_path / "out", target="ecp5-45k", simulate=4
+    )
+    assert report["hardware"]["simulated_frames"] == 4
+    graph = load_graph(tmp_path / "out" / "graph.bwg", dialects={"integer": INTEGER})
+    assert graph.types[graph.outputs[0]].shape == (6, 8, 2)
 
 
 @pytest.mark.parametrize("name", ["TFC_2W2A"])
