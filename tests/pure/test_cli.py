@@ -7,8 +7,10 @@ import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 import yaml
 
 import bitwright
-from bitwright.base.errors import BitwrightError, RunError, ToolError
+from bitwright.base.errors import BitwrightError, ModelError, RunError, ToolError
 from bitwright.base.tools.finder import ToolStatus
 from bitwright.cli import entry as cli
 from bitwright.pipeline.recipe import load_recipe
@@ -227,3 +229,19 @@ def test_json_is_the_only_thing_on_standard_output() -> None:
     done = call("list", "targets", "--json")
     assert done.returncode == 0 and done.stderr == ""
     assert {row["name"] for row in json.loads(done.stdout)} >= {"ecp5-25k", "xc7z020"}
+
+
+def test_an_interrupt_that_a_library_swallows_is_still_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pressed while a module was imported: that is left half done, and fails as something else."""
+
+    def half_imported(*_: object, **__: object) -> None:
+        with suppress(BaseException):
+            signal.raise_signal(signal.SIGINT)
+        raise ModelError("cannot be traced: module 'sympy' has no attribute 'printing'")
+
+    monkeypatch.setattr("bitwright.cli.app.app", half_imported)
+    assert cli.run(["list", "models"]) == cli.EXIT_INTERRUPTED
+    assert "sympy" not in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

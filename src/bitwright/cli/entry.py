@@ -16,6 +16,7 @@ import typer
 
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.memory import ran_out
+from bitwright.cli.interrupts import Interrupts
 from bitwright.cli.output import Output
 
 EXIT_INTERRUPTED = 130
@@ -40,22 +41,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Run the command line; gives the exit code and never raises."""
     output = Output(json_wanted="--json" in arguments)
-    try:
-        from bitwright.cli.app import app  # here: a plug-in may be broken
+    with Interrupts() as interrupts:
+        try:
+            from bitwright.cli.app import app  # here: a plug-in may be broken
 
-        result = app(args=arguments, prog_name="bitwright", standalone_mode=False)
-        sys.stdout.flush()
-        if result == EXIT_INTERRUPTED:  # what newer versions of typer make of Ctrl-C
-            output.interrupted(arguments)
-        return result if isinstance(result, int) else 0
+            result = app(args=arguments, prog_name="bitwright", standalone_mode=False)
+            sys.stdout.flush()
+            if result == EXIT_INTERRUPTED:  # what newer versions of typer make of Ctrl-C
+                output.interrupted(arguments)
+            return result if isinstance(result, int) else 0
+        except typer.Exit as error:
+            return error.exit_code
+        except (KeyboardInterrupt, typer.Abort):
+            problem = None
+        except Exception as error:
+            problem = None if interrupts.seen else error
+    if problem is None:
+        output.interrupted(arguments)
+        return EXIT_INTERRUPTED
+    return _told(problem, output)
+
+
+def _told(problem: Exception, output: Output) -> int:
+    """Say what went wrong; gives the exit code."""
+    try:
+        raise problem
     except BitwrightError as error:
         output.error(type(error).__name__, error.message, error.where, error.hint, error.exit_code)
         return error.exit_code
-    except typer.Exit as error:
-        return error.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        output.interrupted(arguments)
-        return EXIT_INTERRUPTED
     except BrokenPipeError:  # `bitwright list models | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
