@@ -9,10 +9,26 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.hw_networks import Net, densenet, mapped_networks, random_folding, resnet, skynet
+from tests.hw_networks import (
+    Net,
+    densenet,
+    digits_like,
+    mapped_networks,
+    random_folding,
+    resnet,
+    skynet,
+)
 
-from bitwright.base.errors import MismatchError
-from bitwright.hw import Folding, NodeFolding, analyse, blocks_of, map_graph
+from bitwright.base.errors import MismatchError, TargetError
+from bitwright.hw import (
+    Folding,
+    NodeFolding,
+    RateGoal,
+    analyse,
+    blocks_of,
+    map_graph,
+    search_folding,
+)
 from bitwright.hw.blocks import Fifo, Firing
 from bitwright.hw.tokens import check_tokens, check_tokens_if_fast, simulate_tokens, step_table
 from bitwright.hw.tokens_native import MAKES
@@ -48,6 +64,44 @@ def test_networks_with_joins_run_as_predicted(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for graph in (resnet(1, 8, 4), densenet(), skynet(16, 24, 8)):
         _check(graph, random_folding(graph, rng))
+
+
+def _searched(seed: int) -> tuple[Graph, Folding]:
+    """A network with the least hardware for some rate: many blocks have hardly any time left."""
+    rng = np.random.default_rng(seed)
+    if seed % 3:
+        net = Net((int(rng.choice([24, 64, 96, 784])),), "uint2", "int2n", seed)
+        for _ in range(int(rng.integers(2, 5))):
+            net.dense(int(rng.choice([8, 16, 24, 64]))).threshold()
+        graph = net.dense(int(rng.choice([2, 5, 10]))).finish()
+    else:
+        graph = (digits_like, densenet, resnet_like)[seed // 3 % 3](seed=seed)
+    cycles = int(10 ** rng.uniform(1.2, 3.3))
+    return graph, search_folding(graph, RateGoal(1e8 / cycles, 1e8), family="ecp5")
+
+
+def resnet_like(seed: int) -> Graph:
+    return resnet(1, 8, 4, seed)
+
+
+@pytest.mark.parametrize("seed", [76, 93, 145, 271])
+def test_a_reader_that_waits_within_a_frame_gets_its_beats_in_time(seed: int) -> None:
+    """These were 2 to 5 cycles a frame slower than predicted."""
+    _check(*_searched(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, 900, 100))
+def test_searched_foldings_run_as_predicted(start: int) -> None:
+    done = 0
+    for seed in range(start, start + 100):
+        try:
+            case = _searched(seed)
+        except TargetError:  # faster than the network can be
+            continue
+        _check(*case)
+        done += 1
+    assert done > 50
 
 
 def _with_depth(depth: int | None) -> Graph:

@@ -47,6 +47,8 @@ class Dataflow:
         waits: edge -> cycles of a frame in which two beats or more are there: without a FIFO, all
             of the producer would stand still then.
         intervals: block -> its own interval.
+        critical: edges whose reader waits for beats in the middle of a frame, and has no time to
+            spare because of that: beats that come later than in the schedule make it slower.
     """
 
     interval: int
@@ -55,6 +57,7 @@ class Dataflow:
     beats: Mapping[str, int]
     waits: Mapping[str, int]
     intervals: Mapping[str, int]
+    critical: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for name in ("beats", "waits", "intervals"):
@@ -91,6 +94,7 @@ def analyse(graph: Graph, delays: Mapping[str, int] | None = None) -> Dataflow:
         beats=schedule.beats,
         waits=schedule.waits,
         intervals=intervals,
+        critical=frozenset(schedule.critical),
     )
 
 
@@ -112,6 +116,7 @@ class _Schedule:
         self.graph, self.blocks, self.period, self.delays = graph, blocks, period, delays
         self.beats: dict[str, int] = {}
         self.waits: dict[str, int] = {}
+        self.critical: set[str] = set()
         self._made: dict[str, Times] = {}  # edges that are not taken yet
         self._placed: set[str] = set()  # windows placed together with their pad
         self._readers = readers(graph)
@@ -137,6 +142,8 @@ class _Schedule:
             self._made.update(dict.fromkeys(node.outputs, produce))
             for edge, times_in in zip(node.inputs, taken, strict=True):
                 self._take(edge, times_in)
+            if _has_no_spare(block, taken, self.period):
+                self.critical.update(node.inputs)
 
     def _take(self, edge: str, taken: Times) -> None:
         made = self._made.pop(edge)
@@ -193,6 +200,14 @@ def periodic(block: Block, arrive: Sequence[Times], period: int) -> tuple[tuple[
     early = lead[-1] + firing.fires - period  # steps before the first beat follow the last frame
     start = np.where(before >= 0, lead[np.maximum(before, 0)], early)
     return taken, start + firing.produce + firing.latency
+
+
+def _has_no_spare(block: Block, taken: Sequence[Times], period: int) -> bool:
+    """Whether a block that had to wait within a frame begins the next one right behind it."""
+    firing = block.firing()
+    lead = [times - consume for times, consume in zip(taken, firing.consumes, strict=True)]
+    first, last = min(int(one.min()) for one in lead), max(int(one.max()) for one in lead)
+    return first < last and first + period <= last + firing.fires
 
 
 def _leads(consumes: Sequence[Times], arrive: Sequence[Times]) -> tuple[Times, Times]:

@@ -101,7 +101,8 @@ def _tight_edges(
 
     Two beats at the end of a block make all of it stand still: not affordable where it, or a block
     directly in front of it, has less time to spare. And what stood still may hold bubbles: not
-    affordable for a matrix unit behind it that has hardly any time to spare.
+    affordable for a matrix unit behind it that has hardly any time to spare. Nor may beats be late
+    that a block waits for which has no time to spare because it waits.
     """
     tight: set[str] = set()
     spare: dict[str, int] = dict.fromkeys(hardware.inputs, flow.interval)
@@ -111,7 +112,8 @@ def _tight_edges(
         for edge in node.inputs:
             producer = hardware.producer(edge)
             if producer is not None:
-                if 0 < flow.waits[edge] and spare[edge] < flow.waits[edge]:
+                waits = flow.waits[edge]
+                if 0 < waits and (spare[edge] < waits or edge in flow.critical):
                     tight.add(edge)
                 block = blocks[node.name]
                 pipeline = blocks[producer.name].pipeline
