@@ -120,6 +120,24 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, file: Path) -> None:
         store.keep("kind", "key", "value")
 
 
+def test_without_a_cache_that_can_be_written_work_is_done_all_the_same(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(file / "cache"))  # below a file
+
+    def make(work: Path) -> str:
+        (work / "a").write_text("made")
+        return "value"
+
+    entry = Store().made("kind", "key", make)
+    assert (entry.value, (entry.folder / "a").read_text()) == ("value", "made")
+    assert Store().made("kind", "key", make).folder == entry.folder
+    assert [record.message for record in caplog.records] == [
+        f"{file / 'cache'} cannot be written (Not a directory): nothing is kept for later; "
+        "BITWRIGHT_CACHE names another folder"
+    ]
+
+
 def test_the_default_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path))
     assert Store().keep("kind", "key", 1).folder == tmp_path / "kind" / "key"

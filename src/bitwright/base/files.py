@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 import stat
+import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -238,7 +239,11 @@ def cache_root() -> Path:
     root = os.environ.get("BITWRIGHT_CACHE")
     if root:
         return Path(root)
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "bitwright"
+    try:
+        place = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # a user without a home
+        return Path(tempfile.gettempdir(), f"bitwright-{os.getuid()}")
+    return Path(place, "bitwright")
 
 
 def cache_dir(kind: str) -> Path:

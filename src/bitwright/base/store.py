@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -192,11 +193,15 @@ class Store:
             make: writes files into an empty folder and gives a JSON value.
             waiting: as `lock`.
 
+        Where the user's cache folder cannot be written, the entry lasts as long as this process.
+
         Raises:
             OSError: the store cannot be written.
         """
         if (found := self.find(kind, key)) is not None:
             return found
+        if self._root is None and (reason := _why_not(self.folder(kind, key).parent)):
+            return _of_this_process(reason).made(kind, key, make, waiting)
         with self.lock(kind, key, waiting):
             if (found := self.find(kind, key)) is not None:
                 return found
@@ -278,6 +283,28 @@ class Store:
                 return
             _remove(folder)
             total -= size
+
+
+def _why_not(folder: Path) -> str:
+    """Why nothing can be written into the folder of a kind; empty if it can."""
+    try:
+        _make(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return f"{folder.parent} cannot be written ({error.strerror or error})"
+
+
+@cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="bitwright-cache-")
+
+
+@cache
+def _of_this_process(reason: str) -> Store:
+    """A store that is gone when this process ends."""
+    _log.warning("%s: nothing is kept for later; BITWRIGHT_CACHE names another folder", reason)
+    return Store(Path(_scratch().name))
 
 
 def _identity(folder: Path) -> tuple[int, int, int] | None:
