@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import gzip
 import io
+import struct
 import tarfile
+import warnings
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ from bitwright.base.archives import gunzip, most_of, opened_zip, read_member, re
 from bitwright.base.errors import DataError, GraphError
 from bitwright.base.progress import no_progress
 from bitwright.data import cifar
-from bitwright.data.listing import list_images
+from bitwright.data.listing import list_images, opened
 from bitwright.data.mnist import read_idx
 from bitwright.ir import INTEGER, load_graph
 
@@ -61,6 +64,74 @@ def test_a_member_without_a_name_is_refused(tmp_path: Path) -> None:
         list_images(path)
 
 
+def directory_of(*members: tuple[bytes, int, bytes, int]) -> bytes:
+    """Central directory and end of a zip file: name, place, packed bytes and length of each."""
+    entries, end = b"", max(at + 30 + len(n) + len(p) for n, at, p, _ in members)
+    for name, at, packed, size in members:
+        entries += struct.pack("<IHHHHHHI", 0x02014B50, 20, 20, 0, 8, 0, 0x21, 0)
+        entries += struct.pack("<IIHHHHHII", len(packed), size, len(name), 0, 0, 0, 0, 0, at) + name
+    count = len(members)
+    return entries + struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, count, count, len(entries), end, 0)
+
+
+def header_of(name: bytes, packed: bytes, size: int) -> bytes:
+    head = struct.pack("<IHHHHHI", 0x04034B50, 20, 0, 8, 0, 0x21, 0)
+    return head + struct.pack("<IIHH", len(packed), size, len(name), 0) + name
+
+
+@pytest.mark.parametrize("quoted", [True, False])
+def test_members_that_share_bytes_are_refused(quoted: bool, tmp_path: Path) -> None:
+    """Each is a fair share of what was packed: only together they are more than the file."""
+    packing = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = packing.compress(bytes(50_000)) + packing.flush()
+    inner = header_of(b"b", packed, 50_000) + packed
+    if quoted:  # the first has the second in it: its header as stored bytes, then what it unpacks
+        stored = b"\x00" + struct.pack("<HH", 31, 31 ^ 0xFFFF) + inner
+        body = header_of(b"a", stored, 50_031) + stored
+        directory = directory_of((b"a", 0, stored, 50_031), (b"b", 36, packed, 50_000))
+    else:
+        body, directory = inner, directory_of(*[(b"b", 0, packed, 50_000)] * 2)
+    path = tmp_path / "x.zip"
+    path.write_bytes(body + directory)
+    message = "share bytes, 'a' and 'b'" if quoted else "two members of the name 'b'"
+    with pytest.raises(DataError, match=message), opened_zip(path):
+        pass
+
+
+def test_a_member_lies_before_the_directory(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "x.zip", a=b"fine")
+    body = bytearray(path.read_bytes())
+    entry = body.index(b"PK\x01\x02")
+    body[entry + 20 : entry + 24] = struct.pack("<I", 1000)
+    path.write_bytes(body)
+    with pytest.raises(DataError, match="beyond the others' end, 'a'"), opened_zip(path):
+        pass
+
+
+def test_zip_files_may_have_folders_twice_and_something_before_them(tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
+        warnings.simplefilter("ignore")
+        for name in ("d/", "d/", "d/a"):
+            archive.writestr(name, b"fine" if name == "d/a" else b"")
+    path.write_bytes(b"#!/bin/sh\n" + path.read_bytes())
+    with opened_zip(path) as archive:
+        assert read_member(archive, "d/a", "x.zip") == b"fine"
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_packings_without_a_bound_are_not_unpacked(packing: int, tmp_path: Path) -> None:
+    """Python unpacks them whole, however few bytes are announced."""
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        archive.writestr("a/x.png", b"fine")
+    message = "'a/x.png' is packed with (bzip2|LZMA), expected not at all or with Deflate"
+    with opened_zip(path) as archive, pytest.raises(DataError, match=message):
+        read_member(archive, "a/x.png", str(path))
+    with opened(list_images(path)) as read, pytest.raises(DataError, match=message):
+        read("a/x.png")
+
+
 def test_gzip_stops_where_it_becomes_too_much(tmp_path: Path) -> None:
     assert gunzip(gzip.compress(b"fine"), "x") == b"fine"
     with pytest.raises(DataError, match="more than 1048576 bytes"):
@@ -99,9 +170,12 @@ def test_readers_of_data_sets_and_graphs_are_bounded(tmp_path: Path) -> None:
         load_graph(path, {"integer": INTEGER})
 
 
-@pytest.mark.parametrize("flag", [0x1, 0x8000])
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [(0x1, "is no whole member"), (0x8000, "packed with way 99, expected not at all or with")],
+)
 def test_locked_members_and_unknown_packings_are_errors_of_the_file(
-    flag: int, tmp_path: Path
+    flag: int, message: str, tmp_path: Path
 ) -> None:
     path = zipped(tmp_path / "x.zip", a=b"fine" * 9)
     body = bytearray(path.read_bytes())
@@ -112,7 +186,7 @@ def test_locked_members_and_unknown_packings_are_errors_of_the_file(
         body[8] = 99  # a packing of the future
         body[body.index(b"PK\x01\x02") + 10] = 99
     path.write_bytes(body)
-    with opened_zip(path) as archive, pytest.raises(DataError, match="is no whole member"):
+    with opened_zip(path) as archive, pytest.raises(DataError, match=message):
         read_member(archive, "a", str(path))
 
 

@@ -40,6 +40,15 @@ def _zip_of_zeros(name: str, size: int) -> bytes:
     return out.getvalue()
 
 
+def _named_again(name: str, times: int) -> bytes:
+    """A zip file whose directory names one member many times."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, bytes(100 * MIB))
+        archive.filelist += [archive.getinfo(name)] * times
+    return out.getvalue()
+
+
 def _gzip_of_zeros(start: bytes, size: int) -> bytes:
     out = io.BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1) as stream:
@@ -275,6 +284,8 @@ FILES: dict[tuple[str, str], Callable[[], bytes]] = {
     ("pt", "command.pt"): lambda: _torch(_Runs()),
     ("pt", "repeated.pt"): lambda: _torch({"w": torch.zeros(1).expand(1 << 20, 1 << 20)}),
     ("pt", "doubled.pt"): lambda: _torch(_doubled()),
+    ("pt", "again.pt"): lambda: _named_again("archive/data.pkl", 300),
+    ("bwg", "again.bwg"): lambda: _named_again(f"{'0' * 64}.npy", 300),
     ("pt", "bomb.pt"): lambda: _zip_of_zeros("archive/data.pkl", GIB),
     ("teacher outputs", "repeated.pt"): lambda: _torch({
         "schema": 1, "scores": torch.zeros(1, 1).expand(1 << 20, 1 << 20),

@@ -3,6 +3,8 @@
 
 A few kilobytes can unpack to gigabytes. Real data does not shrink that far: what is unpacked may
 have `FREE` bytes, and more only if it is less than `RATIO` times as long as what it was packed in.
+The members of a zip file share no bytes, so that together they were packed in no more than the
+file has.
 """
 
 from __future__ import annotations
@@ -30,6 +32,11 @@ _MOST_HEADERS = 10_000  # of a tar; the data sets that come as one have some ten
 _MOST_HEADER = 64 << 10  # bytes of a name or of other facts about a member
 _FACTS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 _NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+#: How members of a zip file may be packed. What bzip2 and LZMA make of a block has no length that
+#: is known before, and Python unpacks it whole, whatever the member says of itself.
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_OTHERS = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "LZMA"}
+_LOCAL_HEADER = 30  # bytes before the name of a member, at least
 _PATH = re.compile(rb"(?:^|\n)\d{1,7} path=([^\n\0]+)\n")
 _HINT = "the file is corrupt, cut short, or locked by a password; fetch it again"
 #: What the readers of Python raise for files that are not whole: locked ones (RuntimeError), and
@@ -73,14 +80,36 @@ def opened_zip(path: Path, what: str = "zip file", hint: str = _HINT) -> Iterato
     """A zip file, whose members `read_member` reads.
 
     Raises:
-        DataError: it is none, or is damaged.
+        DataError: it is none, is damaged, or two of its members have one name or share bytes.
     """
     with ExitStack() as stack:
         with unpacking(what, str(path), hint):
             archive = zipfile.ZipFile(stack.enter_context(open_regular(path)))
-        if not all(archive.namelist()):  # Python's ``ZipInfo.is_dir`` looks at the last letter
-            raise DataError("has a member without a name", where=str(path), hint=hint)
-        yield stack.enter_context(archive)
+        stack.enter_context(archive)
+        wrong = _wrong_entries(archive)
+        if wrong is not None:
+            raise DataError(wrong, where=str(path), hint=hint)
+        yield archive
+
+
+def _wrong_entries(archive: zipfile.ZipFile) -> str | None:
+    """What is wrong with the list of members; Python itself takes it as it is."""
+    entries = archive.infolist()
+    if not all(entry.filename for entry in entries):  # ``is_dir`` looks at the last letter
+        return "has a member without a name"
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.filename in seen and not entry.is_dir():
+            return f"has two members of the name {entry.filename!r:.80}"
+        seen.add(entry.filename)
+    end, last = 0, ""
+    for entry in sorted(entries, key=lambda entry: entry.header_offset):
+        if entry.header_offset < end:
+            return f"has members that share bytes, {last!r:.80} and {entry.filename!r:.80}"
+        end, last = entry.header_offset + _LOCAL_HEADER + entry.compress_size, entry.filename
+    if end > archive.start_dir:
+        return f"has a member that goes beyond the others' end, {last!r:.80}"
+    return None
 
 
 def check_members(archive: zipfile.ZipFile, where: str, names: list[str] | None = None) -> None:
@@ -90,9 +119,11 @@ def check_members(archive: zipfile.ZipFile, where: str, names: list[str] | None 
         names: of the members that will be read; default all.
 
     Raises:
-        DataError: it would, or has no such member.
+        DataError: it would, or has no such member, or one that is packed in another way.
     """
     entries = archive.infolist() if names is None else [_entry(archive, n, where) for n in names]
+    for entry in entries:
+        _check_packing(entry, where)
     _check(sum(e.file_size for e in entries), sum(e.compress_size for e in entries), where)
 
 
@@ -103,10 +134,11 @@ def read_member(archive: zipfile.ZipFile, name: str, where: str, most: int | Non
         most: bytes that it may have; default `most_of`.
 
     Raises:
-        DataError: there is none of this name, it is damaged or too long.
+        DataError: there is none of this name, it is damaged, too long or packed in another way.
     """
     entry = _entry(archive, name, where)
     place = f"{where}:{name}"
+    _check_packing(entry, place)
     if most is not None and entry.file_size > most:
         raise DataError(f"unpacks to {entry.file_size} bytes, at most {most} are read", where=place)
     _check(entry.file_size, entry.compress_size, place)
@@ -239,6 +271,16 @@ def _entry(archive: zipfile.ZipFile, name: str, where: str) -> zipfile.ZipInfo:
         return archive.getinfo(name)
     except KeyError:
         raise DataError(f"has no member {name!r}", where=where, hint=_HINT) from None
+
+
+def _check_packing(entry: zipfile.ZipInfo, where: str) -> None:
+    if entry.compress_type not in _PACKINGS:
+        found = _OTHERS.get(entry.compress_type, f"way {entry.compress_type}")
+        raise DataError(
+            f"{entry.filename!r:.80} is packed with {found}, expected not at all or with Deflate",
+            where=where,
+            hint="pack it again as an ordinary zip file",
+        )
 
 
 def _check(size: int, packed: int, where: str) -> None:
