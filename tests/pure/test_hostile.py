@@ -178,6 +178,13 @@ def test_names_of_files_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[
     assert fields["message"] == name
 
 
+def test_what_an_error_quotes_has_a_length() -> None:
+    error = DataError("lists the layer " + "x" * 10**6 + " and no other", where="y" * 10**6)
+    assert error.message.startswith("lists the layer x") and error.message.endswith("and no other")
+    assert "... (1000029 characters) ..." in error.message and len(str(error)) < 10_000
+    assert DataError("x" * 4000).message == "x" * 4000
+
+
 def _aliases(merge: bool) -> str:
     lines = ["a0: &a0 {k: 1}" if merge else "a0: &a0 [1, 1]"]
     for level in range(1, 30):

@@ -15,11 +15,12 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
 import h5py
+import numpy as np
 import torch
 from onnx import TensorProto, helper
 
@@ -131,6 +132,36 @@ def _hdf5(fill: Callable[[h5py.File], None]) -> bytes:
     with h5py.File(out, "w") as file:
         fill(file)
     return out.getvalue()
+
+
+def _chunk_of_gigabytes(file: h5py.File) -> None:
+    made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    made.set_chunk((GIB // 4,))
+    made.set_deflate(9)
+    made.set_deflate(9)
+    space = h5py.h5s.create_simple((4,), (h5py.h5s.UNLIMITED,))
+    held = h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F32LE, space, made)
+    held.write_direct_chunk((0,), zlib.compress(zlib.compress(bytes(GIB), 9), 9))
+
+
+def one_text_again_and_again(size: int, count: int) -> bytes:
+    """An HDF5 file with a list of texts, which all are the same bytes of the file."""
+
+    def is_collection(place: int) -> bool:
+        return 0 < place and body[place : place + 4] == b"GCOL"
+
+    def references(length: int) -> Iterator[int]:
+        at = -1
+        while (at := body.find(struct.pack("<I", length), at + 1)) >= 0:
+            if is_collection(int.from_bytes(body[at + 4 : at + 12], "little")):
+                yield at
+
+    texts = np.array(["x" * size, *"y" * (count - 1)], object)
+    body = bytearray(_hdf5(lambda file: file.attrs.update(layer_names=texts)))
+    first = next(references(size))
+    for at in [*references(1)]:
+        body[at : at + 16] = body[first : first + 16]
+    return bytes(body)
 
 
 def _sets_of_zeros(file: h5py.File) -> None:
@@ -271,6 +302,8 @@ FILES: dict[tuple[str, str], Callable[[], bytes]] = {
     ("keras", "bomb.keras"): lambda: _zip_of_zeros("config.json", GIB),
     ("keras", "locked.keras"): lambda: _locked_zip("config.json"),
     ("hdf5", "zeros.h5"): lambda: _hdf5(_sets_of_zeros),
+    ("hdf5", "chunk.h5"): lambda: _hdf5(_chunk_of_gigabytes),
+    ("hdf5", "texts.h5"): lambda: one_text_again_and_again(MIB, 3900),
     ("hdf5", "ways.h5"): lambda: _hdf5(_ways_without_end),
     ("onnx", "claims.onnx"): _claims,
     ("onnx", "expanded.onnx"): _expanded,

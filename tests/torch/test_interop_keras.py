@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from tests.interop_networks import images, networks
+from tests.torch.hostile_files import one_text_again_and_again
 from torch import nn
 
+from bitwright.base import archives
 from bitwright.base.errors import BitwrightError, DataError, ModelError
+from bitwright.interop import hdf5
+from bitwright.interop.hdf5 import read_hdf5
 from bitwright.interop.keras.arrays import keras_name
 from bitwright.interop.keras.read import arrays_for, load_keras
 from bitwright.interop.keras.write import keras_nodes, save_keras
@@ -226,6 +232,89 @@ def test_zeros_that_take_no_room_in_the_file_are_refused(tmp_path: Path) -> None
             file.create_dataset(f"model_weights/zeros{number}", (10**8,), "f4", chunks=(10**6,))
     with pytest.raises(DataError, match="more data than fit into such a file"):
         load_keras(path)
+
+
+def test_chunks_count_as_what_they_unpack_to(tmp_path: Path) -> None:
+    """Four numbers, in a chunk of a thousand million."""
+    path = _copied(tmp_path)
+    with h5py.File(path, "r+") as file:
+        file.create_dataset("model_weights/x", (4,), "f4", maxshape=(None,), chunks=(10**9,))
+    with pytest.raises(DataError, match=r"'x' of shape \(4,\): more data than fit"):
+        load_keras(path)
+
+
+def test_chunks_may_be_larger_than_what_lies_in_them(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(4.0), maxshape=(None,), chunks=(1024,))
+        file.attrs["none"] = []
+        file.attrs["names"] = ["\u00e4", "b"]
+    found = read_hdf5(tmp_path / "x.h5", "x.h5")
+    assert found.arrays["/x"].tolist() == [0, 1, 2, 3]
+    assert found.attributes["/"] == {"none": [], "names": ["\u00e4", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("spare", "said"), [(1 << 30, "more data than fit"), (32 << 20, "memory|asks for more than")]
+)
+def test_texts_count_as_often_as_they_are_there(
+    spare: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "FREE", 1 << 20)
+    monkeypatch.setattr(hdf5, "_SPARE", spare)
+    path = tmp_path / "x.h5"
+    path.write_bytes(one_text_again_and_again(100_000, 2000))
+    with pytest.raises(DataError, match=said):
+        read_hdf5(path, "x.h5")
+
+
+def deflated_twice(path: Path, size: int, count: int) -> Path:
+    """Sets of four numbers, each of which unpacks to ``size`` bytes."""
+    body = zlib.compress(zlib.compress(bytes(size), 9), 9)
+    with h5py.File(path, "w") as file:
+        for number in range(count):
+            made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            made.set_chunk((4,))
+            made.set_deflate(9)
+            made.set_deflate(9)
+            space = h5py.h5s.create_simple((4,), (h5py.h5s.UNLIMITED,))
+            name = f"x{number}".encode()
+            held = h5py.h5d.create(file.id, name, h5py.h5t.IEEE_F32LE, space, made)
+            held.write_direct_chunk((0,), body)
+    return path
+
+
+def test_what_filters_unpack_has_memory_and_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdf5, "_LEAST_SECONDS", 1)
+    with pytest.raises(DataError, match="takes more than 1 s to read"):
+        read_hdf5(deflated_twice(tmp_path / "x.h5", 100 << 20, 40), "x.h5")
+    monkeypatch.setattr(archives, "FREE", 1 << 20)
+    monkeypatch.setattr(hdf5, "_SPARE", 32 << 20)
+    with pytest.raises(DataError, match="is no whole HDF5 file"):
+        read_hdf5(deflated_twice(tmp_path / "x.h5", 100 << 20, 1), "x.h5")
+
+
+def test_children_are_sought_once() -> None:
+    class Counted(dict[str, dict[str, object]]):
+        times = 0
+
+        def __iter__(self) -> Iterator[str]:
+            self.times += 1
+            return super().__iter__()
+
+    groups = Counted({"/": {}, "/b": {}, "/b/c": {}, "/a": {}})
+    file = hdf5.Hdf5(groups, {"/b/x": np.zeros(1)})
+    for _ in range(9):
+        assert file.children("/") == ["b", "a"] and file.children("/b/") == ["c", "x"]
+    assert not file.children("/a") and groups.times == 1
+
+
+def test_names_of_layers_may_be_any_text(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_group("layers/a\nb/vars")
+    with pytest.raises(DataError, match="holds no weights"):
+        load_keras(tmp_path / "x.h5")
 
 
 def test_groups_that_lead_to_each_other_are_refused(tmp_path: Path) -> None:

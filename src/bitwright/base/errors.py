@@ -7,9 +7,18 @@ traceback is shown only for errors outside this tree, which are bugs.
 
 from __future__ import annotations
 
+_MOST = 4000  # characters of a part of an error: what it quotes may come from a file, of any length
+
+
+def _shortened(text: str) -> str:
+    """The text, or what stands at its beginning and end."""
+    if len(text) <= _MOST:
+        return text
+    return f"{text[: _MOST // 2]} ... ({len(text)} characters) ... {text[-_MOST // 4 :]}"
+
 
 class BitwrightError(Exception):
-    """Base of all errors that a user can cause or mend.
+    """Base of all errors that a user can cause or mend; none is longer than a screen or two.
 
     Args:
         message: what was expected and what came instead.
@@ -20,9 +29,9 @@ class BitwrightError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.where = where
+        super().__init__(_shortened(message))
+        self.message = _shortened(message)
+        self.where = None if where is None else _shortened(where)
         self.hint = hint
 
     def __str__(self) -> str:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """HDF5 files as plain arrays and texts; what points outside the file is refused.
 
-The HDF5 library may crash on a damaged file, so a process of its own reads it (`hdf5_child`).
+The HDF5 library may crash on a damaged file, and unpacks what it is given without a bound, so a
+process of its own reads it (`hdf5_child`), which has no more memory and time than a file of its
+size needs.
 """
 
 from __future__ import annotations
@@ -9,11 +11,12 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,16 @@ import numpy as np
 from bitwright.base.archives import most_of
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, regular_size
+from bitwright.base.memory import machine_memory, too_little
 from bitwright.interop.ops import FloatArray
 
 _SECONDS = 300
+#: Seconds of the processor for any file, and bytes of it that are read in one more.
+_LEAST_SECONDS, _BYTES_A_SECOND = 5, 10 << 20
+#: Memory for each byte that may be read: a number as it is in the file, as float and in its chunk;
+#: and what the libraries take besides.
+_EACH, _SPARE = 3, 256 << 20
+_NO_MEMORY = 4  # how `hdf5_child` ends then
 _HINT = "the file is cut short or damaged; copy it again"
 
 
@@ -39,12 +49,17 @@ class Hdf5:
 
     attributes: Mapping[str, Mapping[str, Any]]
     arrays: Mapping[str, FloatArray]
+    _children: dict[str, list[str]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for path in (*self.attributes, *self.arrays):
+            parent, _, name = path.rpartition("/")
+            if name:
+                self._children.setdefault(parent, []).append(name)
 
     def children(self, path: str) -> list[str]:
         """Names of groups and arrays directly inside a group."""
-        start = path.rstrip("/") + "/"
-        inside = [p[len(start) :] for p in (*self.attributes, *self.arrays) if p.startswith(start)]
-        return [name for name in inside if name and "/" not in name]
+        return self._children.get(path.rstrip("/"), [])
 
     def list_of(self, path: str, name: str) -> list[str]:
         """An attribute that is a list of texts.
@@ -72,7 +87,8 @@ def read_hdf5(content: Path | bytes, where: str) -> Hdf5:
     """Everything in a file.
 
     Raises:
-        DataError: it is damaged, cut short, or holds links or huge arrays; or h5py is missing.
+        DataError: it is damaged, cut short, holds links, or more numbers or texts than fit into
+            it; or h5py is missing.
     """
     require_h5py(where)
     with tempfile.TemporaryDirectory() as folder:
@@ -92,20 +108,31 @@ def read_hdf5(content: Path | bytes, where: str) -> Hdf5:
 def _run_child(source: Path, target: Path, where: str) -> None:
     script = Path(__file__).with_name("hdf5_child.py")
     try:
-        most = most_of(regular_size(source))
+        size = regular_size(source)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", where=where) from error
-    command = [sys.executable, "-I", str(script), str(source), str(target), str(most)]
+    most, machine = most_of(size), machine_memory()
+    memory = min(_EACH * most + _SPARE, machine)
+    seconds = _LEAST_SECONDS + size // _BYTES_A_SECOND
+    limits = [str(most), str(memory), str(seconds)]
+    command = [sys.executable, "-I", str(script), str(source), str(target), *limits]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         raise DataError(f"was not read in {_SECONDS} s", where=where, hint=_HINT) from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        said = lines[-1] if done.returncode > 0 and lines else "the HDF5 library crashes on it"
-        raise DataError(f"is no whole HDF5 file: {said}", where=where, hint=_HINT)
+    if not done.returncode:
+        return
+    if done.returncode == _NO_MEMORY and memory == machine:
+        raise too_little(where)
+    lines = done.stderr.strip().splitlines()
+    said = lines[-1] if done.returncode > 0 and lines else "the HDF5 library crashes on it"
+    if done.returncode == _NO_MEMORY:
+        said = f"it asks for more than {memory >> 20} MiB, which no real file of its size does"
+    elif done.returncode == -signal.SIGXCPU:
+        said = f"it takes more than {seconds} s to read, which no real file of its size does"
+    raise DataError(f"is no whole HDF5 file: {said}", where=where, hint=_HINT)
 
 
 def written(path: Path, fill: Callable[[Any], None]) -> Path:

@@ -2,34 +2,68 @@
 """Run by itself: an HDF5 file -> its arrays (``.npz``) and texts (JSON), see `hdf5`.
 
 The HDF5 library can crash on damaged files; here that costs a process of its own and nothing else.
-Nothing of ours is imported.
+What it takes is limited by the system, too: a filter unpacks whatever it is given, and how long
+texts are is known when they have been read. Nothing of ours is imported.
 
-    python hdf5_child.py FILE.h5 OUT.npz BYTES
+    python hdf5_child.py FILE.h5 OUT.npz BYTES MEMORY SECONDS
+
+BYTES of numbers and texts are read at most, with MEMORY bytes and SECONDS of the processor. It ends
+with 3 where something is wrong with the file, with 4 where memory ran out.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
 _DEPTH = 40
+_EACH = 8  # bytes of a letter in memory, and again as JSON
+_MOST_SAID = 1000
 
 
-def texts(attributes: Any) -> dict[str, Any]:
+def confine(memory: int, seconds: int) -> None:
+    """Let this process take so many bytes more, and so much more time of the processor, where the
+    system has such limits.
+    """
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    limits = {resource.RLIMIT_CPU: math.ceil(time.process_time()) + seconds}
+    with suppress(OSError, ValueError):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limits[resource.RLIMIT_AS] = pages * os.sysconf("SC_PAGE_SIZE") + memory
+    for kind, most in limits.items():
+        with suppress(OSError, ValueError):  # less is allowed already
+            resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
+
+
+def texts(attributes: Any, room: Room) -> dict[str, Any]:
     """Attributes that are texts or lists of texts; others are left out."""
     found: dict[str, Any] = {}
     for name in attributes:
+        about = attributes.get_id(name)
+        if math.prod(about.shape) == 0:
+            found[name] = []
+        if about.dtype.kind not in "SOU" or len(about.shape) > 1 or name in found:
+            continue
+        room.take(name, about.shape, math.prod(about.shape) * about.dtype.itemsize)
         value = attributes[name]
         if isinstance(value, bytes | str):
             found[name] = text(value)
-        elif isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "SOU":
+            room.take(name, (), _EACH * len(value))
+        elif isinstance(value, np.ndarray):
             found[name] = [text(item) for item in value.tolist()]
-        elif isinstance(value, np.ndarray) and value.size == 0:
-            found[name] = []
+            room.take(name, value.shape, _EACH * sum(map(len, found[name])))
     return found
 
 
@@ -39,7 +73,7 @@ def text(value: Any) -> str:
         return value.decode("utf-8")
     if isinstance(value, str):
         return value
-    raise ValueError(f"{value!r} is no text")
+    raise ValueError(f"{value!r:.80} is no text")
 
 
 class Room:
@@ -59,10 +93,18 @@ class Room:
         self.seen.add(place)
 
     def take(self, name: str, shape: Any, size: int) -> None:
-        """Count a data set."""
+        """Count a data set or an attribute."""
         self.left -= size
         if self.left < 0:
-            raise ValueError(f"{name!r} of shape {shape}: more data than fit into such a file")
+            raise ValueError(f"{name!r:.80} of shape {shape}: more data than fit into such a file")
+
+
+def unpacked(item: Any) -> int:
+    """Numbers that reading a data set makes: its own, or those of the chunks that they lie in."""
+    if item.chunks is None:
+        return int(item.size)
+    pairs = zip(item.shape, item.chunks, strict=True)
+    return math.prod(-(-length // chunk) * chunk for length, chunk in pairs)
 
 
 def walk(group: Any, room: Room, depth: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -70,7 +112,7 @@ def walk(group: Any, room: Room, depth: int = 0) -> tuple[dict[str, Any], dict[s
     if depth > _DEPTH:
         raise ValueError("groups inside groups without end")
     room.enter(group)
-    attributes, arrays = {group.name: texts(group.attrs)}, {}
+    attributes, arrays = {group.name: texts(group.attrs, room)}, {}
     for name in group:
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             raise ValueError(f"{name!r} is a link, not data")
@@ -85,7 +127,7 @@ def walk(group: Any, room: Room, depth: int = 0) -> tuple[dict[str, Any], dict[s
             raise ValueError(f"{name!r} lies in another file, or is no data set")
         if kind.kind not in "fiu" or item.size is None:
             continue  # such as the optimizer's names
-        room.take(name, item.shape, item.size * max(4, kind.itemsize))
+        room.take(name, item.shape, unpacked(item) * max(4, kind.itemsize))
         values = np.asarray(item[()])
         wide = np.float64 if values.dtype == np.float64 else np.float32
         arrays[item.name] = values.astype(wide)
@@ -94,7 +136,8 @@ def walk(group: Any, room: Room, depth: int = 0) -> tuple[dict[str, Any], dict[s
 
 def main() -> None:
     """Read, write; what is wrong goes to standard error in one line."""
-    source, target, size = sys.argv[1:]
+    source, target, size, memory, seconds = sys.argv[1:]
+    confine(int(memory), int(seconds))
     try:
         with h5py.File(source, "r") as file:
             attributes, arrays = walk(file, Room(int(size)))
@@ -102,8 +145,11 @@ def main() -> None:
         names = json.dumps({"attributes": attributes, "arrays": list(arrays)})
         with open(target, "wb") as out:
             np.savez(out, names=np.frombuffer(names.encode(), np.uint8), **packed)
+    except MemoryError:
+        sys.exit(4)
     except Exception as error:  # h5py raises many kinds for damaged files: each is the file's fault
-        print(f"{type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
+        said = f"{type(error).__name__}: {error}"[:_MOST_SAID].splitlines()[0]
+        print(said, file=sys.stderr)
         sys.exit(3)
 
 

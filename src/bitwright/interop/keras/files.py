@@ -202,7 +202,7 @@ def _numbered(file: Hdf5, where: str) -> list[KerasLayer]:
 
 def _natural(name: str) -> tuple[str, int]:
     """conv2d, conv2d_1, ..., conv2d_10: in this order."""
-    match = re.fullmatch(r"(.*?)(?:_(\d+))?", name)
+    match = re.fullmatch(r"(.*?)(?:_(\d+))?", name, re.DOTALL)
     assert match is not None
     return match[1], int(match[2] or 0)
 
