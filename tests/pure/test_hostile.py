@@ -23,7 +23,7 @@ from PIL import Image
 from bitwright.base import archives, memory, store
 from bitwright.base.archives import opened_zip, read_tar
 from bitwright.base.errors import DataError, GraphError, RecipeError, RunError, TargetError
-from bitwright.base.files import atomic_write, exclusive, read_bytes
+from bitwright.base.files import atomic_write, exclusive, parse_toml, read_bytes
 from bitwright.base.store import Store
 from bitwright.build import target
 from bitwright.cli.entry import run
@@ -160,6 +160,44 @@ def test_words_of_scripts_are_words(file: str, field: str, word: str, tmp_path: 
     load = target.load_target if file.startswith("targets") else target.load_board
     with pytest.raises(TargetError, match=rf"{field}: String should match pattern"):
         load(tmp_path / "own.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a" + ".a" * 32 + " = 1", "a key has more than 32 parts"),
+        ('x = \'#\' # """\n' + '"a" . ' * 40 + "a = 1", "a key has more than 32 parts"),
+        ("[a" + ".a" * 3000 + "]", "a key has more than 32 parts"),
+        ("x = {a" + ".a" * 3000 + " = 1}", "a key has more than 32 parts"),
+        ('x = """a""""\n' + "a." * 40 + "a = 1", "a key has more than 32 parts"),
+        ("x = " + "{a.a.a.a = " * 20 + "1" + "}" * 20, "nested too deep"),
+        ("x = " + "[" * 70 + "]" * 70, "nested too deep"),
+        ("clock_mhz = 0x" + "f" * 20_000, "an integer has more than 64 bits"),
+        ("x = " + "1" * 5000, "cannot be read"),
+        ("x = " + "[" * 5000, "nested too deep"),
+        ("x = 1\n" * 200_000, "has more than 1048576 bytes"),
+    ],
+)
+def test_keys_and_values_of_toml_have_a_length(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(text)
+    with pytest.raises(TargetError, match=said):
+        target.load_target(tmp_path / "own.toml")
+
+
+def test_dots_in_texts_of_toml_are_no_parts_of_keys() -> None:
+    dots = "a" + ".a" * 100
+    lines = (
+        f'one = "{dots} \\" {dots}"',
+        f"two = '{dots}'  # {dots} = 1",
+        f'three = """\n{dots} " \\""" {dots}""""',
+        f"four = '''\n{dots}\n'''",
+        f"five = [{', '.join(['1.5'] * 100)}, 9223372036854775807]",
+        "a.b.c = 1979-05-27T07:32:00.5Z",
+    )
+    found = parse_toml("\n".join(lines))
+    assert found["one"] == f'{dots} " {dots}' and found["two"] == dots
+    assert found["three"] == f'{dots} " """ {dots}"' and found["four"] == f"{dots}\n"
+    assert len(found["five"]) == 101 and found["a"]["b"]["c"].microsecond == 500_000
 
 
 def test_names_of_files_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

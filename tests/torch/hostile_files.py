@@ -348,6 +348,8 @@ FILES: dict[tuple[str, str], Callable[[], bytes]] = {
         {"files": ["lib/x.sv;\texec\t--\ttouch HARMED"], "top": "x"}
     ).encode(),
     ("target", "deep.toml"): lambda: b"x = " + b"[" * 100_000,
+    ("target", "dotted.toml"): lambda: b"a" + b".a" * 60_000 + b" = 1",
+    ("target", "wide.toml"): lambda: b"clock_mhz = 0x" + b"f" * 20_000,
     ("metrics", "deep.jsonl"): _DEEP.encode,
 }  # fmt: skip
 

@@ -8,8 +8,10 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from bitwright.base.errors import TargetError
-from bitwright.base.files import parse_toml
+from bitwright.base.errors import DataError, TargetError
+from bitwright.base.files import parse_toml, read_text
+
+_MOST_BYTES = 1 << 20  # of a file, of which ours have some thousand
 
 
 class Strict(BaseModel):
@@ -53,14 +55,15 @@ def read_described(
             hint=f"or give the path of a {kind} file ending in .toml",
         )
     try:
-        return model.model_validate(parse_toml(path.read_text(encoding="utf-8")))
+        return model.model_validate(parse_toml(read_text(path, most=_MOST_BYTES)))
     except ValidationError as error:
         lines = []
         for item in error.errors():
             field = ".".join(map(str, item["loc"])) or "(file)"
             shown = item["type"] != "missing" and not isinstance(item["input"], dict)
-            lines.append(f"{field}: {item['msg']}" + f" (given {item['input']!r})" * shown)
+            lines.append(f"{field}: {item['msg']}" + f" (given {item['input']!r:.200})" * shown)
         raise TargetError("; ".join(lines), where=str(path), hint=hint) from error
-    except (OSError, ValueError) as error:
+    except (DataError, ValueError) as error:
         hint = f"expected a TOML file of a {kind}"
-        raise TargetError(f"cannot be read: {error}", where=str(path), hint=hint) from error
+        reason = error.message if isinstance(error, DataError) else f"cannot be read: {error}"
+        raise TargetError(reason, where=str(path), hint=hint) from error

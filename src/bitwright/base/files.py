@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -29,6 +30,14 @@ T = TypeVar("T")
 _LOCK_POLL_S = 0.1
 _CHUNK = 1 << 20
 _NAME_BYTES = 100  # of a file's name that its temporary file bears
+_MOST_PARTS = 32  # of a key of TOML: ``a.b.c`` has three
+_DEEPEST = 64  # tables and lists of TOML inside each other
+#: What may have signs in it that mean nothing: texts of four kinds, and comments.
+_TOML_TEXTS = re.compile(
+    r'"""(?:[^\\]|\\.)*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:[^"\\\n]|\\.)*"' r"|'[^'\n]*'|#[^\n]*",
+    re.DOTALL,
+)
+_TOML_SIGNS = re.compile(r"[=,\[\]{}\n]")  # between two of them lies one key or one value
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
@@ -173,11 +182,31 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The table of a TOML text; see `parse_json`."""
+    """The table of a TOML text.
+
+    Raises:
+        ValueError: the text is none, has keys of more than `_MOST_PARTS` parts or integers of more
+            than 64 bits (which TOML does not promise), or is nested deeper than `_DEEPEST`.
+    """
+    plain = _TOML_TEXTS.sub(lambda match: "" if match[0].startswith("#") else "_", text)
+    # Python's parser takes time and memory with the square of the parts of a key.
+    if any(part.count(".") >= _MOST_PARTS for part in _TOML_SIGNS.split(plain)):
+        raise ValueError(f"a key has more than {_MOST_PARTS} parts")
     try:
-        return tomllib.loads(text)
+        table = tomllib.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+    waiting: list[tuple[Any, int]] = [(table, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        if isinstance(value, dict | list):
+            if depth == _DEEPEST:
+                raise ValueError("it is nested too deep")
+            inner = value.values() if isinstance(value, dict) else value
+            waiting += [(item, depth + 1) for item in inner]
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise ValueError("an integer has more than 64 bits")
+    return table
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, object]], what: str) -> None:
