@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.hostile_pictures import many_scans, wide_tile
 
 from bitwright.base import archives, memory, store
 from bitwright.base.archives import opened_zip, read_tar
@@ -28,7 +29,7 @@ from bitwright.base.store import Store
 from bitwright.build import target
 from bitwright.cli.entry import run
 from bitwright.cli.output import Output
-from bitwright.data import decoding, folders
+from bitwright.data import decoding, detection, folders
 from bitwright.data.decoding import Decoding, Framing, decode_image, frame_image, read_header
 from bitwright.data.image_database import read_list
 from bitwright.data.listing import find_layout, list_images, opened
@@ -409,6 +410,82 @@ def test_a_picture_of_too_many_pixels_is_refused_by_its_header() -> None:
     ):
         with pytest.raises(DataError, match=r"13300 x 13300 pixels.*at most 67108864"):
             decode()
+
+
+def _as(kind: str, mode: str = "RGB", **options: object) -> bytes:
+    body = io.BytesIO()
+    Image.new(mode, (64, 64)).save(body, kind, **options)
+    return body.getvalue()
+
+
+def test_scans_of_a_jpeg_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_LEAST_SCANNED", 1)
+    monkeypatch.setattr(decoding, "_MOST_SCANNED", 20 * 64 * 64)
+    assert decode_image(many_scans(64, 20), Decoding(), "x.jpg").shape == (64, 64, 1)
+    with pytest.raises(DataError, match="has 21 scans of 64 x 64 pixels, at most 20"):
+        decode_image(many_scans(64, 21), Decoding(), "x.jpg")
+    with pytest.raises(DataError, match="has 50 scans"):
+        frame_image(many_scans(64, 50), Framing((8, 8), 8), "x.jpg")
+    words = b"\xff\xda" * 300  # which are scans neither in a comment nor behind the end
+    for progressive in (False, True):
+        body = _as("JPEG", progressive=progressive, comment=words) + words
+        assert decode_image(body, Decoding(), "x.jpg").shape == (64, 64, 3)
+    monkeypatch.setattr(decoding, "_MOST_SEGMENTS", 3)
+    with pytest.raises(DataError, match=r"has 6\d\d scans"):
+        decode_image(body, Decoding(), "x.jpg")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"P3 64 64 255\n" + b"0 " * 64 * 64 * 3,
+        b"P2 64 64 255\n" + b"0 " * 64 * 64,
+        b"P1 64 64\n" + b"0" * 64 * 64,
+        b"P5 64 64 100\n" + bytes(64 * 64),
+        b"P6 64 64 254\n" + bytes(64 * 64 * 3),
+        _as("BMP", "L")[:30] + b"\1" + _as("BMP", "L")[31:1078] + b"\x40\0\0\0" * 64 + b"\0\1",
+    ],
+    ids=["P3", "P2", "P1", "P5", "P6", "BMP"],
+)
+def test_what_is_decoded_slowly_is_small(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert decode_image(body, Decoding(), "x").shape[:2] == (64, 64)
+    monkeypatch.setattr(decoding, "_MOST_SLOW", 4000)
+    with pytest.raises(DataError, match=r"numbers in .* decoded slowly, at most 4000 in"):
+        decode_image(body, Decoding(), "x")
+    monkeypatch.setattr(decoding, "_MOST_SLOW", 1 << 20)
+    monkeypatch.setattr(decoding, "_MOST_SLOW_BYTES", 100)
+    with pytest.raises(DataError, match="in 100 are"):
+        decode_image(body, Decoding(), "x")
+    assert decode_image(_as("PPM"), Decoding(), "x").shape == (64, 64, 3)
+
+
+def test_tiles_are_hardly_larger_than_the_picture() -> None:
+    with pytest.raises(DataError, match="has tiles of 46000 x 46000 pixels, at most 16777216"):
+        decode_image(wide_tile(46_000), Decoding(), "x.tif")
+
+
+def test_an_annotation_has_a_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images/0.png", _png(8, 8))
+        archive.writestr("annotations/0.xml", f"<annotation>{'<a/>' * 1000}</annotation>")
+    assert detection.load_voc(path)[0].boxes.shape == (0, 4)
+    monkeypatch.setattr(detection, "_MOST_BYTES", 4000)
+    with pytest.raises(DataError, match=r"annotations/0\.xml: has more than 4000 bytes"):
+        detection.load_voc(path)
+
+
+def test_pictures_with_boxes_grow_no_further_than_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "FREE", 3 << 20)
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(4):
+            archive.writestr(f"images/{number}.png", _png(1000, 1000))
+            archive.writestr(f"annotations/{number}.xml", "<annotation/>")
+    with pytest.raises(DataError, match=r"2 images come from .* no real image shrink"):
+        detection.load_voc(path)
 
 
 def test_a_broken_picture_says_nothing_to_the_terminal(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import h5py
 import numpy as np
 import torch
 from onnx import TensorProto, helper
+from tests.hostile_pictures import many_scans, wide_tile
 
 MIB, GIB = 1 << 20, 1 << 30
 COMMAND = {"name": "os:system", "options": {"command": "touch HARMED"}}
@@ -243,15 +244,19 @@ def _zip_of(name: str, body: bytes) -> bytes:
     return out.getvalue()
 
 
+def _annotated(text: str) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("annotations/0.xml", text)
+        archive.writestr("images/0.png", _png(10, 10))
+    return out.getvalue()
+
+
 def _entities() -> bytes:
     """XML whose entities are a thousand million times as long as the file."""
     lines = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
     text = f'<!DOCTYPE a [<!ENTITY l0 "lol">{lines}]><annotation>&l9;</annotation>'
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        archive.writestr("annotations/0.xml", text)
-        archive.writestr("images/0.png", _png(10, 10))
-    return out.getvalue()
+    return _annotated(text)
 
 
 _DEEP = "[" * 100_000
@@ -326,6 +331,10 @@ FILES: dict[tuple[str, str], Callable[[], bytes]] = {
     ("PNG", "wide.png"): lambda: _png(100_000, 100_000),
     ("PNG", "large.png"): lambda: _png(14_000, 12_000),
     ("PNG", "script.png"): lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(x) run\n",
+    ("JPEG", "scans.jpg"): lambda: many_scans(8192, 500),
+    ("PPM", "plain.ppm"): lambda: b"P3 8192 8192 255\n" + b"0 " * 8192 * 8192 * 3,
+    ("PPM", "slow.ppm"): lambda: b"P6 8192 8192 254\n" + bytes(8192 * 8192 * 3),
+    ("TIFF", "tile.tif"): lambda: wide_tile(46_000),
     ("idx", "claims"): lambda: _IDX,
     ("idx.gz", "bomb.gz"): lambda: _gzip_of_zeros(_IDX, GIB),
     ("cifar.tar.gz", "bomb.tar.gz"): _tar_of_zeros,
@@ -334,6 +343,8 @@ FILES: dict[tuple[str, str], Callable[[], bytes]] = {
     ("images", "outside.zip"): lambda: _zip_of_zeros("../../a/0.png", MIB),
     ("images", "locked.zip"): lambda: _locked_zip("a/0.png"),
     ("voc", "entities.zip"): _entities,
+    ("voc", "elements.zip"): lambda: _annotated(
+        f"<annotation>{'<a/>' * 45_000_000}</annotation>"),
     ("recipe", "bomb.yaml"): _BOMB.encode,
     ("recipe", "merged.yaml"): lambda: _BOMB.replace("[x, x]", "{b: 1}").encode(),
     ("recipe", "command.yaml"): lambda: json.dumps(

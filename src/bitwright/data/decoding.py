@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import logging
 import math
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.archives import most_of
 from bitwright.base.errors import DataError
 from bitwright.base.memory import ran_out, too_little
 
@@ -33,6 +35,22 @@ T = TypeVar("T")
 PICTURES = ("JPEG", "PNG", "BMP", "PPM", "GIF", "TIFF", "WEBP")
 #: A file of kilobytes can be a picture of gigabytes; cameras make no larger ones.
 MOST_PIXELS = 8192 * 8192
+#: Numbers (of pixels and channels) that Pillow decodes in Python, a million in half a second: plain
+#: PNM files, those with other largest values than 255 and 65535, and BMP files in runs; and bytes
+#: of such a file, whatever they say.
+_MOST_SLOW, _MOST_SLOW_BYTES = 1 << 23, 1 << 25
+#: Pixels that all scans of a JPEG file go through: a progressive one has some ten scans, each over
+#: the whole picture, whether there is anything in it or not; and those of a scan, at least.
+_MOST_SCANNED, _LEAST_SCANNED = 32 * MOST_PIXELS, 1 << 16
+_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")  # of JPEG, but for those inside of scans
+_SCAN, _END, _BARE = 0xDA, 0xD9, (0x01, 0xD8)  # bare: without a length
+_MOST_SEGMENTS = 100_000
+#: A tile of TIFF is unpacked whole, and may be larger than the picture: so many times, or so many
+#: pixels in any case.
+_MOST_WIDER, _LEAST_TILE = 4, 4096 * 4096
+_TILE = (322, 323)  # tags of its width and length
+#: Pages of black and white have one bit a pixel, and shrink further than other data.
+_SHRINK = 10
 _GREY = frozenset({"1", "L", "LA"})
 _GAP = 2.0  # a window more than twice too large is first averaged by whole factors (Pillow)
 _ATTEMPTS = 10
@@ -123,7 +141,8 @@ def decode_image(content: bytes, decoding: Decoding, where: str) -> NDArray[np.u
     """One image file as (H, W, C) uint8.
 
     Raises:
-        DataError: it is corrupt, cut short, or has more than `MOST_PIXELS`.
+        DataError: it is corrupt, cut short, has more than `MOST_PIXELS`, or is packed in a way that
+            takes far more time or memory than a picture of its size does.
     """
 
     def whole(image: Picture) -> Picture:
@@ -133,7 +152,7 @@ def decode_image(content: bytes, decoding: Decoding, where: str) -> NDArray[np.u
             image = image.resize(decoding.size[::-1], _bilinear())
         return image
 
-    return _decoded(io.BytesIO(content), whole, where)
+    return _decoded(content, whole, where)
 
 
 def frame_image(
@@ -145,7 +164,8 @@ def frame_image(
         index: number of the image, on which a random window depends.
 
     Raises:
-        DataError: it is corrupt, cut short, or has more than `MOST_PIXELS`.
+        DataError: it is corrupt, cut short, has more than `MOST_PIXELS`, or is packed in a way that
+            takes far more time or memory than a picture of its size does.
     """
 
     def framed(image: Picture) -> Picture:
@@ -156,7 +176,7 @@ def frame_image(
             box = crop.window(*image.size, framing.size, index)
         return image.resize(framing.size[::-1], _bilinear(), box=box, reducing_gap=_GAP)
 
-    return _decoded(io.BytesIO(content), framed, where)
+    return _decoded(content, framed, where)
 
 
 def read_header(stream: IO[bytes], where: str) -> bool:
@@ -168,16 +188,82 @@ def read_header(stream: IO[bytes], where: str) -> bool:
     return _opened(stream, lambda image: image.mode in _GREY, where)
 
 
-def _decoded(
-    stream: IO[bytes], change: Callable[[Picture], Picture], where: str
-) -> NDArray[np.uint8]:
+def check_growth(made: int, packed: int, what: str, where: str, hint: str) -> None:
+    """Refuse pictures that fill a file's memory and not the file.
+
+    Args:
+        made: bytes of all their pixels.
+        packed: bytes of their files.
+        what: they are, in the plural: ``18 images``.
+
+    Raises:
+        DataError: there are more pixels than real pictures of so many bytes have.
+    """
+    if made > most_of(_SHRINK * packed):
+        said = f"{what} come from {packed} bytes: so far does no real image shrink"
+        raise DataError(said, where=where, hint=hint)
+
+
+def _decoded(content: bytes, change: Callable[[Picture], Picture], where: str) -> NDArray[np.uint8]:
     from PIL import ImageOps
 
+    stream = io.BytesIO(content)
+
     def pixels(image: Picture) -> NDArray[np.uint8]:
+        wrong = _too_slow(image, content) or _too_wide(image)
+        if wrong is not None:
+            raise DataError(wrong, where=where, hint="save the picture again, as PNG")
         return np.array(change(ImageOps.exif_transpose(image)), dtype=np.uint8)  # writable
 
     found = _opened(stream, pixels, where)
     return found[..., np.newaxis] if found.ndim == 2 else found
+
+
+def _too_slow(image: Picture, content: bytes) -> str | None:
+    """What makes a picture take far more time than its pixels do; None: nothing."""
+    from PIL import Image
+
+    width, height = image.size
+    if any(tile[0] in Image.DECODERS for tile in image.tile):
+        numbers = width * height * len(image.getbands())
+        if numbers > _MOST_SLOW or len(content) > _MOST_SLOW_BYTES:
+            return (
+                f"has {numbers} numbers in {len(content)} bytes of a kind that is decoded slowly, "
+                f"at most {_MOST_SLOW} in {_MOST_SLOW_BYTES} are"
+            )
+    if image.format in ("JPEG", "MPO"):
+        most = _MOST_SCANNED // max(_LEAST_SCANNED, width * height)
+        # In a scan these two bytes are nothing else; what lies before or behind may have them.
+        scans = content.count(bytes([0xFF, _SCAN]))
+        if scans > most and (scans := _scans(content)) > most:
+            return f"has {scans} scans of {width} x {height} pixels, at most {most} are decoded"
+    return None
+
+
+def _scans(content: bytes) -> int:
+    """Scans of a JPEG file; at least so many where it has segments without end."""
+    at = count = 0
+    for _ in range(_MOST_SEGMENTS):
+        match = _MARKER.search(content, at)
+        if match is None or match[0][1] == _END:
+            return count
+        count += match[0][1] == _SCAN
+        at = match.end()
+        if match[0][1] not in _BARE:
+            at += int.from_bytes(content[at : at + 2])
+    return content.count(bytes([0xFF, _SCAN]))
+
+
+def _too_wide(image: Picture) -> str | None:
+    """What makes a picture of TIFF take far more memory than its pixels do; None: nothing."""
+    tags = getattr(image, "tag_v2", {}) if image.format == "TIFF" else {}
+    sides = [tags.get(tag) for tag in _TILE]
+    if not all(isinstance(side, int) for side in sides):  # strips are no longer than the picture
+        return None
+    most = max(_LEAST_TILE, _MOST_WIDER * image.width * image.height)
+    if math.prod(sides) > most:
+        return f"has tiles of {sides[0]} x {sides[1]} pixels, at most {most} pixels are unpacked"
+    return None
 
 
 def _opened(stream: IO[bytes], work: Callable[[Picture], T], where: str) -> T:

@@ -7,7 +7,7 @@ image stands with the function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from bitwright.base.errors import DataError
 from bitwright.base.files import read_bytes
 from bitwright.base.progress import Progress, no_progress
-from bitwright.data.folders import Decoding, decode_image
-from bitwright.data.listing import list_images, opened
+from bitwright.data.decoding import Decoding, check_growth, decode_image
+from bitwright.data.listing import ReadFile, list_images, opened
 
 Floats = NDArray[np.float64]
 Pixels = NDArray[np.uint8]
@@ -28,6 +28,7 @@ _RGB = Decoding(grey=False)
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
 _ANNOTATIONS = ("annotations", "Annotations")
 _PROGRESS_EVERY = 32
+_MOST_BYTES = 4 << 20  # of an annotation, of which an object takes some 300
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +60,14 @@ def load_voc(path: Path, *, progress: Progress = no_progress) -> tuple[Detection
     """
     listing = list_images(path)
     found = []
+    made = packed = 0
     with opened(listing) as read:
         for number, name in enumerate(listing.names):
-            image = decode_image(read(name), _RGB, f"{path}:{name}")
+            picture = read(name)
+            image = decode_image(picture, _RGB, f"{path}:{name}")
+            made, packed = made + image.nbytes, packed + len(picture)
+            hint = "make the pictures smaller"
+            check_growth(made, packed, f"{number + 1} images", f"{path}:{name}", hint)
             where, content = _annotation(read, path, name)
             boxes, labels = parse_voc(content, where, image.shape[:2])
             found.append(DetectionImage(name, image, boxes, labels))
@@ -82,12 +88,12 @@ def load_images(paths: Sequence[Path]) -> tuple[DetectionImage, ...]:
     )
 
 
-def _annotation(read: Callable[[str], bytes], path: Path, image: str) -> tuple[str, bytes]:
+def _annotation(read: ReadFile, path: Path, image: str) -> tuple[str, bytes]:
     inside = PurePosixPath(image)
     for folder in _ANNOTATIONS:
         name = str(inside.parent.parent / folder / f"{inside.stem}.xml")
         try:
-            return f"{path}:{name}", read(name)
+            return f"{path}:{name}", read(name, _MOST_BYTES)
         except KeyError:  # not in the zip file
             continue
         except DataError:

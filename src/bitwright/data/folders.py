@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.base.archives import most_of
 from bitwright.base.errors import DataError
 from bitwright.base.memory import check_room
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
 from bitwright.data.dataset import UNLABELLED, Dataset, DataSplits, Images
-from bitwright.data.decoding import Decoding, decode_image
+from bitwright.data.decoding import Decoding, check_growth, decode_image
 from bitwright.data.listing import Layout, Listing, find_layout, list_images, opened
 from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two
 
@@ -25,7 +24,6 @@ SCALE = 1 / 255
 _KIND, _IMAGES = "images", "images.npy"
 _CACHE_FROM = 500  # images; fewer are decoded faster than anyone notices
 _PROGRESS_EVERY = 256
-_SHRINK = 10  # pages of black and white have one bit a pixel, and shrink further than other data
 _log = logging.getLogger(__name__)
 
 
@@ -194,13 +192,13 @@ def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> NDA
             content = read(name)
             packed += len(content)
             # What grows because the user asks for a size is bounded by the memory alone.
-            if decoding.size is None and (position + 1) * first.nbytes > most_of(_SHRINK * packed):
-                raise DataError(
-                    f"{position + 1} images of {first.shape} come from {packed} bytes: so far does "
-                    "no real image shrink",
-                    where=where,
-                    hint="if they are what you want, name their size (image_size)",
+            if decoding.size is None:
+                made, what = (
+                    (position + 1) * first.nbytes,
+                    f"{position + 1} images of {first.shape}",
                 )
+                hint = "if they are what you want, name their size (image_size)"
+                check_growth(made, packed, what, where, hint)
             image = decode_image(content, decoding, where)
             if image.shape != first.shape:
                 raise DataError(

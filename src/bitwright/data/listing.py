@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Protocol
 
 from bitwright.base.archives import check_members, opened_zip, unpacking
 from bitwright.base.errors import DataError
@@ -32,6 +32,12 @@ _DEEPEST = 32  # folders inside folders
 _MOST_BYTES = 512 << 20  # of one image file: what the largest picture that is decoded has unpacked
 _CLASSES = "CLASS/IMAGE, or train/CLASS/IMAGE and test/CLASS/IMAGE"
 Parts = tuple[str, ...]
+
+
+class ReadFile(Protocol):
+    """Reads a file of a source: its name, and the bytes that it may have."""
+
+    def __call__(self, name: str, most: int = ...) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -97,16 +103,18 @@ def list_images(path: Path, expected: str = _CLASSES) -> Listing:
 
 
 @contextmanager
-def opened(listing: Listing) -> Iterator[Callable[[str], bytes]]:
-    """Give a function that reads one image file by its name."""
+def opened(listing: Listing) -> Iterator[ReadFile]:
+    """Give a function that reads one file by its name, of so many bytes at most: by default of an
+    image.
+    """
     with peeked(listing) as peek:
 
-        def read(name: str) -> bytes:
+        def read(name: str, most: int = _MOST_BYTES) -> bytes:
             with peek(name) as stream:
-                content = read_most(stream, _MOST_BYTES)
-            if len(content) > _MOST_BYTES:
+                content = read_most(stream, most)
+            if len(content) > most:
                 place = f"{listing.path}:{name}"
-                raise DataError(f"has more than {_MOST_BYTES} bytes, so is no image", where=place)
+                raise DataError(f"has more than {most} bytes: no real file does", where=place)
             return content
 
         yield read
