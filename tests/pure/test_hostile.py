@@ -547,6 +547,27 @@ def test_folders_inside_folders_have_an_end(packed: bool, tmp_path: Path) -> Non
         list_images(path)
 
 
+@pytest.mark.parametrize("target", ["nowhere", "z.png"])
+def test_links_that_lead_nowhere_are_named(target: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.png").write_bytes(_png(4, 4))
+    (tmp_path / "a" / "z.png").symlink_to(target)
+    with pytest.raises(DataError, match=r"a/z\.png: cannot be read: .*\n.*a link"):
+        list_images(tmp_path)
+
+
+@pytest.mark.parametrize("name", [b"c\xff/x.png", b"c/\xff.png"])
+def test_names_of_classes_are_text(name: bytes, tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), name)))
+    try:
+        path.parent.mkdir()
+        path.write_bytes(_png(4, 4))
+    except OSError:
+        pytest.skip("this file system has names in UTF-8 alone")
+    with pytest.raises(DataError, match=r"holds b'.*\\xff.*', which is no name in UTF-8"):
+        list_images(tmp_path)
+
+
 @pytest.mark.timeout(20)
 def test_many_classes_of_one_image_are_listed_soon(tmp_path: Path) -> None:
     names = [f"c{number:05}/x.png" for number in range(3000)]

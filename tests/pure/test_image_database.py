@@ -82,6 +82,31 @@ def test_bad_lists(text: str, message: str):
         parse_list(text)
 
 
+@pytest.mark.parametrize("kind", ["above", "absolute", "link", "missing", "loop"])
+def test_lists_name_pictures_inside_the_folder(kind: str, tmp_path: Path):
+    root = tmp_path / "root"
+    root.mkdir()
+    entries = parse_list(pictures(root))
+    secret = tmp_path / "secret.png"
+    secret.write_bytes((root / entries[0][0]).read_bytes())
+    names = {"above": "../secret.png", "absolute": str(secret), "missing": "../none.png"}
+    if kind in ("link", "loop"):
+        (root / "x.png").symlink_to(secret if kind == "link" else "x.png")
+    lists = {TRAIN: [*entries, (names.get(kind, "x.png"), 0)]}
+    with pytest.raises(DataError, match=r"1 pictures lie outside the folder: .*\n.*holds them all"):
+        build_database(tmp_path / "x.db", lists, root, HOW)
+    assert not (tmp_path / "x.db").exists()
+
+
+def test_links_inside_the_folder_are_followed(tmp_path: Path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "root").symlink_to("real")
+    name, label = parse_list(pictures(tmp_path / "root"))[0]
+    (tmp_path / "root" / "x.png").symlink_to(name)
+    lists = {TRAIN: [("x.png", label), (str(tmp_path / "root" / name), label)]}
+    assert build_database(tmp_path / "x.db", lists, tmp_path / "root", HOW) == 2
+
+
 def test_nothing_is_half_written(tmp_path: Path):
     entries = parse_list(pictures(tmp_path))
     path = tmp_path / "faces.db"

@@ -108,6 +108,25 @@ def regular_size(path: Path) -> int:
         return os.fstat(file.fileno()).st_size
 
 
+def file_inside(folder: Path, name: str) -> Path:
+    """The file in a folder, or below it, that a file of a stranger names; links are followed.
+
+    Raises:
+        ValueError: it would lie elsewhere, or cannot be a name. Nobody learns whether it exists.
+        OSError: there is no such file.
+    """
+    root = folder.resolve()
+    try:
+        path = (root / name).resolve()
+    except (OSError, RuntimeError):  # links that lead to each other
+        raise ValueError(f"{name!r:.80} leads nowhere") from None
+    if not path.is_relative_to(root):
+        raise ValueError(f"{name!r:.80} lies outside {folder}")
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+    return path
+
+
 def _regular_opener(path: str, flags: int) -> int:
     handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)  # a pipe's writer is not waited for
     mode = os.fstat(handle).st_mode

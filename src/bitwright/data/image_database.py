@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
-from bitwright.base.files import read_bytes, read_text, regular_size
+from bitwright.base.files import file_inside, read_bytes, read_text, regular_size
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, decode_image
 from bitwright.data.image_files import named
@@ -104,29 +104,50 @@ def build_database(
 
     Args:
         lists: for each part (usually TRAIN and TEST) its entries; keys are their paths.
-        root: folder that paths are relative to.
+        root: folder that paths are relative to, and that none may lead out of.
         decoding: size and channels of the images.
 
     Returns:
         The number of images.
 
     Raises:
-        DataError: pictures are missing (all are checked first) or broken, or the file cannot be
-            written; then there is no new file.
+        DataError: pictures are missing, lie outside the folder (all are checked first) or are
+            broken, or the file cannot be written; then there is no new file.
     """
     folder = Path(root)
     entries = {part: tuple(items) for part, items in lists.items()}
     every = [path for items in entries.values() for path, _ in items]
-    missing = [path for path in dict.fromkeys(every) if not (folder / path).is_file()]
-    if missing:
-        raise DataError(f"{len(missing)} pictures are missing: {named(missing)}", where=str(folder))
+    found = _found(dict.fromkeys(every), folder)
 
     def stored(path: str, label: int) -> Stored:
-        content = read_bytes(folder / path)
+        content = read_bytes(found[path])
         return Stored(path, decode_image(content, decoding, str(folder / path)), label)
 
     items = ((part, stored(*entry)) for part, of_part in entries.items() for entry in of_part)
     return write_database(target, items)
+
+
+def _found(names: Iterable[str], folder: Path) -> dict[str, Path]:
+    """Where each picture lies: a list may be a stranger's, and what is packed is given away."""
+    found: dict[str, Path] = {}
+    outside: list[str] = []
+    missing: list[str] = []
+    for name in names:
+        try:
+            found[name] = file_inside(folder, name)
+        except ValueError:
+            outside.append(name)
+        except OSError:
+            missing.append(name)
+    if outside:
+        raise DataError(
+            f"{len(outside)} pictures lie outside the folder: {named(outside)}",
+            where=str(folder),
+            hint="name as root (--root) a folder that holds them all, where links lead to, too",
+        )
+    if missing:
+        raise DataError(f"{len(missing)} pictures are missing: {named(missing)}", where=str(folder))
+    return found
 
 
 def load(path: Path, *, validation: float, seed: int) -> DataSplits:

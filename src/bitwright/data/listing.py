@@ -226,24 +226,46 @@ def _check_depth(folder: Parts, path: Path) -> None:
 def _list_folder(path: Path) -> Listing:
     names: list[str] = []
     folders: set[Parts] = set()
-    digest, contents = hashlib.sha256(str(path.resolve()).encode()), hashlib.sha256()
+    digest, contents = hashlib.sha256(os.fsencode(path.resolve())), hashlib.sha256()
     for base, subfolders, files in os.walk(path):
         subfolders[:] = sorted(name for name in subfolders if not _hidden((name,)))
         relative = Path(base).relative_to(path)
         _check_depth(relative.parts, path)
+        for name in (*subfolders, *files):
+            _check_text(name, Path(base))
         folders.update((*relative.parts, name) for name in subfolders)
         for name in files:
             if Path(name).suffix.lower() in EXTENSIONS and not _hidden((name,)):
                 names.append((relative / name).as_posix())
     names.sort()
     for name in names:
-        status = (path / name).stat()
+        status = _status(path / name)
         # What copies and archives set to what it was (mtime) says nothing about the content.
         times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
         digest.update(f"{name}\0{status.st_size}\0{times}\n".encode())
         contents.update(f"{name}\0{status.st_size}\n".encode())
     found = (digest.hexdigest(), contents.hexdigest())
     return Listing(path, tuple(names), frozenset(folders), *found)
+
+
+def _check_text(name: str, folder: Path) -> None:
+    """Names become those of classes and of images, and stand in files of text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"holds {os.fsencode(name)!r:.200}, which is no name in UTF-8",
+            where=str(folder),
+            hint="rename it",
+        ) from error
+
+
+def _status(file: Path) -> os.stat_result:
+    try:
+        return file.stat()
+    except OSError as error:  # a link that leads nowhere
+        hint = "it may be a link whose target is missing; replace or remove it"
+        raise DataError(f"cannot be read: {error.strerror}", where=str(file), hint=hint) from error
 
 
 def _list_zip(path: Path) -> Listing:

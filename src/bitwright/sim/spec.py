@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bitwright.base.errors import GraphError
+from bitwright.base.files import file_inside
 from bitwright.formats import parse_format
 from bitwright.sim.beats import StreamSpec
 from bitwright.sim.memory import NAME, MemoryPort
@@ -125,18 +126,14 @@ def load_design(folder: Path) -> Design:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "(file)"
         raise GraphError(f"{field}: {first['msg']}", where=str(path)) from error
-    root = folder.resolve()
     images = (port.image for port in design.memory_ports)
     for name in (*design.files, *design.memories, *images):
         try:
-            file = (folder / name).resolve()
-            there = file.is_relative_to(root) and file.is_file()
-        except (OSError, ValueError):  # a name that no file can have
-            there = False
-        if not there:
+            file_inside(folder, name)
+        except (OSError, ValueError):
             raise GraphError(
                 f"names the file {name!r}, which is not in the folder",
                 where=str(path),
                 hint="generate the RTL again (step `map`)",
-            )
+            ) from None
     return design

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError, ModelError, ToolError
-from bitwright.base.files import read_bytes
+from bitwright.base.files import file_inside, read_bytes
 from bitwright.ir.types import MAX_FRAME
 
 Array = NDArray[Any]
@@ -269,16 +269,13 @@ def _external(proto: Any, where: str, folder: Path | None, size: int) -> bytes:
             "its data lie in another file", where=where, hint="load the model by its path"
         )
     try:
-        path = (folder / name).resolve()
-        inside = bool(name) and path.is_relative_to(folder) and path.is_file()
+        path = file_inside(folder, name)
     except (OSError, ValueError):
-        inside = False
-    if not inside:
         raise ModelError(
             f"its data are said to lie in {name!r}, which is no file in the model's folder",
             where=where,
             hint="put the data file beside the model; files elsewhere are never opened",
-        )
+        ) from None
     try:
         offset, length = int(facts.get("offset", 0)), int(facts.get("length", size))
         if offset < 0 or length != size or offset + length > path.stat().st_size:
