@@ -477,3 +477,44 @@ def test_onnx_runtime_runs_the_qdq_file(
         assert "float" in error.message and not path.exists()
         return
     assert report.frames == 4 and path.is_file()
+
+
+def test_swish_has_a_slope() -> None:
+    net = File(1, 3, opset=24)
+    net.quant(5, 0.25)
+    net.op("Swish", alpha=3.0)
+    net.quant(6, 0.125)
+    imported = load(net.model())
+    levels = np.arange(-16, 16).repeat(3).reshape(32, 3)
+    reals = levels * 0.25
+    wanted = np.clip(np.rint(reals / (1 + np.exp(-3 * reals)) / 0.125), -32, 31)
+    (edge,) = {o.edge for o in imported.outputs if not o.is_label}
+    assert np.array_equal(imported.graph.run({"x": levels})[edge], wanted)
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "message"),
+    [
+        ("Relu", {"alpha": 0.1}, "has the attribute alpha"),
+        ("Upsample", {"height_scale": 2.0}, "has the attribute height_scale"),
+        ("BatchNormalization", {"spatial": 0}, "attribute spatial is 0"),
+        ("Resize", {"antialias": 1}, "attribute antialias is 1"),
+    ],
+)
+def test_attributes_that_are_not_read_are_refused(
+    op: str, attrs: dict[str, object], message: str
+) -> None:
+    net = File(1, 2, 4, 4)
+    net.quant(4, 0.25)
+    net.op(op, **attrs)
+    with pytest.raises(ModelError, match=message):
+        load(net.model())
+
+
+def test_a_dropout_that_drops_is_refused() -> None:
+    net = File(1, 3)
+    net.quant(4, 0.25)
+    net.op("Dropout", net.const(0.5), net.const(True, np.bool_))
+    net.op("MatMul", net.const(weights(3, 2)))
+    with pytest.raises(ModelError, match="training mode"):
+        load(net.model())

@@ -126,6 +126,10 @@ class Importer:
             )
         return found
 
+    def constant_at(self, node: OnnxNode, place: int) -> Const | None:
+        """An input that must be a constant, None where the node leaves it out."""
+        return self.const(node, place) if node.has(place) else None
+
     # -- emitting -----------------------------------------------------------------------------
 
     def add(

@@ -1,26 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constant folding: nodes all of whose inputs are constants, in numpy, with sizes under control."""
+"""Constant folding: nodes all of whose inputs are constants, in numpy, with sizes under control.
+
+Types are those of ONNX: what numpy would widen or mix is refused, or kept in the type.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from bitwright.interop.onnx.reader.levels import whole_numbers
-from bitwright.interop.onnx.reader.model import MAX_ELEMENTS, OnnxNode
+from bitwright.interop.onnx.reader.model import MAX_ELEMENTS, MAX_RANK, OnnxNode
+from bitwright.interop.onnx.reader.signatures import Signature
 from bitwright.interop.onnx.reader.values import Array, Const
 
 
-def _axes(
-    node: OnnxNode, inputs: list[Array], at: int, default: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Axes from an input (newer operator sets) or an attribute."""
-    if len(inputs) > at:
-        return tuple(int(v) for v in inputs[at].ravel())
-    return node.ints("axes", default)
+def _axes(node: OnnxNode, given: Array | None, rank: int) -> tuple[int, ...]:
+    """Axes from an input (newer operator sets) or an attribute, as 0 .. rank - 1."""
+    said = node.ints("axes", ()) if given is None else tuple(int(v) for v in np.ravel(given))
+    return tuple(_axis(node, axis, rank) for axis in said)
+
+
+def _axis(node: OnnxNode, axis: int, rank: int) -> int:
+    """An axis, counted from the front."""
+    if not -rank <= axis < rank:
+        raise node.error(f"axis {axis} is outside of rank {rank}")
+    return axis % rank
 
 
 def _sized(node: OnnxNode, shape: Any) -> tuple[int, ...]:
@@ -47,25 +56,169 @@ def target_shape(node: OnnxNode, source: tuple[int, ...], target: Any) -> tuple[
         rest = prod(d for d in wanted if d != -1)
         if rest > 0 and total % rest == 0:
             wanted[wanted.index(-1)] = total // rest
-    if any(d < 0 for d in wanted) or prod(wanted) != total or len(wanted) > 8:
+    if any(d < 0 for d in wanted) or prod(wanted) != total or len(wanted) > MAX_RANK:
         raise node.error(f"cannot reshape {source} into {[int(v) for v in np.ravel(target)]}")
     return tuple(wanted)
 
 
-def _divide(a: Array, b: Array) -> Array:
-    if np.issubdtype(a.dtype, np.integer):
-        return np.asarray(np.trunc(a / b)).astype(a.dtype)
-    return np.asarray(a / b)
+_UNDEFINED = "the standard does not say what becomes of them; use a wider type, or other numbers"
+_SINGLE = 4  # bytes
 
 
-def cast(node: OnnxNode, x: Array) -> Array:
-    """Cast, to the numeric types of numpy only."""
+# -- arithmetic: results keep the type of the operands, integers wrap -----------------------------
+
+
+def _is_integer(dtype: np.dtype[Any]) -> bool:
+    """Of whole numbers of more than 4 bits; the smaller ones only move and are cast."""
+    return np.issubdtype(dtype, np.integer)
+
+
+def _no_zero(node: OnnxNode, b: Array) -> None:
+    if not np.all(b):
+        raise node.error("divides integers by zero", _UNDEFINED)
+
+
+def _divide(node: OnnxNode, a: Array, b: Array) -> Array:
+    """Of integers the exact quotient, rounded towards zero."""
+    if not _is_integer(a.dtype):
+        return np.asarray(a / b)
+    _no_zero(node, b)
+    if np.issubdtype(a.dtype, np.signedinteger):
+        if ((a == np.iinfo(a.dtype).min) & (b == -1)).any():
+            raise node.error("divides the least integer of its type by -1, which does not fit")
+    down = np.floor_divide(a, b)
+    return np.asarray(down + ((down * b != a) & ((a < 0) != (b < 0))).astype(a.dtype))
+
+
+def _modulo(node: OnnxNode, a: Array, b: Array) -> Array:
+    """The remainder with the sign of the divisor, or (fmod) of the dividend."""
+    like_c = bool(node.integer("fmod", 0))
+    if _is_integer(a.dtype):
+        _no_zero(node, b)
+    elif not like_c:
+        raise node.error("takes the remainder of reals without fmod=1", _UNDEFINED)
+    return np.asarray(np.fmod(a, b) if like_c else np.mod(a, b))
+
+
+def _ends(kind: np.dtype[Any]) -> tuple[int, int]:
+    """Least and largest number of an integer type."""
+    if _is_integer(kind):
+        return int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+    from ml_dtypes import iinfo
+
+    return int(iinfo(kind).min), int(iinfo(kind).max)
+
+
+def _fits(node: OnnxNode, numbers: Array, kind: np.dtype[Any]) -> Array:
+    """Whole numbers in float64 as an integer type; ONNX does not say what others become."""
+    least, most = _ends(kind)
+    if not ((numbers >= float(least)) & (numbers < float(most + 1))).all():
+        raise node.error(f"makes numbers that {kind} does not hold", _UNDEFINED)
+    wide = np.uint64 if most > np.iinfo(np.int64).max else np.int64
+    return numbers.astype(wide).astype(kind)
+
+
+def _power(node: OnnxNode, a: Array, b: Array) -> Array:
+    """Of the base's type. Integers are exact, or refused."""
+    if not _is_integer(a.dtype):
+        if _is_integer(b.dtype):
+            b = b.astype(np.float64)
+        return np.asarray(np.power(a, b)).astype(a.dtype)
+    reals = np.trunc(np.power(a.astype(np.float64), b.astype(np.float64)))
+    rounded = _fits(node, reals, a.dtype)
+    if not _is_integer(b.dtype):
+        return rounded
+    wide = np.uint64 if a.dtype == np.uint64 else np.int64
+    return np.power(a.astype(wide), b.astype(wide)).astype(a.dtype)
+
+
+#: TensorProto's numbers of types that are neither whole nor real: none, text, complex, powers of 2.
+_NO_NUMBERS = (0, 8, 14, 15, 24)
+
+
+def cast_type(node: OnnxNode) -> np.dtype[Any]:
+    """The numeric type that a Cast makes.
+
+    Raises:
+        ModelError: it is none of whole or real numbers.
+    """
     from onnx import TensorProto, helper
 
-    kind = node.integer("to", 1)
-    if kind not in TensorProto.DataType.values() or kind in (0, 8):
+    kind = node.integer("to", TensorProto.FLOAT)
+    if kind not in TensorProto.DataType.values() or kind in _NO_NUMBERS:
         raise node.error(f"casts to the unsupported type {kind}")
-    return x.astype(helper.tensor_dtype_to_np_dtype(kind))
+    return helper.tensor_dtype_to_np_dtype(kind)
+
+
+def _is_whole(dtype: np.dtype[Any]) -> bool:
+    """Of integers of any width."""
+    return str(dtype).lstrip("u").startswith("int")
+
+
+def _cast(node: OnnxNode, x: Array) -> Array:
+    """Whole numbers keep their lowest bits, reals lose their fraction, and must then fit."""
+    kind = cast_type(node)
+    if _is_whole(kind):
+        if _is_whole(x.dtype) or x.dtype == np.bool_:
+            return _lowest_bits(x, kind)
+        return _fits(node, np.trunc(x.astype(np.float64)), kind)
+    if str(kind).startswith("float8") and node.integer("saturate", 1):
+        from ml_dtypes import finfo
+
+        x = np.clip(x.astype(np.float64), float(finfo(kind).min), float(finfo(kind).max))
+    return x.astype(kind)
+
+
+def _lowest_bits(x: Array, kind: np.dtype[Any]) -> Array:
+    if _is_integer(kind):
+        return x.astype(kind)
+    least, most = _ends(kind)
+    low = x.astype(np.int64) & (most - least)
+    return np.where(low > most, low - (most - least + 1), low).astype(kind)
+
+
+def _folded_together(function: Callable[..., Any]) -> Callable[..., Array]:
+    """An operator of two as one of any number of operands."""
+    return lambda node, *operands: np.asarray(reduce(function, operands))
+
+
+# -- reductions -----------------------------------------------------------------------------------
+
+
+def _reduce(function: Callable[..., Any], *, adds: bool = False) -> Callable[..., Array]:
+    """A reduction by numpy's function; one that adds or multiplies may leave the type."""
+
+    def run(node: OnnxNode, x: Array, given: Array | None = None) -> Array:
+        axes = _axes(node, given, x.ndim)
+        if not axes and node.integer("noop_with_empty_axes", 0):
+            return x
+        held = {"axis": axes or None, "keepdims": bool(node.integer("keepdims", 1))}
+        if not adds:
+            return np.asarray(function(x, **held))
+        if not _is_integer(x.dtype):
+            # Sums of 16-bit reals are kept in 32 bits, as everybody does.
+            wide = np.float32 if x.dtype.itemsize < _SINGLE else x.dtype
+            return np.asarray(function(x, **held, dtype=wide)).astype(x.dtype)
+        found = np.asarray(function(x, **held, dtype=x.dtype))
+        reals = np.asarray(function(x, **held, dtype=np.float64))
+        # What does not fit is off by a multiple of 2^bits, which no rounding is. ONNX's reference
+        # wraps there, ONNX Runtime saturates: the file has no meaning.
+        if not (np.abs(reals - found) < 2.0 ** (8 * x.dtype.itemsize - 1)).all():
+            raise node.error(f"makes numbers that {x.dtype} does not hold", _UNDEFINED)
+        return found
+
+    return run
+
+
+def _mean(node: OnnxNode, x: Array, given: Array | None = None) -> Array:
+    """Of integers the sum, divided as integers are."""
+    if not _is_integer(x.dtype):
+        return _reduce(np.mean, adds=True)(node, x, given)
+    total = _reduce(np.sum, adds=True)(node, x, given)
+    return _divide(node, total, np.asarray(x.size // max(total.size, 1), x.dtype))
+
+
+# -- shapes ---------------------------------------------------------------------------------------
 
 
 def constant(node: OnnxNode) -> Array:
@@ -83,45 +236,118 @@ def constant(node: OnnxNode) -> Array:
 
 
 def _constant_of_shape(node: OnnxNode, shape: Array) -> Array:
-    value = node.attrs.get("value", np.zeros(1, np.float32))
-    return np.full(_sized(node, shape), np.ravel(value)[0], np.asarray(value).dtype)
+    value = np.asarray(node.attrs.get("value", np.zeros(1, np.float32)))
+    if value.size != 1:
+        raise node.error(f"its value has {value.size} elements, expected one")
+    return np.full(_sized(node, shape), value.ravel()[0], value.dtype)
 
 
-def _slice(node: OnnxNode, x: Array, *rest: Array) -> Array:
-    if rest:
-        starts, ends = (np.ravel(v).tolist() for v in rest[:2])
-        axes = np.ravel(rest[2]).tolist() if len(rest) > 2 else list(range(len(starts)))
-        steps = np.ravel(rest[3]).tolist() if len(rest) > 3 else [1] * len(starts)
-    else:
-        starts, ends = list(node.ints("starts", ())), list(node.ints("ends", ()))
-        axes, steps = list(node.ints("axes", tuple(range(len(starts))))), [1] * len(starts)
+def _cut(start: int, end: int, step: int, size: int) -> slice:
+    """Elements from start to in front of end; outside of the axis is its end."""
+    if step == 0:
+        raise ValueError("a step of 0")
+    first, last = (0, size) if step > 0 else (-1, size - 1)
+    start, end = (v + size if v < 0 else v for v in (start, end))
+    # From behind it starts at an element, also where it is said to start in front of the first.
+    start = min(max(start, 0), last)
+    end = min(max(end, first), last if step < 0 else size)
+    return slice(start, None if end < 0 else end, step) if size else slice(0, 0)
+
+
+def _slice(
+    node: OnnxNode,
+    x: Array,
+    starts: Array | None = None,
+    ends: Array | None = None,
+    axes: Array | None = None,
+    steps: Array | None = None,
+) -> Array:
+    if starts is None or ends is None:
+        starts, ends = (np.asarray(node.ints(name, ()), np.int64) for name in ("starts", "ends"))
+        axes = np.asarray(node.ints("axes", tuple(range(starts.size))), np.int64)
+    count = starts.size
+    places = range(count) if axes is None else np.ravel(axes).tolist()
+    widths = [1] * count if steps is None else np.ravel(steps).tolist()
     cuts: list[slice] = [slice(None)] * x.ndim
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        cuts[axis] = slice(start, None if step < 0 and end < -x.shape[axis] else end, step)
+    parts = (np.ravel(starts).tolist(), np.ravel(ends).tolist(), places, widths)
+    for start, end, axis, step in zip(*parts, strict=True):
+        place = _axis(node, axis, x.ndim)
+        cuts[place] = _cut(start, end, step, x.shape[place])
     return x[tuple(cuts)]
 
 
-def unsqueezed(node: OnnxNode, x: Array, axes: tuple[int, ...]) -> Array:
-    """New axes of 1, counted in the result."""
-    rank = x.ndim + len(axes)
-    places = sorted(a % rank for a in axes)
-    if len(set(places)) != len(axes) or rank > 8:
-        raise node.error(f"cannot add axes {axes} to rank {x.ndim}")
+def unsqueezed(node: OnnxNode, x: Array, axes: Array | None) -> Array:
+    """New axes of 1, counted in the result; they come from an input or an attribute.
+
+    Raises:
+        ModelError: they do not fit.
+    """
+    count = len(node.ints("axes", ())) if axes is None else np.size(axes)
+    rank = x.ndim + count
+    places = sorted(_axes(node, axes, rank))
+    if len(set(places)) != count or rank > MAX_RANK:
+        raise node.error(f"cannot add axes {places} to rank {x.ndim}")
     for place in places:
         x = np.expand_dims(x, place)
     return x
 
 
-def squeezed(node: OnnxNode, x: Array, axes: tuple[int, ...]) -> Array:
-    """Without some axes of 1; all of them if none is named."""
-    places = tuple(a % max(x.ndim, 1) for a in axes) if axes else None
-    return np.squeeze(x, places)
+def squeezed(node: OnnxNode, x: Array, axes: Array | None) -> Array:
+    """Without some axes of 1; all of them if none is named. See `unsqueezed`."""
+    return np.squeeze(x, _axes(node, axes, x.ndim) or None)
+
+
+def flattened(node: OnnxNode, x: Array) -> Array:
+    """As a matrix: the axes in front of one, and those behind it.
+
+    Raises:
+        ModelError: it has not this axis.
+    """
+    axis = node.integer("axis", 1)
+    if axis != x.ndim:
+        axis = _axis(node, axis, x.ndim)
+    return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
+
+
+def transposed(node: OnnxNode, x: Array) -> Array:
+    """Axes in another order, reversed if none is said.
+
+    Raises:
+        ModelError: it is no order of its axes.
+    """
+    perm = node.ints("perm", tuple(range(x.ndim))[::-1])
+    if sorted(perm) != list(range(x.ndim)):
+        raise node.error(f"perm {perm} does not fit rank {x.ndim}")
+    return x.transpose(perm)
+
+
+def shape_of(node: OnnxNode, shape: tuple[int, ...]) -> Array:
+    """The result of Shape."""
+    end = node.integer("end", len(shape))
+    return np.asarray(shape[node.integer("start", 0) : end], np.int64)
+
+
+def _steps(start: Array, stop: Array, step: Array) -> int:
+    """How many numbers a Range has.
+
+    Raises:
+        ValueError: without end.
+    """
+    first, last, by = start.item(), stop.item(), step.item()
+    if not by:
+        raise ValueError("a step of 0")
+    if isinstance(by, int):
+        return max(-((first - last) // by), 0)
+    # The difference in the type itself, as ONNX Runtime has it.
+    count = float((stop - start).item()) / by
+    if not np.isfinite(count):
+        raise ValueError("numbers without end")
+    return max(int(np.ceil(count)), 0)
 
 
 def _range(node: OnnxNode, start: Array, stop: Array, step: Array) -> Array:
-    count = (stop - start) / step
-    _sized(node, np.ceil(np.maximum(np.nan_to_num(count, nan=-1), 0)))
-    return np.arange(start.item(), stop.item(), step.item(), dtype=start.dtype)
+    (count,) = _sized(node, _steps(start, stop, step))
+    return np.asarray(start + np.arange(count).astype(start.dtype) * step, start.dtype).reshape(-1)
 
 
 def _expand(node: OnnxNode, x: Array, shape: Array) -> Array:
@@ -130,22 +356,29 @@ def _expand(node: OnnxNode, x: Array, shape: Array) -> Array:
 
 
 def _tile(node: OnnxNode, x: Array, repeats: Array) -> Array:
-    _sized(node, np.asarray(x.shape) * np.ravel(repeats))
+    if np.shape(repeats) != (x.ndim,):
+        raise node.error(f"{np.size(repeats)} repeats for {x.ndim} axes")
+    _sized(node, np.asarray(x.shape) * repeats)
     return np.tile(x, _sized(node, repeats))
 
 
 def _concat(node: OnnxNode, *parts: Array) -> Array:
-    return np.concatenate(parts, axis=node.integer("axis", 0))
+    return np.concatenate(parts, axis=node.integer("axis", 1))
 
 
-def _reduce(function: Callable[..., Any]) -> Callable[..., Array]:
-    def run(node: OnnxNode, *inputs: Array) -> Array:
-        axes = _axes(node, list(inputs), 1, ()) or None
-        return np.asarray(
-            function(inputs[0], axis=axes, keepdims=bool(node.integer("keepdims", 1)))
-        )
+def is_inference(node: OnnxNode, mode: Array | None) -> None:
+    """Make sure that a Dropout, whose input ``training_mode`` is given, leaves all as it is.
 
-    return run
+    Raises:
+        ModelError: it drops.
+    """
+    if mode is not None and np.any(mode):
+        raise node.error("is in training mode", "export the model in eval mode")
+
+
+def _dropout(node: OnnxNode, x: Array, _: Array | None = None, mode: Array | None = None) -> Array:
+    is_inference(node, mode)
+    return x
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Array]:
@@ -153,27 +386,26 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Array]:
 
 
 #: Operators that numpy knows by the same name, in lower case.
-_NUMPY = "Sqrt Reciprocal Exp Log Sign Floor Ceil Equal Less Greater Where Mod Add".split()
+_NUMPY = "Sqrt Reciprocal Exp Log Sign Floor Ceil Equal Less Greater Where Add".split()
 
+#: Each is given an array, or None, for every input of the node, of types that ONNX allows.
 _FOLD: dict[str, Callable[..., Array]] = {
     **{name: _plain(getattr(np, name.lower())) for name in _NUMPY},
     "Abs": _plain(np.abs),
     "Sub": _plain(np.subtract),
     "Mul": _plain(np.multiply),
-    "Div": _plain(_divide),
-    "Pow": _plain(lambda a, b: np.power(a, b).astype(a.dtype)),
+    "Div": _divide,
+    "Mod": _modulo,
+    "Pow": _power,
     "Neg": _plain(np.negative),
     "Round": _plain(np.rint),
-    "Min": _plain(lambda *a: np.minimum.reduce(a)),
-    "Max": _plain(lambda *a: np.maximum.reduce(a)),
-    "Relu": _plain(lambda a: np.maximum(a, 0)),
+    "Min": _folded_together(np.minimum),
+    "Max": _folded_together(np.maximum),
+    "Relu": _plain(lambda a: np.maximum(a, np.zeros((), a.dtype))),
     "Not": _plain(np.logical_not),
-    "Identity": _plain(lambda a: a),
-    "Shape": lambda node, x: np.asarray(x.shape, np.int64)[
-        node.attrs.get("start", 0) : node.attrs.get("end")
-    ],
+    "Shape": lambda node, x: shape_of(node, x.shape),
     "Size": _plain(lambda a: np.asarray(a.size, np.int64)),
-    "Cast": cast,
+    "Cast": _cast,
     "Gather": lambda node, x, index: np.take(x, whole_numbers(index), node.integer("axis", 0)),
     "Slice": _slice,
     "Concat": _concat,
@@ -181,21 +413,22 @@ _FOLD: dict[str, Callable[..., Array]] = {
     "Range": _range,
     "Expand": _expand,
     "Tile": _tile,
-    **{
-        f"Reduce{name}": _reduce(getattr(np, name.lower()))
-        for name in ("Prod", "Sum", "Mean", "Max", "Min")
-    },
+    "ReduceMax": _reduce(np.max),
+    "ReduceMean": _mean,
+    "ReduceMin": _reduce(np.min),
+    "ReduceProd": _reduce(np.prod, adds=True),
+    "ReduceSum": _reduce(np.sum, adds=True),
 }
 
 #: Rearrangements, which keep the integers of a quantized weight.
 _MOVES: dict[str, Callable[..., Array]] = {
     "Reshape": lambda node, x, shape: x.reshape(target_shape(node, x.shape, shape)),
-    "Transpose": lambda node, x: np.transpose(x, node.attrs.get("perm")),
-    "Flatten": lambda node, x: x.reshape(prod(x.shape[: node.integer("axis", 1)]), -1),
-    "Squeeze": lambda node, x, *axes: squeezed(node, x, _axes(node, [x, *axes], 1, ())),
-    "Unsqueeze": lambda node, x, *axes: unsqueezed(node, x, _axes(node, [x, *axes], 1, ())),
+    "Transpose": transposed,
+    "Flatten": flattened,
+    "Squeeze": lambda node, x, axes=None: squeezed(node, x, axes),
+    "Unsqueeze": lambda node, x, axes=None: unsqueezed(node, x, axes),
     "Identity": lambda node, x: x,
-    "Dropout": lambda node, x, *rest: x,
+    "Dropout": _dropout,
 }
 
 
@@ -241,41 +474,42 @@ def _given(node: OnnxNode, shape: Array) -> int:
     return prod(_sized(node, shape))
 
 
-def _ranged(node: OnnxNode, start: Array, stop: Array, step: Array) -> int:
-    count = (float(stop.item()) - float(start.item())) / float(step.item() or 1)
-    return max(int(min(count, MAX_ELEMENTS)), 0) + 1
-
-
 #: Elements of what an operator makes, where that is more than its inputs broadcast to.
 _SIZES: dict[str, Callable[..., int]] = {
     "Concat": lambda node, *parts: sum(part.size for part in parts),
     "ConstantOfShape": _given,
     "Expand": lambda node, x, shape: prod(np.broadcast_shapes(x.shape, _sized(node, shape))),
     "Gather": _gathered,
-    "Range": _ranged,
+    "Range": lambda node, *ends: min(_steps(*ends), MAX_ELEMENTS),
     "Tile": lambda node, x, repeats: x.size * prod(_sized(node, repeats)),
     **dict.fromkeys((*_MOVES, "Slice", "Cast", "Shape", "Size"), lambda node, x, *_: x.size),
 }
 
 
-def fold(node: OnnxNode, inputs: list[Const]) -> Const:
-    """Evaluate a node of constants.
+def fold(node: OnnxNode, inputs: list[Const | None]) -> Const:
+    """Evaluate a node of constants, in the types of ONNX.
+
+    Args:
+        inputs: one for each input of the node, None for those left out.
 
     Raises:
-        ModelError: impossible shapes or values; names the node.
+        ModelError: impossible shapes, types or values; names the node.
     """
-    arrays = [c.value for c in inputs]
+    arrays = [None if c is None else c.value for c in inputs]
+    signature = Signature(node, arrays)
     try:
         with np.errstate(all="ignore"):
             if node.op in _MOVES:
-                move = _MOVES[node.op]
-                return inputs[0].moved(lambda array: move(node, array, *arrays[1:]))
+                move, first = _MOVES[node.op], inputs[0]
+                assert first is not None  # the signature asks for it
+                return first.moved(lambda array: move(node, array, *arrays[1:]))
             result = Const(_FOLD[node.op](node, *arrays))
     except (ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError) as error:
         raise node.error(f"cannot be evaluated: {error}") from error
     if result.value.size > MAX_ELEMENTS:
         raise node.error(f"makes {result.value.size} elements")
-    return _still_quantized(node, inputs, result)
+    signature.check_result(result.value)
+    return _still_quantized(node, [c for c in inputs if c is not None], result)
 
 
 def _still_quantized(node: OnnxNode, inputs: list[Const], result: Const) -> Const:

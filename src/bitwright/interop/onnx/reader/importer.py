@@ -24,6 +24,7 @@ from bitwright.interop.onnx.reader.folding import constant, fold, foldable, size
 from bitwright.interop.onnx.reader.levels import Quantizer
 from bitwright.interop.onnx.reader.model import OnnxModel, OnnxNode, TensorInfo, read_model
 from bitwright.interop.onnx.reader.outputs import Output
+from bitwright.interop.onnx.reader.signatures import check_attributes
 from bitwright.interop.onnx.reader.values import Array, Const, Value
 from bitwright.ir import INTEGER, Graph, GraphBuilder, IntArray, Node, TensorType, rebuild
 from bitwright.lower.passes import optimise
@@ -317,15 +318,18 @@ def _result(low: Importer, node: OnnxNode) -> Value | Const:
     if not node.domain.startswith(_DOMAINS[2:]) and node.domain not in _DOMAINS[:2]:
         raise node.error(f"is of the unknown domain {node.domain!r}")
     if node.op == "Constant":
+        check_attributes(node)
         return Const(constant(node))
     constants = [c for c in known if isinstance(c, Const)]
     if constants and len(constants) == len(known):
         low.tensors.constants.require(node, size_of_result(node, constants))
         if foldable(node):
-            return fold(node, constants)
+            check_attributes(node)
+            return fold(node, [low.constant_at(node, k) for k in range(len(node.inputs))])
     handler = HANDLERS.get(node.op)
     if handler is None:
         raise node.error("operator has no integer form", advice_on(node.op))
+    check_attributes(node)
     try:
         if low.batch > 1:
             _one_batch(low, node)

@@ -29,13 +29,20 @@ MAX_FILE = 1 << 31
 MAX_ELEMENTS = 1 << 27
 MAX_RANK = 8
 MAX_NODES = 100_000
+#: Operator set of a file that does not say which it uses.
+OPSET = 13
 _UNDEFINED, _STRING, _COMPLEX = 0, 8, (14, 15)
 _HALF_BYTE = (21, 22)
 
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """One node. ``name`` is unique: its own, or made from its operator and place."""
+    """One node.
+
+    Attributes:
+        name: unique: its own, or made from its operator and place.
+        opset: version of the standard domain, which says what the operator means.
+    """
 
     name: str
     op: str
@@ -43,6 +50,7 @@ class OnnxNode:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    opset: int = OPSET
 
     @property
     def where(self) -> str:
@@ -142,7 +150,7 @@ def read_model(source: Path | bytes) -> OnnxModel:
         )
     inputs = tuple(_info(v, "input") for v in graph.input if _text(v.name) not in constants)
     outputs = tuple(_info(v, "output") for v in graph.output)
-    nodes = _nodes(graph, folder)
+    nodes = _nodes(graph, folder, opset)
     ordered = _sorted_nodes(nodes, {*constants, *(i.name for i in inputs)}, outputs)
     return OnnxModel(
         _text(graph.name), ordered, inputs, outputs, constants, _annotations(graph), opset
@@ -173,7 +181,7 @@ def _parse(body: bytes, where: str) -> tuple[Any, int]:
             hint="inline them: onnx.inliner.inline_local_functions",
         )
     versions = [o.version for o in model.opset_import if _text(o.domain) in ("", "ai.onnx")]
-    return model.graph, int(versions[0]) if versions else 13
+    return model.graph, int(versions[0]) if versions else OPSET
 
 
 def _text(value: Any) -> str:
@@ -311,7 +319,7 @@ def _attributes(proto: Any, where: str, folder: Path | None) -> dict[str, Any]:
     return found
 
 
-def _nodes(graph: Any, folder: Path | None) -> list[OnnxNode]:
+def _nodes(graph: Any, folder: Path | None, opset: int) -> list[OnnxNode]:
     taken: set[str] = set()
     nodes = []
     for index, proto in enumerate(graph.node):
@@ -322,7 +330,7 @@ def _nodes(graph: Any, folder: Path | None) -> list[OnnxNode]:
         taken.add(name)
         attrs = _attributes(proto, f"node {name} ({op})", folder)
         ends = (tuple(map(_text, proto.input)), tuple(map(_text, proto.output)))
-        nodes.append(OnnxNode(name, op, _text(proto.domain), *ends, attrs))
+        nodes.append(OnnxNode(name, op, _text(proto.domain), *ends, attrs, opset))
     return nodes
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from bitwright.interop.onnx.reader.build import Importer
-from bitwright.interop.onnx.reader.folding import cast
+from bitwright.interop.onnx.reader.folding import cast_type, is_inference
 from bitwright.interop.onnx.reader.joins import join
 from bitwright.interop.onnx.reader.levels import MAX_TABLE, whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
@@ -152,10 +152,14 @@ def _is_whole(low: Importer, value: Value) -> bool:
 def _simple(low: Importer, node: OnnxNode) -> Value:
     value = low.data(node, 0)
     match node.op:
-        case "Identity" | "Dropout":
+        case "Identity":
+            return value
+        case "Dropout":
+            mode = low.constant_at(node, 2)
+            is_inference(node, None if mode is None else mode.value)
             return value
         case "Cast":
-            kind = cast(node, np.zeros(1)).dtype
+            kind = cast_type(node)
             if np.issubdtype(kind, np.integer) and not _is_whole(low, value):
                 raise node.error("casts real numbers to integers", "use a quantizer")
             return value
@@ -208,11 +212,12 @@ def _gather(low: Importer, node: OnnxNode) -> Value:
     return Value(edge, value.shape, value.order, unit)
 
 
-_PLAIN = "Sigmoid Tanh Swish Softplus Softsign Gelu Mish Exp Erf Abs Floor Ceil Round".split()
+_PLAIN = "Sigmoid Tanh Softplus Softsign Gelu Mish Exp Erf Abs Floor Ceil Round".split()
 #: Operators that are one step, and their attributes with the defaults, in the step's order.
 _STEPS: dict[str, tuple[str, dict[str, float]]] = {
     **{name: (name.lower(), {}) for name in _PLAIN},
     "HardSwish": ("hard_swish", {}),
+    "Swish": ("swish", {"alpha": 1.0}),
     "LeakyRelu": ("leaky", {"alpha": 0.01}),
     "Elu": ("elu", {"alpha": 1.0}),
     "Selu": ("selu", {"alpha": 1.6732632, "gamma": 1.050701}),

@@ -11,7 +11,14 @@ import numpy as np
 
 from bitwright.interop.onnx.reader import views
 from bitwright.interop.onnx.reader.build import Importer
-from bitwright.interop.onnx.reader.folding import squeezed, target_shape, unsqueezed
+from bitwright.interop.onnx.reader.folding import (
+    flattened,
+    shape_of,
+    squeezed,
+    target_shape,
+    transposed,
+    unsqueezed,
+)
 from bitwright.interop.onnx.reader.joins import concat
 from bitwright.interop.onnx.reader.levels import whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
@@ -180,25 +187,21 @@ def _quant_avg_pool(low: Importer, node: OnnxNode) -> Value:
 def _view(low: Importer, node: OnnxNode) -> Value:
     value = low.data(node, 0)
     order = low.order(value)
-    rank = order.ndim
     match node.op:
         case "Reshape":
             shape = whole_numbers(np.ravel(low.const(node, 1).value))
             order = order.reshape(target_shape(node, order.shape, shape))
         case "Flatten":
-            order = order.reshape(prod(order.shape[: node.integer("axis", 1)]), -1)
+            order = flattened(node, order)
         case "Transpose":
-            perm = node.ints("perm", tuple(range(rank))[::-1])
-            if sorted(perm) != list(range(rank)):
-                raise node.error(f"perm {perm} does not fit rank {rank}")
-            order = order.transpose(perm)
+            order = transposed(node, order)
         case "Squeeze" | "Unsqueeze":
-            axes = _ints(low, node, 1, "axes")
+            axes = low.constant_at(node, 1)
+            move = squeezed if node.op == "Squeeze" else unsqueezed
             try:
-                move = squeezed if node.op == "Squeeze" else unsqueezed
-                order = move(node, order, axes)
+                order = move(node, order, None if axes is None else axes.value)
             except ValueError as error:
-                raise node.error(f"axes {axes} do not fit shape {value.shape}") from error
+                raise node.error(f"its axes do not fit shape {value.shape}") from error
         case _:
             order = _blocked(node, order)
     return low.viewed(value, np.ascontiguousarray(order))
@@ -233,6 +236,10 @@ def _pad(low: Importer, node: OnnxNode) -> Value:
     if node.has(2):
         fill = float(np.ravel(low.const(node, 2).value)[0])
     rank = len(value.shape)
+    if node.has(3):
+        axes = np.ravel(low.const(node, 3).value).tolist()
+        if [axis % rank for axis in axes] != [*range(rank)]:
+            raise node.error(f"pads axes {axes}", "give pads for all axes, in their order")
     if len(pads) != 2 * rank or rank != _RANK or any(pads[i] for i in (0, 1, 4, 5)):
         raise node.error(f"pads {pads} of shape {value.shape}: only image axes can be padded")
     if not any(pads):
@@ -286,8 +293,7 @@ def _factor(low: Importer, node: OnnxNode, value: Value) -> tuple[int, int]:
 
 
 def _shape(low: Importer, node: OnnxNode) -> Const:
-    shape = np.asarray(low.data(node, 0).shape, np.int64)
-    return Const(shape[node.attrs.get("start", 0) : node.attrs.get("end")])
+    return Const(shape_of(node, low.data(node, 0).shape))
 
 
 HANDLERS: dict[str, Callable[[Importer, OnnxNode], Value | Const]] = {

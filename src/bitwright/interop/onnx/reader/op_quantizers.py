@@ -10,7 +10,7 @@ import numpy as np
 from bitwright.base.errors import FormatError
 from bitwright.formats import Rounding
 from bitwright.interop.onnx.reader.build import Importer
-from bitwright.interop.onnx.reader.folding import cast
+from bitwright.interop.onnx.reader.folding import cast_type
 from bitwright.interop.onnx.reader.levels import Quantizer, whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.op_elementwise import fitted
@@ -214,7 +214,7 @@ def _code_range(low: Importer, node: OnnxNode) -> tuple[int, int, float]:
         zero, number = low.const(node, 2).value, _number(low, node, 2, "the zero point")
     else:  # since operator set 21 an attribute may give the type
         kind = node.integer("output_dtype", 0) or _UINT8
-        zero, number = cast(replace(node, attrs={"to": kind}), np.zeros(())), 0.0
+        zero, number = np.zeros((), cast_type(replace(node, attrs={"to": kind}))), 0.0
     name = str(zero.dtype)
     if name in ("int4", "uint4", "int2", "uint2"):
         bits = int(name[-1])

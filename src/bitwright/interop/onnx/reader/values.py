@@ -99,7 +99,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Array], int]] = {
     "sign": (np.sign, 1),
     "abs": (np.abs, 0),
     "hard_swish": (lambda x: x * np.clip(x / 6 + 0.5, 0, 1), 0),
-    "swish": (lambda x: x * _sigmoid(x), 0),
+    "swish": (lambda x, alpha: x * _sigmoid(alpha * x), 0),
     "gelu": (lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))), 0),
     "mish": (lambda x: x * np.tanh(np.logaddexp(0, x)), 0),
     "square": (np.square, 0),
