@@ -72,7 +72,15 @@ class Graph:
 
     def consumers(self, edge: str) -> tuple[Node, ...]:
         """The nodes that read an edge, in order."""
-        return tuple(node for node in self.nodes if edge in node.inputs)
+        return self._consumers.get(edge, ())
+
+    @cached_property
+    def _consumers(self) -> dict[str, tuple[Node, ...]]:
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for edge in dict.fromkeys(node.inputs):
+                found.setdefault(edge, []).append(node)
+        return {edge: tuple(nodes) for edge, nodes in found.items()}
 
     @cached_property
     def _producers(self) -> dict[str, Node]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -55,13 +55,14 @@ def without_edges(graph: Graph, removed: Mapping[str, str], changed: Mapping[str
             edge = removed[edge]
         return edge
 
-    kept = [changed.get(n.name, n) for n in graph if not set(n.outputs) & set(removed)]
+    kept = [changed.get(n.name, n) for n in graph if removed.keys().isdisjoint(n.outputs)]
     return rebuild_fitted(
         graph, tuple(replace(n, inputs=tuple(map(resolve, n.inputs))) for n in kept)
     )
 
 
-def free_edge(graph: Graph, name: str) -> str:
-    while name in graph.types:
+def free_edge(taken: Container[str], name: str) -> str:
+    """A name that no edge has."""
+    while name in taken:
         name += "_"
     return name

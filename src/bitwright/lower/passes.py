@@ -8,13 +8,23 @@ comparing every step by execution.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from bitwright.formats import Format, IntegerFormat, parse_format
-from bitwright.ir import ChannelRange, Graph, IntArray, Node, Pass, bits_for_interval, pipeline
+from bitwright.ir import (
+    ChannelRange,
+    Graph,
+    IntArray,
+    Node,
+    Pass,
+    TensorType,
+    bits_for_interval,
+    pipeline,
+)
 from bitwright.lower.pass_tools import (
     free_edge,
     rebuild_fitted,
@@ -185,17 +195,20 @@ def _composed(first: Node, second: Node, channels: int, reach: int) -> Node:
 
 
 def fuse_thresholds(graph: Graph) -> Graph:
-    """Two threshold nodes in a row become one."""
+    """Threshold nodes in a row become one."""
+    removed: dict[str, str] = {}
+    changed: dict[str, Node] = {}
     for node in graph:
         follower = sole_consumer(graph, node.output) if node.op == "threshold" else None
         if follower is None or follower.op != "threshold":
             continue
-        kind = graph.types[node.inputs[0]]
+        # What came before it in the row is in it already.
+        first = changed.pop(node.name, node)
+        kind = graph.types[first.inputs[0]]
         reach = max(abs(kind.lo), abs(kind.hi)) + 1
-        one = _composed(node, follower, kind.channels, reach)
-        fused = without_edges(graph, {node.output: node.inputs[0]}, {follower.name: one})
-        return fuse_thresholds(fused)
-    return graph
+        changed[follower.name] = _composed(first, follower, kind.channels, reach)
+        removed[node.output] = first.inputs[0]
+    return without_edges(graph, removed, changed)
 
 
 def sink_pool(graph: Graph) -> Graph:
@@ -206,25 +219,35 @@ def sink_pool(graph: Graph) -> Graph:
     to each pixel, and the threshold then sees fewer pixels. The edge behind both keeps its name,
     the one between them gets a new one, so equal names still carry equal values.
     """
-    for pool in graph:
-        moves = pool.op in ("max_pool", "upsample")
-        node = sole_consumer(graph, pool.output) if moves else None
-        if node is None or node.op != "threshold":
-            continue
-        if pool.op == "max_pool" and not _narrows(graph, pool, node):
-            continue
-        between = free_edge(graph, f"{node.output}_full")
-        early = replace(node, inputs=pool.inputs, outputs=(between,))
-        late = replace(pool, inputs=(between,), outputs=node.outputs)
-        order = {pool.name: early, node.name: late}
-        return sink_pool(rebuild_fitted(graph, tuple(order.get(n.name, n) for n in graph)))
-    return graph
+    nodes, types = [*graph], dict(graph.types)
+    makers = {edge: place for place, node in enumerate(nodes) for edge in node.outputs}
+    readers = Counter(edge for node in nodes for edge in node.inputs)
+    readers.update(graph.outputs)
+    moved = False
+    for start in range(len(nodes)):
+        at = start
+        while nodes[at].op == "threshold" and nodes[at].inputs[0] in makers:
+            node, before = nodes[at], makers[nodes[at].inputs[0]]
+            pool = nodes[before]
+            if pool.op not in ("max_pool", "upsample") or readers[pool.output] > 1:
+                break
+            if pool.op == "max_pool" and not _narrows(types, pool, node):
+                break
+            between = free_edge(types, f"{node.output}_full")
+            early = replace(node, inputs=pool.inputs, outputs=(between,))
+            late = replace(pool, inputs=(between,), outputs=node.outputs)
+            nodes[before], nodes[at] = early, late
+            del types[pool.output], makers[pool.output]
+            readers[between] = 1
+            for place, one in ((before, early), (at, late)):
+                (types[one.output],) = graph.dialect.infer(one, (types[one.inputs[0]],))
+                makers[one.output] = place
+            at, moved = before, True
+    return rebuild_fitted(graph, tuple(nodes)) if moved else graph
 
 
-def _narrows(graph: Graph, pool: Node, node: Node) -> bool:
-    return (
-        not _flips(node) and graph.types[node.output].wire_bits < graph.types[pool.output].wire_bits
-    )
+def _narrows(types: Mapping[str, TensorType], pool: Node, node: Node) -> bool:
+    return not _flips(node) and types[node.output].wire_bits < types[pool.output].wire_bits
 
 
 def _is_identity(graph: Graph, node: Node, seen: ChannelRange) -> bool:

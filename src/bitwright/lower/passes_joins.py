@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 from bitwright.ir import Graph, Node
 from bitwright.lower.pass_tools import rebuild_fitted, sole_consumer, without_edges
@@ -39,15 +40,16 @@ def merge_duplicates(graph: Graph) -> Graph:
 
 
 def flatten_concats(graph: Graph) -> Graph:
-    """A concatenation read by another one alone becomes part of it."""
+    """A concatenation read by another one alone, and once, becomes part of it."""
+    parts: dict[str, tuple[str, ...]] = {}  # of those that are part of another
+    kept: list[Node] = []
     for node in graph:
+        if node.op == "concat" and any(edge in parts for edge in node.inputs):
+            inner = (parts.get(edge, (edge,)) for edge in node.inputs)
+            node = replace(node, inputs=tuple(chain.from_iterable(inner)))  # noqa: PLW2901
         outer = sole_consumer(graph, node.output) if node.op == "concat" else None
-        if outer is None or outer.op != "concat":
-            continue
-        inputs: list[str] = []
-        for edge in outer.inputs:
-            inputs += node.inputs if edge == node.output else (edge,)
-        joined = replace(outer, inputs=tuple(inputs))
-        nodes = (joined if n is outer else n for n in graph if n is not node)
-        return flatten_concats(rebuild_fitted(graph, tuple(nodes)))
-    return graph
+        if outer is None or outer.op != "concat" or outer.inputs.count(node.output) > 1:
+            kept.append(node)
+        else:
+            parts[node.output] = node.inputs
+    return rebuild_fitted(graph, tuple(kept)) if parts else graph

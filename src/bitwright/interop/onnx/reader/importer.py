@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -300,7 +301,7 @@ def walk(low: Importer, node: OnnxNode) -> None:
     low.tensors.read(node)
     if node.op in ("Softmax", "LogSoftmax") or low.softened & set(node.inputs):
         low.softened.add(node.outputs[place])
-    made = list(low.made.items())[before:]
+    made = [*islice(reversed(low.made.items()), len(low.made) - before)][::-1]
     if isinstance(result, Const):
         text = "constant"
     elif made:
