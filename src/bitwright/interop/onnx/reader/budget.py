@@ -1,24 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an import may hold in memory: a file of 200 bytes can ask for constants without end."""
+"""What an import may hold in memory and compute: 200 bytes can ask for constants without end."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
+from bitwright.base.errors import ModelError
 from bitwright.interop.onnx.reader.model import OnnxModel, OnnxNode
 from bitwright.interop.onnx.reader.values import Array, Const, Value
 
-#: Bytes of constants in any case, and for each byte that the file brings: an int8 weight becomes a
+#: Bytes of constants in any case, and for each byte that the file brings: an int4 weight becomes a
 #: float32 value, an int64 level and a float64 scale.
-_SPARE, _EACH = 256 << 20, 32
+_SPARE, _EACH = 256 << 20, 48
+#: Work in any case, and for each byte that the file brings.
+_WORK, _WORK_EACH = 2_000_000_000, 500
 #: Bytes of arrays that say where each element lies: one of an image of 4096 x 2160 with 3 channels
 #: takes a quarter.
 _PLACES = 768 << 20
 _MIB = 1 << 20
+
+
+class Complainer(Protocol):
+    """A node or a tensor, which errors name."""
+
+    def error(self, message: str, hint: str | None = None) -> ModelError:
+        """A complaint about it."""
+
+
+@dataclass
+class Work:
+    """What an import computes, summed over all of its nodes.
+
+    The unit is an operation on one element of an array, about a nanosecond.
+
+    Attributes:
+        most: that may be done.
+        done: by now.
+    """
+
+    most: int
+    done: int = 0
+
+    @classmethod
+    def on(cls, size: int) -> Work:
+        """What may be done for a file of so many bytes."""
+        return cls(_WORK + _WORK_EACH * size)
+
+    def spend(self, who: Complainer, count: int) -> None:
+        """Count what is done next.
+
+        Raises:
+            ModelError: it is too much; names the node.
+        """
+        self.done += count
+        if self.done > self.most:
+            raise who.error(
+                f"{self.done / 1e9:.1f} thousand million operations on elements up to here; for a "
+                f"file of this size at most {self.most / 1e9:.1f} thousand million are done",
+                "remove nodes that repeat each other, or split the network",
+            )
 
 
 @dataclass
@@ -36,15 +81,15 @@ class Budget:
     held: int = 0
     _users: Counter[int] = field(default_factory=Counter)
 
-    def require(self, node: OnnxNode, size: int) -> None:
+    def require(self, who: Complainer, size: int) -> None:
         """Make sure that there is room, before something is made.
 
         Raises:
-            ModelError: so many bytes more are too many; names the node.
+            ModelError: so many bytes more are too many; names what makes them.
         """
         needed = self.held + size
         if needed > self.most:
-            raise node.error(
+            raise who.error(
                 f"{needed / _MIB:.0f} MiB of {self.what} with what it makes; for a file of this "
                 f"size at most {self.most / _MIB:.0f} MiB are kept",
                 "store what it makes in the file, or remove the nodes that repeat and widen it",
@@ -74,23 +119,32 @@ class Tensors:
     """
 
     def __init__(self, model: OnnxModel, needed: Iterable[OnnxNode]) -> None:
-        inner = (v for node in model.nodes for v in node.attrs.values())
-        brought = [*model.constants.values(), *(v for v in inner if isinstance(v, np.ndarray))]
-        self.constants = Budget("constants", _SPARE + _EACH * sum(a.nbytes for a in brought))
+        self._stored = model.constants
+        self.constants = Budget("constants", _SPARE + _EACH * model.size)
         self._places = Budget("places of elements", _PLACES)
         self._known: dict[str, Value | Const] = {}
         self._readers = Counter(name for node in needed for name in {*node.inputs})
         self._readers.update(output.name for output in model.outputs)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._known
+        return name in self._known or name in self._stored
 
     def __getitem__(self, name: str) -> Value | Const:
+        """What a tensor is; constants of the file are decoded when they are read first.
+
+        Raises:
+            DataError: it cannot be decoded.
+            ModelError: too much would be held.
+        """
+        if name not in self._known:
+            stored = self._stored[name]
+            self.constants.require(stored, stored.nbytes)
+            self.keep(name, Const(stored.read()))
         return self._known[name]
 
     def get(self, name: str) -> Value | Const | None:
         """What a tensor is, None if it is not known."""
-        return self._known.get(name)
+        return self[name] if name in self else None
 
     def keep(self, name: str, tensor: Value | Const, node: OnnxNode | None = None) -> None:
         """Note what a tensor is.
@@ -124,6 +178,13 @@ class Tensors:
             parts = (tensor.value, tensor.levels, tensor.scale)
             return self.constants, [part for part in parts if part is not None]
         return self._places, [] if tensor.order is None else [tensor.order]
+
+
+def written_out(tensor: Value | Const) -> int:
+    """Elements of a tensor that are in memory, one by one."""
+    if isinstance(tensor, Const):
+        return tensor.value.size
+    return 0 if tensor.order is None else tensor.order.size
 
 
 def _owner(array: Array) -> Array:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,10 +15,11 @@ from bitwright.base.errors import FormatError, GraphError
 from bitwright.base.names import plain_word, visible
 from bitwright.formats import parse_format
 from bitwright.interop.onnx.reader import views
-from bitwright.interop.onnx.reader.budget import Tensors
+from bitwright.interop.onnx.reader.budget import Tensors, Work
 from bitwright.interop.onnx.reader.levels import (
     MAX_STEPS,
     MAX_TABLE,
+    LevelFunction,
     Quantizer,
     ThresholdTable,
     find_thresholds,
@@ -26,13 +28,18 @@ from bitwright.interop.onnx.reader.levels import (
 )
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.rounds import requant_of, split_at_rounding
-from bitwright.interop.onnx.reader.values import Const, Floats, Value
+from bitwright.interop.onnx.reader.values import Array, Const, Floats, Value
 from bitwright.ir import Attr, GraphBuilder, IntArray, TensorType, window_shape
 
 INPUT = "x"
 _QUANTIZE_FIRST = "put a quantizer (Quant, or QuantizeLinear and DequantizeLinear) in front of it"
 _WHOLE = 1e-9
+#: Work on a parameter of the graph (here and in the passes behind), an element of a frame, and a
+#: level that is quantized.
+_PARAMS, _FRAME, _QUANTIZED = 40, 16, 10
 _VIEWS = frozenset("Reshape Flatten Transpose Squeeze Unsqueeze Identity Dropout Shape".split())
+#: Evaluations that finding a threshold takes, where it is not found at once.
+_PROBES = 3
 #: What may read integers between a QuantizeLinear and its DequantizeLinear; other operators would
 #: work on reals instead. Those with a message of their own are here, too.
 _ON_CODES = _VIEWS | frozenset(
@@ -66,6 +73,7 @@ class Importer:
 
     Attributes:
         tensors: what each ONNX tensor is by now.
+        work: what is left to be done.
         frames: shape (H, W, C) or (C,) of every edge, the real input's included.
         real_input: the input's value and quantizer, once it is quantized.
         batch: that the file spells out.
@@ -79,6 +87,7 @@ class Importer:
 
     builder: GraphBuilder
     tensors: Tensors
+    work: Work
     batch: int = 1
     frames: dict[str, tuple[int, ...]] = field(default_factory=dict)
     real_input: tuple[Value, Quantizer] | None = None
@@ -141,6 +150,7 @@ class Importer:
         params: Mapping[str, IntArray] | None = None,
     ) -> str:
         """Append an integer node; the dialect's complaints name the ONNX node."""
+        self.work.spend(node, _PARAMS * sum(np.size(p) for p in (params or {}).values()))
         try:
             edge = self.builder.add(
                 op,
@@ -208,7 +218,8 @@ class Importer:
                 f"a constant of shape {array.shape} does not broadcast against {value.shape}"
             ) from error
         frame = self.frame(value)
-        flat = np.zeros(int(np.prod(frame)))
+        self.work.spend(node, _FRAME * prod(frame))
+        flat = np.zeros(prod(frame))
         flat[self.order(value).ravel()] = spread.ravel()
         pixels = flat.reshape(-1, frame[-1])
         if not (pixels == pixels[0]).all():
@@ -273,6 +284,63 @@ class Importer:
             self.cache[key] = make()
         return self.cache[key]
 
+    # -- evaluating ---------------------------------------------------------------------------
+
+    def reals(
+        self,
+        value: Value,
+        levels: Array,
+        node: OnnxNode,
+        dtype: type[np.floating[Any]] = np.float64,
+    ) -> Array:
+        """`Value.reals`, as work.
+
+        Raises:
+            ModelError: too much is computed; names the node.
+        """
+        size = levels.size // max(levels.shape[-1], 1) * max(levels.shape[-1], value.rows)
+        self.work.spend(node, size * value.work)
+        return value.reals(levels, dtype)
+
+    def quantized(
+        self,
+        value: Value,
+        quantizer: Quantizer,
+        levels: Array,
+        node: OnnxNode,
+        dtype: type[np.floating[Any]] = np.float64,
+    ) -> IntArray:
+        """Levels of a value behind a quantizer, as work. See `reals`."""
+        found = self.reals(value, levels, node, dtype)
+        self.work.spend(node, found.size * quantizer.work)
+        return quantizer.levels(found, dtype)
+
+    def curve(
+        self,
+        value: Value,
+        quantizer: Quantizer,
+        node: OnnxNode,
+        count: int,
+        dtype: type[np.floating[Any]] = np.float64,
+    ) -> LevelFunction:
+        """A value behind a quantizer as a function of levels ``(n, rows)``.
+
+        Args:
+            count: how many it is asked for, per row: a table is made first if that is less.
+        """
+        lo, hi = self.level_range(value)
+        rows = max(value.rows, quantizer.rows)
+        if hi - lo + 1 > count:
+            return lambda levels: self.quantized(value, quantizer, levels, node, dtype)
+        every = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, rows))
+        table = self.quantized(value, quantizer, every, node, dtype)
+
+        def look_up(levels: IntArray) -> IntArray:
+            self.work.spend(node, _QUANTIZED * levels.size)
+            return np.take_along_axis(table, np.clip(levels, lo, hi) - lo, axis=0)
+
+        return look_up
+
     # -- from reals to levels -----------------------------------------------------------------
 
     def quantize(self, value: Value, quantizer: Quantizer, node: OnnxNode) -> Value:
@@ -281,7 +349,7 @@ class Importer:
             return self._quantize_input(value, quantizer, node)
         value = replace(value, codes=None)
         edge = value.edge
-        if not self._keeps(value, quantizer):
+        if not self._keeps(value, quantizer, node):
             self._check_pools(value, node)
             steps = tuple(step.key() for step in value.steps)
             key = ("quantize", edge, value.unit.tobytes(), quantizer.key(), steps)
@@ -324,7 +392,7 @@ class Importer:
                         f"{step.op} behind a max pool reverses its order", _QUANTIZE_FIRST
                     )
 
-    def _keeps(self, value: Value, quantizer: Quantizer) -> bool:
+    def _keeps(self, value: Value, quantizer: Quantizer, node: OnnxNode) -> bool:
         """Whether the quantizer changes no level (a second one with the same scale)."""
         lo, hi = self.level_range(value)
         if value.pools or hi - lo >= MAX_TABLE or (quantizer.lo, quantizer.hi) != (lo, hi):
@@ -333,7 +401,7 @@ class Importer:
         if bipolar != (quantizer.step != 1):
             return False
         levels = np.arange(lo, hi + 1, 2 if bipolar else 1)[:, None]
-        return bool((quantizer.levels(value.reals(levels)) == levels).all())
+        return bool((self.quantized(value, quantizer, levels, node) == levels).all())
 
     def _emit_quantizer(self, value: Value, quantizer: Quantizer, node: OnnxNode) -> str:
         lo, hi = self.level_range(value)
@@ -341,14 +409,14 @@ class Importer:
         direction = np.broadcast_to(value.direction(), (rows,)).copy()
         count = (quantizer.hi - quantizer.lo) // quantizer.step
 
-        def function(levels: IntArray) -> IntArray:
-            return quantizer.levels(value.reals(levels))
-
         attrs: dict[str, Attr] = {"scale": tuple(float(u) for u in quantizer.unit)}
         if not np.isnan(direction).any() and 1 <= count <= MAX_STEPS:
             wanted = quantizer.lo + quantizer.step * np.arange(1, count + 1)
-            found = find_thresholds(function, direction, (lo, hi), wanted)
-            self._count_ties(value, quantizer, found)
+            function = self.curve(value, quantizer, node, _PROBES * count)
+            with np.errstate(all="ignore"):
+                start = value.inverse(quantizer.borders(wanted))
+            found = find_thresholds(function, direction, (lo, hi), wanted, start)
+            self._count_ties(value, quantizer, found, node)
             params = {"thresholds": found.thresholds}
             if found.flip.any():
                 params["flip"] = found.flip.astype(np.int64)
@@ -360,19 +428,23 @@ class Importer:
                 "and for a table",
                 "use a quantizer of at most 8 bits, or a rising activation function",
             )
-        table = function(np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, rows))).T
+        every = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, rows))
+        table = self.quantized(value, quantizer, every, node).T
         return self.table(value.edge, table, attrs, node)
 
-    def _count_ties(self, value: Value, quantizer: Quantizer, found: ThresholdTable) -> None:
+    def _count_ties(
+        self, value: Value, quantizer: Quantizer, found: ThresholdTable, node: OnnxNode
+    ) -> None:
         """Steps on whose two sides float32, operator by operator, gives other levels."""
         lo, hi = self.level_range(value)
         signs = np.where(found.flip, -1, 1)[:, None]
         apart = np.zeros(found.thresholds.shape, np.bool_)
+        sides = 2 * found.thresholds.shape[1]
+        exact = self.curve(value, quantizer, node, sides)
+        rounded = self.curve(value, quantizer, node, sides, np.float32)
         for side in (found.thresholds, found.thresholds - 1):
             levels = np.clip(side * signs, lo, hi).T
-            exact = quantizer.levels(value.reals(levels))
-            rounded = quantizer.levels(value.reals(levels, np.float32), np.float32)
-            apart |= (exact != rounded).T
+            apart |= (exact(levels) != rounded(levels)).T
         self.ties += int(apart.sum())
         self.steps += apart.size
 
@@ -455,7 +527,7 @@ class Importer:
         unit = np.abs(value.unit)
         if hi - lo < MAX_TABLE and (unit > 0).all():
             levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))
-            exact = value.reals(levels) / unit
+            exact = self.reals(value, levels, node) / unit
             whole = np.rint(exact)
             if np.isfinite(exact).all() and (np.abs(exact - whole) <= _WHOLE).all():
                 attrs: dict[str, Attr] = {"scale": tuple(float(u) for u in unit)}

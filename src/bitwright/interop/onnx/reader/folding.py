@@ -223,8 +223,9 @@ def _mean(node: OnnxNode, x: Array, given: Array | None = None) -> Array:
 
 def constant(node: OnnxNode) -> Array:
     """The value of a Constant node."""
+    if "value" in node.attrs:
+        return node.array("value")
     for name, dtype in (
-        ("value", None),
         ("value_float", np.float32),
         ("value_int", np.int64),
         ("value_floats", np.float32),
@@ -236,7 +237,7 @@ def constant(node: OnnxNode) -> Array:
 
 
 def _constant_of_shape(node: OnnxNode, shape: Array) -> Array:
-    value = np.asarray(node.attrs.get("value", np.zeros(1, np.float32)))
+    value = node.array("value") if "value" in node.attrs else np.zeros(1, np.float32)
     if value.size != 1:
         raise node.error(f"its value has {value.size} elements, expected one")
     return np.full(_sized(node, shape), value.ravel()[0], value.dtype)
@@ -435,6 +436,16 @@ _MOVES: dict[str, Callable[..., Array]] = {
 def foldable(node: OnnxNode) -> bool:
     """Whether a node of constants can be evaluated."""
     return node.domain in ("", "ai.onnx") and (node.op in _FOLD or node.op in _MOVES)
+
+
+#: Work on an element of what is folded: see `Work`.
+_COMMON_WORK, _WORK = 8, {"Exp": 32, "Log": 32, "Pow": 64}
+
+
+def work_of(node: OnnxNode, inputs: list[Const], size: int) -> int:
+    """What it takes to make ``size`` bytes of some constants; see `size_of_result`."""
+    elements = sum(c.value.size for c in inputs) + size // _FOLDED
+    return elements * _WORK.get(node.op, _COMMON_WORK)
 
 
 #: Bytes of an element that is folded, and of one that a quantizer reads: value, level and scale.

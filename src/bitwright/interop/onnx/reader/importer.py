@@ -19,9 +19,9 @@ from bitwright.interop.onnx.reader import (
     op_quantizers,
     outputs,
 )
-from bitwright.interop.onnx.reader.budget import Tensors
+from bitwright.interop.onnx.reader.budget import Tensors, Work, written_out
 from bitwright.interop.onnx.reader.build import INPUT, Importer, Row, identifier
-from bitwright.interop.onnx.reader.folding import constant, fold, foldable, size_of_result
+from bitwright.interop.onnx.reader.folding import constant, fold, foldable, size_of_result, work_of
 from bitwright.interop.onnx.reader.levels import Quantizer
 from bitwright.interop.onnx.reader.model import OnnxModel, OnnxNode, TensorInfo, read_model
 from bitwright.interop.onnx.reader.outputs import Output
@@ -36,6 +36,9 @@ _CHECK = "check the file with onnx.checker"
 #: What numpy raises for shapes and values that contradict each other.
 MALFORMED = (ValueError, IndexError, KeyError, TypeError, ArithmeticError, MemoryError)
 _DOMAINS = ("", "ai.onnx", "onnx.brevitas", "qonnx", "finn")
+
+#: Work on a node: in Python, here and in the passes behind, and on each element of its tensors.
+_NODE, _EACH = 400_000, 12
 
 Handler = Callable[[Importer, OnnxNode], Value | Const]
 HANDLERS: dict[str, Handler] = {
@@ -150,9 +153,10 @@ def load(
     model = read_model(source)
     stem = name or (identifier(source.stem).lower() if isinstance(source, Path) else "network")
     first: BitwrightError | None = None
+    work = Work.on(model.size)
     for layout in layouts_of(input_of(model), input_layout):
         try:
-            return _import(model, stem, layout, input_type, input_scale, optimised)
+            return _import(model, stem, layout, input_type, input_scale, work, optimised)
         except BitwrightError as error:
             first = first or error
         except MALFORMED as error:
@@ -203,11 +207,16 @@ def input_of(model: OnnxModel) -> TensorInfo:
 
 
 def start(
-    model: OnnxModel, name: str, layout: str, input_type: str | Format | None, scale: float
+    model: OnnxModel,
+    name: str,
+    layout: str,
+    input_type: str | Format | None,
+    scale: float,
+    work: Work,
 ) -> tuple[Importer, IntArray]:
     """An import that has begun; and where the input's elements lie in a frame."""
     tensors = Tensors(model, needed_nodes(model))
-    low, info = Importer(GraphBuilder(name, INTEGER), tensors), input_of(model)
+    low, info = Importer(GraphBuilder(name, INTEGER), tensors, work), input_of(model)
     shape = (1, *(int(d or 1) for d in info.shape[1:]))
     if layout == "NHWC":
         frame = shape[1:]
@@ -229,8 +238,6 @@ def start(
         low.frames[INPUT] = frame
         value = Value(INPUT, shape, order, np.full(1, unit))
     low.tensors.keep(info.name, low.viewed(value, order))
-    for key, array in model.constants.items():
-        low.tensors.keep(key, Const(array))
     low.batch = int(info.shape[0] or 1) if info.shape else 1
     return low, order
 
@@ -254,9 +261,10 @@ def _import(
     layout: str,
     input_type: str | Format | None,
     scale: float,
+    work: Work,
     optimised: bool,
 ) -> Imported:
-    low, order = start(model, name, layout, input_type, scale)
+    low, order = start(model, name, layout, input_type, scale, work)
     for node in needed_nodes(model):
         walk(low, node)
     found = outputs.finish(low, tuple(o.name for o in model.outputs))
@@ -286,6 +294,7 @@ def walk(low: Importer, node: OnnxNode) -> None:
         ModelError: it cannot be converted.
     """
     before = len(low.made)
+    low.work.spend(node, _NODE)
     try:
         result = _result(low, node)
     except FormatError as error:
@@ -298,6 +307,8 @@ def walk(low: Importer, node: OnnxNode) -> None:
     if len(node.outputs) <= place or not node.outputs[place]:
         raise node.error("has no output that can be used")
     low.tensors.keep(node.outputs[place], result, node)
+    read = (low.tensors[name] for name in {*node.inputs} if name)
+    low.work.spend(node, _EACH * sum(map(written_out, (result, *read))))
     low.tensors.read(node)
     if node.op in ("Softmax", "LogSoftmax") or low.softened & set(node.inputs):
         low.softened.add(node.outputs[place])
@@ -323,7 +334,9 @@ def _result(low: Importer, node: OnnxNode) -> Value | Const:
         return Const(constant(node))
     constants = [c for c in known if isinstance(c, Const)]
     if constants and len(constants) == len(known):
-        low.tensors.constants.require(node, size_of_result(node, constants))
+        size = size_of_result(node, constants)
+        low.tensors.constants.require(node, size)
+        low.work.spend(node, work_of(node, constants, size))
         if foldable(node):
             check_attributes(node)
             return fold(node, [low.constant_at(node, k) for k in range(len(node.inputs))])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitwright.base.errors import BitwrightError
+from bitwright.interop.onnx.reader.budget import Work
 from bitwright.interop.onnx.reader.build import Importer
 from bitwright.interop.onnx.reader.importer import (
     HANDLERS,
@@ -50,14 +51,16 @@ def verdicts(
         ModelError: its input is none that can be read.
     """
     model = read_model(path)
+    work = Work.on(model.size)
     tries = [
-        _walk_all(model, layout, input_type) for layout in layouts_of(input_of(model), input_layout)
+        _walk_all(model, layout, input_type, work)
+        for layout in layouts_of(input_of(model), input_layout)
     ]
     return min(tries, key=lambda found: sum(bool(v.problem or v.behind) for v in found))
 
 
-def _walk_all(model: OnnxModel, layout: str, input_type: str | None) -> list[Verdict]:
-    low, _ = start(model, "inspected", layout, input_type, 1.0)
+def _walk_all(model: OnnxModel, layout: str, input_type: str | None, work: Work) -> list[Verdict]:
+    low, _ = start(model, "inspected", layout, input_type, 1.0, work)
     unknown: dict[str, str] = {}  # tensor -> the node with a problem that it depends on
     found = []
     for node in needed_nodes(model):

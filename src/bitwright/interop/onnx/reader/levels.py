@@ -27,6 +27,8 @@ MAX_STEPS = 255
 MAX_TABLE = 1 << 16
 _BIPOLAR_STEP = 2
 _MOST = 2.0**62
+_WORK, _COMPARED = 16, 3
+_GALLOPS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +81,18 @@ class Quantizer:
     def _round(self, x: Array) -> Array:
         rounded = round_to_int(np.asarray(x, np.float64), self.rounding)
         return np.asarray(rounded, x.dtype)
+
+    def borders(self, wanted: IntArray) -> Floats:
+        """About the reals at which levels are reached, (T, 1 or rows)."""
+        if self.kind == "count":
+            return self.constants[0].T[(wanted - self.lo) // self.step - 1]
+        below = {Rounding.FLOOR: 0.0, Rounding.CEIL: 1.0}.get(self.rounding, 0.5)
+        return (wanted[:, None] - below * self.step) * self.unit
+
+    @property
+    def work(self) -> int:
+        """On a level, in units of `Work`."""
+        return _WORK + (_COMPARED * self.constants[0].shape[1] if self.kind == "count" else 0)
 
     @property
     def rows(self) -> int:
@@ -153,7 +167,11 @@ class ThresholdTable:
 
 
 def find_thresholds(
-    function: LevelFunction, direction: Floats, ends: tuple[int, int], wanted: IntArray
+    function: LevelFunction,
+    direction: Floats,
+    ends: tuple[int, int],
+    wanted: IntArray,
+    guess: Floats | None = None,
 ) -> ThresholdTable:
     """Thresholds of a monotone function by bisection.
 
@@ -162,16 +180,27 @@ def find_thresholds(
         direction: (rows,) of 1, 0 or -1: rising, constant, falling.
         ends: interval of the input.
         wanted: (T,) the level at or above which step k is passed, ascending.
+        guess: where to look first, (T, rows) or one that broadcasts; only time depends on it.
     """
     flip = direction < 0
     sign = np.where(flip, -1, 1)
     start, end = np.where(flip, -ends[1], ends[0]), np.where(flip, -ends[0], ends[1])
     below = np.broadcast_to(start - 1, (len(wanted), len(flip))).copy()
     above = np.broadcast_to(end + 1, (len(wanted), len(flip))).copy()
-    for _ in range((ends[1] - ends[0] + 2).bit_length()):
-        middle = (below + above) >> 1
-        reached = function(middle * sign) >= wanted[:, None]
-        inside = above - below > 1
+    middle = (below + above) >> 1
+    if guess is not None:
+        near = np.clip(np.where(np.isnan(guess), middle, guess * sign), start, end)
+        middle = np.ceil(near).astype(np.int64)
+    turn = 0
+    while (inside := above - below > 1).any():
+        reached = function(np.clip(middle, start, end) * sign) >= wanted[:, None]
         above = np.where(inside & reached, middle, above)
         below = np.where(inside & ~reached, middle, below)
+        beside = np.where(reached, middle - (1 << turn), middle + (1 << turn))
+        middle = (below + above) >> 1
+        if (
+            guess is not None and turn < _GALLOPS
+        ):  # the guess is near: away from it in growing steps
+            middle = np.where((beside > below) & (beside < above), beside, middle)
+        turn += 1
     return ThresholdTable(above.T.copy(), flip)

@@ -9,12 +9,13 @@ never see a file from outside: they can crash the process, and nothing here need
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +90,13 @@ class OnnxNode:
             raise self.error(f"attribute {name} must be a string, got {value!r}")
         return value
 
+    def array(self, name: str) -> Array:
+        """An attribute that is a tensor."""
+        value = self.attrs.get(name)
+        if not isinstance(value, Stored):
+            raise self.error(f"attribute {name} must be a tensor, got {value!r}")
+        return value.read()
+
     def error(self, message: str, hint: str | None = None) -> ModelError:
         """A complaint about this node."""
         return ModelError(message, where=self.where, hint=hint)
@@ -110,18 +118,20 @@ class OnnxModel:
     Attributes:
         nodes: in topological order.
         inputs: without those that are constants.
-        constants: initializers by name.
+        constants: initializers by name, not decoded yet.
         datatypes: QONNX's data type annotations by tensor.
         opset: version of the standard domain.
+        size: bytes that the file and the files beside it bring, as far as its tensors lie there.
     """
 
     name: str
     nodes: tuple[OnnxNode, ...]
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    constants: Mapping[str, Array]
+    constants: Mapping[str, Stored]
     datatypes: Mapping[str, str]
     opset: int
+    size: int
 
 
 def read_model(source: Path | bytes) -> OnnxModel:
@@ -138,12 +148,12 @@ def read_model(source: Path | bytes) -> OnnxModel:
     graph, opset = _parse(body, where)
     if len(graph.node) > MAX_NODES:
         raise ModelError(f"{len(graph.node)} nodes; at most {MAX_NODES} are read", where=where)
-    constants: dict[str, Array] = {}
+    constants: dict[str, Stored] = {}
     for proto in graph.initializer:
         name = _text(proto.name)
         if name in constants:
             raise ModelError(f"two initializers are named {name!r}", where=where)
-        constants[name] = decode_tensor(proto, f"initializer {name}", folder)
+        constants[name] = stored_tensor(proto, f"initializer {name}", folder)
     if len(graph.sparse_initializer):
         raise ModelError(
             "sparse initializers are not supported", where=where, hint="store them dense"
@@ -152,9 +162,19 @@ def read_model(source: Path | bytes) -> OnnxModel:
     outputs = tuple(_info(v, "output") for v in graph.output)
     nodes = _nodes(graph, folder, opset)
     ordered = _sorted_nodes(nodes, {*constants, *(i.name for i in inputs)}, outputs)
-    return OnnxModel(
-        _text(graph.name), ordered, inputs, outputs, constants, _annotations(graph), opset
-    )
+    inner = (v for node in nodes for v in node.attrs.values() if isinstance(v, Stored))
+    size = len(body) + _beside([*constants.values(), *inner])
+    notes = _annotations(graph)
+    return OnnxModel(_text(graph.name), ordered, inputs, outputs, constants, notes, opset, size)
+
+
+def _beside(tensors: list[Stored]) -> int:
+    """Bytes of other files that tensors show; those that several show count once."""
+    shown: Counter[Path] = Counter()
+    for tensor in tensors:
+        if tensor.data is not None:
+            shown[tensor.data.path] += tensor.data.length
+    return sum(min(count, path.stat().st_size) for path, count in shown.items())
 
 
 def _parse(body: bytes, where: str) -> tuple[Any, int]:
@@ -220,14 +240,59 @@ def _info(value: Any, role: str) -> TensorInfo:
     return TensorInfo(_text(value.name), tuple(shape), dtype)
 
 
-def decode_tensor(proto: Any, where: str, folder: Path | None) -> Array:
-    """The array of a TensorProto, after its dimensions and the size of its data were checked.
+class Data(NamedTuple):
+    """A piece of a file beside the model."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A tensor of a file: its dimensions fit its data, which are decoded when they are needed.
+
+    Attributes:
+        where: how messages name it.
+        nbytes: of the array.
+        data: where its bytes lie, if beside the file.
+    """
+
+    where: str
+    nbytes: int
+    data: Data | None
+    _proto: Any
+
+    def read(self) -> Array:
+        """The array.
+
+        Raises:
+            DataError: it cannot be decoded, or the file beside the model cannot be read.
+        """
+        from onnx import TensorProto, numpy_helper
+
+        proto = self._proto
+        if self.data is not None:
+            proto = TensorProto(data_type=proto.data_type, dims=proto.dims)
+            proto.raw_data = _bytes_of(self.data, self.where)
+        try:
+            return np.array(numpy_helper.to_array(proto))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise DataError(f"cannot be decoded: {error}", where=self.where) from error
+
+    def error(self, message: str, hint: str | None = None) -> ModelError:
+        """A complaint about this tensor."""
+        return ModelError(message, where=self.where, hint=hint)
+
+
+def stored_tensor(proto: Any, where: str, folder: Path | None) -> Stored:
+    """A TensorProto, after its dimensions and the size of its data were checked.
 
     Raises:
         DataError: they do not fit each other.
         ModelError: strings, complex numbers, or an external file outside the model's folder.
     """
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import TensorProto, helper
 
     kind, dims = proto.data_type, list(proto.dims)
     if kind not in TensorProto.DataType.values() or kind in (_UNDEFINED, _STRING, *_COMPLEX):
@@ -238,13 +303,7 @@ def decode_tensor(proto: Any, where: str, folder: Path | None) -> Array:
     width = helper.tensor_dtype_to_np_dtype(kind).itemsize
     size = -(-count // 2) if kind in _HALF_BYTE else count * width
     if proto.data_location == TensorProto.EXTERNAL:
-        data = _external(proto, where, folder, size)
-        copy = TensorProto()
-        copy.CopyFrom(proto)
-        copy.ClearField("external_data")
-        copy.data_location = TensorProto.DEFAULT
-        copy.raw_data = data
-        proto = copy
+        return Stored(where, count * width, _external(proto, where, folder, size), proto)
     if proto.HasField("raw_data"):
         if len(proto.raw_data) != size:
             raise DataError(
@@ -256,10 +315,7 @@ def decode_tensor(proto: Any, where: str, folder: Path | None) -> Array:
         held = len(getattr(proto, helper.tensor_dtype_to_field(kind)))
         if held not in (count, -(-count // 2) if kind in _HALF_BYTE else count):
             raise DataError(f"{held} values, dimensions {dims} need {count}", where=where)
-    try:
-        return np.array(numpy_helper.to_array(proto))
-    except (ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"cannot be decoded: {error}", where=where) from error
+    return Stored(where, count * width, None, proto)
 
 
 def _product(dims: list[int]) -> int:
@@ -269,7 +325,7 @@ def _product(dims: list[int]) -> int:
     return total
 
 
-def _external(proto: Any, where: str, folder: Path | None, size: int) -> bytes:
+def _external(proto: Any, where: str, folder: Path | None, size: int) -> Data:
     facts = {_text(entry.key): _text(entry.value) for entry in proto.external_data}
     name = facts.get("location", "")
     if folder is None:
@@ -288,11 +344,21 @@ def _external(proto: Any, where: str, folder: Path | None, size: int) -> bytes:
         offset, length = int(facts.get("offset", 0)), int(facts.get("length", size))
         if offset < 0 or length != size or offset + length > path.stat().st_size:
             raise ValueError(f"bytes {offset} .. {offset + length} do not fit")
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read(length)
     except (OSError, ValueError) as error:
         raise DataError(f"external data of {name}: {error}", where=where) from error
+    return Data(path, offset, length)
+
+
+def _bytes_of(data: Data, where: str) -> bytes:
+    try:
+        with data.path.open("rb") as file:
+            file.seek(data.offset)
+            body = file.read(data.length)
+    except OSError as error:
+        raise DataError(f"external data of {data.path.name}: {error}", where=where) from error
+    if len(body) != data.length:
+        raise DataError(f"external data of {data.path.name} end too soon", where=where)
+    return body
 
 
 def _attributes(proto: Any, where: str, folder: Path | None) -> dict[str, Any]:
@@ -305,7 +371,7 @@ def _attributes(proto: Any, where: str, folder: Path | None) -> dict[str, Any]:
         A.FLOATS: lambda a: tuple(float(v) for v in a.floats),
         A.INTS: lambda a: tuple(int(v) for v in a.ints),
         A.STRINGS: lambda a: tuple(_text(v) for v in a.strings),
-        A.TENSOR: lambda a: decode_tensor(a.t, f"{where}, attribute {_text(a.name)}", folder),
+        A.TENSOR: lambda a: stored_tensor(a.t, f"{where}, attribute {_text(a.name)}", folder),
     }
     found: dict[str, Any] = {}
     for attribute in proto.attribute:

@@ -135,7 +135,7 @@ def _norm(low: Importer, node: OnnxNode) -> Value:
     return value.then("norm", *constants)
 
 
-def _is_whole(low: Importer, value: Value) -> bool:
+def _is_whole(low: Importer, value: Value, node: OnnxNode) -> bool:
     """Whether only whole numbers can occur: by the form of the value, or level by level."""
     form = value.affine()
     if not value.edge:
@@ -146,7 +146,7 @@ def _is_whole(low: Importer, value: Value) -> bool:
     if value.pools or hi - lo >= MAX_TABLE:
         return False
     levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))
-    return not bool((value.reals(levels) % 1).any())
+    return not bool((low.reals(value, levels, node) % 1).any())
 
 
 def _simple(low: Importer, node: OnnxNode) -> Value:
@@ -160,7 +160,7 @@ def _simple(low: Importer, node: OnnxNode) -> Value:
             return value
         case "Cast":
             kind = cast_type(node)
-            if np.issubdtype(kind, np.integer) and not _is_whole(low, value):
+            if np.issubdtype(kind, np.integer) and not _is_whole(low, value, node):
                 raise node.error("casts real numbers to integers", "use a quantizer")
             return value
         case "Neg":
@@ -191,7 +191,7 @@ def _gather(low: Importer, node: OnnxNode) -> Value:
     if hi - lo >= MAX_TABLE:
         raise node.error(f"is indexed by {hi - lo + 1} levels", "quantize the index first")
     levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))
-    index = value.reals(levels)
+    index = low.reals(value, levels, node)
     if low.kind(value).is_bipolar:
         index[1] = index[0]  # level 0 does not occur
     if (index % 1).any():

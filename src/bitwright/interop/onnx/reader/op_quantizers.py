@@ -169,7 +169,9 @@ def _trunc(low: Importer, node: OnnxNode) -> Value:
     value = low.settled(value, node)
     probe = Quantizer("trunc", 0, 0, 1, unit, constants, mode)
     reach = np.array(low.level_range(value))[:, None]
-    found = probe.levels(value.reals(np.broadcast_to(reach, (2, max(value.rows, probe.rows)))))
+    found = low.quantized(
+        value, probe, np.broadcast_to(reach, (2, max(value.rows, probe.rows))), node
+    )
     return low.quantize(value, replace(probe, lo=int(found.min()), hi=int(found.max())), node)
 
 
