@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hostile_folder import hostile_folder
 
 from bitwright.base.errors import RecipeError, ToolError
 from bitwright.jobs import Job, cluster, run_jobs
@@ -33,18 +34,26 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def ray() -> Iterator[str]:
-    """The address of a cluster with two CPUs."""
+def harmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What modules of strangers write into if they run; see `hostile_folder`."""
+    return hostile_folder(tmp_path_factory.mktemp("downloads"))
+
+
+@pytest.fixture(scope="module")
+def ray(harmed: Path) -> Iterator[str]:
+    """The address of a cluster with two CPUs, started where modules of strangers lie."""
     if find_spec("ray") is None:
         if os.environ.get("CI") == "true":
             pytest.fail("ray is not installed")
         pytest.skip("ray is not installed (pip install 'bitwright[ray]')")
-    old = os.environ.get("PYTHONPATH")
+    old, stood = os.environ.get("PYTHONPATH"), Path.cwd()
+    os.chdir(harmed.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     try:
         with cluster._connected("local", cluster.Wish(workers=2)) as started:
             yield started.get_runtime_context().gcs_address
     finally:
+        os.chdir(stood)
         if old is None:
             del os.environ["PYTHONPATH"]
         else:
@@ -73,6 +82,14 @@ def test_jobs_run_at_the_same_time_and_nothing_is_lost(tmp_path: Path, ray: str)
     assert not list(tmp_path.glob(".sees-*"))
     again = run_jobs(jobs[:4], ray=ray)
     assert all(r.was_done for r in again)
+
+
+def test_workers_import_nothing_from_where_the_caller_stands(
+    tmp_path: Path, ray: str, harmed: Path
+) -> None:
+    (done,) = run_jobs([job(tmp_path, "j", "square", x=5)], ray=ray)
+    assert done.value["square"] == 25
+    assert not harmed.exists(), harmed.read_text()
 
 
 def test_a_connected_process_is_not_sent_elsewhere(tmp_path: Path, ray: str) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.hostile_folder import hostile_folder
 from torch import nn
 
 from bitwright.base.errors import DataError, ModelError, RecipeError
+from bitwright.base.trust import importable
 from bitwright.data import Dataset, DataSplits, load_dataset
+from bitwright.models import build_model
 from bitwright.quantize import Policy, apply
 from bitwright.train import (
     Augmentation,
@@ -27,6 +31,8 @@ from bitwright.train import (
 )
 from bitwright.train.optimizers import make_optimizer, moving_average
 from bitwright.train.transforms import Draws, flip, rotate_zoom, shift
+
+ROOT = Path(__file__).resolve().parents[2]
 
 SHORT = TrainConfig(epochs=2, batch_size=32, lr=1e-2, keep="last", threads=1)
 
@@ -226,6 +232,30 @@ def test_two_processes_train_as_one(few: DataSplits, tmp_path: Path) -> None:
     assert evaluate(two, few.validation).accuracy == found.validation_accuracy
     again = network()
     assert fit(again, few, both, **how).resumed_from == 2 and same(two, again)
+
+
+OWN_NET = """
+import torch
+class Scaled(torch.nn.Linear):
+    pass
+def make(num_classes):
+    return torch.nn.Sequential(torch.nn.Flatten(), Scaled(64, num_classes))
+"""
+
+
+def test_processes_import_what_the_recipe_names_and_nothing_else(
+    few: DataSplits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harmed = hostile_folder(tmp_path / "downloads")
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "own_net_of_a_test.py").write_text(OWN_NET)
+    monkeypatch.chdir(harmed.parent)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT / "src", ROOT))))
+    with importable(tmp_path / "recipe"):
+        model = build_model("own_net_of_a_test:make", 10, (8, 8, 1))
+        done = fit(model, few, SHORT.model_copy(update={"devices": 2}), run_dir=tmp_path / "run")
+    assert len(done.history) == SHORT.epochs
+    assert not harmed.exists(), harmed.read_text()
 
 
 def test_what_a_process_raises_is_raised_here(few: DataSplits, tmp_path: Path) -> None:

@@ -184,7 +184,8 @@ def _imported(name: str, field: str) -> tuple[ModuleType, Any]:
     place = None if trusted else place_of_module(module_name, name)
     _forget_others(module_name)
     hint = "correct the module; `python -c 'import ...'` shows the whole traceback"
-    with users_code(f"importing {module_name}", name, hint), importable(*FOLDERS.get()):
+    opened = importable(*FOLDERS.get(), names=[module_name])
+    with users_code(f"importing {module_name}", name, hint), opened:
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:

@@ -22,6 +22,7 @@ from typing import Any
 
 from bitwright.base.errors import ModelError
 from bitwright.base.source import Sources, is_installed
+from bitwright.base.users_modules import UsersModules
 
 #: Variable of the environment: modules and packages that lie elsewhere and whose code recipes and
 #: data files may name all the same, with commas between.
@@ -66,18 +67,21 @@ def module_folders(*folders: Path) -> tuple[Path, ...]:
 
 
 @contextmanager
-def importable(*folders: Path) -> Iterator[None]:
-    """Let the user's modules be found in `module_folders`, also by `load_plugin` within."""
+def importable(*folders: Path, names: Iterable[str] = ()) -> Iterator[None]:
+    """Let the user's modules be found in `module_folders`, also by `load_plugin` within: those that
+    are named, and what these import. Other code finds there nothing.
+
+    Args:
+        names: modules that a recipe names, ``package.module``.
+    """
     token = FOLDERS.set(folders)
-    added = [str(folder) for folder in module_folders(*folders)]
-    sys.path[:0] = added
+    tops = {name.partition(".")[0] for name in names}
+    finder = UsersModules(module_folders(*folders), tops).open()
     try:
         yield
     finally:
         FOLDERS.reset(token)
-        for folder in added:
-            if folder in sys.path:
-                sys.path.remove(folder)
+        finder.close()
 
 
 @contextmanager

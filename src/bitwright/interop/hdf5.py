@@ -13,7 +13,6 @@ import io
 import json
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from bitwright.base.archives import most_of
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, regular_size
 from bitwright.base.memory import machine_memory, too_little
+from bitwright.base.tools.python import python
 from bitwright.interop.ops import FloatArray
 
 _SECONDS = 300
@@ -115,7 +115,7 @@ def _run_child(source: Path, target: Path, where: str) -> None:
     memory = min(_EACH * most + _SPARE, machine)
     seconds = _LEAST_SECONDS + size // _BYTES_A_SECOND
     limits = [str(most), str(memory), str(seconds)]
-    command = [sys.executable, "-I", str(script), str(source), str(target), *limits]
+    command = python("-I", str(script), str(source), str(target), *limits)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False

@@ -23,6 +23,7 @@ from typing import Any
 
 from bitwright.base.errors import BitwrightError, RecipeError, RunError, ToolError
 from bitwright.base.tools.process import output_of
+from bitwright.base.tools.python import python, safe_children
 from bitwright.jobs.job import Job, JobFailure, JobResult
 from bitwright.jobs.process import Limits, cores
 from bitwright.jobs.ray_task import Place, answer_of, request_of, run_task
@@ -173,7 +174,11 @@ def _connected(address: str, wish: Wish) -> Iterator[Any]:
         return
     if address != LOCAL:
         _check_answers(address)
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    # Ray lets workers import from the caller's current folder first, but not those of its client.
+    config = ray.job_config.JobConfig(_client_job=True)
+    options: dict[str, Any] = {
+        "log_to_driver": False, "logging_level": "error", "job_config": config
+    }  # fmt: skip
     if address == LOCAL:
         cpus = max(cores(), (wish.workers or 1) * (wish.threads or 1))
         options |= {
@@ -182,7 +187,8 @@ def _connected(address: str, wish: Wish) -> Iterator[Any]:
             "object_store_memory": _STORE_BYTES,
         }
     try:
-        ray.init(address=address, **options)
+        with safe_children():
+            ray.init(address=address, **options)
     except Exception as error:  # Ray raises plain exceptions
         raise _no_answer(address, _first_line(error)) from error
     try:
@@ -237,9 +243,7 @@ def _check_answers(address: str) -> None:
         except (OSError, OverflowError) as error:
             raise _no_answer(address, f"{getattr(error, 'strerror', None) or error}") from error
     try:
-        output_of(
-            [sys.executable, "-c", _PROBE, address], name="Ray", timeout=_ANSWER_S, env=_SETTINGS
-        )
+        output_of(python("-c", _PROBE, address), name="Ray", timeout=_ANSWER_S, env=_SETTINGS)
     except ToolError as error:
         raise _no_answer(address, _last_line(error.message)) from error
 

@@ -37,6 +37,7 @@ from typing import Any
 
 from bitwright.base.errors import ToolError
 from bitwright.base.tools.process import Completed
+from bitwright.base.tools.python import SAFE_PATH, python
 from bitwright.jobs import worker
 from bitwright.jobs.job import LOG
 
@@ -127,8 +128,8 @@ class Forks:
     def _started(self) -> subprocess.Popen[str]:
         try:
             server = subprocess.Popen(
-                [sys.executable, "-c", _START, *self._modules],
-                env={**os.environ, **self._env},
+                python("-c", _START, *self._modules),
+                env={**os.environ, **SAFE_PATH, **self._env},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None if _is_open(2) else subprocess.DEVNULL,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import bitwright
 from bitwright.base.tools.process import Completed, run_process
+from bitwright.base.tools.python import python
 from bitwright.jobs.forks import Forks
 from bitwright.jobs.job import LOG, TERMINATED, Job, JobFailure, JobResult, result_of
 
@@ -85,7 +85,7 @@ def _ended(
     if forks is not None:
         return forks.run(job.folder, tick)
     return run_process(
-        [sys.executable, "-m", WORKER, str(job.folder.resolve()), str(os.getpid())],
+        python("-m", WORKER, str(job.folder.resolve()), str(os.getpid())),
         cwd=Path.cwd(),
         log=job.folder / LOG,
         timeout=inf,

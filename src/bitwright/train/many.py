@@ -25,6 +25,8 @@ from torch.multiprocessing.spawn import ProcessException
 
 from bitwright.base import errors
 from bitwright.base.errors import BitwrightError, RunError
+from bitwright.base.tools.python import safe_children
+from bitwright.base.users_modules import Opened
 from bitwright.train.checkpoint import load_checkpoint
 from bitwright.train.records import OnProgress, TrainProgress
 from bitwright.train.start import Job, make_fabric
@@ -56,11 +58,12 @@ def train_on_many(job: Job, train: Train, on_progress: OnProgress | None) -> int
     before = int(load_checkpoint(path, fields=("epoch",))["epoch"]) if done else 0
     if before >= job.config.epochs:
         return before
-    queue = mp.get_context("spawn").SimpleQueue()
     raised: list[BitwrightError] = []
     try:
-        with _listening(queue, raised, on_progress), _own_port():
-            fabric.launch(_work, train, _Parcel(job), queue)
+        with safe_children():
+            queue = mp.get_context("spawn").SimpleQueue()
+            with _listening(queue, raised, on_progress), _own_port():
+                fabric.launch(_work, train, _Parcel(job), queue)
     except ProcessException as error:
         raise _reason(raised, error) from error
     return before
@@ -73,6 +76,7 @@ class _Parcel:
     """
 
     def __init__(self, job: Job) -> None:
+        self._modules = Opened()  # first: the job may hold objects of what lies in them
         self._job = _with_networks(job, _plain_graphs)
 
     def open(self) -> Job:

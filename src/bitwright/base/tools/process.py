@@ -2,7 +2,8 @@
 """Running external programs: argument lists, a time limit, a log file, and nothing left behind.
 
 Every program runs in its own process group, so that a time limit or Ctrl-C ends it with all its
-children.
+children. One that is written in Python, or starts such a one, imports nothing from the folder where
+it works (`base.tools.python`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitwright.base.errors import ToolError
+from bitwright.base.tools.python import SAFE_PATH
 
 Tick = Callable[[float], None]
 """Called a few times a second with the seconds a program has been running."""
@@ -99,7 +101,7 @@ def run_process(
             process = subprocess.Popen(
                 list(argv),
                 cwd=cwd,
-                env={**os.environ, **(env or {})},
+                env={**os.environ, **SAFE_PATH, **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import zlib
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.errors import GraphError, MismatchError, RunError, ToolError
+from bitwright.base.tools.python import python
 from bitwright.interop.artifact.network_h import arena, network_h
 from bitwright.interop.artifact.packing import Packed, pack
 from bitwright.ir import Graph, IntArray, Node, random_feeds
@@ -206,7 +206,7 @@ def _manifest(
 
 def _replayed(folder: Path, levels: Mapping[str, IntArray]) -> int:
     """Run the artefact's own replay.py; returns the number of values it compared."""
-    command = [sys.executable, "-I", str(folder / "replay.py"), str(folder)]
+    command = python("-I", str(folder / "replay.py"), str(folder))
     try:
         result = subprocess.run(
             command, capture_output=True, text=True, timeout=_TIMEOUT, check=False

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the user stands may lie anything: nothing of it is imported but what somebody names."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.hostile_folder import NAMES, hostile_folder
+
+from bitwright.base import plugins
+from bitwright.base.tools import finder
+from bitwright.base.tools.process import run_process
+from bitwright.base.tools.python import SAFE_PATH, python, safe_children
+from bitwright.base.trust import importable
+from bitwright.jobs import Job, run_jobs
+from bitwright.jobs.process import Limits, run_job
+
+ROOT = Path(__file__).resolve().parents[2]
+PATH = os.pathsep.join(map(str, (ROOT / "src", ROOT)))
+IMPORTS = (
+    f"import contextlib\nfor n in {NAMES}:\n with contextlib.suppress(ImportError):__import__(n)"
+)
+
+
+@pytest.fixture
+def harmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Stand among modules of strangers; none may have run in the end."""
+    found = hostile_folder(tmp_path / "downloads")
+    monkeypatch.chdir(found.parent)
+    monkeypatch.setenv("PYTHONPATH", PATH)
+    monkeypatch.delenv(*SAFE_PATH, raising=False)
+    yield found
+    assert not found.exists(), found.read_text()
+
+
+def test_the_folder_is_one_that_harms(harmed: Path) -> None:
+    subprocess.run([sys.executable, "-c", IMPORTS], timeout=60, check=True)
+    assert set(harmed.read_text().split()) >= {"queue", "torch", "no_package_at_all"}
+    harmed.unlink()
+
+
+def test_jobs_import_nothing_from_there(harmed: Path, tmp_path: Path) -> None:
+    call = "tests.explore_calls:square"
+    forked = Job("forked", call, {"x": 3}, tmp_path / "forked")
+    (done,) = run_jobs([forked], workers=1)
+    assert done.value["square"] == 9
+    alone = run_job(Job("alone", call, {"x": 4}, tmp_path / "alone"), Limits(threads=1))
+    assert alone.value["square"] == 16
+
+
+def test_nor_do_programs_and_what_these_start(harmed: Path, tmp_path: Path) -> None:
+    again = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {IMPORTS!r}])"
+    commands = (python("-c", IMPORTS), python("-c", again), [sys.executable, "-c", again])
+    for number, command in enumerate(commands):
+        log = tmp_path / f"log{number}"
+        assert run_process(command, cwd=Path.cwd(), log=log, timeout=60).returncode == 0
+
+
+def test_nor_do_the_tools_of_packages(harmed: Path, tmp_path: Path) -> None:
+    commands = [t.command for s in finder._SPECS for t in s.candidates() if "package " in t.origin]
+    for command in commands:
+        if command[0] == sys.executable:
+            assert command[:2] == tuple(python())
+    yosys = next((t for t in finder._yosys() if t.origin == "package pyosys"), None)
+    if yosys is not None:
+        finder.run_tool(yosys, ["-V"], cwd=Path.cwd(), log=tmp_path / "log", timeout=60)
+
+
+def test_nor_do_processes_of_others(harmed: Path) -> None:
+    before = dict(os.environ)
+    with safe_children():
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(target=os.getpid)
+        process.start()
+        process.join(60)
+    assert process.exitcode == 0 and dict(os.environ) == before
+
+
+def test_the_command_line_as_a_module_takes_the_folder_off_again(harmed: Path) -> None:
+    for words in ("doctor --help", "list models", "explain digits"):
+        command = [sys.executable, "-m", "bitwright", *words.split()]
+        done = subprocess.run(command, timeout=120, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_recipe_opens_its_folder_to_nobody_else(harmed: Path, tmp_path: Path) -> None:
+    """Neither to our imports, nor to those of libraries."""
+    sys.modules.pop("fileinput", None)
+    with importable(tmp_path / "recipe"):
+        assert importlib.import_module("fileinput").__file__ != str(Path("fileinput.py").resolve())
+        assert importlib.util.find_spec("no_package_at_all") is None
+        assert importlib.util.find_spec("torch.py") is None
+
+
+def test_the_users_modules_find_each_other(harmed: Path, tmp_path: Path) -> None:
+    """Also late, by a name that is put together, in packages, and over both folders."""
+    recipe = tmp_path / "recipe"
+    (recipe / "own_package_of_a_test").mkdir(parents=True)
+    (recipe / "own_of_a_test.py").write_text(
+        "import importlib\nimport own_beside_of_a_test as beside\n"
+        "def value():\n"
+        "    import own_here_of_a_test as here\n"
+        "    inside = importlib.import_module('own_' + 'package_of_a_test.inside')\n"
+        "    return lambda: (beside.A, here.A, inside.A, __import__('colorsys').__file__)\n"
+    )
+    (recipe / "own_beside_of_a_test.py").write_text("A = 1\n")
+    (recipe / "colorsys.py").write_text("raise RuntimeError('is none of the user')\n")
+    (harmed.parent / "own_beside_of_a_test.py").write_text("A = 'of the wrong folder'\n")
+    (harmed.parent / "own_here_of_a_test.py").write_text("A = 2\n")
+    (recipe / "own_package_of_a_test" / "inside.py").write_text("A = 3\n")
+    sys.modules.pop("colorsys", None)
+    before = list(sys.path), list(sys.meta_path)
+    try:
+        with importable(recipe):
+            found = plugins.load_plugin("own_of_a_test:value", "model")()()
+            assert importlib.util.find_spec("no_package_at_all") is None
+        assert found[:3] == (1, 2, 3) and not found[3].startswith(str(recipe))
+        assert (sys.path, sys.meta_path) == before
+    finally:
+        for name in [name for name in sys.modules if "_of_a_test" in name]:
+            del sys.modules[name]
+            plugins._IMPORTED.pop(name, None)
+
+
+def test_every_python_is_started_in_one_way() -> None:
+    """`base.tools.python` knows the command; whoever lets others start processes says so."""
+    package = ROOT / "src" / "bitwright"
+    for path in sorted(package.rglob("*.py")):
+        if path == package / "base" / "tools" / "python.py":
+            continue
+        nodes = [*ast.walk(ast.parse(path.read_text()))]
+        named = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
+        names = {n.id for n in nodes if isinstance(n, ast.Name)}
+        assert "executable" not in named, f"{path}: write bitwright.base.tools.python.python(...)"
+        if named & {"get_context", "ProcessPoolExecutor"} or "is_initialized" in named:
+            assert "safe_children" in names, f"{path}: start them in safe_children()"
