@@ -237,6 +237,29 @@ def _mlp(widths: list[int]) -> dict[str, object]:
     return {"model": model, "input_shape": [4, 4, 1], "input": {}}
 
 
+def _layers(*layers: tuple[str, str, dict[str, object], list[str]]) -> dict[str, object]:
+    """A network without numbers, as a safetensors file describes it."""
+    return {"layers": {
+        "version": 1, "name": "n", "output": layers[-1][0], "input": {},
+        "layers": [
+            {"name": name, "op": op, "options": options, "inputs": inputs, "arrays": [],
+             "notes": {}}
+            for name, op, options, inputs in layers
+        ],
+    }}  # fmt: skip
+
+
+def branches(side: int, count: int) -> dict[str, object]:
+    """A network that holds so many images at a time, of (side x side x 1)."""
+    names = [f"b{number}" for number in range(count)]
+    return _layers(
+        ("x", "Input", {"shape": [1, side, side]}, []),
+        *((name, "Activation", {"function": "relu"}, ["x"]) for name in names),
+        ("sum", "Add", {}, names),
+        ("mean", "GlobalPool", {"mode": "mean"}, ["sum"]),
+    )
+
+
 def _zip_of(name: str, body: bytes) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
@@ -273,6 +296,7 @@ FILES: dict[tuple[str, str], Callable[[], bytes]] = {
     ("safetensors", "deep.safetensors"): lambda: tensor_file(None).replace(
         b'"null"', json.dumps(_DEEP).encode()
     ),
+    ("safetensors", "branches.safetensors"): lambda: tensor_file(branches(10_000, 50)),
     ("safetensors", "header.safetensors"): lambda: struct.pack("<Q", 1 << 62) + b"{}",
     ("zoo", "wide.safetensors"): lambda: tensor_file(_mlp([30_000, 30_000])),
     ("zoo", "long.safetensors"): lambda: tensor_file(_mlp([2] * 20_000)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,17 +15,19 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
-from tests.torch.hostile_files import packed_file, tensor_file
+from tests.torch.hostile_files import branches, packed_file, tensor_file
 from torch import Tensor, nn
 
 from bitwright.base.errors import BitwrightError, DataError, ModelError
 from bitwright.interop.caffe.files import parse_prototxt
 from bitwright.interop.caffe.layers import BLOBLESS, READERS
 from bitwright.interop.caffe.read import network_of_net
-from bitwright.interop.model_files import load_model, load_weights
+from bitwright.interop.model_files import load_model, load_weights, save_model
 from bitwright.interop.network import InputConvention
 from bitwright.interop.packed import load_packed, save_packed
 from bitwright.interop.packed_model import load_packed_model
+from bitwright.models import build_model, memory
+from bitwright.models.catalog import ModelSpec
 from bitwright.models.memory import Held, without_numbers
 from bitwright.models.tensors import load_plain, load_tensors
 from bitwright.quantize import Policy, apply
@@ -242,3 +245,51 @@ def test_layers_with_weights_of_half_precision(tmp_path: Path) -> None:
     net = nn.Linear(2, 2)
     load_weights(net, tmp_path / "net.pt", (1, 1, 2))
     assert torch.equal(net.weight, torch.ones(2, 2))
+
+
+#: A small network for images of any size.
+SMALL = {"blocks": [1], "widths": [4], "num_classes": 2}
+
+
+def test_the_size_of_an_image_that_only_a_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one image takes is found out before it is made; who names the size may have it."""
+    path, spec = tmp_path / "net.safetensors", ModelSpec(name="resnet20", options=SMALL)
+    save_model(build_model(spec, 2, (16, 16, 3)), "safetensors", path, (8000, 8000, 3), spec=spec)
+    zeros = torch.zeros
+
+    def small(*size: Any, **more: Any) -> Tensor:
+        assert math.prod(torch.empty(*size, device="meta").shape) < 1000, "an image was made"
+        return zeros(*size, **more)
+
+    monkeypatch.setattr(torch, "zeros", small)
+    with pytest.raises(ModelError, match=r"net\.safetensors: takes .* GiB of memory for one image"):
+        load_model(path)
+    loaded = load_model(path, input_shape=(2000, 3000, 3))
+    assert loaded.model.sample_shape == (3, 2000, 3000)
+
+
+@pytest.mark.parametrize("kind", ["layers", "packed"])
+def test_layers_that_hold_more_at_a_time_than_each(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "MOST_OF_A_FILE", 1 << 20)
+    facts, load = branches(100, 50), load_model  # each 40 kB
+    path = tmp_path / "net.safetensors"
+    content = tensor_file(facts)
+    if kind == "packed":
+        about = {"quant": QUANT, "classes": 1, "input_shape": [100, 100, 1], "input": {}, **facts}
+        content, load = packed_file({"about": about | {"shapes": {}}, "entries": []}), _packed
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=r"takes 2\.0 MiB of memory for one image .*1\.0 MiB are"):
+        load(path)
+    monkeypatch.setattr(memory, "MOST_OF_A_FILE", 3 << 20)
+    if kind == "layers":
+        load(path)
+        monkeypatch.setattr(memory, "MOST_OF_A_FILE", 1 << 20)
+        load_model(path, input_shape=(100, 100, 1))
+
+
+def _packed(path: Path) -> object:
+    return load_packed_model(path)

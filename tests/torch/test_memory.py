@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from tests.interop_networks import networks
 from torch import nn
 
 from bitwright.base import memory as base
 from bitwright.base.errors import ModelError, RunError
 from bitwright.cli import entry
+from bitwright.interop.network_from_torch import network_of
+from bitwright.interop.network_to_torch import module_of
 from bitwright.models import build_model, memory
 
 GIB = 1 << 30
@@ -132,3 +136,30 @@ def test_the_machine_has_what_its_limits_leave(
     installed = base.machine_memory()
     group.write_text("1000000\n")
     assert base.machine_memory() == 1_000_000 < installed
+
+
+def test_what_is_held_at_a_time_is_counted_with_views_and_without_weights() -> None:
+    class Own(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            kept = (x + 1).flatten(1)[:, :4]  # a view keeps all of it
+            for _ in range(5):
+                x = x * 2  # one is made while the one before it lives
+            return torch.cat([kept, x.flatten(1)[:, :4]], 1)
+
+    image = 4 * 64
+    # The image (which the caller holds), what the view shows, and two of the products.
+    assert memory.live_bytes(Own(), (1, 8, 8)) == 4 * image
+    large = nn.Sequential(nn.Flatten(), nn.Linear(64, 1000), nn.ReLU(inplace=True))
+    assert memory.live_bytes(large, (1, 8, 8)) == image + 4 * 1000
+    assert memory.live_bytes(nn.Sequential(nn.Identity()), (1, 8, 8)) == image
+
+
+@pytest.mark.parametrize("name", ["odd", "plain", "residual", "dense", "face"])
+def test_every_family_passes_without_numbers(name: str) -> None:
+    model, (height, width, channels) = networks()[name]
+    module = module_of(network_of(model, (height, width, channels)))
+    found = [memory.live_bytes(m, (channels, height, width)) for m in (model, module)]
+    shapes = network_of(model, (height, width, channels)).shapes
+    largest = 4 * max(math.prod(shape) for shape in shapes.values())
+    total = 4 * 2 * sum(math.prod(shape) for shape in shapes.values())
+    assert all(largest <= size <= total for size in found)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from bitwright.interop.network_to_torch import STATE_NAMES, module_of
 from bitwright.interop.ops import FloatArray
 from bitwright.models.catalog import MODEL_FILES, MODEL_FORMATS, WEIGHT_FILES, ModelSpec
 from bitwright.models.factory import as_spec, build_model, check_model
-from bitwright.models.memory import Held
+from bitwright.models.memory import Held, check_image, room_for
 from bitwright.models.tensors import (
     check_numbers,
     check_state,
@@ -171,11 +172,11 @@ def load_model(
 
     Raises:
         DataError: a file is missing, damaged, cut short, or of another network.
-        ModelError: a layer is of a kind that is not supported, or the file names code that is not
-            trusted.
+        ModelError: a layer is of a kind that is not supported, the file names code that is not
+            trusted, or one image takes too much memory (`models.memory.room_for`).
         RecipeError: an ending that is no model's.
     """
-    ending = path.suffix.lower()
+    ending, room = path.suffix.lower(), room_for(chosen=input_shape is not None or trust is None)
     if ending == ".prototxt":
         numbers = path.with_suffix(".caffemodel") if weights is None else weights
         network = caffe_read.load_caffe(
@@ -184,15 +185,15 @@ def load_model(
     elif ending in KERAS:
         network = keras_read.load_keras(path, output=output)
     elif ending == ".safetensors":
-        return _from_tensors(path, input_shape, classes, trust)
+        return _from_tensors(path, input_shape, classes, trust, room)
     else:
         raise RecipeError(
             f"{path.name} is no model", where=str(path), hint=f"endings: {', '.join(MODEL_FILES)}"
         )
-    return _loaded(network, input_shape)
+    return _loaded(network, input_shape, room, str(path))
 
 
-def _loaded(network: Network, input_shape: Shape | None) -> LoadedModel:
+def _loaded(network: Network, input_shape: Shape | None, room: int, where: str) -> LoadedModel:
     shape = shape_of_input(network)
     if input_shape is not None and input_shape != shape:
         raise ModelError(
@@ -201,9 +202,28 @@ def _loaded(network: Network, input_shape: Shape | None) -> LoadedModel:
             hint="give it images of that size",
         )
     if not is_quantized(network):
-        return LoadedModel(module_of(network), shape, network.convention, network)
+        model = module_within(network, room, where)
+        return LoadedModel(model, shape, network.convention, network)
     placed, quant = quantized(network)
-    return LoadedModel(module_of(placed), shape, network.convention, network, quant=quant)
+    model = module_within(placed, room, where)
+    return LoadedModel(model, shape, network.convention, network, quant=quant)
+
+
+def module_within(network: Network, room: int, where: str) -> nn.Module:
+    """`module_of` a network of a file, if one image does not take too much memory.
+
+    Args:
+        room: bytes of activations; see `models.memory.room_for`.
+        where: the file.
+
+    Raises:
+        ModelError: it does.
+    """
+    model = module_of(network)
+    # All that any layer gives, and a sum on its way: what is held at a time is no more.
+    if 4 * 2 * sum(map(prod, network.shapes.values())) > room:
+        check_image(model, network.shapes[network.input.name], room, where)
+    return model
 
 
 def shape_of_input(network: Network) -> Shape:
@@ -217,11 +237,16 @@ def shape_of_input(network: Network) -> Shape:
 
 
 def _from_tensors(
-    path: Path, input_shape: Shape | None, classes: int | None, trust: Iterable[str] | None
+    path: Path,
+    input_shape: Shape | None,
+    classes: int | None,
+    trust: Iterable[str] | None,
+    room: int,
 ) -> LoadedModel:
     tensors, facts = load_tensors(path)
     if "layers" in facts:
-        return _loaded(network_from_json(facts["layers"], _arrays(tensors), str(path)), input_shape)
+        network = network_from_json(facts["layers"], _arrays(tensors), str(path))
+        return _loaded(network, input_shape, room, str(path))
     if "model" not in facts:
         raise DataError(
             "holds weights only: it does not say of which model",
@@ -238,7 +263,10 @@ def _from_tensors(
         raise ModelError("names another file", where=str(path))
     # Names and shapes are compared before the model takes any memory.
     held = Held(
-        len(tensors), lambda made: check_state(made.state_dict(), tensors, str(path)), str(path)
+        len(tensors),
+        lambda made: check_state(made.state_dict(), tensors, str(path)),
+        str(path),
+        room,
     )
     with data_file(path, trust):
         model = build_model(spec, classes, shape, held=held)

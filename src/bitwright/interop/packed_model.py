@@ -16,7 +16,7 @@ from torch import nn
 from bitwright.base.errors import DataError
 from bitwright.base.trust import check_names, data_file
 from bitwright.interop.caffe.quantized import is_quantized, quantized
-from bitwright.interop.model_files import LoadedModel
+from bitwright.interop.model_files import LoadedModel, module_within
 from bitwright.interop.network import Network
 from bitwright.interop.network_json import (
     BROKEN,
@@ -26,7 +26,6 @@ from bitwright.interop.network_json import (
     network_from_json,
     network_to_json,
 )
-from bitwright.interop.network_to_torch import module_of
 from bitwright.interop.packed import (
     PackedReport,
     count_entries,
@@ -36,7 +35,7 @@ from bitwright.interop.packed import (
 )
 from bitwright.models.catalog import ModelSpec
 from bitwright.models.factory import build_model
-from bitwright.models.memory import Held
+from bitwright.models.memory import Held, room_for
 from bitwright.quantize import Policy, apply
 from bitwright.quantize.method_words import named_code
 from bitwright.quantize.ptq.post_training import prepare_network
@@ -61,13 +60,13 @@ def _check_count(count: int, path: Path) -> None:
         )
 
 
-def _held(path: Path) -> Held:
+def _held(path: Path, room: int) -> Held:
     """What a packed file holds of the model that it names."""
 
     def check(made: nn.Module) -> None:
         _check_count(sum(value.numel() for value in made.state_dict().values()), path)
 
-    return Held(count_entries(path), check, str(path))
+    return Held(count_entries(path), check, str(path), room)
 
 
 def converted(loaded: LoadedModel) -> LoadedModel:
@@ -122,10 +121,10 @@ def load_packed_model(path: Path, trust: Iterable[str] | None = ()) -> LoadedMod
             trusted.
     """
     with data_file(path, trust):
-        return _load(path)
+        return _load(path, room_for(chosen=trust is None))
 
 
-def _load(path: Path) -> LoadedModel:
+def _load(path: Path, room: int) -> LoadedModel:
     about = read_about(path)
     try:
         check_names(named_code(about["quant"]))
@@ -139,10 +138,11 @@ def _load(path: Path) -> LoadedModel:
             one = np.float32(1)  # shown in every place: nothing is allocated
             arrays = {key: np.broadcast_to(one, sides) for key, sides in about["shapes"].items()}
             network = network_from_json(about["layers"], arrays, str(path))
-            model = module_of(quantized(network)[0] if is_quantized(network) else network)
+            placed = quantized(network)[0] if is_quantized(network) else network
+            model = module_within(placed, room, str(path))
         else:
             spec = ModelSpec.model_validate(about["model"])
-            model = build_model(spec, classes, shape, held=_held(path))
+            model = build_model(spec, classes, shape, held=_held(path, room))
         loaded = LoadedModel(model, shape, convention, network, spec, about["quant"], classes)
     except BROKEN as error:
         raise DataError(

@@ -16,7 +16,7 @@ from torch import nn
 from bitwright.base.errors import ModelError, RecipeError
 from bitwright.base.plugins import load_attribute, load_plugin, place_of, users_code
 from bitwright.models.catalog import ModelSpec, list_models
-from bitwright.models.memory import Held, check_memory, without_numbers
+from bitwright.models.memory import Held, check_image, check_memory, is_small, without_numbers
 from bitwright.models.modes import evaluating
 from bitwright.models.pretrained import find_pretrained, load_into, named
 
@@ -86,7 +86,11 @@ def build_model(
             where=wanted.name,
             hint="the factory must return the model",
         )
-    check_model(model, num_classes, input_shape, wanted.name)
+    tried = None
+    if held is not None and not is_small(sample_shape, held.room):
+        check_image(model, sample_shape, held.room, held.where)
+        tried = shapes  # a large image tells no more than its shape does
+    check_model(model, num_classes, input_shape, wanted.name, tried=tried)
     if entry is not None:
         load_into(model, entry)
     return model
@@ -175,11 +179,19 @@ def _arguments(
 
 
 def check_model(
-    model: nn.Module, num_classes: int | None, input_shape: tuple[int, int, int], name: str
+    model: nn.Module,
+    num_classes: int | None,
+    input_shape: tuple[int, int, int],
+    name: str,
+    *,
+    tried: nn.Module | None = None,
 ) -> None:
     """Try a model on one image, and note in it what images it is for: ``sample_shape``, (C, H, W).
 
     Many a network computes something for images of other sizes, too.
+
+    Args:
+        tried: the same model with shapes alone, for images whose numbers would take long.
 
     Raises:
         ModelError: it fails, or gives something of another shape.
@@ -187,7 +199,12 @@ def check_model(
     height, width, channels = input_shape
     try:
         with evaluating(model):
-            scores = model(torch.zeros(1, channels, height, width))
+            image = (1, channels, height, width)
+            if tried is None:
+                scores = model(torch.zeros(image))
+            else:
+                with evaluating(tried):
+                    scores = tried(torch.empty(image, device="meta"))
     except Exception as error:  # the user's forward may fail in any way
         raise ModelError(
             f"fails on an image of (N, C, H, W) = (1, {channels}, {height}, {width}): "

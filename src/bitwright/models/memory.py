@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from bitwright.base.errors import DataError, ModelError
 from bitwright.base.memory import machine_memory
@@ -28,6 +31,8 @@ _COPIES = 3
 #: Numbers that layers give for each number of an image; in the zoo at most 3 500. Below that much
 #: there is room in any case, and torch need not load what it knows about shapes (1.5 s).
 _MOST_EACH = 10_000
+#: Bytes of activations that are held at a time for one image, of a size that only a file says.
+MOST_OF_A_FILE = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -59,11 +64,13 @@ class Held:
         tensors: how many.
         check: raises if a model, given with shapes alone, is not the one whose numbers they are.
         where: the file.
+        room: bytes of activations that are held at a time for one image of it; see `room_for`.
     """
 
     tensors: int
     check: Callable[[nn.Module], None]
     where: str
+    room: int = MOST_OF_A_FILE
 
     @property
     def most(self) -> int:
@@ -144,6 +151,107 @@ def footprint(model: nn.Module, sample_shape: tuple[int, ...]) -> Footprint:
         for hook in hooks:
             hook.remove()
     return Footprint(_count(state), sum(given))
+
+
+def room_for(*, chosen: bool) -> int:
+    """Bytes of activations that one image may take in the model of a file.
+
+    Args:
+        chosen: the caller has said what size images have, or the file is the user's own; it may be
+            a stranger's who says so otherwise.
+    """
+    return machine_memory() if chosen else min(MOST_OF_A_FILE, machine_memory())
+
+
+def is_small(sample_shape: tuple[int, ...], room: int) -> bool:
+    """Whether an image of this shape fits into any network of the zoo, as far as can be said
+    without a look at the network.
+    """
+    return 4 * math.prod(sample_shape) * _MOST_EACH <= room
+
+
+def check_image(model: nn.Module, sample_shape: tuple[int, ...], room: int, where: str) -> None:
+    """Refuse a network that holds too many activations at a time while one image passes.
+
+    What counts is what all layers give, with weights or without, from when it is made until nobody
+    reads it any more; nothing is computed.
+
+    Args:
+        sample_shape: of an image, such as (C, H, W).
+        room: bytes; see `room_for`.
+        where: the file that says what size images have.
+
+    Raises:
+        ModelError: it does; says how much.
+    """
+    peak = live_bytes(model, sample_shape)
+    if peak > room:
+        raise ModelError(
+            f"takes {_shown(peak)} of memory for one image of the shape {tuple(sample_shape)}; "
+            f"{_shown(room)} are allowed",
+            where=where,
+            hint="if images really are that large, say so: --input-shape HxWxC, or in Python "
+            "input_shape=(H, W, C); then it may take what the machine has",
+        )
+
+
+def live_bytes(model: nn.Module, sample_shape: tuple[int, ...]) -> int:
+    """Bytes of the activations that are held at a time, at the most, while one float32 image passes
+    without gradients; of a model that needs numbers for it, as far as it came.
+
+    Args:
+        sample_shape: of an image, such as (C, H, W).
+    """
+    state = {name: torch.empty_like(v, device="meta") for name, v in _state(model).items()}
+    held = _Held(state.values())
+    image = torch.empty((1, *sample_shape), device="meta")
+    held.add(image)
+    try:
+        with evaluating(model), held:
+            torch.func.functional_call(model, state, (image,))
+    except Exception:  # tried in earnest it says what it is
+        pass
+    return held.peak
+
+
+class _Held(TorchDispatchMode):
+    """Counts the bytes of all tensors that are made within and still live.
+
+    Args:
+        weights: tensors that do not count, nor do views of them.
+    """
+
+    def __init__(self, weights: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._live: dict[int, weakref.ref[Any]] = {}
+        self._weights = [weight.untyped_storage() for weight in weights]
+        self._known = frozenset(map(id, self._weights))
+
+    def add(self, value: object) -> None:
+        """Count a tensor until its storage is gone, which views of it keep."""
+        if not isinstance(value, Tensor):
+            return
+        storage = value.untyped_storage()
+        key, size = id(storage), storage.nbytes()
+        if key in self._live or key in self._known:
+            return
+
+        def gone(_: object) -> None:
+            del self._live[key]
+            self.now -= size
+
+        self._live[key] = weakref.ref(storage, gone)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        made = func(*args, **(kwargs or {}))
+        for value in tree_leaves(made):
+            self.add(value)
+        return made
 
 
 def check_memory(
