@@ -19,6 +19,7 @@ from tests.torch.hostile_files import branches, packed_file, tensor_file
 from torch import Tensor, nn
 
 from bitwright.base.errors import BitwrightError, DataError, ModelError
+from bitwright.cli import entry
 from bitwright.interop.caffe.files import parse_prototxt
 from bitwright.interop.caffe.layers import BLOBLESS, READERS
 from bitwright.interop.caffe.read import network_of_net
@@ -293,3 +294,42 @@ def test_layers_that_hold_more_at_a_time_than_each(
 
 def _packed(path: Path) -> object:
     return load_packed_model(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a\0b", r"layer 'a\\x00b': the name of a layer has the sign NUL"),
+        ("a\ud800", r"layer 'a\\ud800': the name of a layer has half of a surrogate pair"),
+        (".".join("a" * 1500), "the name of a layer has 1500 parts, at most 100 are allowed"),
+        ("n" * 20_000, "the name of a layer has 20000 signs"),
+    ],
+)
+def test_names_that_no_layer_can_have(name: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.safetensors"
+    facts: Any = branches(4, 2)
+    facts["layers"]["layers"][-1]["name"] = facts["layers"]["output"] = name
+    path.write_bytes(tensor_file(facts))
+    with pytest.raises(ModelError, match=said):
+        load_model(path)
+    facts = branches(4, 2)
+    facts["layers"]["name"] = "a\0b"
+    path.write_bytes(tensor_file(facts))
+    with pytest.raises(ModelError, match="the name of a network has the sign NUL"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("field", ["options", "notes"])
+@pytest.mark.parametrize("levels", [90, 930])
+def test_fields_are_not_nested_without_end(field: str, levels: int, tmp_path: Path) -> None:
+    facts: Any = branches(4, 2)
+    facts["layers"]["layers"][1][field] = {"function": "relu", "slope": "DEEP"}
+    path = tmp_path / "net.safetensors"
+    deep = json.dumps(json.dumps(facts)).replace(r"\"DEEP\"", "[" * levels + "]" * levels)
+    head = f'{{"__metadata__": {{"bitwright": {deep}}}}}'.encode()
+    path.write_bytes(len(head).to_bytes(8, "little") + head)
+    if levels == 90 and field == "notes":
+        assert entry.run(["import", str(path), "--out", str(tmp_path / "out")]) == 0
+        return
+    with pytest.raises(DataError, match=r"nested deeper than 100|is broken"):
+        load_model(path)

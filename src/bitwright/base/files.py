@@ -29,9 +29,11 @@ from bitwright.base.errors import DataError, RunError
 T = TypeVar("T")
 _LOCK_POLL_S = 0.1
 _CHUNK = 1 << 20
+#: Lists and tables inside each other: a nested model of Keras takes some twenty.
+_MOST_LEVELS = 100
+_TOO_DEEP = f"it is nested deeper than {_MOST_LEVELS} levels"
 _NAME_BYTES = 100  # of a file's name that its temporary file bears
 _MOST_PARTS = 32  # of a key of TOML: ``a.b.c`` has three
-_DEEPEST = 64  # tables and lists of TOML inside each other
 #: What may have signs in it that mean nothing: texts of four kinds, and comments.
 _TOML_TEXTS = re.compile(
     r'"""(?:[^\\]|\\.)*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:[^"\\\n]|\\.)*"' r"|'[^'\n]*'|#[^\n]*",
@@ -192,12 +194,13 @@ def parse_json(text: str | bytes) -> Any:
     """A JSON value.
 
     Raises:
-        ValueError: the text is none, or is nested deeper than Python follows.
+        ValueError: the text is none, or is nested deeper than any description is: whoever walks
+            through the value, to write it again say, needs a frame or more for each level.
     """
     try:
-        return json.loads(text)
+        return _flat(json.loads(text))
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError(_TOO_DEEP) from None
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -205,27 +208,45 @@ def parse_toml(text: str) -> dict[str, Any]:
 
     Raises:
         ValueError: the text is none, has keys of more than `_MOST_PARTS` parts or integers of more
-            than 64 bits (which TOML does not promise), or is nested deeper than `_DEEPEST`.
+            than 64 bits (which TOML does not promise), or is nested deeper than `_MOST_LEVELS`.
     """
     plain = _TOML_TEXTS.sub(lambda match: "" if match[0].startswith("#") else "_", text)
     # Python's parser takes time and memory with the square of the parts of a key.
     if any(part.count(".") >= _MOST_PARTS for part in _TOML_SIGNS.split(plain)):
         raise ValueError(f"a key has more than {_MOST_PARTS} parts")
     try:
-        table = tomllib.loads(text)
+        return dict(_flat(tomllib.loads(text), check=_small))
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
-    waiting: list[tuple[Any, int]] = [(table, 0)]
-    while waiting:
-        value, depth = waiting.pop()
-        if isinstance(value, dict | list):
-            if depth == _DEEPEST:
-                raise ValueError("it is nested too deep")
-            inner = value.values() if isinstance(value, dict) else value
-            waiting += [(item, depth + 1) for item in inner]
-        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise ValueError("an integer has more than 64 bits")
-    return table
+        raise ValueError(_TOO_DEEP) from None
+
+
+def _small(value: object) -> None:
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("an integer has more than 64 bits")
+
+
+def _flat(value: Any, check: Callable[[object], None] | None = None) -> Any:
+    """The value itself, if it is not nested too deep.
+
+    Args:
+        check: called with everything inside.
+    """
+    level = [value]
+    for _ in range(_MOST_LEVELS + 1):
+        inside = (v.values() if isinstance(v, dict) else v for v in level if _is_nest(v))
+        level = []
+        for inner in (inner for values in inside for inner in values):
+            if _is_nest(inner):
+                level.append(inner)
+            elif check is not None:
+                check(inner)
+        if not level:
+            return value
+    raise ValueError(_TOO_DEEP)
+
+
+def _is_nest(value: object) -> bool:
+    return isinstance(value, dict | list)
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, object]], what: str) -> None:

@@ -17,7 +17,7 @@ import typer
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.memory import ran_out
 from bitwright.cli.interrupts import Interrupts
-from bitwright.cli.output import Output
+from bitwright.cli.output import Output, printable_messages
 
 EXIT_INTERRUPTED = 130
 EXIT_BUG = 70
@@ -40,6 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run the command line; gives the exit code and never raises."""
+    with printable_messages():
+        return _run(arguments)
+
+
+def _run(arguments: list[str]) -> int:
     output = Output(json_wanted="--json" in arguments)
     with Interrupts() as interrupts:
         try:
@@ -112,8 +117,9 @@ def _bug(error: Exception, output: Output) -> int:
     where = None
     try:
         with tempfile.NamedTemporaryFile(
-            "w", prefix="bitwright-bug-", suffix=".txt", delete=False
-        ) as file:
+            "w", prefix="bitwright-bug-", suffix=".txt", delete=False,
+            encoding="utf-8", errors="backslashreplace",
+        ) as file:  # fmt: skip
             file.write(text)
         where = str(Path(file.name))
     except OSError:

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,12 +20,42 @@ if TYPE_CHECKING:
 
 
 #: All but newline and tab. They come from names in files of strangers, and a terminal obeys them.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+#: Halves of surrogate pairs stand for bytes of names that are no text, and cannot be printed.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
     """A text whose control characters, but newline and tab, are written as escapes."""
-    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+class _PrintableRecord(logging.LogRecord):
+    """What is logged, by us or by any library: `printable`, whoever shows it."""
+
+    def getMessage(self) -> str:
+        return printable(super().getMessage())
+
+
+@contextmanager
+def printable_messages() -> Iterator[None]:
+    """Within, no message reaches the terminal with control characters in it, be it logged or a
+    warning, and none fails for signs that the terminal cannot show.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    record, format_warning = logging.getLogRecordFactory(), warnings.formatwarning
+
+    def formatted(*args: Any, **options: Any) -> str:
+        return printable(format_warning(*args, **options))
+
+    logging.setLogRecordFactory(_PrintableRecord)
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        logging.setLogRecordFactory(record)
+        warnings.formatwarning = format_warning
 
 
 class Output:
@@ -37,7 +70,8 @@ class Output:
 
     def value(self, value: Any) -> None:
         """Print the JSON result of the call."""
-        text = json.dumps(value, indent=1, default=str, ensure_ascii=False)
+        encoding = (sys.stdout.encoding or "utf-8").lower().replace("-", "")
+        text = json.dumps(value, indent=1, default=str, ensure_ascii=encoding != "utf8")
         # JSON escapes the control characters up to U+001F itself; the others may stand in it.
         print(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 

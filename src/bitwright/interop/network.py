@@ -22,6 +22,9 @@ from bitwright.interop.ops import ARRAYS, FloatArray, Size, windows
 
 #: Numbers that a layer may give for one image: 1 GiB of them.
 _MOST = 1 << 28
+#: Signs of a layer's name, and parts of it between dots, each of which becomes a module.
+_LONGEST_NAME, _MOST_PARTS = 10_000, 100
+_SHOWN = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +73,7 @@ class Network:
     """Layers in an order in which each stands behind its inputs; the first is the `Input`.
 
     Raises:
-        ModelError: a name is twice there, an input unknown, or shapes do not fit.
+        ModelError: a name is twice there or can be none, an input unknown, or shapes do not fit.
     """
 
     name: str
@@ -81,7 +84,9 @@ class Network:
 
     def __post_init__(self) -> None:
         shapes: dict[str, Size] = {}
+        _check_name(self.name, "network")
         for layer in self.layers:
+            _check_name(layer.name, "layer")
             if layer.name in shapes:
                 raise ModelError("a second layer of this name", where=f"layer {layer.name}")
             for name in layer.inputs:
@@ -117,6 +122,30 @@ class Network:
     def parameters(self) -> int:
         """Numbers in all arrays."""
         return sum(a.size for layer in self.layers for a in layer.arrays.values())
+
+
+def _check_name(name: str, what: str) -> None:
+    """Refuse a name that files and modules cannot have.
+
+    Raises:
+        ModelError: it is too long, is no Unicode, or holds the sign NUL.
+    """
+    reason = None
+    if len(name) > _LONGEST_NAME:
+        reason = f"{len(name)} signs, at most {_LONGEST_NAME} are allowed"
+    elif name.count(".") >= _MOST_PARTS:
+        reason = f"{name.count('.') + 1} parts, at most {_MOST_PARTS} are allowed"
+    elif "\0" in name:
+        reason = "the sign NUL"
+    elif any("\ud800" <= sign <= "\udfff" for sign in name):
+        reason = "half of a surrogate pair, which is no Unicode"
+    if reason is not None:
+        shown = ascii(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...")
+        raise ModelError(
+            f"the name of a {what} has {reason}",
+            where=f"{what} {shown}",
+            hint="rename it in the program that wrote the file",
+        )
 
 
 def unique_name(name: str, taken: Container[str]) -> str:

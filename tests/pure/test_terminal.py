@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What strangers' names may do to a terminal: nothing, whichever way they come there."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from bitwright.cli import app, entry
+from bitwright.cli.output import Output, printable
+
+NAME = "x\x1b[31mRED\x07\x9b\udcff.png"
+SHOWN = r"x\x1b[31mRED\x07\x9b\udcff.png"
+
+
+def test_what_is_logged_or_warned_of_is_printable(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[str] = []
+
+    def verb(**_: object) -> int:
+        logging.getLogger("bitwright.data").warning("%s: left out:\n\t%s", "folder", NAME)
+        logging.getLogger("some.library").error(NAME)
+        said.append(warnings.formatwarning(NAME, UserWarning, "file.py", 1))
+        return 0
+
+    before = logging.getLogRecordFactory(), warnings.formatwarning
+    monkeypatch.setattr(app, "app", verb)
+    assert entry.run([]) == 0
+    assert caplog.messages == [f"folder: left out:\n\t{SHOWN}", SHOWN]
+    assert SHOWN in said[0] and said[0].replace("\n", "").isprintable()
+    assert (logging.getLogRecordFactory(), warnings.formatwarning) == before
+
+
+def test_halves_of_surrogate_pairs_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printable(NAME) == SHOWN and printable("é ü 漢\n\t") == "é ü 漢\n\t"
+    output = Output(json_wanted=True)
+    output.value({"where": NAME})
+    assert json.loads(capsys.readouterr().out) == {"where": NAME}
+    output.error("DataError", NAME, NAME, NAME, 4)
+    captured = capsys.readouterr()
+    assert captured.err.count(SHOWN) == 3 and json.loads(captured.out)["error"]["where"] == NAME
+
+
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "ascii:strict"])
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_a_strict_terminal_gets_the_message(
+    encoding: str, options: list[str], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", "from bitwright.cli import main; main()"]
+    path = os.pathsep.join([str(Path(__file__).resolve().parents[2] / "src")])
+    done = subprocess.run(
+        [*command, "import", b"\xff\xc3\xa9.onnx", "--out", "o", *options],
+        env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": encoding},
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 4 and done.stderr.startswith(rb"error: \udcff"), done.stderr
+    if options:
+        where = json.loads(done.stdout)["error"]["where"]
+        assert os.fsencode(where) == b"\xff\xc3\xa9.onnx"
+
+
+def test_a_bug_is_kept_whatever_its_words_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verb(**_: object) -> int:
+        raise KeyError(NAME)
+
+    monkeypatch.setattr(app, "app", verb)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert entry.run([]) == entry.EXIT_BUG
+    (kept,) = tmp_path.glob("bitwright-bug-*.txt")
+    assert "KeyError" in kept.read_text() and str(kept) in capsys.readouterr().err
