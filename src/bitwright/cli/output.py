@@ -26,7 +26,12 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 def printable(text: str) -> str:
     """A text whose control characters, but newline and tab, are written as escapes."""
-    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _CONTROLS.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 1 << 8 else f"\\u{code:04x}"
 
 
 class _PrintableRecord(logging.LogRecord):
