@@ -25,7 +25,8 @@ from bitwright.hw import (
     template,
 )
 from bitwright.hw.blocks import blocks_of
-from bitwright.hw.search import Problem, memory_styles, options_of
+from bitwright.hw.options import Problem, options_of
+from bitwright.hw.search import memory_styles
 from bitwright.hw.solver import FoldingModel, Link, Option
 from bitwright.ir import Graph, rebuild
 

@@ -9,8 +9,9 @@ from bitwright.hw.dialect import HARDWARE
 from bitwright.hw.folding import Folding, NodeFolding, load_folding, parse_folding
 from bitwright.hw.macs import MacCost, mac_cost, mac_format
 from bitwright.hw.mapping import MapOptions, folding_of, map_graph
+from bitwright.hw.options import FillGoal, RateGoal
 from bitwright.hw.own import OwnBlock, register_block
-from bitwright.hw.search import FillGoal, RateGoal, search_folding
+from bitwright.hw.search import search_folding
 from bitwright.hw.template import template
 
 __all__ = [

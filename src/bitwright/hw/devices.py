@@ -23,8 +23,9 @@ from bitwright.hw.dataflow import block_intervals
 from bitwright.hw.external import Outside, WeightMemory
 from bitwright.hw.folding import Folding, NodeFolding
 from bitwright.hw.mapping import MapOptions, map_graph
+from bitwright.hw.options import FillGoal, Goal, Problem, RateGoal
 from bitwright.hw.partition import Partition, cut_graph
-from bitwright.hw.search import FillGoal, Goal, Problem, RateGoal, search_folding
+from bitwright.hw.search import search_folding
 from bitwright.hw.solver import FoldingModel
 from bitwright.hw.template import template
 from bitwright.ir import Graph

@@ -28,9 +28,10 @@ from bitwright.hw.external import Outside, WeightMemory
 from bitwright.hw.folding import Folding, load_folding
 from bitwright.hw.mapping import MapOptions, folding_of, map_graph
 from bitwright.hw.names import instance_names
+from bitwright.hw.options import FillGoal, Goal, RateGoal
 from bitwright.hw.own import register_named
 from bitwright.hw.partition import Partition
-from bitwright.hw.search import FillGoal, Goal, RateGoal, search_folding
+from bitwright.hw.search import search_folding
 from bitwright.hw.template import template
 from bitwright.hw.tokens import check_tokens_if_fast
 from bitwright.hw.weight_image import memory_plan
