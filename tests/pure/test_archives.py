@@ -119,6 +119,39 @@ def test_zip_files_may_have_folders_twice_and_something_before_them(tmp_path: Pa
         assert read_member(archive, "d/a", "x.zip") == b"fine"
 
 
+def large(body: bytes) -> bytes:
+    """The file with the records of one of more than 4 GB."""
+    count, size, start = struct.unpack("<HII", body[-12:-2])
+    at = len(body) - 22
+    record = struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, count, count, size, start)
+    return body[:at] + record + struct.pack("<4sIQI", b"PK\6\7", 0, at, 1) + body[at:]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_other_libraries_find_the_same_members(wide: bool, tmp_path: Path) -> None:
+    path = zipped(tmp_path / "x.zip", a=b"fine")
+    body = large(path.read_bytes()) if wide else path.read_bytes()
+    path.write_bytes(body)
+    with opened_zip(path, exact=True) as archive:
+        assert read_member(archive, "a", "x.zip") == b"fine"
+    start = body.index(b"PK\x01\x02")
+    changed = [b"before" + body, body[:-2] + b"\1\0c", body[:-22] + bytes(30) + body[-22:]]
+    if wide:  # the place of the record, which Python takes to be right before
+        changed.append(body[:-34] + struct.pack("<Q", 0) + body[-26:])
+    for other in changed:
+        path.write_bytes(other)
+        with pytest.raises(DataError), opened_zip(path, exact=True):
+            pass
+    # Another list of as many bytes, which lies before the one that Python finds.
+    twice = body[:start] + body[start:-22].split(b"PK\6\6")[0] + body[start:]
+    path.write_bytes(twice)
+    with opened_zip(path):
+        pass
+    with pytest.raises(DataError, match="lies elsewhere than its last bytes say"):
+        with opened_zip(path, exact=True):
+            pass
+
+
 @pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_packings_without_a_bound_are_not_unpacked(packing: int, tmp_path: Path) -> None:
     """Python unpacks them whole, however few bytes are announced."""

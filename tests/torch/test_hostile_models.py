@@ -7,6 +7,8 @@ import io
 import json
 import math
 import re
+import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -333,3 +335,24 @@ def test_fields_are_not_nested_without_end(field: str, levels: int, tmp_path: Pa
         return
     with pytest.raises(DataError, match=r"nested deeper than 100|is broken"):
         load_model(path)
+
+
+def test_torch_reads_the_members_that_were_looked_at(tmp_path: Path) -> None:
+    """Torch takes the list of members from where the file says, Python from before its end."""
+    files, parts = [tmp_path / "one.pt", tmp_path / "two.pt"], []
+    for number, path in enumerate(files, start=1):
+        torch.save({"w": torch.full((4,), float(number))}, path)
+        assert load_plain(path)["w"].tolist() == [number] * 4
+        with zipfile.ZipFile(path) as archive:
+            # Names of members begin with the file's: of one length here, so the lists are, too.
+            count, start = len(archive.namelist()), archive.start_dir
+            size = sum(46 + len(e.filename) + len(e.extra) for e in archive.infolist())
+        parts.append(path.read_bytes()[: start + size])
+    end = struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, count, count, size, start, 0)
+    both = tmp_path / "both.pt"
+    both.write_bytes(parts[1] + parts[0] + end)
+    with zipfile.ZipFile(both) as archive:
+        assert archive.testzip() is None and archive.namelist()[0].startswith("one/")
+    assert torch.load(both, weights_only=True)["w"].tolist() == [2] * 4
+    with pytest.raises(DataError, match="lies elsewhere than its last bytes say"):
+        load_plain(both)

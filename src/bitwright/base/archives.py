@@ -13,6 +13,7 @@ import gzip
 import io
 import os
 import re
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -36,6 +37,10 @@ _NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 #: is known before, and Python unpacks it whole, whatever the member says of itself.
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _OTHERS = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "LZMA"}
+#: The end of a zip file; of a large one, what lies before that.
+_END = struct.Struct("<4sHHHHIIH")
+_LOCATOR = struct.Struct("<4sIQI")
+_LARGE_END = struct.Struct("<4sQHHIIQQQQ")
 _LOCAL_HEADER = 30  # bytes before the name of a member, at least
 _PATH = re.compile(rb"(?:^|\n)\d{1,7} path=([^\n\0]+)\n")
 _HINT = "the file is corrupt, cut short, or locked by a password; fetch it again"
@@ -76,20 +81,50 @@ def unpacking(what: str, where: str, hint: str = _HINT) -> Iterator[None]:
 
 
 @contextmanager
-def opened_zip(path: Path, what: str = "zip file", hint: str = _HINT) -> Iterator[zipfile.ZipFile]:
+def opened_zip(
+    path: Path, what: str = "zip file", hint: str = _HINT, *, exact: bool = False
+) -> Iterator[zipfile.ZipFile]:
     """A zip file, whose members `read_member` reads.
+
+    Args:
+        exact: another library reads the file, too: it must find the same list of members as Python,
+            which also looks for it where other bytes stand before a zip file or behind it.
 
     Raises:
         DataError: it is none, is damaged, or two of its members have one name or share bytes.
     """
     with ExitStack() as stack:
         with unpacking(what, str(path), hint):
-            archive = zipfile.ZipFile(stack.enter_context(open_regular(path)))
+            file = stack.enter_context(open_regular(path))
+            archive = zipfile.ZipFile(file)
         stack.enter_context(archive)
         wrong = _wrong_entries(archive)
+        if wrong is None and exact and _directory_by_the_end(file) != archive.start_dir:
+            wrong = "has a list of members that lies elsewhere than its last bytes say"
         if wrong is not None:
             raise DataError(wrong, where=str(path), hint=hint)
         yield archive
+
+
+def _directory_by_the_end(file: IO[bytes]) -> int | None:
+    """Where the list of members begins, by the last bytes of a zip file alone; None: they do not
+    say, or behind them is a comment.
+    """
+    end = file.seek(0, os.SEEK_END) - _END.size
+    if end < 0:
+        return None
+    file.seek(end)
+    sign, _, _, _, _, _, start, comment = _END.unpack(file.read(_END.size))
+    if sign != b"PK\5\6" or comment:
+        return None
+    record = end - _LOCATOR.size - _LARGE_END.size
+    if record >= 0:  # of large files there may be a record with wider fields before it
+        file.seek(record)
+        large = _LARGE_END.unpack(file.read(_LARGE_END.size))
+        sign, _, place, _ = _LOCATOR.unpack(file.read(_LOCATOR.size))
+        if sign == b"PK\6\7":
+            return int(large[-1]) if large[0] == b"PK\6\6" and place == record else None
+    return int(start)
 
 
 def _wrong_entries(archive: zipfile.ZipFile) -> str | None:

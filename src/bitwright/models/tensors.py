@@ -141,7 +141,7 @@ def load_plain(path: Path) -> Any:
         raise DataError("does not exist", where=where)
     try:
         if zipfile.is_zipfile(path):  # torch itself reads flipped bits without a word
-            with opened_zip(path) as archive:
+            with opened_zip(path, exact=True) as archive:
                 check_members(archive, where)
                 broken = archive.testzip()
             if broken is not None:
