@@ -124,7 +124,7 @@ def _branch(body: bytes, rng: random.Random) -> bytes:
     """JSON in which one value, of any depth, is another, is gone, or has another key."""
     try:
         tree = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _swap(body, rng)
     places: list[tuple[Any, Any]] = [([tree], 0)]
     for holder, key in places:
