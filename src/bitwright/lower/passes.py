@@ -265,8 +265,14 @@ def _is_identity(graph: Graph, node: Node, seen: ChannelRange) -> bool:
         if _flips(node) or base > lo or base + step * count < hi:
             return False
         levels = np.array([lo, hi]) if source.is_bipolar else np.arange(lo, hi + 1)
-        found = node.params["thresholds"][np.newaxis] <= levels[:, np.newaxis, np.newaxis]
-        return bool((base + step * found.sum(axis=2) == levels[:, np.newaxis]).all())
+        passed, rest = np.divmod(levels - base, step)  # that many thresholds, which ascend
+        some, not_all = passed > 0, passed < count
+        thresholds = node.params["thresholds"]
+        return bool(
+            not rest.any()
+            and (thresholds[:, passed[some] - 1] <= levels[some]).all()
+            and (thresholds[:, passed[not_all]] > levels[not_all]).all()
+        )
     if node.op in ("max_pool", "sum_pool"):
         single = node.ints("kernel") == (1, 1) and node.ints("stride") == (1, 1)
         return single and not any(node.ints("padding"))

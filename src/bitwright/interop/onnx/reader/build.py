@@ -34,10 +34,12 @@ from bitwright.ir import Attr, GraphBuilder, IntArray, TensorType, window_shape
 INPUT = "x"
 _QUANTIZE_FIRST = "put a quantizer (Quant, or QuantizeLinear and DequantizeLinear) in front of it"
 _WHOLE = 1e-9
-#: Work on a parameter of the graph (here and in the passes behind), an element of a frame, and a
-#: level that is quantized.
-_PARAMS, _FRAME, _QUANTIZED = 40, 16, 10
+#: Work on a node of the graph and on a parameter (here and in the passes behind), on an element of
+#: a frame, and on a level that is looked up.
+_MADE, _PARAMS, _FRAME, _FOUND = 800_000, 80, 16, 10
 _VIEWS = frozenset("Reshape Flatten Transpose Squeeze Unsqueeze Identity Dropout Shape".split())
+#: Rows of thresholds that are looked for at a time.
+_ROWS = 128
 #: Evaluations that finding a threshold takes, where it is not found at once.
 _PROBES = 3
 #: What may read integers between a QuantizeLinear and its DequantizeLinear; other operators would
@@ -150,7 +152,8 @@ class Importer:
         params: Mapping[str, IntArray] | None = None,
     ) -> str:
         """Append an integer node; the dialect's complaints name the ONNX node."""
-        self.work.spend(node, _PARAMS * sum(np.size(p) for p in (params or {}).values()))
+        held = sum(np.size(array) for array in (params or {}).values())
+        self.work.spend(node, _MADE + _PARAMS * held)
         try:
             edge = self.builder.add(
                 op,
@@ -336,7 +339,7 @@ class Importer:
         table = self.quantized(value, quantizer, every, node, dtype)
 
         def look_up(levels: IntArray) -> IntArray:
-            self.work.spend(node, _QUANTIZED * levels.size)
+            self.work.spend(node, _FOUND * levels.size)
             return np.take_along_axis(table, np.clip(levels, lo, hi) - lo, axis=0)
 
         return look_up
@@ -411,12 +414,7 @@ class Importer:
 
         attrs: dict[str, Attr] = {"scale": tuple(float(u) for u in quantizer.unit)}
         if not np.isnan(direction).any() and 1 <= count <= MAX_STEPS:
-            wanted = quantizer.lo + quantizer.step * np.arange(1, count + 1)
-            function = self.curve(value, quantizer, node, _PROBES * count)
-            with np.errstate(all="ignore"):
-                start = value.inverse(quantizer.borders(wanted))
-            found = find_thresholds(function, direction, (lo, hi), wanted, start)
-            self._count_ties(value, quantizer, found, node)
+            found = self._thresholds(value, quantizer, rows, node)
             params = {"thresholds": found.thresholds}
             if found.flip.any():
                 params["flip"] = found.flip.astype(np.int64)
@@ -431,6 +429,27 @@ class Importer:
         every = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, rows))
         table = self.quantized(value, quantizer, every, node).T
         return self.table(value.edge, table, attrs, node)
+
+    def _thresholds(
+        self, value: Value, quantizer: Quantizer, rows: int, node: OnnxNode
+    ) -> ThresholdTable:
+        """The steps of a quantizer, some rows at a time: so the arrays stay in the cache."""
+        count = (quantizer.hi - quantizer.lo) // quantizer.step
+        wanted = quantizer.lo + quantizer.step * np.arange(1, count + 1)
+        parts = []
+        for start in range(0, rows, _ROWS):
+            part = slice(start, start + _ROWS)
+            some = value.spread(lambda c, part=part: c[part])  # type: ignore[misc]
+            steps = quantizer.part(part)
+            function = self.curve(some, steps, node, _PROBES * count)
+            with np.errstate(all="ignore"):
+                near = some.inverse(steps.borders(wanted))
+            direction = np.broadcast_to(some.direction(), (min(_ROWS, rows - start),))
+            found = find_thresholds(function, direction, self.level_range(value), wanted, near)
+            self._count_ties(some, steps, found, node)
+            parts.append(found)
+        flips = np.concatenate([found.flip for found in parts])
+        return ThresholdTable(np.concatenate([found.thresholds for found in parts]), flips)
 
     def _count_ties(
         self, value: Value, quantizer: Quantizer, found: ThresholdTable, node: OnnxNode

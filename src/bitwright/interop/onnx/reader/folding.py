@@ -438,14 +438,13 @@ def foldable(node: OnnxNode) -> bool:
     return node.domain in ("", "ai.onnx") and (node.op in _FOLD or node.op in _MOVES)
 
 
-#: Work on an element of what is folded: see `Work`.
-_COMMON_WORK, _WORK = 8, {"Exp": 32, "Log": 32, "Pow": 64}
+#: Work on an element, beyond that of looking at it, of operators that take more than others.
+_SLOW = {"Exp": 8, "Log": 8, "Pow": 40, "Mod": 8, "Div": 8}
 
 
-def work_of(node: OnnxNode, inputs: list[Const], size: int) -> int:
-    """What it takes to make ``size`` bytes of some constants; see `size_of_result`."""
-    elements = sum(c.value.size for c in inputs) + size // _FOLDED
-    return elements * _WORK.get(node.op, _COMMON_WORK)
+def work_of(node: OnnxNode, size: int) -> int:
+    """What it takes to fold a node into so many bytes; see `size_of_result`, and `Work`."""
+    return _SLOW.get(node.op, 0) * (size // _FOLDED)
 
 
 #: Bytes of an element that is folded, and of one that a quantizer reads: value, level and scale.
@@ -459,11 +458,14 @@ def size_of_result(node: OnnxNode, inputs: list[Const]) -> int:
         ModelError: impossible shapes; names the node.
     """
     arrays = [c.value for c in inputs]
+    if not foldable(node):
+        # A quantizer, whose scale may lie along any axis of what it quantizes: nothing is widened.
+        return arrays[0].size * _QUANTIZED
     try:
         count = _SIZES.get(node.op, _broadcast_size)(node, *arrays)
     except (ValueError, IndexError, TypeError, KeyError, OverflowError, AttributeError) as error:
         raise node.error(f"cannot be evaluated: {error}") from error
-    return count * (_FOLDED if foldable(node) else _QUANTIZED)
+    return count * _FOLDED
 
 
 def _broadcast_size(_: OnnxNode, *arrays: Array) -> int:

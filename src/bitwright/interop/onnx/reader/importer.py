@@ -336,7 +336,7 @@ def _result(low: Importer, node: OnnxNode) -> Value | Const:
     if constants and len(constants) == len(known):
         size = size_of_result(node, constants)
         low.tensors.constants.require(node, size)
-        low.work.spend(node, work_of(node, constants, size))
+        low.work.spend(node, work_of(node, size))
         if foldable(node):
             check_attributes(node)
             return fold(node, [low.constant_at(node, k) for k in range(len(node.inputs))])

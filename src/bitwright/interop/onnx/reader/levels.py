@@ -9,7 +9,7 @@ every level of its input; no formula is rearranged on the way.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,11 @@ class Quantizer:
     def work(self) -> int:
         """On a level, in units of `Work`."""
         return _WORK + (_COMPARED * self.constants[0].shape[1] if self.kind == "count" else 0)
+
+    def part(self, rows: slice) -> Quantizer:
+        """The quantizer of some channels."""
+        unit, *constants = (c if len(c) == 1 else c[rows] for c in (self.unit, *self.constants))
+        return replace(self, unit=unit, constants=tuple(constants))
 
     @property
     def rows(self) -> int:
