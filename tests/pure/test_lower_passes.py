@@ -314,3 +314,42 @@ def test_nested_concats_become_one_unless_others_read_them() -> None:
     assert after.node("outer").inputs == ("t2", "t1", "t3")
     compare_graphs(graph, after, 8, np.random.default_rng(0), "flatten_concats")
     assert flatten_concats(b.finish(outer, inner)) == b.finish(outer, inner)
+
+
+def test_a_long_row_of_thresholds_becomes_one() -> None:
+    b = conv_net()
+    edge = "c"
+    for number in range(1500):
+        edge = act(b, edge, f"t{number}", [[-30, 0, 30]] if not number else [[1, 2, 3]])
+    graph = b.finish(edge)
+    after = fuse_thresholds(graph)
+    assert [n.name for n in after] == ["c", "t1499"]
+    compare_graphs(graph, after, 3, np.random.default_rng(0), "fuse")
+
+
+def test_a_threshold_passes_a_long_row_of_pools() -> None:
+    b = conv_net()
+    edge = "c"
+    for number in range(1500):
+        window = {"kernel": (1, 1), "stride": (1, 1)}
+        edge = b.add("max_pool", (edge,), name=f"p{number}", attrs=window)
+    graph = b.finish(act(b, edge, "t", [[-30, 0, 30]]))
+    after = sink_pool(graph)
+    assert [n.op for n in after][:2] == ["conv", "threshold"] and after.outputs == ("t",)
+    compare_graphs(graph, after, 3, np.random.default_rng(0), "sink")
+
+
+def test_concatenations_of_concatenations_become_one_without_doubling() -> None:
+    b = conv_net()
+    edge = "c"
+    for number in range(600):
+        edge = b.add("concat", (edge, "c"), name=f"j{number}")
+    after = flatten_concats(b.finish(edge))
+    assert [n.op for n in after] == ["conv", "concat"] and len(after.nodes[-1].inputs) == 601
+
+    b = conv_net()
+    edge = "c"
+    for number in range(12):
+        edge = b.add("concat", (edge, edge), name=f"j{number}")
+    graph = b.finish(edge)
+    assert flatten_concats(graph) is graph

@@ -134,3 +134,15 @@ def test_requant_is_exact_at_ties_and_ends(tmp_path: Path, rounding: str) -> Non
     graph = b.finish("r")
     feeds = {"x": np.arange(-128, 128).reshape(-1, 1)}
     assert export_qonnx(graph, tmp_path / "r.onnx", feeds=feeds, batch=4).frames == 260
+
+
+@pytest.mark.parametrize("outputs", [("d", "d"), ("x",), ("d", "x")])
+def test_an_end_that_stands_there_twice_is_refused(
+    outputs: tuple[str, ...], tmp_path: Path
+) -> None:
+    b = GraphBuilder("net", INTEGER)
+    x = b.input("x", TensorType((3,), parse_format("uint4"), (1.0,), 0, 15))
+    params = {"weight": np.ones((2, 3), np.int64)}
+    b.add("dense", (x,), name="d", attrs={"weight_format": "int4"}, params=params)
+    with pytest.raises(GraphError, match="output twice, or an input and an output"):
+        export_qonnx(b.finish(*outputs), tmp_path / "net.onnx")

@@ -18,7 +18,7 @@ from tests.onnx_models import QONNX, File
 
 from bitwright.base.errors import BitwrightError, DataError, ModelError
 from bitwright.hw import Folding, map_graph
-from bitwright.interop.onnx.reader import budget, load
+from bitwright.interop.onnx.reader import budget, load, read_model
 from bitwright.rtl.emit import emit
 
 
@@ -327,6 +327,62 @@ def test_constants_that_nothing_reads_any_more_are_let_go() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(budget, "_SPARE", 40 << 20)
         assert load(_net(build)()).graph
+
+
+def _repeated(net: File, op: str, count: int, **attrs: object) -> None:
+    for _ in range(count):
+        net.op(op, **attrs)
+    net.quant(2, 0.5, signed=0)
+
+
+def _folded(net: File) -> None:
+    data, name = net.net, net.raw("ConstantOfShape", net.const((100, 100), np.int64))
+    for _ in range(9):
+        name = net.raw("Sqrt", name)
+    net.raw("Add", data, net.raw("ReduceSum", name, keepdims=0))
+    net.quant(2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("build", "most"),
+    [
+        (lambda n: _repeated(n, "Erf", 20), 800_000),
+        (lambda n: _repeated(n, "Tanh", 200), 800_000),
+        (lambda n: _repeated(n, "Transpose", 20, perm=(0, 3, 1, 2)), 8000),
+        (lambda n: _repeated(n, "MaxPool", 20, kernel_shape=(1, 1)), 0),
+        (_folded, 500_000),
+    ],
+    ids=["erf", "tanh", "transpose", "nodes", "folding"],
+)
+def test_the_work_of_an_import_is_bounded(build: Callable[[File], None], most: int) -> None:
+    """However it is asked for; what a node costs in any case is allowed besides."""
+    body = _quantized(build)()
+    nodes = len(onnx.ModelProto.FromString(body).graph.node)
+    assert load(body).graph
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budget, "_WORK", most + (nodes * 400_000 if most else 0))
+        with pytest.raises(ModelError, match="million operations on elements") as error:
+            load(body)
+    assert error.value.where.startswith("node ")
+
+
+def test_data_beside_the_model_are_read_if_a_node_reads_them(tmp_path: Path) -> None:
+    model = onnx.ModelProto.FromString(good().model())
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.truncate(100_000_000)
+    for number in range(40):
+        tensor = TensorProto(name=f"w{number}", data_type=TensorProto.INT8, dims=[100_000_000])
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="w.bin")
+        model.graph.initializer.append(tensor)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model.SerializeToString())
+    tracemalloc.start()
+    assert load(path).graph
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 16 << 20
+    assert read_model(path).size < 101_000_000  # 40 times the same bytes
 
 
 @pytest.mark.parametrize("suffix", ["\u00e7\u5c42", "a" * 400, "\x1b]0;x\x07\x1b[2J", "\nx", "*/"])

@@ -12,7 +12,8 @@ from bitwright.data import load_dataset
 from bitwright.data.spec import DatasetSpec
 from bitwright.interop.onnx.export_qdq import export_qdq
 from bitwright.interop.onnx.export_qonnx import export_qonnx
-from bitwright.interop.onnx.reader import load
+from bitwright.interop.onnx.reader import budget, load
+from bitwright.interop.onnx.reader.budget import Work
 from bitwright.interop.onnx.reader.compare import compare, original_scores
 from bitwright.lower import certify, check
 
@@ -96,3 +97,18 @@ def test_files_leave_as_they_came(zoo: Path, tmp_path: Path, name: str) -> None:
     reals = np.moveaxis(levels * np.float32(kind.scale[0]), -1, 1).astype(np.float32)
     found = again.graph.run({"x": again.levels(reals)})
     assert np.array_equal(found["label"], expected["label"])
+
+
+def test_published_files_take_a_small_part_of_the_work_that_is_allowed(
+    zoo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works: list[Work] = []
+
+    def noted(size: int) -> Work:
+        works.append(Work(budget._WORK))
+        return works[-1]
+
+    monkeypatch.setattr(Work, "on", noted)
+    for path in zoo.glob("*.onnx"):
+        load(path)
+    assert works and all(work.done < work.most / 10 for work in works)

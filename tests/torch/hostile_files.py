@@ -232,6 +232,34 @@ def _many_constants() -> bytes:
     return _onnx(nodes, [1, 8000], [sides])
 
 
+def _chain(op: str, count: int, shape: list[int | str], **attrs: object) -> bytes:
+    """Many nodes on pixels of 8 bits, which are scaled differently in each channel."""
+    channels = int(shape[1])
+    gains = np.linspace(0.9, 1.1, channels, dtype=np.float32)
+    scales = [("scale", 2.0**-8), ("zero", 0.0), ("bits", 8.0)]
+    constants = [
+        *(helper.make_tensor(name, TensorProto.FLOAT, [], [value]) for name, value in scales),
+        helper.make_tensor("gains", TensorProto.FLOAT, [channels, *[1] * (len(shape) - 2)], gains),
+    ]
+    quantizer = {"domain": "qonnx.custom_op.general", "signed": 0, "narrow": 0}
+    operands = [name for name, _ in scales]
+    nodes = [helper.make_node("Quant", ["x", *operands], ["q"], **quantizer)]
+    nodes.append(helper.make_node("Mul", ["q", "gains"], ["e0"]))
+    for n in range(count):
+        nodes.append(helper.make_node(op, [f"e{n}"], [f"e{n + 1}"], **attrs))
+    nodes.append(helper.make_node("Quant", [f"e{count}", *operands], ["y"], **quantizer))
+    return _onnx(nodes, shape, constants)
+
+
+def _folded(op: str) -> bytes:
+    """Hundreds of powers of nine million constants."""
+    nodes = [helper.make_node("ConstantOfShape", ["s"], ["c0"])]
+    for n in range(500):
+        nodes.append(helper.make_node(op, [f"c{n}"] * (2 if op == "Pow" else 1), [f"c{n + 1}"]))
+    nodes.append(helper.make_node("MatMul", ["x", "c500"], ["y"]))
+    return _onnx(nodes, [1, 3000], [helper.make_tensor("s", TensorProto.INT64, [2], [3000] * 2)])
+
+
 def _mlp(widths: list[int]) -> dict[str, object]:
     model = {"name": "mlp", "options": {"widths": widths, "num_classes": 2}}
     return {"model": model, "input_shape": [4, 4, 1], "input": {}}
@@ -307,6 +335,13 @@ FILES: dict[tuple[str, str], Callable[[], bytes]] = {
     ("onnx", "enlarged.onnx"): _enlarged,
     ("onnx", "doubled.onnx"): _concatenated,
     ("onnx", "many.onnx"): _many_constants,
+    ("onnx", "erf.onnx"): lambda: _chain("Erf", 900, [1, 1000]),
+    ("onnx", "tanh.onnx"): lambda: _chain("Tanh", 900, [1, 16384]),
+    ("onnx", "transposed.onnx"): lambda: _chain(
+        "Transpose", 500, [1, 1024, 64, 64], perm=[0, 2, 3, 1]),
+    ("onnx", "pools.onnx"): lambda: _chain("MaxPool", 60_000, [1, 1, 2, 2], kernel_shape=[1, 1]),
+    ("onnx", "powers.onnx"): lambda: _folded("Pow"),
+    ("onnx", "exponentials.onnx"): lambda: _folded("Exp"),
     ("pt", "quantized.pt"): lambda: _torch(
         {"w": torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.qint8)}),
     ("target", "tcl.toml"): lambda: b'part = "x[exec touch HARMED]"',

@@ -161,10 +161,20 @@ class Writer:
 
         Args:
             domains: of the operators used, besides the standard one.
+
+        Raises:
+            GraphError: an output stands there twice, or is an input: ONNX has no such files.
         """
         from onnx import helper
 
         ends = {*inputs, *outputs}
+        if len(ends) < len(inputs) + len(outputs):
+            twice = next(name for name in outputs if [*inputs, *outputs].count(name) > 1)
+            raise GraphError(
+                "is an output twice, or an input and an output; in ONNX files each has its name",
+                where=twice,
+                hint="name it once as an output, or put a node between the input and the output",
+            )
         proto = helper.make_graph(
             self.nodes,
             self.graph.name,
