@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,33 +15,27 @@ from bitwright.base.errors import FormatError, GraphError
 from bitwright.base.names import plain_word, visible
 from bitwright.formats import parse_format
 from bitwright.interop.onnx.reader import views
-from bitwright.interop.onnx.reader.budget import Tensors, Work
+from bitwright.interop.onnx.reader.budget import Tensors
+from bitwright.interop.onnx.reader.evaluate import Evaluator
 from bitwright.interop.onnx.reader.levels import (
     MAX_STEPS,
     MAX_TABLE,
-    LevelFunction,
     Quantizer,
-    ThresholdTable,
-    find_thresholds,
     format_for,
     whole_numbers,
 )
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.rounds import requant_of, split_at_rounding
-from bitwright.interop.onnx.reader.values import Array, Const, Floats, Value
+from bitwright.interop.onnx.reader.values import Const, Floats, Value
 from bitwright.ir import Attr, GraphBuilder, IntArray, TensorType, window_shape
 
 INPUT = "x"
 _QUANTIZE_FIRST = "put a quantizer (Quant, or QuantizeLinear and DequantizeLinear) in front of it"
 _WHOLE = 1e-9
-#: Work on a node of the graph and on a parameter (here and in the passes behind), on an element of
-#: a frame, and on a level that is looked up.
-_MADE, _PARAMS, _FRAME, _FOUND = 800_000, 80, 16, 10
+#: Work on a node of the graph and on a parameter (here and in the passes behind), and on an element
+#: of a frame.
+_MADE, _PARAMS, _FRAME = 800_000, 80, 16
 _VIEWS = frozenset("Reshape Flatten Transpose Squeeze Unsqueeze Identity Dropout Shape".split())
-#: Rows of thresholds that are looked for at a time.
-_ROWS = 128
-#: Evaluations that finding a threshold takes, where it is not found at once.
-_PROBES = 3
 #: What may read integers between a QuantizeLinear and its DequantizeLinear; other operators would
 #: work on reals instead. Those with a message of their own are here, too.
 _ON_CODES = _VIEWS | frozenset(
@@ -75,13 +69,12 @@ class Importer:
 
     Attributes:
         tensors: what each ONNX tensor is by now.
-        work: what is left to be done.
+        evaluator: of values; knows how much work is left.
         frames: shape (H, W, C) or (C,) of every edge, the real input's included.
         real_input: the input's value and quantizer, once it is quantized.
         batch: that the file spells out.
         became: rows of the report.
         notes: what the user should know, such as roundings that are not exact.
-        ties, steps: of so many steps of activations, how many lie elsewhere in float32.
         labels: edges that hold indices of classes.
         rankable: whether the scores have an order that hardware can tell.
         softened: ONNX tensors that are softmaxes in the file, and scores here.
@@ -89,7 +82,7 @@ class Importer:
 
     builder: GraphBuilder
     tensors: Tensors
-    work: Work
+    evaluator: Evaluator
     batch: int = 1
     frames: dict[str, tuple[int, ...]] = field(default_factory=dict)
     real_input: tuple[Value, Quantizer] | None = None
@@ -97,8 +90,6 @@ class Importer:
     notes: list[str] = field(default_factory=list)
     cache: dict[object, str] = field(default_factory=dict)
     made: dict[str, Made] = field(default_factory=dict)
-    ties: int = 0
-    steps: int = 0
     labels: set[str] = field(default_factory=set)
     rankable: bool = True
     softened: set[str] = field(default_factory=set)
@@ -153,7 +144,7 @@ class Importer:
     ) -> str:
         """Append an integer node; the dialect's complaints name the ONNX node."""
         held = sum(np.size(array) for array in (params or {}).values())
-        self.work.spend(node, _MADE + _PARAMS * held)
+        self.evaluator.work.spend(node, _MADE + _PARAMS * held)
         try:
             edge = self.builder.add(
                 op,
@@ -221,7 +212,7 @@ class Importer:
                 f"a constant of shape {array.shape} does not broadcast against {value.shape}"
             ) from error
         frame = self.frame(value)
-        self.work.spend(node, _FRAME * prod(frame))
+        self.evaluator.work.spend(node, _FRAME * prod(frame))
         flat = np.zeros(prod(frame))
         flat[self.order(value).ravel()] = spread.ravel()
         pixels = flat.reshape(-1, frame[-1])
@@ -287,63 +278,6 @@ class Importer:
             self.cache[key] = make()
         return self.cache[key]
 
-    # -- evaluating ---------------------------------------------------------------------------
-
-    def reals(
-        self,
-        value: Value,
-        levels: Array,
-        node: OnnxNode,
-        dtype: type[np.floating[Any]] = np.float64,
-    ) -> Array:
-        """`Value.reals`, as work.
-
-        Raises:
-            ModelError: too much is computed; names the node.
-        """
-        size = levels.size // max(levels.shape[-1], 1) * max(levels.shape[-1], value.rows)
-        self.work.spend(node, size * value.work)
-        return value.reals(levels, dtype)
-
-    def quantized(
-        self,
-        value: Value,
-        quantizer: Quantizer,
-        levels: Array,
-        node: OnnxNode,
-        dtype: type[np.floating[Any]] = np.float64,
-    ) -> IntArray:
-        """Levels of a value behind a quantizer, as work. See `reals`."""
-        found = self.reals(value, levels, node, dtype)
-        self.work.spend(node, found.size * quantizer.work)
-        return quantizer.levels(found, dtype)
-
-    def curve(
-        self,
-        value: Value,
-        quantizer: Quantizer,
-        node: OnnxNode,
-        count: int,
-        dtype: type[np.floating[Any]] = np.float64,
-    ) -> LevelFunction:
-        """A value behind a quantizer as a function of levels ``(n, rows)``.
-
-        Args:
-            count: how many it is asked for, per row: a table is made first if that is less.
-        """
-        lo, hi = self.level_range(value)
-        rows = max(value.rows, quantizer.rows)
-        if hi - lo + 1 > count:
-            return lambda levels: self.quantized(value, quantizer, levels, node, dtype)
-        every = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, rows))
-        table = self.quantized(value, quantizer, every, node, dtype)
-
-        def look_up(levels: IntArray) -> IntArray:
-            self.work.spend(node, _FOUND * levels.size)
-            return np.take_along_axis(table, np.clip(levels, lo, hi) - lo, axis=0)
-
-        return look_up
-
     # -- from reals to levels -----------------------------------------------------------------
 
     def quantize(self, value: Value, quantizer: Quantizer, node: OnnxNode) -> Value:
@@ -404,7 +338,7 @@ class Importer:
         if bipolar != (quantizer.step != 1):
             return False
         levels = np.arange(lo, hi + 1, 2 if bipolar else 1)[:, None]
-        return bool((self.quantized(value, quantizer, levels, node) == levels).all())
+        return bool((self.evaluator.quantized(value, quantizer, levels, node) == levels).all())
 
     def _emit_quantizer(self, value: Value, quantizer: Quantizer, node: OnnxNode) -> str:
         lo, hi = self.level_range(value)
@@ -414,7 +348,7 @@ class Importer:
 
         attrs: dict[str, Attr] = {"scale": tuple(float(u) for u in quantizer.unit)}
         if not np.isnan(direction).any() and 1 <= count <= MAX_STEPS:
-            found = self._thresholds(value, quantizer, rows, node)
+            found = self.evaluator.thresholds(value, quantizer, (lo, hi), node)
             params = {"thresholds": found.thresholds}
             if found.flip.any():
                 params["flip"] = found.flip.astype(np.int64)
@@ -427,45 +361,8 @@ class Importer:
                 "use a quantizer of at most 8 bits, or a rising activation function",
             )
         every = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, rows))
-        table = self.quantized(value, quantizer, every, node).T
+        table = self.evaluator.quantized(value, quantizer, every, node).T
         return self.table(value.edge, table, attrs, node)
-
-    def _thresholds(
-        self, value: Value, quantizer: Quantizer, rows: int, node: OnnxNode
-    ) -> ThresholdTable:
-        """The steps of a quantizer, some rows at a time: so the arrays stay in the cache."""
-        count = (quantizer.hi - quantizer.lo) // quantizer.step
-        wanted = quantizer.lo + quantizer.step * np.arange(1, count + 1)
-        parts = []
-        for start in range(0, rows, _ROWS):
-            part = slice(start, start + _ROWS)
-            some = value.spread(lambda c, part=part: c[part])  # type: ignore[misc]
-            steps = quantizer.part(part)
-            function = self.curve(some, steps, node, _PROBES * count)
-            with np.errstate(all="ignore"):
-                near = some.inverse(steps.borders(wanted))
-            direction = np.broadcast_to(some.direction(), (min(_ROWS, rows - start),))
-            found = find_thresholds(function, direction, self.level_range(value), wanted, near)
-            self._count_ties(some, steps, found, node)
-            parts.append(found)
-        flips = np.concatenate([found.flip for found in parts])
-        return ThresholdTable(np.concatenate([found.thresholds for found in parts]), flips)
-
-    def _count_ties(
-        self, value: Value, quantizer: Quantizer, found: ThresholdTable, node: OnnxNode
-    ) -> None:
-        """Steps on whose two sides float32, operator by operator, gives other levels."""
-        lo, hi = self.level_range(value)
-        signs = np.where(found.flip, -1, 1)[:, None]
-        apart = np.zeros(found.thresholds.shape, np.bool_)
-        sides = 2 * found.thresholds.shape[1]
-        exact = self.curve(value, quantizer, node, sides)
-        rounded = self.curve(value, quantizer, node, sides, np.float32)
-        for side in (found.thresholds, found.thresholds - 1):
-            levels = np.clip(side * signs, lo, hi).T
-            apart |= (exact(levels) != rounded(levels)).T
-        self.ties += int(apart.sum())
-        self.steps += apart.size
 
     def table(self, edge: str, table: IntArray, attrs: Mapping[str, Attr], node: OnnxNode) -> str:
         """A lookup node."""
@@ -546,7 +443,7 @@ class Importer:
         unit = np.abs(value.unit)
         if hi - lo < MAX_TABLE and (unit > 0).all():
             levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))
-            exact = self.reals(value, levels, node) / unit
+            exact = self.evaluator.reals(value, levels, node) / unit
             whole = np.rint(exact)
             if np.isfinite(exact).all() and (np.abs(exact - whole) <= _WHOLE).all():
                 attrs: dict[str, Attr] = {"scale": tuple(float(u) for u in unit)}

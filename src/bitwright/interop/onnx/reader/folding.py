@@ -7,29 +7,26 @@ Types are those of ONNX: what numpy would widen or mix is refused, or kept in th
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from bitwright.interop.onnx.reader.arithmetic import (
+    axes_of,
+    axis_of,
+    cast,
+    divide,
+    folded_together,
+    mean,
+    modulo,
+    power,
+    reduction,
+)
 from bitwright.interop.onnx.reader.levels import whole_numbers
 from bitwright.interop.onnx.reader.model import MAX_ELEMENTS, MAX_RANK, OnnxNode
 from bitwright.interop.onnx.reader.signatures import Signature
 from bitwright.interop.onnx.reader.values import Array, Const
-
-
-def _axes(node: OnnxNode, given: Array | None, rank: int) -> tuple[int, ...]:
-    """Axes from an input (newer operator sets) or an attribute, as 0 .. rank - 1."""
-    said = node.ints("axes", ()) if given is None else tuple(int(v) for v in np.ravel(given))
-    return tuple(_axis(node, axis, rank) for axis in said)
-
-
-def _axis(node: OnnxNode, axis: int, rank: int) -> int:
-    """An axis, counted from the front."""
-    if not -rank <= axis < rank:
-        raise node.error(f"axis {axis} is outside of rank {rank}")
-    return axis % rank
 
 
 def _sized(node: OnnxNode, shape: Any) -> tuple[int, ...]:
@@ -59,163 +56,6 @@ def target_shape(node: OnnxNode, source: tuple[int, ...], target: Any) -> tuple[
     if any(d < 0 for d in wanted) or prod(wanted) != total or len(wanted) > MAX_RANK:
         raise node.error(f"cannot reshape {source} into {[int(v) for v in np.ravel(target)]}")
     return tuple(wanted)
-
-
-_UNDEFINED = "the standard does not say what becomes of them; use a wider type, or other numbers"
-_SINGLE = 4  # bytes
-
-
-# -- arithmetic: results keep the type of the operands, integers wrap -----------------------------
-
-
-def _is_integer(dtype: np.dtype[Any]) -> bool:
-    """Of whole numbers of more than 4 bits; the smaller ones only move and are cast."""
-    return np.issubdtype(dtype, np.integer)
-
-
-def _no_zero(node: OnnxNode, b: Array) -> None:
-    if not np.all(b):
-        raise node.error("divides integers by zero", _UNDEFINED)
-
-
-def _divide(node: OnnxNode, a: Array, b: Array) -> Array:
-    """Of integers the exact quotient, rounded towards zero."""
-    if not _is_integer(a.dtype):
-        return np.asarray(a / b)
-    _no_zero(node, b)
-    if np.issubdtype(a.dtype, np.signedinteger):
-        if ((a == np.iinfo(a.dtype).min) & (b == -1)).any():
-            raise node.error("divides the least integer of its type by -1, which does not fit")
-    down = np.floor_divide(a, b)
-    return np.asarray(down + ((down * b != a) & ((a < 0) != (b < 0))).astype(a.dtype))
-
-
-def _modulo(node: OnnxNode, a: Array, b: Array) -> Array:
-    """The remainder with the sign of the divisor, or (fmod) of the dividend."""
-    like_c = bool(node.integer("fmod", 0))
-    if _is_integer(a.dtype):
-        _no_zero(node, b)
-    elif not like_c:
-        raise node.error("takes the remainder of reals without fmod=1", _UNDEFINED)
-    return np.asarray(np.fmod(a, b) if like_c else np.mod(a, b))
-
-
-def _ends(kind: np.dtype[Any]) -> tuple[int, int]:
-    """Least and largest number of an integer type."""
-    if _is_integer(kind):
-        return int(np.iinfo(kind).min), int(np.iinfo(kind).max)
-    from ml_dtypes import iinfo
-
-    return int(iinfo(kind).min), int(iinfo(kind).max)
-
-
-def _fits(node: OnnxNode, numbers: Array, kind: np.dtype[Any]) -> Array:
-    """Whole numbers in float64 as an integer type; ONNX does not say what others become."""
-    least, most = _ends(kind)
-    if not ((numbers >= float(least)) & (numbers < float(most + 1))).all():
-        raise node.error(f"makes numbers that {kind} does not hold", _UNDEFINED)
-    wide = np.uint64 if most > np.iinfo(np.int64).max else np.int64
-    return numbers.astype(wide).astype(kind)
-
-
-def _power(node: OnnxNode, a: Array, b: Array) -> Array:
-    """Of the base's type. Integers are exact, or refused."""
-    if not _is_integer(a.dtype):
-        if _is_integer(b.dtype):
-            b = b.astype(np.float64)
-        return np.asarray(np.power(a, b)).astype(a.dtype)
-    reals = np.trunc(np.power(a.astype(np.float64), b.astype(np.float64)))
-    rounded = _fits(node, reals, a.dtype)
-    if not _is_integer(b.dtype):
-        return rounded
-    wide = np.uint64 if a.dtype == np.uint64 else np.int64
-    return np.power(a.astype(wide), b.astype(wide)).astype(a.dtype)
-
-
-#: TensorProto's numbers of types that are neither whole nor real: none, text, complex, powers of 2.
-_NO_NUMBERS = (0, 8, 14, 15, 24)
-
-
-def cast_type(node: OnnxNode) -> np.dtype[Any]:
-    """The numeric type that a Cast makes.
-
-    Raises:
-        ModelError: it is none of whole or real numbers.
-    """
-    from onnx import TensorProto, helper
-
-    kind = node.integer("to", TensorProto.FLOAT)
-    if kind not in TensorProto.DataType.values() or kind in _NO_NUMBERS:
-        raise node.error(f"casts to the unsupported type {kind}")
-    return helper.tensor_dtype_to_np_dtype(kind)
-
-
-def _is_whole(dtype: np.dtype[Any]) -> bool:
-    """Of integers of any width."""
-    return str(dtype).lstrip("u").startswith("int")
-
-
-def _cast(node: OnnxNode, x: Array) -> Array:
-    """Whole numbers keep their lowest bits, reals lose their fraction, and must then fit."""
-    kind = cast_type(node)
-    if _is_whole(kind):
-        if _is_whole(x.dtype) or x.dtype == np.bool_:
-            return _lowest_bits(x, kind)
-        return _fits(node, np.trunc(x.astype(np.float64)), kind)
-    if str(kind).startswith("float8") and node.integer("saturate", 1):
-        from ml_dtypes import finfo
-
-        x = np.clip(x.astype(np.float64), float(finfo(kind).min), float(finfo(kind).max))
-    return x.astype(kind)
-
-
-def _lowest_bits(x: Array, kind: np.dtype[Any]) -> Array:
-    if _is_integer(kind):
-        return x.astype(kind)
-    least, most = _ends(kind)
-    low = x.astype(np.int64) & (most - least)
-    return np.where(low > most, low - (most - least + 1), low).astype(kind)
-
-
-def _folded_together(function: Callable[..., Any]) -> Callable[..., Array]:
-    """An operator of two as one of any number of operands."""
-    return lambda node, *operands: np.asarray(reduce(function, operands))
-
-
-# -- reductions -----------------------------------------------------------------------------------
-
-
-def _reduce(function: Callable[..., Any], *, adds: bool = False) -> Callable[..., Array]:
-    """A reduction by numpy's function; one that adds or multiplies may leave the type."""
-
-    def run(node: OnnxNode, x: Array, given: Array | None = None) -> Array:
-        axes = _axes(node, given, x.ndim)
-        if not axes and node.integer("noop_with_empty_axes", 0):
-            return x
-        held = {"axis": axes or None, "keepdims": bool(node.integer("keepdims", 1))}
-        if not adds:
-            return np.asarray(function(x, **held))
-        if not _is_integer(x.dtype):
-            # Sums of 16-bit reals are kept in 32 bits, as everybody does.
-            wide = np.float32 if x.dtype.itemsize < _SINGLE else x.dtype
-            return np.asarray(function(x, **held, dtype=wide)).astype(x.dtype)
-        found = np.asarray(function(x, **held, dtype=x.dtype))
-        reals = np.asarray(function(x, **held, dtype=np.float64))
-        # What does not fit is off by a multiple of 2^bits, which no rounding is. ONNX's reference
-        # wraps there, ONNX Runtime saturates: the file has no meaning.
-        if not (np.abs(reals - found) < 2.0 ** (8 * x.dtype.itemsize - 1)).all():
-            raise node.error(f"makes numbers that {x.dtype} does not hold", _UNDEFINED)
-        return found
-
-    return run
-
-
-def _mean(node: OnnxNode, x: Array, given: Array | None = None) -> Array:
-    """Of integers the sum, divided as integers are."""
-    if not _is_integer(x.dtype):
-        return _reduce(np.mean, adds=True)(node, x, given)
-    total = _reduce(np.sum, adds=True)(node, x, given)
-    return _divide(node, total, np.asarray(x.size // max(total.size, 1), x.dtype))
 
 
 # -- shapes ---------------------------------------------------------------------------------------
@@ -272,7 +112,7 @@ def _slice(
     cuts: list[slice] = [slice(None)] * x.ndim
     parts = (np.ravel(starts).tolist(), np.ravel(ends).tolist(), places, widths)
     for start, end, axis, step in zip(*parts, strict=True):
-        place = _axis(node, axis, x.ndim)
+        place = axis_of(node, axis, x.ndim)
         cuts[place] = _cut(start, end, step, x.shape[place])
     return x[tuple(cuts)]
 
@@ -285,7 +125,7 @@ def unsqueezed(node: OnnxNode, x: Array, axes: Array | None) -> Array:
     """
     count = len(node.ints("axes", ())) if axes is None else np.size(axes)
     rank = x.ndim + count
-    places = sorted(_axes(node, axes, rank))
+    places = sorted(axes_of(node, axes, rank))
     if len(set(places)) != count or rank > MAX_RANK:
         raise node.error(f"cannot add axes {places} to rank {x.ndim}")
     for place in places:
@@ -295,7 +135,7 @@ def unsqueezed(node: OnnxNode, x: Array, axes: Array | None) -> Array:
 
 def squeezed(node: OnnxNode, x: Array, axes: Array | None) -> Array:
     """Without some axes of 1; all of them if none is named. See `unsqueezed`."""
-    return np.squeeze(x, _axes(node, axes, x.ndim) or None)
+    return np.squeeze(x, axes_of(node, axes, x.ndim) or None)
 
 
 def flattened(node: OnnxNode, x: Array) -> Array:
@@ -306,7 +146,7 @@ def flattened(node: OnnxNode, x: Array) -> Array:
     """
     axis = node.integer("axis", 1)
     if axis != x.ndim:
-        axis = _axis(node, axis, x.ndim)
+        axis = axis_of(node, axis, x.ndim)
     return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
 
 
@@ -395,18 +235,18 @@ _FOLD: dict[str, Callable[..., Array]] = {
     "Abs": _plain(np.abs),
     "Sub": _plain(np.subtract),
     "Mul": _plain(np.multiply),
-    "Div": _divide,
-    "Mod": _modulo,
-    "Pow": _power,
+    "Div": divide,
+    "Mod": modulo,
+    "Pow": power,
     "Neg": _plain(np.negative),
     "Round": _plain(np.rint),
-    "Min": _folded_together(np.minimum),
-    "Max": _folded_together(np.maximum),
+    "Min": folded_together(np.minimum),
+    "Max": folded_together(np.maximum),
     "Relu": _plain(lambda a: np.maximum(a, np.zeros((), a.dtype))),
     "Not": _plain(np.logical_not),
     "Shape": lambda node, x: shape_of(node, x.shape),
     "Size": _plain(lambda a: np.asarray(a.size, np.int64)),
-    "Cast": _cast,
+    "Cast": cast,
     "Gather": lambda node, x, index: np.take(x, whole_numbers(index), node.integer("axis", 0)),
     "Slice": _slice,
     "Concat": _concat,
@@ -414,11 +254,11 @@ _FOLD: dict[str, Callable[..., Array]] = {
     "Range": _range,
     "Expand": _expand,
     "Tile": _tile,
-    "ReduceMax": _reduce(np.max),
-    "ReduceMean": _mean,
-    "ReduceMin": _reduce(np.min),
-    "ReduceProd": _reduce(np.prod, adds=True),
-    "ReduceSum": _reduce(np.sum, adds=True),
+    "ReduceMax": reduction(np.max),
+    "ReduceMean": mean,
+    "ReduceMin": reduction(np.min),
+    "ReduceProd": reduction(np.prod, adds=True),
+    "ReduceSum": reduction(np.sum, adds=True),
 }
 
 #: Rearrangements, which keep the integers of a quantized weight.

@@ -21,6 +21,7 @@ from bitwright.interop.onnx.reader import (
 )
 from bitwright.interop.onnx.reader.budget import Tensors, Work, written_out
 from bitwright.interop.onnx.reader.build import INPUT, Importer, Row, identifier
+from bitwright.interop.onnx.reader.evaluate import Evaluator
 from bitwright.interop.onnx.reader.folding import constant, fold, foldable, size_of_result, work_of
 from bitwright.interop.onnx.reader.levels import Quantizer
 from bitwright.interop.onnx.reader.model import OnnxModel, OnnxNode, TensorInfo, read_model
@@ -216,7 +217,7 @@ def start(
 ) -> tuple[Importer, IntArray]:
     """An import that has begun; and where the input's elements lie in a frame."""
     tensors = Tensors(model, needed_nodes(model))
-    low, info = Importer(GraphBuilder(name, INTEGER), tensors, work), input_of(model)
+    low, info = Importer(GraphBuilder(name, INTEGER), tensors, Evaluator(work)), input_of(model)
     shape = (1, *(int(d or 1) for d in info.shape[1:]))
     if layout == "NHWC":
         frame = shape[1:]
@@ -273,7 +274,9 @@ def _import(
         graph = optimise(graph)
     notes = tuple(dict.fromkeys(low.notes))
     rows = tuple(low.became)
-    return Imported(graph, found, rows, notes, low.real_input, order, low.ties, low.steps)
+    return Imported(
+        graph, found, rows, notes, low.real_input, order, low.evaluator.ties, low.evaluator.steps
+    )
 
 
 def needed_nodes(model: OnnxModel) -> list[OnnxNode]:
@@ -294,7 +297,7 @@ def walk(low: Importer, node: OnnxNode) -> None:
         ModelError: it cannot be converted.
     """
     before = len(low.made)
-    low.work.spend(node, _NODE)
+    low.evaluator.work.spend(node, _NODE)
     try:
         result = _result(low, node)
     except FormatError as error:
@@ -308,7 +311,7 @@ def walk(low: Importer, node: OnnxNode) -> None:
         raise node.error("has no output that can be used")
     low.tensors.keep(node.outputs[place], result, node)
     read = (low.tensors[name] for name in {*node.inputs} if name)
-    low.work.spend(node, _EACH * sum(map(written_out, (result, *read))))
+    low.evaluator.work.spend(node, _EACH * sum(map(written_out, (result, *read))))
     low.tensors.read(node)
     if node.op in ("Softmax", "LogSoftmax") or low.softened & set(node.inputs):
         low.softened.add(node.outputs[place])
@@ -336,7 +339,7 @@ def _result(low: Importer, node: OnnxNode) -> Value | Const:
     if constants and len(constants) == len(known):
         size = size_of_result(node, constants)
         low.tensors.constants.require(node, size)
-        low.work.spend(node, work_of(node, size))
+        low.evaluator.work.spend(node, work_of(node, size))
         if foldable(node):
             check_attributes(node)
             return fold(node, [low.constant_at(node, k) for k in range(len(node.inputs))])

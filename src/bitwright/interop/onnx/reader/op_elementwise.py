@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from bitwright.interop.onnx.reader.arithmetic import cast_type
 from bitwright.interop.onnx.reader.build import Importer
-from bitwright.interop.onnx.reader.folding import cast_type, is_inference
+from bitwright.interop.onnx.reader.folding import is_inference
 from bitwright.interop.onnx.reader.joins import join
 from bitwright.interop.onnx.reader.levels import MAX_TABLE, whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
@@ -146,7 +147,7 @@ def _is_whole(low: Importer, value: Value, node: OnnxNode) -> bool:
     if value.pools or hi - lo >= MAX_TABLE:
         return False
     levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))
-    return not bool((low.reals(value, levels, node) % 1).any())
+    return not bool((low.evaluator.reals(value, levels, node) % 1).any())
 
 
 def _simple(low: Importer, node: OnnxNode) -> Value:
@@ -191,7 +192,7 @@ def _gather(low: Importer, node: OnnxNode) -> Value:
     if hi - lo >= MAX_TABLE:
         raise node.error(f"is indexed by {hi - lo + 1} levels", "quantize the index first")
     levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))
-    index = low.reals(value, levels, node)
+    index = low.evaluator.reals(value, levels, node)
     if low.kind(value).is_bipolar:
         index[1] = index[0]  # level 0 does not occur
     if (index % 1).any():

@@ -9,8 +9,8 @@ import numpy as np
 
 from bitwright.base.errors import FormatError
 from bitwright.formats import Rounding
+from bitwright.interop.onnx.reader.arithmetic import cast_type
 from bitwright.interop.onnx.reader.build import Importer
-from bitwright.interop.onnx.reader.folding import cast_type
 from bitwright.interop.onnx.reader.levels import Quantizer, whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.op_elementwise import fitted
@@ -169,7 +169,7 @@ def _trunc(low: Importer, node: OnnxNode) -> Value:
     value = low.settled(value, node)
     probe = Quantizer("trunc", 0, 0, 1, unit, constants, mode)
     reach = np.array(low.level_range(value))[:, None]
-    found = low.quantized(
+    found = low.evaluator.quantized(
         value, probe, np.broadcast_to(reach, (2, max(value.rows, probe.rows))), node
     )
     return low.quantize(value, replace(probe, lo=int(found.min()), hi=int(found.max())), node)
