@@ -8,20 +8,15 @@ import json
 import os
 import re
 import stat
-import struct
-import subprocess
-import sys
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from tests.hostile_pictures import many_scans, wide_tile
 
-from bitwright.base import archives, memory, store
+from bitwright.base import store
 from bitwright.base.archives import opened_zip, read_tar
 from bitwright.base.errors import DataError, GraphError, RecipeError, RunError, TargetError
 from bitwright.base.files import atomic_write, exclusive, parse_toml, read_bytes
@@ -29,10 +24,9 @@ from bitwright.base.store import Store
 from bitwright.build import target
 from bitwright.cli.entry import run
 from bitwright.cli.output import Output
-from bitwright.data import decoding, detection, folders
-from bitwright.data.decoding import Decoding, Framing, decode_image, frame_image, read_header
+from bitwright.data.decoding import Decoding, decode_image
 from bitwright.data.image_database import read_list
-from bitwright.data.listing import find_layout, list_images, opened
+from bitwright.data.listing import list_images, opened
 from bitwright.data.mnist import read_idx
 from bitwright.ir import INTEGER, load_graph
 from bitwright.ir.node import array_digest
@@ -381,196 +375,3 @@ def test_long_names_of_long_characters_are_written(tmp_path: Path) -> None:
     path = tmp_path / ("\u3042" * 80)
     atomic_write(path, "x")
     assert path.read_text() == "x" and list(tmp_path.iterdir()) == [path]
-
-
-def _png(width: int, height: int) -> bytes:
-    """A black picture of one bit a pixel, row after row."""
-    packing = zlib.compressobj(9)
-    row = bytes(1 + (width + 7) // 8)
-    body = b"".join(packing.compress(row) for _ in range(height)) + packing.flush()
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        check = struct.pack(">I", zlib.crc32(kind + data))
-        return struct.pack(">I", len(data)) + kind + data + check
-
-    head = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
-
-
-def test_a_picture_of_too_many_pixels_is_refused_by_its_header() -> None:
-    decoding._pillow.cache_clear()  # what it turned off, pytest has turned on again
-    start = _png(13300, 8)
-    height = start.index(b"IHDR") + 8
-    start = start[:height] + struct.pack(">I", 13300) + start[height + 4 :]
-    check = start.index(b"IHDR") + 17
-    start = start[:check] + struct.pack(">I", zlib.crc32(start[12:check])) + start[check + 4 :]
-    for decode in (
-        lambda: decode_image(start, Decoding((8, 8)), "x.png"),
-        lambda: frame_image(start, Framing((8, 8), 8), "x.png"),
-        lambda: read_header(io.BytesIO(start), "x.png"),
-    ):
-        with pytest.raises(DataError, match=r"13300 x 13300 pixels.*at most 67108864"):
-            decode()
-
-
-def _as(kind: str, mode: str = "RGB", **options: object) -> bytes:
-    body = io.BytesIO()
-    Image.new(mode, (64, 64)).save(body, kind, **options)
-    return body.getvalue()
-
-
-def test_scans_of_a_jpeg_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "_LEAST_SCANNED", 1)
-    monkeypatch.setattr(decoding, "_MOST_SCANNED", 20 * 64 * 64)
-    assert decode_image(many_scans(64, 20), Decoding(), "x.jpg").shape == (64, 64, 1)
-    with pytest.raises(DataError, match="has 21 scans of 64 x 64 pixels, at most 20"):
-        decode_image(many_scans(64, 21), Decoding(), "x.jpg")
-    with pytest.raises(DataError, match="has 50 scans"):
-        frame_image(many_scans(64, 50), Framing((8, 8), 8), "x.jpg")
-    words = b"\xff\xda" * 300  # which are scans neither in a comment nor behind the end
-    for progressive in (False, True):
-        body = _as("JPEG", progressive=progressive, comment=words) + words
-        assert decode_image(body, Decoding(), "x.jpg").shape == (64, 64, 3)
-    monkeypatch.setattr(decoding, "_MOST_SEGMENTS", 3)
-    with pytest.raises(DataError, match=r"has 6\d\d scans"):
-        decode_image(body, Decoding(), "x.jpg")
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"P3 64 64 255\n" + b"0 " * 64 * 64 * 3,
-        b"P2 64 64 255\n" + b"0 " * 64 * 64,
-        b"P1 64 64\n" + b"0" * 64 * 64,
-        b"P5 64 64 100\n" + bytes(64 * 64),
-        b"P6 64 64 254\n" + bytes(64 * 64 * 3),
-        _as("BMP", "L")[:30] + b"\1" + _as("BMP", "L")[31:1078] + b"\x40\0\0\0" * 64 + b"\0\1",
-    ],
-    ids=["P3", "P2", "P1", "P5", "P6", "BMP"],
-)
-def test_what_is_decoded_slowly_is_small(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert decode_image(body, Decoding(), "x").shape[:2] == (64, 64)
-    monkeypatch.setattr(decoding, "_MOST_SLOW", 4000)
-    with pytest.raises(DataError, match=r"numbers in .* decoded slowly, at most 4000 in"):
-        decode_image(body, Decoding(), "x")
-    monkeypatch.setattr(decoding, "_MOST_SLOW", 1 << 20)
-    monkeypatch.setattr(decoding, "_MOST_SLOW_BYTES", 100)
-    with pytest.raises(DataError, match="in 100 are"):
-        decode_image(body, Decoding(), "x")
-    assert decode_image(_as("PPM"), Decoding(), "x").shape == (64, 64, 3)
-
-
-def test_tiles_are_hardly_larger_than_the_picture() -> None:
-    with pytest.raises(DataError, match="has tiles of 46000 x 46000 pixels, at most 16777216"):
-        decode_image(wide_tile(46_000), Decoding(), "x.tif")
-
-
-def test_an_annotation_has_a_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("images/0.png", _png(8, 8))
-        archive.writestr("annotations/0.xml", f"<annotation>{'<a/>' * 1000}</annotation>")
-    assert detection.load_voc(path)[0].boxes.shape == (0, 4)
-    monkeypatch.setattr(detection, "_MOST_BYTES", 4000)
-    with pytest.raises(DataError, match=r"annotations/0\.xml: has more than 4000 bytes"):
-        detection.load_voc(path)
-
-
-def test_pictures_with_boxes_grow_no_further_than_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archives, "FREE", 3 << 20)
-    path = tmp_path / "x.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        for number in range(4):
-            archive.writestr(f"images/{number}.png", _png(1000, 1000))
-            archive.writestr(f"annotations/{number}.xml", "<annotation/>")
-    with pytest.raises(DataError, match=r"2 images come from .* no real image shrink"):
-        detection.load_voc(path)
-
-
-def test_a_broken_picture_says_nothing_to_the_terminal(tmp_path: Path) -> None:
-    body = io.BytesIO()
-    Image.new("RGB", (4, 4)).save(body, "TIFF")
-    samples = struct.pack("<HHL", 0x115, 3, 1)  # of a pixel: the entry's tag, type and count
-    at = body.getvalue().index(samples) + len(samples)
-    broken = body.getvalue()[:at] + struct.pack("<H", 2048) + body.getvalue()[at + 2 :]
-    (tmp_path / "x.tif").write_bytes(broken)
-    script = """import sys, pathlib
-from bitwright.data.decoding import Decoding, decode_image
-try:
-    decode_image(pathlib.Path(sys.argv[1]).read_bytes(), Decoding(), "x.tif")
-except Exception as error:
-    print(error.message)
-"""
-    command = [sys.executable, "-c", script, str(tmp_path / "x.tif")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.startswith("cannot be decoded") and not done.stderr
-
-
-def _zip(path: Path, names: list[str], body: bytes) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name in names:
-            archive.writestr(name, body)
-    return path
-
-
-def _load(path: Path, size: tuple[int, int] | None) -> object:
-    return folders.load(path, Decoding(size), name="x", validation=0.1, test=0.2, seed=0)
-
-
-def test_images_that_grow_beyond_what_files_hold_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archives, "FREE", 3 << 20)
-    names = [f"{'ab'[n % 2]}/{n}.png" for n in range(40)]
-    path = _zip(tmp_path / "x.zip", names, _png(1000, 1000))  # 40 MB from 8 kB
-    with pytest.raises(DataError, match=r"4 images of .1000, 1000, 1. come from .* no real image"):
-        _load(path, None)
-    monkeypatch.setattr(memory, "machine_memory", lambda: 1 << 20)
-    with pytest.raises(DataError, match=r"40 images of \(1000, 1000, 1\) do not fit into memory"):
-        _load(path, None)
-    with pytest.raises(DataError, match=r"40 images of \(200, 200, 1\) do not fit into memory"):
-        _load(path, (200, 200))
-
-
-@pytest.mark.parametrize("packed", [True, False])
-def test_folders_inside_folders_have_an_end(packed: bool, tmp_path: Path) -> None:
-    inside = "/".join("a" * (1000 if packed else 40)) + "/x.png"
-    path = tmp_path / "x"
-    if packed:
-        _zip(path, [inside], b"")
-    else:
-        (path / inside).parent.mkdir(parents=True)
-        (path / inside).touch()
-    with pytest.raises(DataError, match="folders inside each other, at most 32"):
-        list_images(path)
-
-
-@pytest.mark.parametrize("target", ["nowhere", "z.png"])
-def test_links_that_lead_nowhere_are_named(target: str, tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "x.png").write_bytes(_png(4, 4))
-    (tmp_path / "a" / "z.png").symlink_to(target)
-    with pytest.raises(DataError, match=r"a/z\.png: cannot be read: .*\n.*a link"):
-        list_images(tmp_path)
-
-
-@pytest.mark.parametrize("name", [b"c\xff/x.png", b"c/\xff.png"])
-def test_names_of_classes_are_text(name: bytes, tmp_path: Path) -> None:
-    path = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), name)))
-    try:
-        path.parent.mkdir()
-        path.write_bytes(_png(4, 4))
-    except OSError:
-        pytest.skip("this file system has names in UTF-8 alone")
-    with pytest.raises(DataError, match=r"holds b'.*\\xff.*', which is no name in UTF-8"):
-        list_images(tmp_path)
-
-
-@pytest.mark.timeout(20)
-def test_many_classes_of_one_image_are_listed_soon(tmp_path: Path) -> None:
-    names = [f"c{number:05}/x.png" for number in range(3000)]
-    layout = find_layout(list_images(_zip(tmp_path / "x.zip", names, b"")))
-    assert layout.members["all"] == (list(range(3000)), list(range(3000)))
