@@ -91,6 +91,10 @@ def _work(fabric: Fabric, train: Train, parcel: _Parcel, queue: Any) -> None:
     except BitwrightError as error:
         queue.put((type(error).__name__, error.message, error.where, error.hint))
         raise
+    finally:
+        # Threads of the group that are still there when Python ends abort the process.
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
 
 @contextmanager
