@@ -27,7 +27,7 @@ def test_what_is_logged_or_warned_of_is_printable(
 
     def verb(**_: object) -> int:
         logging.getLogger("bitwright.data").warning("%s: left out:\n\t%s", "folder", NAME)
-        logging.getLogger("some.library").error(NAME)
+        logging.getLogger("some.package").error(NAME)
         said.append(warnings.formatwarning(NAME, UserWarning, "file.py", 1))
         return 0
 

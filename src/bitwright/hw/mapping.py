@@ -250,7 +250,7 @@ def folding_of(hardware: Graph) -> Folding:
     for node in hardware:
         if node.op == "fifo":
             nodes[node.name] = NodeFolding(ram_style=node.string("ram_style"))
-        if node.op in _UNFOLDED:
+        if node.op in UNFOLDED:
             continue
         names = [n for n in _CHOICES if n in node.attrs]
         choice = NodeFolding.from_attrs({n: _plain(node, n) for n in names})
@@ -269,7 +269,24 @@ def _depth_before(hardware: Graph, edge: str) -> int | None:
 
 
 _CHOICES = ("pe", "simd", "ram_style", "res_type", "mem_mode", "pixels")
-_UNFOLDED = ("fifo", "dwc", "fork", "flatten")
+#: Blocks that no folding names: they have the lanes of the streams they pass on.
+UNFOLDED = ("fifo", "dwc", "fork", "flatten")
+
+
+def folded_maker(hardware: Graph, edge: str) -> Node | None:
+    """The folded block whose beats come on an edge; None at an input of the graph."""
+    producer = hardware.producer(edge)
+    while producer is not None and producer.op in UNFOLDED:
+        producer = hardware.producer(producer.inputs[0])
+    return producer
+
+
+def folded_reader(hardware: Graph, edge: str) -> Node | None:
+    """The first folded block that takes the beats of an edge; None at an output of the graph."""
+    readers = hardware.consumers(edge)
+    while readers and readers[0].op in UNFOLDED:
+        readers = hardware.consumers(readers[0].outputs[0])
+    return readers[0] if readers else None
 
 
 def _plain(node: Node, attr: str) -> int | str:

@@ -11,14 +11,12 @@ from bitwright.base.figures import Resources
 from bitwright.hw.blocks import Block, Dwc, Fold, MatVec, blocks_of
 from bitwright.hw.cost import block_resources
 from bitwright.hw.external import Outside, WeightMemory, demand_of
-from bitwright.hw.mapping import converter_steps
-from bitwright.hw.solver import Chosen, FoldingModel, Link, Meeting, Option, cost_of, undominated
+from bitwright.hw.mapping import UNFOLDED, converter_steps, folded_maker, folded_reader
+from bitwright.hw.solver import Chosen, FoldingModel, Link, Option, Timings, cost_of, undominated
 from bitwright.ir import Graph, Node, TensorType
 
 _MANY = 64  # options of one block
 _TOO_FAST = 4
-#: Blocks that have the lanes of the stream they pass on.
-FOLLOWERS = ("flatten", "fork")
 
 
 @dataclass(frozen=True)
@@ -91,10 +89,10 @@ class Problem:
         self.options = {
             name: options_of(block, family, self.memory)
             for name, block in blocks.items()
-            if block.node.op not in FOLLOWERS
+            if block.node.op not in UNFOLDED
         }
         for node in self.hardware:
-            if node.op in FOLLOWERS:
+            if node.op in UNFOLDED:
                 self._add_follower(blocks[node.name])
         self._converters: dict[tuple[int, int, int, int], tuple[int, Resources]] = {}
         self.links = list(self._all_links())
@@ -114,7 +112,7 @@ class Problem:
     def _all_links(self) -> Iterator[Link]:
         """One for every stream on which lanes can differ."""
         for consumer in self.hardware:
-            for edge in consumer.inputs if consumer.op not in FOLLOWERS else ():
+            for edge in consumer.inputs if consumer.op not in UNFOLDED else ():
                 name, side = _lanes_of(self.hardware, edge)
                 if name != consumer.name:
                     yield self._link(name, side, consumer, self.hardware.types[edge])
@@ -150,7 +148,7 @@ class Problem:
         return self._converters[key]
 
     def _model(
-        self, most_cycles: int | None, fifos: Mapping[Meeting, Resources | None] | None = None
+        self, most_cycles: int | None, fifos: Mapping[Timings, Resources | None] | None = None
     ) -> FoldingModel:
         options = {name: near(found, most_cycles) for name, found in self.options.items()}
         demand = self.memory.beats_per_cycle if self.memory else 0.0
@@ -160,7 +158,7 @@ class Problem:
         self,
         limit: Resources | None,
         most_cycles: int | None,
-        fifos: Mapping[Meeting, Resources | None] | None = None,
+        fifos: Mapping[Timings, Resources | None] | None = None,
     ) -> Chosen | None:
         """The least hardware within a limit on resources and on the interval.
 
@@ -265,13 +263,11 @@ def _lanes_of(hardware: Graph, edge: str) -> tuple[str, str]:
 
     That is who makes it, behind forks and renamings; at an input of the graph the first reader.
     """
-    producer = hardware.producer(edge)
-    while producer is not None and producer.op in FOLLOWERS:
-        (edge,) = producer.inputs
-        producer = hardware.producer(edge)
-    if producer is not None:
-        return producer.name, "lanes_out"
-    reader = hardware.consumers(edge)[0]
-    while reader.op in FOLLOWERS:
-        reader = hardware.consumers(reader.outputs[0])[0]
+    maker = folded_maker(hardware, edge)
+    if maker is not None:
+        return maker.name, "lanes_out"
+    while (producer := hardware.producer(edge)) is not None:
+        edge = producer.inputs[0]
+    reader = folded_reader(hardware, edge)
+    assert reader is not None  # a template has no dead ends
     return reader.name, "lanes_in"

@@ -17,16 +17,15 @@ from bitwright.hw.blocks import blocks_of
 from bitwright.hw.cost import block_resources, graph_resources
 from bitwright.hw.external import Outside
 from bitwright.hw.folding import Folding, NodeFolding
-from bitwright.hw.mapping import MapOptions, map_graph
-from bitwright.hw.options import FOLLOWERS, FillGoal, Goal, Problem, RateGoal
-from bitwright.hw.solver import Chosen, Meeting
+from bitwright.hw.mapping import MapOptions, folded_maker, folded_reader, map_graph
+from bitwright.hw.options import FillGoal, Goal, Problem, RateGoal
+from bitwright.hw.solver import Chosen, Timings
 from bitwright.hw.template import template
-from bitwright.ir import Graph, Node
+from bitwright.ir import Graph
 
 _ROUNDS = 6
 _MARGIN = 0.05  # more of what mapping adds, each round
 _MOST_OPTIONS = 1000  # of all rounds together in which FIFOs are got to know
-_PLUMBING = ("dwc", "fifo", *FOLLOWERS)
 
 
 def search_folding(
@@ -89,8 +88,8 @@ class _Fitting:
         when nothing fits with these, which may need less elsewhere, as if there were none: a small
         network is soon known. Then with as much set aside as they took.
         """
-        fifos: dict[Meeting, Resources] = {}
-        tried: dict[Meeting, None] = {}
+        fifos: dict[Timings, Resources] = {}
+        tried: dict[Timings, None] = {}
         for _ in range(_MOST_OPTIONS // sum(map(len, self.problem.options.values()))):
             chosen = self.problem.cheapest(self.limit, cycles, {**tried, **fifos})
             if chosen is None and fifos:
@@ -115,7 +114,7 @@ class _Fitting:
             aside = aside.most(self.aside)  # FIFOs change with the folding: the most that was seen
         return None
 
-    def _mapped(self, chosen: Chosen) -> tuple[Folding | None, dict[Meeting, Resources]]:
+    def _mapped(self, chosen: Chosen) -> tuple[Folding | None, dict[Timings, Resources]]:
         """The folding if it fits, and what its FIFOs cost."""
         folding, hardware, used = _mapped(self.graph, _as_folding(chosen), self.options, self.limit)
         self.aside = used - self.problem.cost(chosen)
@@ -172,32 +171,17 @@ def _mapped(
     return folding, hardware, graph_resources(hardware, options.family)
 
 
-def _fifos_of(hardware: Graph, chosen: Chosen, family: str) -> dict[Meeting, Resources]:
+def _fifos_of(hardware: Graph, chosen: Chosen, family: str) -> dict[Timings, Resources]:
     """What the FIFOs between blocks of these timings cost."""
-    found: dict[Meeting, Resources] = {}
-    for name, block in blocks_of(hardware).items():
+    found: dict[Timings, Resources] = {}
+    for block in blocks_of(hardware).values():
         if block.node.op == "fifo":
-            ends = _before(hardware, hardware.node(name)), _behind(hardware, block.node)
-            meeting = frozenset((end, chosen[end].timing) for end in ends if end in chosen)
-            cost = block_resources(block, family)
-            found[meeting] = found[meeting] + cost if meeting in found else cost
+            edges = block.node.inputs[0], block.node.output
+            ends = folded_maker(hardware, edges[0]), folded_reader(hardware, edges[1])
+            names = (end.name for end in ends if end is not None)
+            timings = frozenset((name, chosen[name].timing) for name in names)
+            found[timings] = found.get(timings, Resources()) + block_resources(block, family)
     return found
-
-
-def _before(hardware: Graph, node: Node) -> str:
-    """The folded block whose beats a node gets; "" at an input of the graph."""
-    producer = hardware.producer(node.inputs[0])
-    if producer is None or producer.op not in _PLUMBING:
-        return "" if producer is None else producer.name
-    return _before(hardware, producer)
-
-
-def _behind(hardware: Graph, node: Node) -> str:
-    """The (first) folded block that reads what a node gives; "" at an output of the graph."""
-    readers = hardware.consumers(node.outputs[0])
-    if not readers or readers[0].op not in _PLUMBING:
-        return readers[0].name if readers else ""
-    return _behind(hardware, readers[0])
 
 
 # Blocks whose timing is the same with either kind of memory.

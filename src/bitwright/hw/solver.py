@@ -74,7 +74,7 @@ class Link:
 
 
 #: Blocks with the timing each of them has: what a FIFO between them depends on.
-Meeting = frozenset[tuple[str, tuple[tuple[str, int], ...]]]
+Timings = frozenset[tuple[str, tuple[tuple[str, int], ...]]]
 #: One option of every block, by its name.
 Chosen = dict[str, Option]
 
@@ -113,7 +113,7 @@ class FoldingModel:
         links: Sequence[Link],
         most_cycles: int | None = None,
         most_demand: float = 0.0,
-        fifos: Mapping[Meeting, Resources | None] | None = None,
+        fifos: Mapping[Timings, Resources | None] | None = None,
     ) -> None:
         """Args:
         most_cycles: largest interval, or None.
@@ -136,8 +136,8 @@ class FoldingModel:
         self._choices = len(self._costs)
         for link in links:
             self._add_link(link)
-        for meeting, cost in (fifos or {}).items():
-            self._add_fifo(meeting, cost)
+        for timings, cost in (fifos or {}).items():
+            self._add_fifo(timings, cost)
         if demands:  # of what there is: a sum that is exactly the limit must not fail by rounding
             shares = {column: demand / most_demand for column, demand in demands.items()}
             self._rows.append((shares, -np.inf, 1.0 + _CLOSE))
@@ -163,17 +163,17 @@ class FoldingModel:
                 self._costs.append(cost)
         self._rows += [(terms, 0.0, 0.0) for side in sides for terms in side.values()]
 
-    def _add_fifo(self, meeting: Meeting, cost: Resources | None) -> None:
+    def _add_fifo(self, timings: Timings, cost: Resources | None) -> None:
         terms = {
             self._first[name] + number: 1.0
-            for name, timing in meeting
+            for name, timing in timings
             for number, option in enumerate(self._options[name])
             if option.timing == timing
         }
         if cost is not None:
             terms[len(self._costs)] = -1.0
             self._costs.append(cost)
-        self._rows.append((terms, -np.inf, len(meeting) - 1.0))
+        self._rows.append((terms, -np.inf, len(timings) - 1.0))
 
     def _too_slow(self, interval: int) -> bool:
         return self._most_cycles is not None and interval > self._most_cycles

@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.solver import deterministic_solver
 
 #: Into so many parts the damage of the worst assignment is divided: the solver takes integers.
 _RESOLUTION = 10**9
@@ -136,7 +135,10 @@ def _solve(problem: Problem, limit: float | None = None) -> tuple[int, ...]:
         model.add(cost <= int(limit))
         worst = sum(max(c.damage for c in options) for options in problem.units) or 1.0
         model.minimize(sum(round(c.damage / worst * _RESOLUTION) * v for c, v in every))
-    solver = deterministic_solver()
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    solver.parameters.catch_sigint_signal = False  # with its own handler, none is left behind it
     solver.parameters.max_time_in_seconds = _SECONDS
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
