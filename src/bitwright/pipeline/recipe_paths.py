@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from bitwright.base.errors import RecipeError
 from bitwright.low_precision.schedules import recorded
@@ -14,54 +14,63 @@ from bitwright.pipeline.recipe_schema import Recipe, TeacherSection, TrainSectio
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:
-    """The recipe with absolute paths.
+    """The recipe with absolute paths, and with a recorded schedule written out.
 
     Raises:
         RecipeError: a file does not exist.
         DataError: a recorded schedule cannot be read.
     """
-    updates: dict[str, Any] = {}
-    given = {name: getattr(recipe.data, name) for name in ("path", "unlabelled")}
-    places = {name: _absolute(path, recipe.base_dir) for name, path in given.items() if path}
-    updates["data"] = recipe.data.model_copy(update=places)
-    if recipe.hardware.folding_config_file is not None:
-        place = _absolute(recipe.hardware.folding_config_file, recipe.base_dir)
-        if not place.is_file():
-            raise RecipeError(f"no file {place}", where="hardware.folding_config_file")
-        updates["hardware"] = recipe.hardware.model_copy(update={"folding_config_file": place})
-    updates["train"] = _with_schedule(recipe)
-    updates["model"] = _with_files(recipe.model, recipe.base_dir, "model")
-    updates["teacher"] = tuple(_teacher_files(entry, recipe.base_dir) for entry in recipe.teacher)
-    return recipe.model_copy(update=updates)
+    found = _with_paths(recipe, lambda path: _absolute(path, recipe.base_dir))
+    for path, where in _files(found):
+        if not path.is_file():
+            raise RecipeError(f"no file {path}", where=where)
+    return found.model_copy(update={"train": _with_schedule(recipe)})
 
 
 def with_paths_of_its_folder(recipe: Recipe) -> Recipe:
     """The recipe with files below its folder named from there: it can move with the folder, and
     tells whoever gets it nothing of where that lay. What lies elsewhere keeps its path.
     """
+    return _with_paths(recipe, lambda path: _below(path, recipe.base_dir))
 
-    def short(path: Path | None) -> Path | None:
-        return path and _below(path, recipe.base_dir)
+
+def _with_paths(recipe: Recipe, change: Callable[[Path], Path]) -> Recipe:
+    """The recipe with every path that it names changed."""
+
+    def changed(path: Path | None) -> Path | None:
+        return path and change(path)
 
     def model(spec: ModelSpec) -> ModelSpec:
-        weights = short(spec.weights) if isinstance(spec.weights, Path) else spec.weights
-        name = str(_below(Path(spec.name), recipe.base_dir)) if spec.is_file else spec.name
+        weights = change(spec.weights) if isinstance(spec.weights, Path) else spec.weights
+        name = str(change(Path(spec.name))) if spec.is_file else spec.name
         return spec.model_copy(update={"weights": weights, "name": name})
 
     def teacher(entry: TeacherSection) -> TeacherSection:
         made = entry.model and model(entry.model)
-        return entry.model_copy(update={"model": made, "logits": short(entry.logits)})
+        return entry.model_copy(update={"model": made, "logits": changed(entry.logits)})
 
     data, folding = recipe.data, recipe.hardware.folding_config_file
-    places = {name: short(getattr(data, name)) for name in ("path", "unlabelled")}
+    places = {name: changed(getattr(data, name)) for name in ("path", "unlabelled")}
+    update = {"folding_config_file": changed(folding)}
     return recipe.model_copy(
         update={
             "data": data.model_copy(update=places),
-            "hardware": recipe.hardware.model_copy(update={"folding_config_file": short(folding)}),
+            "hardware": recipe.hardware.model_copy(update=update),
             "model": model(recipe.model),
             "teacher": tuple(teacher(entry) for entry in recipe.teacher),
         }
     )
+
+
+def _files(recipe: Recipe) -> Iterator[tuple[Path, str]]:
+    """What must be there before anything begins, and the field that names it."""
+    if recipe.hardware.folding_config_file is not None:
+        yield recipe.hardware.folding_config_file, "hardware.folding_config_file"
+    yield from ((path, "model") for path in recipe.model.files)
+    for entry in recipe.teacher:
+        yield from ((path, "teacher") for path in (entry.model.files if entry.model else ()))
+        if entry.logits is not None:
+            yield entry.logits, "teacher.logits"
 
 
 def _below(path: Path, folder: Path) -> Path:
@@ -78,31 +87,6 @@ def _with_schedule(recipe: Recipe) -> TrainSection:
     policy = ReplaySettings(schedule=tuple(recorded(file)))
     written = config.model_copy(update={"low_precision": low.model_copy(update={"policy": policy})})
     return recipe.train.model_copy(update={"float_": written})
-
-
-def _teacher_files(section: TeacherSection, base_dir: Path) -> TeacherSection:
-    if section.model is not None:
-        update: dict[str, Any] = {"model": _with_files(section.model, base_dir, "teacher")}
-    else:
-        assert section.logits is not None
-        update = {"logits": _absolute(section.logits, base_dir)}
-        if not update["logits"].is_file():
-            raise RecipeError(f"no file {update['logits']}", where="teacher.logits")
-    return section.model_copy(update=update)
-
-
-def _with_files(spec: ModelSpec, base_dir: Path, where: str) -> ModelSpec:
-    """A model whose files have absolute paths and exist."""
-    if not spec.files:
-        return spec
-    fields: dict[str, Any] = {"weights": spec.weights and _absolute(spec.weights, base_dir)}
-    if spec.is_file:
-        fields["name"] = str(_absolute(Path(spec.name), base_dir))
-    found = spec.model_copy(update=fields)
-    for path in found.files:
-        if not path.is_file():
-            raise RecipeError(f"no file {path}", where=where)
-    return found
 
 
 def _absolute(path: Path, base_dir: Path) -> Path:
