@@ -15,7 +15,7 @@ from bitwright.base.memory import check_room
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
-from bitwright.data.dataset import UNLABELLED, Dataset, DataSplits, Images
+from bitwright.data.dataset import Dataset, DataSplits, Images
 from bitwright.data.decoding import Decoding, check_growth, decode_image
 from bitwright.data.listing import Layout, Listing, find_layout, list_images, opened
 from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two
@@ -48,7 +48,7 @@ def load(
     """
     listing = list_images(path)
     layout = find_layout(listing)
-    images = _images(listing, decoding, progress)
+    images = decode_listing(listing, decoding, progress)
     cut = Cut(validation, test, seed)
     return split_layout(images, layout, Labels(name, layout.classes, SCALE, str(path)), cut)
 
@@ -80,6 +80,15 @@ def split_layout(images: Images, layout: Layout, shared: Labels, cut: Cut) -> Da
         split: Labelled(images[np.asarray(positions)], np.asarray(labels, dtype=np.int64))
         for split, (positions, labels) in layout.members.items()
     }
+    return split_parts(parts, shared, cut)
+
+
+def split_parts(parts: dict[str, Labelled], shared: Labels, cut: Cut) -> DataSplits:
+    """The splits of what a source holds, or of ``all`` that it holds; mixed.
+
+    Raises:
+        DataError: the splits that are there make no training and test set.
+    """
     return _mixed(_split(parts, shared, cut))
 
 
@@ -97,7 +106,7 @@ def add_unlabelled(
     listing = list_images(
         path, expected="images to learn from without labels, in any folders below"
     )
-    images = _images(listing, Decoding((height, width), channels == 1), progress)
+    images = decode_listing(listing, Decoding((height, width), channels == 1), progress)
     train = splits.train
     if images.shape[3] != channels:
         raise DataError(
@@ -109,10 +118,11 @@ def add_unlabelled(
     joined = Dataset(
         train.name,
         np.concatenate([train.pixels, raw]),
-        np.concatenate([train.labels, np.full(len(raw), UNLABELLED, np.int64)]),
+        np.concatenate([train.labels, train.kind.nothing(train.labels, len(raw))]),
         train.classes,
         train.scale,
         np.concatenate([train.indices, np.arange(first, first + len(raw), dtype=np.int64)]),
+        train.kind,
     )
     return replace(splits, train=joined)
 
@@ -154,7 +164,7 @@ def _mixed(splits: DataSplits) -> DataSplits:
     )
 
 
-def _images(listing: Listing, decoding: Decoding, progress: Progress) -> NDArray[np.uint8]:
+def decode_listing(listing: Listing, decoding: Decoding, progress: Progress) -> NDArray[np.uint8]:
     """All images of a listing, from the cache when they are there."""
     if len(listing.names) < _CACHE_FROM:
         return _decode_all(listing, decoding, progress)

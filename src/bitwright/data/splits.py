@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.data.dataset import Dataset, DataSplits, Images
+from bitwright.data.labels import CLASSES, LabelKind
+from bitwright.data.labels import Labels as LabelArray
 from bitwright.data.spec import Keep
 
 
@@ -19,7 +21,7 @@ class Labelled:
     """Images and labels straight from a source, before any split."""
 
     images: Images
-    labels: NDArray[np.int64]
+    labels: LabelArray
 
 
 def stratified(
@@ -69,13 +71,15 @@ class Labels:
     classes: tuple[str, ...]
     scale: float
     source: str
+    kind: LabelKind = CLASSES
 
 
 def split_three(
     every: Labelled, shared: Labels, *, validation: float, test: float, seed: int
 ) -> DataSplits:
     """Cut one pool into training, validation and test images."""
-    parts = stratified(every.labels, (validation, test), seed, where=shared.source)
+    groups = shared.kind.groups(every.labels)
+    parts = stratified(groups, (validation, test), seed, where=shared.source)
     pool = _pool(every, shared, 0, "all")
     return DataSplits(
         shared.name,
@@ -93,7 +97,8 @@ def split_two(
 
     Test images are numbered after the training images, so that every index names one image.
     """
-    parts = stratified(training.labels, (validation,), seed, where=shared.source)
+    groups = shared.kind.groups(training.labels)
+    parts = stratified(groups, (validation,), seed, where=shared.source)
     pool = _pool(training, shared, 0, "all")
     return DataSplits(
         shared.name,
@@ -125,7 +130,8 @@ def keep_some(splits: DataSplits, keep: Keep, seed: int) -> DataSplits:
         if count is None or count >= len(part):
             return part
         random = np.random.RandomState(seed)
-        classes = (np.flatnonzero(part.labels == label) for label in np.unique(part.labels))
+        groups = part.kind.groups(part.labels)
+        classes = (np.flatnonzero(groups == group) for group in np.unique(groups))
         chosen = [
             random.permutation(members)[: max(1, round(len(members) * count / len(part)))]
             for members in classes
@@ -143,4 +149,5 @@ def keep_some(splits: DataSplits, keep: Keep, seed: int) -> DataSplits:
 def _pool(part: Labelled, shared: Labels, first_index: int, split: str) -> Dataset:
     indices = np.arange(first_index, first_index + len(part.labels), dtype=np.int64)
     name = f"{shared.name}/{split}"
-    return Dataset(name, part.images, part.labels, shared.classes, shared.scale, indices)
+    fixed = (shared.classes, shared.scale, indices, shared.kind)
+    return Dataset(name, part.images, part.labels, *fixed)

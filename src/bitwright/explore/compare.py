@@ -19,6 +19,7 @@ from bitwright.base.errors import FormatError, ModelError, RecipeError
 from bitwright.base.plugins import own_code
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
+from bitwright.base.statistics import Measured
 from bitwright.base.store import Store, content_key
 from bitwright.base.trust import module_folders
 from bitwright.base.version import __version__
@@ -30,7 +31,7 @@ from bitwright.explore.variants import (
     parse_variants,
 )
 from bitwright.report.scatter import Point, Scatter
-from bitwright.report.table import Column, Kind, Measured, Table, Value, value_from_json
+from bitwright.report.table import Column, Kind, Table, Value, value_from_json
 from bitwright.report.table_page import Section, check_folder, write_report
 
 if TYPE_CHECKING:

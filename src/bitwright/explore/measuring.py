@@ -9,8 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.report.statistics import mean_difference, share_difference
-from bitwright.report.table import Measured
+from bitwright.base.statistics import Measured, mean_difference, share_difference
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from bitwright.base.errors import RecipeError, RunError
 from bitwright.base.plugins import own_code
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
+from bitwright.base.statistics import Measured, mean_difference, mean_of, share_of
 from bitwright.base.store import content_key
 from bitwright.base.trust import module_folders
 from bitwright.explore.changes import job_arguments, with_bits, with_seed
@@ -30,8 +31,7 @@ from bitwright.pipeline.recipe import Recipe
 from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.versions import versions
 from bitwright.report.scatter import Point, Scatter
-from bitwright.report.statistics import mean_difference, mean_of, share_of
-from bitwright.report.table import Column, Kind, Measured, Table, Value
+from bitwright.report.table import Column, Kind, Table, Value
 from bitwright.report.table_page import Section, write_report
 from bitwright.train.config import PHASES
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.plugins import load_attribute, load_plugin, plugged
 from bitwright.base.source import module_key
+from bitwright.base.statistics import share_of
 from bitwright.base.trust import importable, is_plugin
 from bitwright.data import Dataset, load_dataset
 from bitwright.data.spec import DATASETS, DatasetSpec
@@ -24,7 +25,6 @@ from bitwright.models.catalog import PRETRAINED, ModelSpec
 from bitwright.pipeline.export_network import trained_run
 from bitwright.pipeline.import_network import MODEL
 from bitwright.pipeline.inspection.inspect import is_by_name
-from bitwright.report.statistics import share_of
 
 if TYPE_CHECKING:
     from torch import nn

@@ -25,6 +25,7 @@ from bitwright.data.spec import DatasetSpec
 from bitwright.low_precision.config import AS_TRAINED, formats_as_trained
 from bitwright.models.catalog import ModelSpec
 from bitwright.pipeline.recipe_hardware import Count, HardwareSection, Section
+from bitwright.tasks.catalog import TaskSpec
 from bitwright.train.config import Phases, TrainConfig
 
 
@@ -134,6 +135,7 @@ class Recipe(Section):
     """Everything a run needs; see the commented ``recipes/digits.yaml``.
 
     Attributes:
+        task: what the network is for: what labels are, what it must give, loss and metrics.
         quant: the policy, as `quant.Policy` reads it; or ``as_trained``: the lowest level of
             ``train.float.low_precision``.
         teacher: who teaches; several are an ensemble, none is the student's own float self.
@@ -145,6 +147,7 @@ class Recipe(Section):
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
     data: Annotated[DatasetSpec, BeforeValidator(name_alone)]
     model: Annotated[ModelSpec, BeforeValidator(name_alone)]
+    task: Annotated[TaskSpec, BeforeValidator(name_alone)] = TaskSpec()
     quant: dict[str, Any] = Field(default_factory=dict)
     teacher: tuple[TeacherSection, ...] = ()
     train: TrainSection = TrainSection()

@@ -152,10 +152,11 @@ Images = Tensor | FileImages
 
 
 def on_device(dataset: Dataset, device: torch.device | str) -> tuple[Images, Tensor]:
-    """Images (N, C, H, W) uint8, in one tensor or in their files, and labels (N,) int64."""
-    labels = torch.tensor(dataset.labels, dtype=torch.int64).to(device)
+    """Images (N, C, H, W) uint8, in one tensor or in their files, and labels (N, ...)."""
+    labels = torch.tensor(dataset.labels).to(device)
     if isinstance(dataset.images, ImageFiles):
-        return FileImages(dataset.images, dataset.labels, device), labels
+        groups = dataset.kind.groups(dataset.labels)
+        return FileImages(dataset.images, groups, device), labels
     planar = np.ascontiguousarray(dataset.images.transpose(0, 3, 1, 2))
     return torch.from_numpy(planar).to(device), labels
 
