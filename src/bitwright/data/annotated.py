@@ -125,8 +125,8 @@ def _boxes(files: _Files) -> Found:
     for name in files.names:
         if rows is None:
             where, content = annotation_of(files.read, files.listing.path, name)
-            edges, labels = parse_voc(content, where)
-            named.append(list(zip(labels, edges.tolist(), strict=True)))
+            corners, labels = parse_voc(content, where)
+            named.append(list(zip(labels, corners.tolist(), strict=True)))
         else:
             mine = rows.get(name, [])
             named.append([(r.cells["class"], [r.real(edge) for edge in _EDGES]) for r in mine])

@@ -12,6 +12,9 @@ from pydantic import BeforeValidator, Field
 from bitwright.base.described import Strict
 from bitwright.data.labels import CLASSES, BoxLabels, LabelKind, MapLabels, ValueLabels
 
+SHARE = "share"
+"""The unit of a metric that lies in [0, 1] and is shown in percent."""
+
 
 def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value

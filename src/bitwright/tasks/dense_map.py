@@ -69,10 +69,10 @@ class DenseMap(Task):
     def __init__(self, stride: int = 1) -> None:
         if type(stride) is not int or stride < 1:
             raise RecipeError(f"stride is {stride!r}", where="task.options", hint="1, 2, 4, ..")
-        self.labels = MapLabels(stride)
+        self.labels, self._stride = MapLabels(stride), stride
 
     def output(self, data: DataSplits) -> Output:
-        height, width = (side // self.labels.stride for side in data.image_shape[:2])
+        height, width = (side // self._stride for side in data.image_shape[:2])
         hint = (
             f"the data set has {data.num_classes} classes, and maps are {height} x {width}: take "
             "num_classes as an argument; task.options.stride makes maps smaller"

@@ -15,9 +15,9 @@ from bitwright.base.errors import ModelError
 from bitwright.base.figures import Figure, Source
 from bitwright.base.plugins import users_code
 from bitwright.base.statistics import Measured, mean_of, share_of
+from bitwright.tasks.catalog import SHARE
 
 OfEach = Callable[[Tensor, Tensor], Tensor]
-SHARE = "share"
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,11 @@ class Metric:
             )
         return found
 
+    def is_share_of(self, values: NDArray[np.float64]) -> bool:
+        """Whether each of these values says right or wrong: then the value is a proportion."""
+        whole = self.unit == SHARE and self.of_sums is None
+        return whole and bool(np.isin(values, (0.0, 1.0)).all())
+
     def sums(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """(K,) on the outputs' device: what, added up over batches, `value_of` makes the value of.
 
@@ -95,9 +100,7 @@ class Metric:
         known = each[~np.isnan(each)]
         if not len(known):
             return Measurement(self, Measured(float("nan")), 0, each)
-        right = known.astype(bool)
-        whole = self.unit == SHARE and np.array_equal(right, known)
-        summary = share_of(right) if whole else mean_of(known)
+        summary = share_of(known.astype(bool)) if self.is_share_of(known) else mean_of(known)
         return Measurement(self, summary, len(known), each)
 
     def _of_sums(self, parts: NDArray[np.float64]) -> Measurement:
@@ -137,6 +140,13 @@ class Measurement:
     def goodness(self) -> float:
         """The value such that more is better."""
         return self.metric.goodness(self.value)
+
+    @property
+    def known(self) -> NDArray[np.float64] | NDArray[np.bool_]:
+        """The values of the images that have one; where each is right or wrong, which are right."""
+        known = self.each[~np.isnan(self.each)]
+        right = known.astype(bool)
+        return right if self.metric.is_share_of(known) else known
 
     def figure(self, source: Source = Source.MEASUREMENT) -> Figure:
         """The value for people, with its error and the number of images."""

@@ -23,6 +23,7 @@ from bitwright.base.errors import DataError
 from bitwright.data import Dataset
 from bitwright.data.decoding import RandomCrop
 from bitwright.data.image_files import ImageFiles
+from bitwright.data.labels import Labels
 from bitwright.train.config import Augmentation
 from bitwright.train.transforms import augment, cut_out, to_real
 
@@ -151,9 +152,15 @@ Images = Tensor | FileImages
 """All images (N, C, H, W) uint8 of a split, by position."""
 
 
+def label_tensor(labels: Labels) -> Tensor:
+    """Labels as torch takes them: classes as int64, whatever whole numbers they are."""
+    found = torch.tensor(labels)
+    return found if found.is_floating_point() else found.to(torch.int64)
+
+
 def on_device(dataset: Dataset, device: torch.device | str) -> tuple[Images, Tensor]:
     """Images (N, C, H, W) uint8, in one tensor or in their files, and labels (N, ...)."""
-    labels = torch.tensor(dataset.labels).to(device)
+    labels = label_tensor(dataset.labels).to(device)
     if isinstance(dataset.images, ImageFiles):
         groups = dataset.kind.groups(dataset.labels)
         return FileImages(dataset.images, groups, device), labels

@@ -87,8 +87,8 @@ def fit(  # noqa: PLR0913 - each is one thing that training is made of
             unknown or does not fit, the checkpoint belongs to another model, or the loss is no
             finite number.
     """
-    seen = (part.of_kind(task.labels) for part in (splits.train, splits.validation))
-    splits = replace(splits, **dict(zip(("train", "validation"), seen, strict=True)))
+    training, validation = splits.train.of_kind(task.labels), splits.validation.of_kind(task.labels)
+    splits = replace(splits, train=training, validation=validation)
     job = Job(model, splits, config, Path(run_dir), resume, teacher, peer, task)
     check(job)
     done_before = None

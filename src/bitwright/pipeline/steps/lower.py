@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,7 @@ def lower(work: Workspace, context: StepContext) -> None:
     check(certificate, graph)
     atomic_write(context.folder / CERTIFICATE, certificate.to_json())
     compared, refused = _export(graph, inputs, context)
-    kept = {_KEPT.get(edge, edge): levels for edge, levels in found.items()}
+    kept: dict[str, Any] = {_KEPT.get(edge, edge): levels for edge, levels in found.items()}
     np.savez_compressed(context.folder / LEVELS, inputs=inputs, **kept)
     metrics = figures_of(work, graph, found[SCORES], Source.MEASUREMENT)
     float_weights = sum(p.numel() for p in work.fresh_model().parameters())
@@ -88,13 +88,14 @@ def named_graph(work: Workspace, integers: IntegerModel) -> Graph:
     """The integer graph under the recipe's name; the place of the highest score is among its
     outputs only where the task ranks them.
     """
-    graph = replace(integers.graph, name=graph_name(work.recipe.name))
+    graph: Graph = replace(integers.graph, name=graph_name(work.recipe.name))
     if work.task.ranked or LABEL not in graph.outputs:
         return graph
     nodes = tuple(node for node in graph if node.output != LABEL)
     types = {edge: kind for edge, kind in graph.types.items() if edge != LABEL}
     outputs = tuple(edge for edge in graph.outputs if edge != LABEL)
-    return replace(graph, nodes=nodes, outputs=outputs, types=types)
+    kept: Graph = replace(graph, nodes=nodes, outputs=outputs, types=types)
+    return kept
 
 
 def real_outputs(graph: Graph, scores: IntArray) -> Tensor:
@@ -114,9 +115,9 @@ def figures_of(
     work: Workspace, graph: Graph, scores: IntArray, source: Source
 ) -> dict[str, Figure]:
     """Every metric of the task on levels of the scores of the first test images."""
-    import torch
+    from bitwright.train.images import label_tensor
 
-    labels = torch.tensor(work.data.test.labels[: len(scores)])
+    labels = label_tensor(work.data.test.labels[: len(scores)])
     found = work.task.measure(real_outputs(graph, scores), labels)
     return {each.metric.name: each.figure(source) for each in found}
 

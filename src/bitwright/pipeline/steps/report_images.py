@@ -8,12 +8,12 @@ import io
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bitwright.base.figures import Figure, Source, show
 from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.report.record import Sample
+from bitwright.train.images import label_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,12 +73,12 @@ def distribution(work: Workspace, outputs: Tensor) -> tuple[tuple[str, int], ...
 def confusion(work: Workspace, outputs: Tensor) -> tuple[tuple[int, ...], ...]:
     """Row = label, column = prediction of the integer graph; nothing where there are no classes."""
     test = work.data.test
-    table = work.task.confusion(outputs, torch.tensor(test.labels), len(test.classes))
+    table = work.task.confusion(outputs, label_tensor(test.labels), len(test.classes))
     return () if table is None else tuple(tuple(int(n) for n in row) for row in table)
 
 
 def _measured(work: Workspace, outputs: Tensor) -> Measurement:
-    return work.task.measure(outputs, torch.tensor(work.data.test.labels))[0]
+    return work.task.measure(outputs, label_tensor(work.data.test.labels))[0]
 
 
 def _png(picture: NDArray[np.uint8]) -> str:

@@ -109,7 +109,8 @@ class Epoch(Result):
 
     @model_serializer(mode="wrap")
     def _to_record(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return named(fields(self))
+        made: dict[str, Any] = named(fields(self))
+        return made
 
 
 class DataFacts(Result):

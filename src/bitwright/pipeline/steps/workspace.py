@@ -63,7 +63,9 @@ class Workspace:
     @property
     def num_classes(self) -> int | None:
         """What a model is told of the number of classes: of a vector its values."""
-        return self.output.size if len(self.output.shape) == 1 else self.data.num_classes
+        is_vector = len(self.output.shape) == 1
+        found: int | None = self.output.size if is_vector else self.data.num_classes
+        return found
 
     @cached_property
     def quant(self) -> dict[str, Any]:
