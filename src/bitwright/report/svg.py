@@ -10,6 +10,7 @@ from math import ceil, floor, log10
 from markupsafe import Markup, escape
 
 #: How the lines of the style sheet begin that a drawing needs.
+_LONG = 10_000  # counts with more digits do not fit into their cell
 _DRAWN = ("svg ", ".grid ")
 COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)")
 
@@ -135,6 +136,14 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]], limit: float | None
     return drawing(label_width + bar_width + 110, 12 + len(rows) * step, title, parts)
 
 
+def _brief(count: int) -> str:
+    """A count in four signs at most."""
+    for size, sign in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= size and count >= _LONG:
+            return f"{count // size}{sign}"
+    return str(count)
+
+
 def heatmap(title: str, labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> Markup:
     """A confusion matrix: rows are the true class, columns the predicted one."""
     if not matrix:
@@ -159,6 +168,6 @@ def heatmap(title: str, labels: Sequence[str], matrix: Sequence[Sequence[int]]) 
             )
             if count and cell > 20:
                 x = left + (column + 0.5) * cell
-                parts.append(text_at(x, y + cell / 2 + 4, str(count), style="b"))
+                parts.append(text_at(x, y + cell / 2 + 4, _brief(count), style="b"))
     side = cell * len(labels)
     return drawing(left + side + 6, top + side + 6, title, parts)
