@@ -22,11 +22,12 @@ from bitwright.pipeline.steps.baseline import cpu_name, measure
 from bitwright.pipeline.steps.energy import energy_of
 from bitwright.pipeline.steps.lower import read_graph, read_levels
 from bitwright.pipeline.steps.map import read_hardware
+from bitwright.pipeline.steps.rates import clock_of, interval_of
 from bitwright.pipeline.steps.report_words import accuracy, phase_title, proof, required, stages
 from bitwright.pipeline.steps.results import Epoch, LayerFacts, LowerResult, TrainResult
 from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.pipeline.steps.results_run import Results
-from bitwright.pipeline.steps.summary import PAGE, RECORD, clock_of, interval_of, summary_rows
+from bitwright.pipeline.steps.summary import PAGE, RECORD, summary_rows
 from bitwright.pipeline.steps.train import trained_model
 from bitwright.pipeline.steps.versions import versions
 from bitwright.pipeline.steps.workspace import Workspace
