@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ from bitwright.base.errors import MismatchError, TargetError
 from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress
-from bitwright.base.records import BlockRow, FifoRow
+from bitwright.base.records import BlockRow, EdgeRow, FifoRow
 from bitwright.base.trust import importable
 from bitwright.build.clocks import check_clock, clock_note, reachable_clock
 from bitwright.build.packing import lut_kind
 from bitwright.build.rates import Link, Stream, link_of
 from bitwright.build.target import Target, list_targets, load_target, smallest_fitting
-from bitwright.hw.blocks import blocks_of
+from bitwright.hw.blocks import Flatten, blocks_of
 from bitwright.hw.cost import graph_resources
 from bitwright.hw.dataflow import analyse, input_port, readers
 from bitwright.hw.describe import describe
@@ -38,7 +38,7 @@ from bitwright.hw.search import search_folding
 from bitwright.hw.template import template
 from bitwright.hw.tokens import check_tokens_if_fast
 from bitwright.hw.weight_image import memory_plan
-from bitwright.ir import Graph, IntArray, load_graph, random_feeds, save_graph
+from bitwright.ir import Graph, IntArray, Node, load_graph, random_feeds, save_graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.lower import read_graph, read_levels
@@ -302,7 +302,7 @@ def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapRe
         clock_mhz=clock_mhz,
         rated_mhz=rated,
         clock_note=clock_note(target, clock_mhz),
-        link=link and LinkRow(**vars(link), images_per_s=link.images_per_s),
+        link=None if link is None else LinkRow(**vars(link), images_per_s=link.images_per_s),
         lut_kind=lut_kind(target.family),
         interval=flow.interval,
         latency=flow.latency,
@@ -328,8 +328,35 @@ def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapRe
             for row in rows
             if row.depth is not None
         ),
+        edges=tuple(_edges(hardware)),
         weight_memory=plan.bandwidth(flow.interval, rated * 1e6) if plan else None,
     )
+
+
+def _edges(hardware: Graph) -> Iterator[EdgeRow]:
+    """Every stream, in the order of the blocks that read it; the outputs last. Renamings, which
+    are no blocks, are passed over.
+    """
+    blocks = blocks_of(hardware)
+    for node in hardware:
+        for edge in () if isinstance(blocks[node.name], Flatten) else node.inputs:
+            maker, port = _maker(hardware, edge), input_port(node, edge, blocks)
+            source = "" if maker is None else maker.name
+            yield EdgeRow(source=source, target=node.name, beats=port.beats, width=port.width)
+    for edge in hardware.outputs:
+        maker, producer = _maker(hardware, edge), hardware.producer(edge)
+        if maker is not None and producer is not None:
+            port = blocks[producer.name].outputs[producer.outputs.index(edge)]
+            yield EdgeRow(source=maker.name, target="", beats=port.beats, width=port.width)
+
+
+def _maker(hardware: Graph, edge: str) -> Node | None:
+    """The block that makes an edge, behind renamings; None for an input of the graph."""
+    blocks = blocks_of(hardware)
+    maker = hardware.producer(edge)
+    while maker is not None and isinstance(blocks[maker.name], Flatten):
+        maker = hardware.producer(maker.inputs[0])
+    return maker
 
 
 def _link(hardware: Graph, target: Target) -> Link | None:
@@ -339,10 +366,9 @@ def _link(hardware: Graph, target: Target) -> Link | None:
         return None
     read = readers(hardware)
     inputs = [input_port(read[edge], edge, blocks) for edge in hardware.inputs]
-    makers = [hardware.producer(edge) for edge in hardware.outputs]
-    outputs = [blocks[maker.name].outputs[0] for maker in makers if maker is not None]
-    ways = ([Stream(port.beats, port.width) for port in ports] for ports in (inputs, outputs))
-    return link_of(target, *ways)
+    outputs = [row for row in _edges(hardware) if not row.target]
+    ways = [tuple(Stream(port.beats, port.width) for port in ports) for ports in (inputs, outputs)]
+    return link_of(target, ways[0], ways[1])
 
 
 def _finn_files(folder: Path, result: MapResult) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from bitwright.base.figures import Figure, Resources
-from bitwright.base.records import BlockRow, FifoRow
+from bitwright.base.records import BlockRow, EdgeRow, FifoRow
 from bitwright.pipeline.steps.results import Result
 
 
@@ -54,6 +54,7 @@ class MapResult(Result):
     capacity: Resources
     blocks: tuple[BlockRow, ...]
     fifos: tuple[FifoRow, ...]
+    edges: tuple[EdgeRow, ...] = ()
     weight_memory: dict[str, Any] | None = None
     checked_cycles: int = 0
     unchecked: str = ""
