@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
@@ -31,7 +31,6 @@ from bitwright.pipeline.recipe_yaml import Document
 GRAPH, SETTINGS, LEVELS = "graph.bwg", "hardware.json", "levels.npz"
 _KEY = "key.json"
 _RANDOM = 20
-_T = TypeVar("_T")
 
 
 class DesignSettings(Section):
@@ -88,7 +87,8 @@ class Design:
         if self.levels is None:
             (self.folder / LEVELS).unlink(missing_ok=True)
         else:
-            np.savez_compressed(self.folder / LEVELS, **dict(self.levels))
+            arrays: dict[str, Any] = dict(self.levels)
+            np.savez_compressed(self.folder / LEVELS, **arrays)
 
     def save_settings(self) -> None:
         """Write the settings, which later calls start from."""
