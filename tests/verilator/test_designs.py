@@ -145,9 +145,9 @@ def test_an_import_is_a_design_folder(
 ) -> None:
     source, out = str(tmp_path / "net.onnx"), str(tmp_path / "in")
     said(capsys, "export", str(built.design.folder), "--out", source)
-    options = ["--target", "ecp5-25k", "--fps", "50000", "--clock-mhz", "50", "--simulate", "4"]
+    options = ["--target", "ecp5-25k", "--fps", "200000", "--clock-mhz", "50", "--simulate", "4"]
     found = said(capsys, "import", source, "--out", out, *options)["hardware"]
-    assert found["simulated_frames"] == 4 and found["interval"] <= 1000
+    assert found["simulated_frames"] == 4 and found["interval"] <= 250
     assert said(capsys, "diff", out)["stages"][-1]["first"] is None
     slow = said(capsys, "map", out, "--set", "hardware.target_fps=1000")["figures"]
     assert slow["cycles an image, predicted"]["value"] > found["interval"]

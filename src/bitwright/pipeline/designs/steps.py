@@ -385,6 +385,10 @@ def _report(design: Design, mapped: Path) -> Report:
             fifo.model_copy(update={"high_water": marks.get(fifo.instance)})
             for fifo in result.fifos
         ),
+        edges=result.edges,
+        interval=result.interval if proof is None else proof.interval,
+        clock_mhz=result.rate_clock_mhz,
+        lut_kind=result.lut_kind,
         capacity=result.capacity,
         target=result.target,
         facts={"graph": design.graph.digest, "bitwright": __version__},
