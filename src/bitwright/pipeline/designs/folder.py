@@ -12,10 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import struct
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from zipfile import BadZipFile
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
@@ -190,6 +193,13 @@ def parse_settings(values: str | Mapping[str, Any], where: str) -> DesignSetting
         raise RecipeError(f"is no JSON: {error}", where=where) from error
 
 
+#: What zipfile and numpy raise for files that are none of theirs.
+_DAMAGED = (
+    OSError, ValueError, KeyError, EOFError, NotImplementedError, RuntimeError, MemoryError,
+    SyntaxError, TypeError, IndexError, OverflowError, BadZipFile, zlib.error, struct.error,
+)  # fmt: skip
+
+
 def _levels(path: Path, graph: Graph) -> dict[str, IntArray] | None:
     if not path.is_file():
         return None
@@ -199,7 +209,7 @@ def _levels(path: Path, graph: Graph) -> dict[str, IntArray] | None:
         if set(found) != set(graph.inputs):
             raise ValueError(f"it holds {sorted(found)}, the graph takes {list(graph.inputs)}")
         return {edge: check_levels(graph, edge, array) for edge, array in found.items()}
-    except (OSError, ValueError, KeyError, EOFError, NotImplementedError) as error:
+    except _DAMAGED as error:
         raise DataError(
             f"cannot be read: {error}", where=str(path), hint="delete it, or make the design again"
         ) from error
