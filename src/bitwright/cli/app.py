@@ -13,6 +13,7 @@ from bitwright.base.version import __version__
 from bitwright.cli import (
     compare,
     conversion,
+    designs,
     experiments,
     forecast,
     formats,
@@ -91,6 +92,12 @@ def _add_step(name: str, text: str) -> None:
         assign: Assign = None,
         json: Json = False,
     ) -> None:
+        if name in designs.VERBS and designs.is_design_folder(recipe):
+            others = {"--run-dir": run_dir, "--data": data}
+            designs.run_design(
+                Output(json), name, Path(recipe), target=target, assign=assign, others=others
+            )
+            return
         job = resolve(recipe, run_dir, data, assign, target)
         show.run_steps(Output(json), job.recipe, job.run_dir, only=name)
 
