@@ -222,6 +222,12 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec((72, 16), (2, 8), ("int5", "int5"), "block"),
         matvec((18, 8), (3, 2), ("uint4", "int4n"), groups=4),
         matvec((36, 4), (4, 4), ("uint4", "int4n"), "block", groups=8),
+        matvec((600, 12), (1, 1), ("uint4", "int4n"), "block", bias=True),
+        matvec((256, 16), (2, 1), ("uint4", "int4n"), "block"),
+        matvec((144, 16), (24, 2), ("uint4", "int4n"), "block"),
+        matvec((72, 32), (12, 4), ("uint4", "int4n"), "block"),
+        matvec((128, 32), (32, 2), ("uint2", "int2n"), "block"),
+        matvec((96, 24), (32, 2), ("uint4", "int4n")),
     ),
     "matvec_codes": (
         matvec((9, 8), (3, 2), ("uint4", "po2_4")),
@@ -329,6 +335,10 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         window((34, 34, 16), 3, 2, "uint4", 1, "block"),
         window((34, 34, 16), 3, 8, "uint4", 2, "block"),
         window((10, 10, 64), 3, 1, "uint4", 1, "block"),
+        window((18, 18, 8), 3, 8, "uint4"),
+        window((20, 20, 1), 3, 1, "uint8"),
+        window((14, 14, 16), 2, 8, "uint4", 2),
+        window((26, 26, 16), 3, 4, "uint4"),
     ),
     "pad": tuple(
         block(
