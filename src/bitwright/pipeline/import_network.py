@@ -356,6 +356,8 @@ def _hardware(
     from bitwright.hw import folding_of
     from bitwright.pipeline.recipe_hardware import HardwareSection
     from bitwright.pipeline.steps.map import choose_mapping, describe_mapping, require_equal
+    from bitwright.pipeline.steps.rates import rate_rows
+    from bitwright.pipeline.steps.results_run import Results
     from bitwright.rtl.emit import emit
 
     wanted, target = HardwareSection(target=name), load_target(name)
@@ -371,6 +373,8 @@ def _hardware(
         "interval": mapped.interval,
         "latency": mapped.latency,
         "resources": mapped.resources.to_json(),
+        "lut_kind": mapped.lut_kind,
+        "rates": [row.model_dump(mode="json") for row in rate_rows(Results(map=mapped))],
         "source": "model",
         "simulated_frames": simulate,
     }
