@@ -232,7 +232,7 @@ def _with_splits(
         name,
         model.eval(),
         _shuffled(splits.train, seed),
-        splits.validation,
+        splits.validation if len(splits.validation) else None,
         splits.test,
         quant=quant,
     )

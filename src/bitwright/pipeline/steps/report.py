@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,16 +106,22 @@ def _curves(title: str, history: Sequence[Epoch]) -> tuple[Curve, ...]:
     epochs = tuple(entry.epoch for entry in history)
     loss = {
         "training": tuple(entry.train_loss for entry in history),
-        "validation": tuple(entry.validation_loss for entry in history),
+        **_measured_series(entry.validation_loss for entry in history),
     }
     accuracy = {
         "training": tuple(entry.train_accuracy for entry in history),
-        "validation": tuple(entry.validation_accuracy for entry in history),
+        **_measured_series(entry.validation_accuracy for entry in history),
     }
     return (
         Curve(title=f"{title}: loss", y_label="mean over images", epochs=epochs, series=loss),
         Curve(title=f"{title}: accuracy", y_label="share", epochs=epochs, series=accuracy),
     )
+
+
+def _measured_series(values: Iterable[float | None]) -> dict[str, tuple[float, ...]]:
+    """The curve of validation; none without validation images."""
+    found = tuple(value for value in values if value is not None)
+    return {"validation": found} if found else {}
 
 
 def _layers(lowered: LowerResult, mapped: MapResult, found: Results) -> tuple[LayerRow, ...]:

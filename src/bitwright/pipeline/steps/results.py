@@ -54,8 +54,8 @@ class Epoch(Result):
     lr: float
     train_loss: float
     train_accuracy: float
-    validation_loss: float
-    validation_accuracy: float
+    validation_loss: float | None
+    validation_accuracy: float | None
 
 
 class DataFacts(Result):
@@ -69,7 +69,7 @@ class DataFacts(Result):
     source: str
     digest: str
     classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     train: int
     validation: int
     test: int
@@ -134,7 +134,7 @@ class PhaseRow(Result):
     name: str
     history: tuple[Epoch, ...]
     kept_epoch: int
-    validation_accuracy: float
+    validation_accuracy: float | None
     teacher_accuracy: Figure | None = None
 
 
