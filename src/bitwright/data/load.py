@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.progress import Progress, no_progress
-from bitwright.data import cifar, digits, folders, image_database, mnist, own, streams
+from bitwright.data import cifar, digits, folders, image_database, mnist, own, shipped, streams
 from bitwright.data.dataset import DataSplits
 from bitwright.data.spec import DATASETS, IMAGENET, DatasetSpec
 from bitwright.data.splits import keep_some
@@ -58,6 +58,10 @@ def _load(
     if wanted.is_own:
         return own.load(wanted, seed=seed)
     match wanted.name:
+        case "breast-cancer" | "tones":
+            make = shipped.breast_cancer if wanted.name == "breast-cancer" else shipped.tones
+            source = "bitwright" if wanted.name == "tones" else "scikit-learn load_breast_cancer"
+            return own.splits_of(make(), wanted, name=wanted.name, source=source, seed=seed)
         case "digits":
             shares = {"validation": wanted.validation, "test": wanted.test}
             return digits.load(name="digits", seed=seed, **shares)

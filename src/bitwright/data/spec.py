@@ -161,6 +161,10 @@ class DatasetInfo:
 DATASETS = (
     DatasetInfo("digits", "1 797 handwritten digits, 8 x 8 grey", "inside scikit-learn"),
     DatasetInfo(
+        "breast-cancer", "a table: 569 cases with 30 measures, two classes", "inside scikit-learn"
+    ),
+    DatasetInfo("tones", "2 400 sounds of 256 samples, eight kinds", "drawn here"),
+    DatasetInfo(
         "mnist", "70 000 handwritten digits, 28 x 28 grey", "IDX files, or downloaded (12 MB)"
     ),
     DatasetInfo(
@@ -179,6 +183,9 @@ DATASETS = (
         "a folder with train/CLASS and val/CLASS, never downloaded",
     ),
     DatasetInfo("database", "your own images in one file", "a file of `bitwright database`"),
+    DatasetInfo(
+        "MODULE:FUNCTION", "your own arrays: tables, signals, images", "a function beside the recipe"
+    ),
     DatasetInfo("folder", "your own images", "a folder or zip file of class folders"),
 )
 

@@ -59,10 +59,9 @@ class Subject:
     batch_size: int = 100
 
     @property
-    def sample_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of one image."""
-        height, width, channels = self.train.image_shape
-        return channels, height, width
+    def sample_shape(self) -> tuple[int, ...]:
+        """Of one input as the model takes it: (C, H, W), (C, L) or (F,)."""
+        return self.train.sample_shape
 
     def measure(self, model: nn.Module, limit: int | None = None) -> Outcome:
         """Measure a model on the images (or pairs) that no choice was made on.

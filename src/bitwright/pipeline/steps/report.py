@@ -16,6 +16,7 @@ from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
 from bitwright.base.version import __version__
 from bitwright.build.target import load_target
+from bitwright.data.shown import picture_of
 from bitwright.ir import IntArray, print_graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.baseline import cpu_name, measure
@@ -184,13 +185,12 @@ def _samples(work: Workspace, predictions: IntArray, count: int) -> tuple[Sample
     )
 
 
-def _png(image: NDArray[np.uint8], scale: float) -> str:
-    """An image as base64, stretched to the full range of grey."""
+def _png(levels: NDArray[Any], scale: float) -> str:
+    """An input as a picture in base64."""
     from PIL import Image
 
-    pixels = np.clip(np.rint(image.astype(np.float64) * scale * 255), 0, 255).astype(np.uint8)
     file = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG")
+    Image.fromarray(picture_of(levels, scale)).save(file, "PNG")
     return base64.b64encode(file.getvalue()).decode("ascii")
 
 
@@ -232,6 +232,7 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
         "data": f"{data.name}: {data.train} training, {data.validation} validation, "
         f"{data.test} held-out images",
         "data SHA-256": data.digest,
+        **({"inputs": data.inputs} if data.inputs else {}),
         **_training_facts(trained),
         "integer graph": lowered.digest,
         "processor": cpu_name(),

@@ -63,6 +63,7 @@ class DataFacts(Result):
 
     Attributes:
         source: the file or folder they came from, without its place, or the library.
+        inputs: what was made of numbers that are no levels, in words.
     """
 
     name: str
@@ -73,6 +74,7 @@ class DataFacts(Result):
     train: int
     validation: int
     test: int
+    inputs: str = ""
 
 
 class TeacherRow(Result):
