@@ -128,7 +128,8 @@ def splits_of(given: Any, spec: DatasetSpec, *, name: str, source: str, seed: in
     }
     made = _split(labelled, shared, spec, seed)
     top = np.iinfo(made.train.images.dtype).max if preparation is None else preparation.high
-    warn_of_lost(made.train.pixels, int(top), made.train.noun, source)
+    if first.inputs.ndim > 2:  # of a table each column is looked at
+        warn_of_lost(made.train.pixels, int(top), made.train.noun, source)
     bits = spec.bits if preparation is None else None
     if bits is not None:
         raise RecipeError(
@@ -209,6 +210,8 @@ def _plain(given: Any, where: str, what: str) -> NDArray[Any]:
             where=where,
             hint="turn names into numbers first (numpy.unique(names, return_inverse=True))",
         )
+    if found.dtype.kind == "b":
+        found = found.astype(np.int64)
     if found.dtype.kind == "f" and found.dtype.itemsize < 4:
         found = found.astype(np.float32)
     return found
