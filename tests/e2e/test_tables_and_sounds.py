@@ -159,6 +159,45 @@ def test_a_data_set_and_a_network_of_ones_own(tmp_path: Path) -> None:
 def test_the_whole_recipe(name: str, least: float, tmp_path: Path) -> None:
     Pipeline(load_recipe(name), tmp_path / "run").build()
     assert load_result(LowerResult, tmp_path / "run" / "03-lower").accuracy.value >= least
-    record = Report.model_validate_json((tmp_path / "run" / "07-report" / "report.json").read_text())
+    record = Report.model_validate_json(
+        (tmp_path / "run" / "07-report" / "report.json").read_text()
+    )
     found = {row.label: row.figure for row in record.summary}
     assert found["Fmax"] is not None and found["Fmax"].value > load_recipe(name).hardware.clock_mhz
+
+
+DEEP = """
+import numpy as np
+from bitwright.data import Arrays
+
+def load(kind, size=8):
+    random = np.random.RandomState(0)
+    info = np.iinfo(kind)
+    labels = np.arange(60) % 2
+    span = info.max - info.min
+    images = random.randint(0, span // 2, (60, size, size)) + info.min
+    images[labels == 1, :, : size // 2] += span // 2
+    return Arrays(images.astype(kind), labels, layout="NHW")
+"""
+
+
+@pytest.mark.parametrize("kind", ["uint16", "int16"])
+def test_levels_of_16_bits_reach_the_rtl_as_they_are(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "deep.py").write_text(DEEP)
+    recipe = recipe_from_dict(
+        {
+            "name": "deep",
+            "data": {"name": "deep:load", "options": {"kind": kind}},
+            "model": {"name": "digits_cnn", "options": {"widths": [2]}},
+            "quant": {"weight": "int3", "activation": "uint3"},
+            "train": {"float": {"epochs": 2, "batch_size": 16, "lr": 0.02, "threads": 1}},
+            "hardware": {"target": "ecp5-25k", "target_fps": 50_000},
+            "simulate": {"images": 6, "stall_images": 2},
+        },
+        tmp_path,
+    )
+    Pipeline(recipe, tmp_path / "run").build(until="simulate")
+    assert load_result(SimulateResult, tmp_path / "run" / "05-simulate").differences == 0
+    levels = read_levels(tmp_path / "run" / "03-lower")["inputs"]
+    assert np.array_equal(levels, Workspace(recipe).data.test.pixels)
+    assert np.abs(levels).max() > 30_000

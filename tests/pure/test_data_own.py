@@ -101,7 +101,7 @@ def test_all_other_numbers_are_measurements(kind: str) -> None:
 
 def test_layouts() -> None:
     images = RANDOM.integers(0, 256, (40, 6, 8, 3), dtype=np.uint8)
-    for given, shape in (
+    for made, shape in (
         (Arrays(images, LABELS), (6, 8, 3)),
         (Arrays(np.moveaxis(images, 3, 1), LABELS, layout="NCHW"), (6, 8, 3)),
         (Arrays(images[..., 0], LABELS, layout="NHW"), (6, 8, 1)),
@@ -109,7 +109,7 @@ def test_layouts() -> None:
         (Arrays(images[:, 0, :3], LABELS, layout="NCL"), (3, 3)),
         (Arrays(images[:, 0, 0, 0], LABELS), (1,)),
     ):
-        splits = split(given)
+        splits = split(made)
         assert splits.image_shape == shape
     assert np.array_equal(
         split(Arrays(np.moveaxis(images, 3, 1), LABELS, layout="NCHW")).test.pixels,
@@ -132,7 +132,10 @@ def test_given_parts_stay_what_they_are() -> None:
 
 
 BAD: list[tuple[Any, str]] = [
-    ((np.where(TABLE > 5, np.nan, TABLE), LABELS), r"numbers are NaN or infinite, in \d+ of 40 row"),
+    (
+        (np.where(TABLE > 5, np.nan, TABLE), LABELS),
+        r"numbers are NaN or infinite, in \d+ of 40 row",
+    ),
     ((np.where(SIGNALS > 0.2, np.inf, SIGNALS), LABELS), "NaN or infinite, in .* signals"),
     ((TABLE, LABELS[:5]), "40 inputs, but labels"),
     ((TABLE[:0], LABELS[:0]), "no inputs"),
@@ -172,12 +175,14 @@ def test_what_is_no_data_set_is_refused_with_words(given: Any, words: str) -> No
     st.integers(2, 16),
 )
 def test_levels_are_within_half_a_step(values: np.ndarray, bits: int) -> None:
-    for given in (values, values[:, None, :]):
-        prepared = fit_preparation(given, bits)
-        levels = prepared.levels(given).astype(np.float64)
+    for some in (values, values[:, None, :]):
+        prepared = fit_preparation(some, bits)
+        levels = prepared.levels(some).astype(np.float64)
         assert prepared.low <= levels.min() and levels.max() <= prepared.high
-        assert prepared.beyond(given) == 0
-        assert (np.abs(levels * prepared.step + prepared.offset - given) <= 0.51 * prepared.step).all()
+        assert prepared.beyond(some) == 0
+        assert (
+            np.abs(levels * prepared.step + prepared.offset - some) <= 0.51 * prepared.step
+        ).all()
 
 
 def module(tmp_path: Path, text: str) -> Callable[..., DataSplits]:
@@ -203,7 +208,7 @@ def test_a_function_beside_the_recipe_is_called_with_options(tmp_path: Path) -> 
     assert load().name == "load" and load().num_classes == 2
     splits = load(options={"count": 60, "kinds": 3}, keep={"test": 6})
     assert splits.num_classes == 3 and len(splits.test) == 6
-    with pytest.raises(RecipeError, match="does not take these options.*size"):
+    with pytest.raises(RecipeError, match=r"does not take these options.*size"):
         load(options={"size": 3})
     with pytest.raises(RecipeError, match="image_size would not be looked at"):
         load(image_size=[3, 3])

@@ -212,5 +212,5 @@ def test_what_has_no_form_is_refused_with_the_users_words() -> None:
 
 
 def test_without_an_example_it_is_asked_for() -> None:
-    with pytest.raises(ModelError, match="(?s)network of signals.*example_input"):
+    with pytest.raises(ModelError, match=r"(?s)network of signals.*example_input"):
         apply(Keywords(), POLICY, "train")

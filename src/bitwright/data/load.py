@@ -88,8 +88,8 @@ def _load(
     raise RecipeError(
         f"unknown data set {wanted.name!r}",
         where="data.name",
-        hint=f"known: {known}; for your own images use 'folder' with a path, for arrays of your own "
-        "module:function",
+        hint=f"known: {known}; for your own images use 'folder' with a path, "
+        "for arrays of your own module:function",
     )
 
 

@@ -7,9 +7,10 @@
 
 The function gets ``options`` and returns one of
 
-- ``(inputs, labels)`` or ``(inputs, labels, classes)``, or `Arrays` for more: one pool, which is cut
-  as ``validation`` and ``test`` say;
-- a mapping of ``train``, ``test`` and perhaps ``validation`` to such values: parts kept as they are;
+- ``(inputs, labels)`` or ``(inputs, labels, classes)``, or `Arrays` for more: one pool, which is
+  cut as ``validation`` and ``test`` say;
+- a mapping of ``train``, ``test`` and perhaps ``validation`` to such values: parts kept as they
+  are;
 - a `DataSplits`, taken as it is.
 """
 

@@ -184,6 +184,6 @@ def warn_of_lost(levels: NDArray[Any], top: int, what: str, where: str) -> None:
         )  # fmt: skip
     elif constant > _MOST_CONSTANT and flat.shape[1] > 1:
         _log.warning(
-            "%s: %.1f %% of the %s are of one level each; look whether they are what they should be",
+            "%s: %.1f %% of the %s are of one level each; look whether they are as they should be",
             where, 100 * constant, what,
         )  # fmt: skip

@@ -184,7 +184,9 @@ DATASETS = (
     ),
     DatasetInfo("database", "your own images in one file", "a file of `bitwright database`"),
     DatasetInfo(
-        "MODULE:FUNCTION", "your own arrays: tables, signals, images", "a function beside the recipe"
+        "MODULE:FUNCTION",
+        "your own arrays: tables, signals, images",
+        "a function beside the recipe",
     ),
     DatasetInfo("folder", "your own images", "a folder or zip file of class folders"),
 )

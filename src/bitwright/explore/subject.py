@@ -156,7 +156,7 @@ def find_subject(
 
 def _of_run(place: Path, data: str | None, seed: int) -> Subject:
     work, model = trained_run(place, None if data is None else Path(data))
-    quant = work.recipe.quant
+    quant = work.quant
     kept = {k: quant[k] for k in ("input", "threshold_bits") if k in quant}
     return _with_splits(work.recipe.name, model, work.data, seed, kept)
 
@@ -213,6 +213,8 @@ def _known_data() -> str:
 
 def _data_spec(data: str) -> DatasetSpec:
     if any(data == info.name for info in DATASETS if info.name != "folder"):
+        return DatasetSpec(name=data)
+    if is_plugin(data):
         return DatasetSpec(name=data)
     place = Path(data).expanduser()
     if not place.exists():

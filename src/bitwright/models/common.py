@@ -67,7 +67,10 @@ _SHARE = (lambda value: _is_real(value) and 0 < value <= 1, "must lie above 0 an
 #: What the options of the families may be, and how to say it.
 _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("blocks", "widths", "strides"), _SIZES),
-    **dict.fromkeys(("growth", "stem_width", "final_width", "stem_stride", "embedding", "kernel", "stride"), _COUNT),
+    **dict.fromkeys(
+        ("growth", "stem_width", "final_width", "stem_stride", "embedding", "kernel", "stride"),
+        _COUNT,
+    ),
     **dict.fromkeys(("width", "compression"), _SHARE),
     "bottleneck": (lambda value: _is_whole(value, 0), "must be a whole number from 0 on"),
     "dropout": (lambda value: _is_real(value) and 0 <= value < 1, "must be at least 0 and below 1"),

@@ -20,7 +20,6 @@ from bitwright.models.memory import Held, check_image, check_memory, is_small, w
 from bitwright.models.modes import evaluating
 from bitwright.models.pretrained import find_pretrained, load_into, named
 
-
 _KINDS = {2: "a row (N, F)", 3: "a signal (N, C, L)", 4: "an image of (N, C, H, W)"}
 
 

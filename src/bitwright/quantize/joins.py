@@ -176,7 +176,7 @@ class GlobalAverage(nn.Module):
 
 
 class RaiseSignal(nn.Module):
-    """A signal (N, C, L) as an image of one row, (N, C, 1, L): where a network of signals begins."""
+    """A signal (N, C, L) as an image of one row, (N, C, 1, L): a network of signals begins so."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.unsqueeze(2)

@@ -13,7 +13,6 @@ from torch.nn import functional
 from bitwright.base.errors import RecipeError
 from bitwright.train.config import Augmentation
 
-
 _SIGNALS = 3  # axes of a batch
 
 

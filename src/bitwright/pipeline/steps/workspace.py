@@ -71,7 +71,8 @@ class Workspace:
     @property
     def sample_shape(self) -> tuple[int, ...]:
         """Of one input as torch models take it: (C, H, W), (C, L) or (F,)."""
-        return self.data.sample_shape
+        shape: tuple[int, ...] = self.data.sample_shape
+        return shape
 
     @cached_property
     def shipped(self) -> Pretrained | None:
