@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,8 @@ GRAPH = "graph.bwg"
 QONNX = "model.onnx"
 CERTIFICATE = "certificate.json"
 LEVELS = "levels.npz"
+INPUT = "input.json"
+"""How whoever feeds the hardware makes levels of what there is in the world."""
 REFERENCE_IMAGES = 200
 QONNX_IMAGES = 20
 _CHECK_FRAMES = 4
@@ -49,6 +52,7 @@ def lower(work: Workspace, context: StepContext) -> None:
     raw = replace(integers.graph, name=graph_name(work.recipe.name))
     graph = optimise(raw, check=_CHECK_FRAMES)
     save_graph(graph, context.folder / GRAPH)
+    atomic_write(context.folder / INPUT, json.dumps(_input(work, integers), indent=1) + "\n")
     inputs, scores, labels = _compare(work, model, integers, graph, context.progress)
     context.progress("certifying every accumulator", 0, 0)
     certificate = certify(graph)
@@ -73,6 +77,23 @@ def lower(work: Workspace, context: StepContext) -> None:
         layers=layer_facts(graph, certificate),
         certificate=_rows(certificate),
     ).save(context.folder)
+
+
+def _input(work: Workspace, integers: IntegerModel) -> dict[str, Any]:
+    """The network's input: ``level = round(real / scale)``; where the data set's numbers were no
+    levels, ``preparation`` says how its reals were made of them.
+    """
+    kind = integers.graph.types[integers.graph.inputs[0]]
+    prepared = work.data.preparation
+    return {
+        "inputs": work.data.train.noun,
+        "shape": list(work.data.image_shape),
+        "format": integers.input_format.name,
+        "scale": kind.scale[0],
+        "rounding": integers.rounding.value,
+        "data": {"type": work.data.train.images.dtype.name, "scale": work.data.scale},
+        "preparation": None if prepared is None else prepared.to_json(),
+    }
 
 
 def graph_name(name: str) -> str:
@@ -153,8 +174,8 @@ def _compare(
 
 
 def _in_layout(levels: Tensor) -> IntArray:
-    """(N, C, H, W) -> (N, H, W, C), int64."""
-    moved = levels.permute(0, 2, 3, 1).contiguous().numpy()
+    """(N, C, H, W) -> (N, H, W, C), or (N, F) as it is; int64."""
+    moved = levels.movedim(1, -1).contiguous().numpy()
     return np.asarray(moved.astype(np.int64))
 
 
