@@ -16,6 +16,8 @@ from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress
 from bitwright.formats import parse_format
+from bitwright.host.board_files import HostInput
+from bitwright.host.description import Preprocessing
 from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval, load_graph, save_graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.quantize import quantized_model, read_integers
@@ -32,10 +34,12 @@ GRAPH = "graph.bwg"
 QONNX = "model.onnx"
 CERTIFICATE = "certificate.json"
 LEVELS = "levels.npz"
+INPUT = "input.json"
 REFERENCE_IMAGES = 200
 QONNX_IMAGES = 20
 _CHECK_FRAMES = 4
 _BATCH = 250
+_PIXELS = 256
 
 
 def lower(work: Workspace, context: StepContext) -> None:
@@ -56,6 +60,7 @@ def lower(work: Workspace, context: StepContext) -> None:
     atomic_write(context.folder / CERTIFICATE, certificate.to_json())
     compared, refused = _export(graph, inputs, context)
     np.savez_compressed(context.folder / LEVELS, inputs=inputs, scores=scores, labels=labels)
+    atomic_write(context.folder / INPUT, host_input(work, integers).model_dump_json(indent=1))
     accuracy = float((labels[:, 0] == work.data.test.labels).mean())
     float_weights = sum(p.numel() for p in work.fresh_model().parameters())
     weight_bits, size_bits = _sizes(graph)
@@ -73,6 +78,37 @@ def lower(work: Workspace, context: StepContext) -> None:
         layers=layer_facts(graph, certificate),
         certificate=_rows(certificate),
     ).save(context.folder)
+
+
+def host_input(work: Workspace, integers: IntegerModel) -> HostInput:
+    """How an image file becomes levels, as training does it, and what the labels are called.
+
+    A file has pixels from 0 to 255; a data set with a scale of its own gets the nearest raw value.
+    """
+    import torch
+
+    classes, (height, width, channels) = work.data.classes, work.data.image_shape
+    if channels not in (1, 3):
+        return HostInput(classes=classes)
+    raw = np.rint(np.arange(_PIXELS) * (1 / (_PIXELS - 1) / work.data.scale)).astype(np.uint8)
+    reals = raw.astype(np.float32) * np.float32(work.data.scale)
+    rows = [
+        integers.input_levels(torch.full((1, channels, height, width), float(real)))[0, :, 0, 0]
+        for real in reals
+    ]
+    table = torch.stack(rows, dim=1).to(torch.int64).tolist()  # channels x pixel values
+    same = all(row == table[0] for row in table)
+    stream = work.recipe.data.stream
+    return HostInput(
+        classes=classes,
+        preprocessing=Preprocessing(
+            size=(height, width),
+            channels=channels,
+            fit="stretch" if stream is None else "middle",
+            short_side=None if stream is None else stream.short_side,
+            levels=tuple(tuple(row) for row in (table[:1] if same else table)),
+        ),
+    )
 
 
 def graph_name(name: str) -> str:
