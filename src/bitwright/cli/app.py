@@ -11,6 +11,7 @@ import typer
 from bitwright.base.plugins import load_attribute, plugged
 from bitwright.base.version import __version__
 from bitwright.cli import (
+    board,
     compare,
     conversion,
     designs,
@@ -154,6 +155,7 @@ app.command()(searching.search)
 app.command()(experiments.study)
 app.command()(experiments.sweep)
 app.add_typer(formats.app)
+app.add_typer(board.app)
 for _place in plugged("commands").values():
     load_attribute(_place)(app)
 
