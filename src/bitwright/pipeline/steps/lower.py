@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
