@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from bitwright.base.described import Strict, read_described
 from bitwright.base.errors import TargetError
@@ -55,6 +55,31 @@ class Power(Strict):
     source: str
 
 
+class ClockSpeeds(Strict):
+    """Clocks of this kind of design on a device, in MHz.
+
+    Attributes:
+        typical_mhz, best_mhz: Fmax that place and route found for designs of ours, the lower end
+            and the best; None where open tools do not place.
+        limit_mhz: what the global clock network carries, by the data sheet.
+        source: of the figures.
+    """
+
+    typical_mhz: float | None = Field(default=None, gt=0)
+    best_mhz: float | None = Field(default=None, gt=0)
+    limit_mhz: float = Field(gt=0)
+    source: str
+
+    @model_validator(mode="after")
+    def _ascend(self) -> ClockSpeeds:
+        if (self.typical_mhz is None) != (self.best_mhz is None):
+            raise ValueError("give typical_mhz and best_mhz, or neither")
+        known = [v for v in (self.typical_mhz, self.best_mhz, self.limit_mhz) if v is not None]
+        if known != sorted(known):
+            raise ValueError("expected typical_mhz <= best_mhz <= limit_mhz")
+        return self
+
+
 class Target(Strict):
     """One device and what can be done with it."""
 
@@ -68,6 +93,7 @@ class Target(Strict):
     default_clock_mhz: float = Field(gt=0)
     resources: Capacity
     power: Power
+    clock: ClockSpeeds | None = Field(default=None, description="None: any clock is taken")
     board: str | None = Field(default=None, description="board used for bitstreams")
 
     @property
@@ -90,6 +116,17 @@ class Board(Strict):
     io_type: Word = "LVCMOS33"
     pulls: dict[str, Literal["UP", "DOWN", "NONE"]] = Field(default_factory=dict)
     uart_baud: int = Field(default=1_000_000, gt=0)
+    usb: tuple[Annotated[str, Field(pattern="^[0-9a-f]{4}:[0-9a-f]{4}$")], ...] = Field(
+        default=(), description="vendor:product of its serial chip"
+    )
+    loaders: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="program -> arguments before the bitstream"
+    )
+
+
+def list_boards() -> list[Board]:
+    """The boards that come with Bitwright, sorted by name."""
+    return [load_board(path.stem) for path in sorted(_BOARDS.glob("*.toml"))]
 
 
 def list_targets() -> list[Target]:

@@ -11,8 +11,10 @@ import typer
 from bitwright.base.plugins import load_attribute, plugged
 from bitwright.base.version import __version__
 from bitwright.cli import (
+    board,
     compare,
     conversion,
+    designs,
     experiments,
     forecast,
     formats,
@@ -23,6 +25,7 @@ from bitwright.cli import search as searching
 from bitwright.cli.options import (
     Assign,
     Data,
+    Force,
     Json,
     RecipeArgument,
     Reuse,
@@ -44,7 +47,15 @@ app = typer.Typer(
 
 Step = Literal["teach", "train", "quantize", "lower", "map", "simulate", "implement", "report"]
 Kind = Literal[
-    "recipes", "formats", "models", "pretrained", "datasets", "tasks", "policies", "targets"
+    "recipes",
+    "keys",
+    "formats",
+    "models",
+    "pretrained",
+    "datasets",
+    "tasks",
+    "policies",
+    "targets",
 ]
 
 
@@ -90,6 +101,12 @@ def _add_step(name: str, text: str) -> None:
         assign: Assign = None,
         json: Json = False,
     ) -> None:
+        if name in designs.VERBS and designs.is_design_folder(recipe):
+            others = {"--run-dir": run_dir, "--data": data}
+            designs.run_design(
+                Output(json), name, Path(recipe), target=target, assign=assign, others=others
+            )
+            return
         job = resolve(recipe, run_dir, data, assign, target)
         show.run_steps(Output(json), job.recipe, job.run_dir, only=name)
 
@@ -146,6 +163,7 @@ app.command()(searching.search)
 app.command()(experiments.study)
 app.command()(experiments.sweep)
 app.add_typer(formats.app)
+app.add_typer(board.app)
 for _place in plugged("commands").values():
     load_attribute(_place)(app)
 
@@ -159,11 +177,19 @@ def doctor(json: Json = False) -> None:
 
 
 @app.command("list")
-def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")], json: Json = False) -> None:
-    """List recipes, formats, models, pretrained weights, datasets, tasks, policies or targets."""
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    below: Annotated[
+        str, typer.Argument(metavar="[SECTION]", help="Of keys: below which, such as train.float.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """List recipes, keys, formats, models, pretrained weights, datasets, tasks, policies or
+    targets.
+    """
     from bitwright.cli.listing import show_list
 
-    show_list(Output(json), kind)
+    show_list(Output(json), kind, below)
 
 
 @app.command()
@@ -175,13 +201,15 @@ def init(
     images: Annotated[
         Path, typer.Option("--images", help="Your data: a folder (or zip) of class folders.")
     ] = Path("images"),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Write a commented recipe for your own model and data."""
     from bitwright.cli.template import write_template
 
-    write_template(path, model, images, force=force)
+    notes = write_template(path, model, images, force=force)
     output = Output(json)
-    if not output.answered({"recipe": str(path)}):
+    if not output.answered({"recipe": str(path), "notes": notes}):
+        for note in notes:
+            output.say(f"note: {note}")
         output.say(f"wrote {path}; next: bitwright explain {path}, then bitwright build {path}")

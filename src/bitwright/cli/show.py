@@ -73,13 +73,23 @@ def mapping(output: Output, result: dict[str, Any]) -> None:
     used = ", ".join(
         f"{key.upper()} {total[key]:.0f} of {have[key]:.0f}" for key in ("lut", "ff", "bram", "dsp")
     )
-    rate = result["clock_mhz"] * 1e6 / result["interval"]
-    clock, interval, latency = result["clock_mhz"], result["interval"], result["latency"]
-    output.say(used)
-    output.say(
-        f"{interval} cycles an image: {rate:,.0f} images/s at {clock:g} MHz; "
-        f"latency {latency} cycles (model)"
+    counted = (
+        "LUTs packed, as the device fills"
+        if result["lut_kind"] == "packed"
+        else ("LUTs as synthesis counts")
     )
+    output.say(f"{used} ({counted})")
+    output.say(f"{result['interval']} cycles an image; latency {result['latency']} cycles (model)")
+    rates(output, result["rates"])
+
+
+def rates(output: Output, rows: list[dict[str, Any]]) -> None:
+    """Images a second, each with what it depends on."""
+    from bitwright.base.figures import show
+    from bitwright.report.record import SummaryRow
+
+    for row in map(SummaryRow.model_validate, rows):
+        output.say(f"{row.label}: {show(row.figure)} ({row.note})")
 
 
 def _cells(row: SummaryRow) -> tuple[str, str, str, str]:

@@ -28,7 +28,7 @@ from bitwright.base.progress import Progress, no_progress
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, decode_map, read_size
 from bitwright.data.detection import annotation_of, parse_voc
-from bitwright.data.folders import SCALE, Cut, decode_listing, split_parts
+from bitwright.data.folders import Cut, decode_listing, split_parts, top_of
 from bitwright.data.labels import UNKNOWN, Annotation, Classes, LabelKind
 from bitwright.data.listing import SPLITS, Listing, ReadFile, list_images, opened
 from bitwright.data.splits import Labelled, Labels
@@ -96,7 +96,7 @@ def load(
         found, classes = READERS[kind.name](_Files(listing, read))
     images = decode_listing(listing, decoding, progress)
     labels = kind.pack(found, images.shape[1:3])
-    shared = Labels(name, classes, SCALE, str(path), kind)
+    shared = Labels(name, classes, 1 / top_of(images), str(path), kind)
     parts = {
         split: Labelled(images[positions], labels[positions])
         for split, positions in _splits(listing.names).items()

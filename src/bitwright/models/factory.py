@@ -21,11 +21,13 @@ from bitwright.models.modes import evaluating
 from bitwright.models.output import Output, scores
 from bitwright.models.pretrained import find_pretrained, load_into, named
 
+_KINDS = {2: "a row (N, F)", 3: "a signal (N, C, L)", 4: "an image of (N, C, H, W)"}
+
 
 def build_model(
     spec: str | ModelSpec | Mapping[str, Any],
     num_classes: int | None,
-    input_shape: tuple[int, int, int],
+    input_shape: tuple[int, ...],
     *,
     seed: int = 0,
     data: str | None = None,
@@ -42,7 +44,8 @@ def build_model(
             ``input_shape`` if it has arguments of these names.
         num_classes: length of the score vector; None for a model that gives something else, as a
             detector does: then any one tensor for a batch will do.
-        input_shape: (H, W, C) of an image; the model itself is fed (N, C, H, W).
+        input_shape: of one input, channels last: (H, W, C), (L, C) or (F,); the model itself is fed
+            (N, C, H, W), (N, C, L) or (N, F).
         seed: of torch's generator while the model is built; its state is restored afterwards.
         data: name of the data set, of which ``weights: pretrained`` are taken.
         output: what the model must give, where that is not a score for each class: ``num_outputs``
@@ -51,7 +54,7 @@ def build_model(
             is made.
 
     Returns:
-        The model; its attribute ``sample_shape`` holds (C, H, W) of an image.
+        The model; its attribute ``sample_shape`` holds the shape of one input as it takes it.
 
     Raises:
         DataError: a file of weights is missing, damaged, or of another network; the file that names
@@ -76,7 +79,7 @@ def build_model(
         output = scores(num_classes)
     sizes = {"num_classes": num_classes, "num_outputs": None if output is None else output.size}
     arguments = _arguments(factory, options, sizes, input_shape, wanted)
-    sample_shape = (input_shape[2], *input_shape[:2])
+    sample_shape = _torch_shape(input_shape)
     shapes = None if wanted.is_own else without_numbers(factory, arguments, held)
     if shapes is not None:
         check_memory(shapes, sample_shape, wanted.name)
@@ -101,6 +104,11 @@ def build_model(
     if entry is not None:
         load_into(model, entry)
     return model
+
+
+def _torch_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of one input, channels last, as torch has it: channels first."""
+    return (shape[-1], *shape[:-1])
 
 
 def load_pretrained(name: str) -> nn.Module:
@@ -158,7 +166,7 @@ def _arguments(
     factory: Callable[..., Any],
     options: dict[str, Any],
     sizes: Mapping[str, int | None],
-    input_shape: tuple[int, int, int],
+    input_shape: tuple[int, ...],
     spec: ModelSpec,
 ) -> dict[str, Any]:
     offered: dict[str, Any] = {"input_shape": input_shape}
@@ -187,12 +195,12 @@ def _arguments(
 def check_model(
     model: nn.Module,
     output: Output | None,
-    input_shape: tuple[int, int, int],
+    input_shape: tuple[int, ...],
     name: str,
     *,
     tried: nn.Module | None = None,
 ) -> None:
-    """Try a model on one image, and note in it what images it is for: ``sample_shape``, (C, H, W).
+    """Try a model on one input, and note in it what inputs it is for: ``sample_shape``.
 
     Many a network computes something for images of other sizes, too.
 
@@ -203,10 +211,9 @@ def check_model(
     Raises:
         ModelError: it fails, or gives something of another shape.
     """
-    height, width, channels = input_shape
+    image = (1, *_torch_shape(input_shape))
     try:
         with evaluating(model):
-            image = (1, channels, height, width)
             if tried is None:
                 found = model(torch.zeros(image))
             else:
@@ -214,10 +221,9 @@ def check_model(
                     found = tried(torch.empty(image, device="meta"))
     except Exception as error:  # the user's forward may fail in any way
         raise ModelError(
-            f"fails on an image of (N, C, H, W) = (1, {channels}, {height}, {width}): "
-            f"{type(error).__name__}: {error}",
+            f"fails on {_KINDS[len(image)]} = {image}: {type(error).__name__}: {error}",
             where=place_of(error, name, __file__),
-            hint="the model must take the data set's images",
+            hint="the model must take the data set's inputs",
         ) from error
     shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
     if output is None:
@@ -227,4 +233,4 @@ def check_model(
         raise ModelError(
             f"gives {shape} for one image; expected {output}", where=name, hint=output.hint
         )
-    vars(model)["sample_shape"] = (channels, height, width)
+    vars(model)["sample_shape"] = image[1:]

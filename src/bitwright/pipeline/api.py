@@ -12,6 +12,7 @@ from typing import Any
 from bitwright.base.errors import RecipeError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.trust import importable
+from bitwright.pipeline.designs.own import BuiltModel, build_model
 from bitwright.pipeline.diff.levels import diff_run
 from bitwright.pipeline.inspection.inspect import inspect_model
 from bitwright.pipeline.recipe import Recipe, load_recipe
@@ -143,15 +144,19 @@ def explain_recipe(recipe: str | Path | Recipe) -> list[dict[str, str]]:
 def estimate_recipe(
     recipe: str | Path | Recipe, *, progress: Progress = no_progress
 ) -> dict[str, Any]:
-    """Cycles and resources by the models alone, for untrained weights.
+    """Cycles, resources and rates by the models alone, for untrained weights.
 
     Raises:
         BitwrightError: as `build`; a design that does not fit its target, too.
     """
     from bitwright.pipeline.steps.preflight import dry_run
+    from bitwright.pipeline.steps.rates import rate_rows
+    from bitwright.pipeline.steps.results_run import Results
 
     work = Workspace(_loaded(recipe), progress)
-    return dry_run(work).model_dump(mode="json")
+    mapped = dry_run(work)
+    rates = [row.model_dump(mode="json") for row in rate_rows(Results(map=mapped))]
+    return mapped.model_dump(mode="json") | {"rates": rates}
 
 
 def _loaded(recipe: str | Path | Recipe) -> Recipe:
@@ -165,8 +170,10 @@ def _check_step(name: str) -> None:
 
 __all__ = [
     "STEP_NAMES",
+    "BuiltModel",
     "Pipeline",
     "Summary",
+    "build_model",
     "build_recipe",
     "diff_run",
     "estimate_recipe",

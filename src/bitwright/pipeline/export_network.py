@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import BitwrightError, DataError, MismatchError, RecipeError, RunError
+from bitwright.base.files import check_free
 from bitwright.base.trust import importable
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
 from bitwright.models.catalog import MODEL_FORMATS, PACKED
-from bitwright.pipeline.import_network import GRAPH, MODEL, integer_graph
+from bitwright.pipeline.designs.folder import GRAPH
+from bitwright.pipeline.import_network import MODEL, integer_graph
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.run_files import recipe_folder
 from bitwright.pipeline.steps.names import step_folder
@@ -33,17 +35,24 @@ GRAPH_FORMATS = ("qonnx", "qdq", "artifact")
 _GOLDEN = 2
 _EXPORT_IMAGES = 20
 _IMAGES = 2
+_IMAGE_AXES = 3
 _TOLERANCE = 1e-5
 
 
-def export_network(source: Path, kind: str, out: Path) -> dict[str, Any]:
+def export_network(source: Path, kind: str, out: Path, *, force: bool = False) -> dict[str, Any]:
     """Write a network in one of `GRAPH_FORMATS`, `MODEL_FORMATS`, or packed.
 
-    See `export_graph`, `export_model`, `export_packed`.
+    See `export_graph`, `export_model`, `export_packed`, which replace what is there.
+
+    Args:
+        force: replace what is there.
 
     Raises:
         RecipeError: an unknown kind.
+        RunError: something is there already.
     """
+    for place in (out, out.with_suffix(".caffemodel")) if kind == "caffe" else (out,):
+        check_free(place, force=force)
     if kind in GRAPH_FORMATS:
         return export_graph(source, kind, out)
     if kind in MODEL_FORMATS:
@@ -320,6 +329,13 @@ def trained_run(run: Path, data: Path | None = None) -> tuple[Workspace, nn.Modu
 def _convention(work: Workspace) -> InputConvention:
     from bitwright.interop.network import InputConvention
 
+    if len(work.data.image_shape) != _IMAGE_AXES:
+        raise RunError(
+            f"is a network of {work.data.train.noun}, and files of other frameworks hold networks "
+            "of images here",
+            where=work.recipe.name,
+            hint="the run's own files (step lower: QONNX; step quantize) hold networks of any kind",
+        )
     order = {1: "grey", 3: "RGB"}.get(work.data.image_shape[2], "")
     return InputConvention(order, work.data.scale)
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import AliasChoices, Field, model_validator
 
 from bitwright.base.figures import Figure, Resources
-from bitwright.base.records import BlockRow, FifoRow, OperandRow, Record
+from bitwright.base.records import BlockRow, EdgeRow, FifoRow, OperandRow, PathRow, Record
 from bitwright.train.precision_rows import PrecisionRow
 
 
@@ -134,6 +134,9 @@ class Report(Record):
         distribution: values of that metric over the images of the integer graph: middle of each
             bar, and how many images it has; empty where all are right or wrong.
         legend: what is drawn on the sample images.
+        interval: cycles an image, simulated or else predicted; 0 where nothing is known.
+        clock_mhz: at which rates are said.
+        lut_kind: what LUTs count: "packed" or cells of "synthesis".
     """
 
     name: str
@@ -155,7 +158,11 @@ class Report(Record):
     fifos: tuple[FifoRow, ...] = ()
     capacity: Resources | None = None
     target: str = ""
-    critical_path: tuple[tuple[str, float], ...] = ()
+    critical_path: tuple[PathRow, ...] = ()
+    edges: tuple[EdgeRow, ...] = ()
+    interval: int = 0
+    clock_mhz: float = 0
+    lut_kind: str = ""
     classes: tuple[str, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
     samples: tuple[Sample, ...] = ()

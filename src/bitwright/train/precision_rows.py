@@ -36,9 +36,9 @@ class PrecisionRow(Strict):
     violations: int | None = None
     lr: float
     train_loss: float
-    validation_loss: float
+    validation_loss: float | None
     train_metric: float
-    validation_metric: float
+    validation_metric: float | None
     metric: str = "accuracy"
     validation_top5: float | None = None
 

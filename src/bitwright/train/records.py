@@ -47,6 +47,7 @@ class EpochMetrics:
         lr: learning rate of its last step.
         train_metric: of the augmented training images; by the metric that chooses weights.
         seconds: wall time, validation included.
+        validation_loss, validation_metric: None without validation images.
         precision: name of the level that most products ran in; None without low precision.
         metric: which one: `tasks.Metric.key`.
         others: further metrics of the validation images, by their keys.
@@ -56,8 +57,8 @@ class EpochMetrics:
     lr: float
     train_loss: float
     train_metric: float
-    validation_loss: float
-    validation_metric: float
+    validation_loss: float | None
+    validation_metric: float | None
     seconds: float
     precision: str | None = None
     metric: str = _METRIC
@@ -134,13 +135,14 @@ class FitResult:
     Attributes:
         history: one entry an epoch.
         kept_epoch: the epoch, from 1, whose weights were kept; 0 if nothing was trained.
-        validation_metric: of the kept weights, by the metric that chooses.
+        validation_metric: of the kept weights, by the metric that chooses; None without validation
+            images.
         resumed_from: epochs that were already done when this call began.
     """
 
     history: tuple[EpochMetrics, ...]
     kept_epoch: int
-    validation_metric: float
+    validation_metric: float | None
     resumed_from: int
 
     @property

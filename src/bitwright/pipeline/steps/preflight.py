@@ -39,7 +39,7 @@ def preflight(work: Workspace, run: Run, chosen: Sequence[str]) -> None:
     if "map" in pending:
         dry_run(work)
     elif "lower" in pending:
-        _untrained_graph(work)
+        untrained_graph(work)
 
 
 def _check_test_images(work: Workspace, pending: Sequence[str]) -> None:
@@ -58,7 +58,8 @@ def _check_test_images(work: Workspace, pending: Sequence[str]) -> None:
             f"every one of {len(work.data.test)} test images is compared when lowering, and of "
             f"their size {most} are what memory holds",
             where="data.keep.test",
-            hint=f"--set data.keep.test={most // 10} keeps fewer; --until quantize lowers nothing",
+            hint=f"--set data.keep.test={max(1, most // 10)} keeps fewer; "
+            "--until quantize lowers nothing",
         )
 
 
@@ -212,13 +213,14 @@ def dry_run(work: Workspace) -> MapResult:
     from bitwright.pipeline.steps.map import choose_mapping, describe_mapping, register_blocks
 
     target = load_target(work.recipe.hardware.target)
-    graph = _untrained_graph(work)
+    graph = untrained_graph(work)
     register_blocks(work)
     hardware = choose_mapping(graph, work.recipe.hardware, target, work.progress)
     return describe_mapping(hardware, target, work.recipe.hardware.clock_mhz)
 
 
-def _untrained_graph(work: Workspace) -> Graph:
+def untrained_graph(work: Workspace) -> Graph:
+    """The integer graph of the recipe's network before training."""
     from bitwright.lower import optimise
     from bitwright.pipeline.steps.lower import named_graph
     from bitwright.pipeline.steps.quantize import calibrated, integer_model

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
+from bitwright.base.records import PathRow
 from bitwright.base.version import __version__
 from bitwright.build.target import load_target
 from bitwright.ir import IntArray, print_graph
@@ -19,12 +20,13 @@ from bitwright.pipeline.steps.baseline import cpu_name, measure
 from bitwright.pipeline.steps.energy import energy_of
 from bitwright.pipeline.steps.lower import read_graph, read_levels, real_outputs
 from bitwright.pipeline.steps.map import read_hardware
+from bitwright.pipeline.steps.rates import clock_of, interval_of
 from bitwright.pipeline.steps.report_images import confusion, distribution, samples
 from bitwright.pipeline.steps.report_words import phase_title, proof, quality, required, stages
 from bitwright.pipeline.steps.results import Epoch, LayerFacts, LowerResult, TrainResult
 from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.pipeline.steps.results_run import Results
-from bitwright.pipeline.steps.summary import PAGE, RECORD, clock_of, interval_of, summary_rows
+from bitwright.pipeline.steps.summary import PAGE, RECORD, summary_rows
 from bitwright.pipeline.steps.train import trained_model
 from bitwright.pipeline.steps.versions import versions
 from bitwright.pipeline.steps.workspace import Workspace
@@ -92,6 +94,10 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
         capacity=mapped.capacity,
         target=mapped.target,
         critical_path=_critical_path(found),
+        edges=mapped.edges,
+        interval=interval_of(found),
+        clock_mhz=clock_of(found) or 0,
+        lut_kind=mapped.lut_kind,
         classes=trained.data.classes,
         confusion=confusion(work, outputs),
         samples=samples(work, outputs, recipe.report.sample_images),
@@ -110,17 +116,23 @@ def _curves(title: str, history: Sequence[Epoch]) -> tuple[Curve, ...]:
     epochs = tuple(entry.epoch for entry in history)
     loss = {
         "training": tuple(entry.train_loss for entry in history),
-        "validation": tuple(entry.validation_loss for entry in history),
+        **_measured_series(entry.validation_loss for entry in history),
     }
     values = {
         "training": tuple(entry.train_metric for entry in history),
-        "validation": tuple(entry.validation_metric for entry in history),
+        **_measured_series(entry.validation_metric for entry in history),
     }
     metric = history[0].metric.replace("_", " ")
     return (
         Curve(title=f"{title}: loss", y_label="mean over images", epochs=epochs, series=loss),
         Curve(title=f"{title}: {metric}", y_label="over images", epochs=epochs, series=values),
     )
+
+
+def _measured_series(values: Iterable[float | None]) -> dict[str, tuple[float, ...]]:
+    """The curve of validation; none without validation images."""
+    found = tuple(value for value in values if value is not None)
+    return {"validation": found} if found else {}
 
 
 def _layers(lowered: LowerResult, mapped: MapResult, found: Results) -> tuple[LayerRow, ...]:
@@ -153,11 +165,21 @@ def _measured(instance: str, found: Results) -> Resources | None:
     return None if found.implement is None else found.implement.instances.get(instance)
 
 
-def _critical_path(found: Results) -> tuple[tuple[str, float], ...]:
-    path = None if found.implement is None else found.implement.critical_path
-    if path is None:
+def _critical_path(found: Results) -> tuple[PathRow, ...]:
+    """The path by blocks: cells one after another in the same block are one row."""
+    made, mapped = found.implement, found.map
+    if made is None or mapped is None or made.critical_path is None:
         return ()
-    return tuple((f"{hop.kind}: {hop.net or hop.cell}", hop.delay_ns) for hop in path.hops)
+    names = {block.instance: block.name for block in mapped.blocks}
+    return tuple(
+        PathRow(
+            block=names.get(part.instance, part.instance),
+            levels=part.levels,
+            logic_ns=part.logic_ns,
+            routing_ns=part.routing_ns,
+        )
+        for part in made.critical_path.by_instance()
+    )
 
 
 def _energy(work: Workspace, context: StepContext, found: Results) -> Energy | None:
@@ -198,6 +220,7 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
         "data": f"{data.name}: {data.train} training, {data.validation} validation, "
         f"{data.test} held-out images",
         "data SHA-256": data.digest,
+        **({"inputs": data.inputs} if data.inputs else {}),
         **_training_facts(trained),
         "integer graph": lowered.digest,
         "processor": cpu_name(),

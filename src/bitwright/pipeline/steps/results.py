@@ -98,8 +98,8 @@ class Epoch(Result):
     lr: float
     train_loss: float
     train_metric: float
-    validation_loss: float
-    validation_metric: float
+    validation_loss: float | None
+    validation_metric: float | None
     metric: str = "accuracy"
 
     @model_validator(mode="before")
@@ -118,16 +118,18 @@ class DataFacts(Result):
 
     Attributes:
         source: the file or folder they came from, without its place, or the library.
+        inputs: what was made of numbers that are no levels, in words.
     """
 
     name: str
     source: str
     digest: str
     classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     train: int
     validation: int
     test: int
+    inputs: str = ""
 
 
 class TeacherRow(Metered):
@@ -187,7 +189,7 @@ class PhaseRow(Result):
     name: str
     history: tuple[Epoch, ...]
     kept_epoch: int
-    validation_metric: float = _also("validation_metric", "validation_accuracy")
+    validation_metric: float | None = _also("validation_metric", "validation_accuracy")
     teacher_figure: Figure | None = _also("teacher_figure", "teacher_accuracy", default=None)
 
 
