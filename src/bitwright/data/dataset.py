@@ -156,7 +156,9 @@ class Dataset:
                 f"{kind.name} are, of your own images, {kind.layout}",
             )
         labels = kind.cast(self.labels)
-        return replace(self, labels=labels, classes=self.classes or kind.names(labels), kind=kind)
+        classes = self.classes or kind.names(labels)
+        kind.check(labels, classes, self.image_shape[:2], self.name)
+        return replace(self, labels=labels, classes=classes, kind=kind)
 
     def digest(self) -> str:
         """Hash of every image, label and class name, in this order."""
