@@ -44,7 +44,9 @@ app = typer.Typer(
 
 
 Step = Literal["teach", "train", "quantize", "lower", "map", "simulate", "implement", "report"]
-Kind = Literal["recipes", "formats", "models", "pretrained", "datasets", "policies", "targets"]
+Kind = Literal[
+    "recipes", "keys", "formats", "models", "pretrained", "datasets", "policies", "targets"
+]
 
 
 def _version(wanted: bool) -> None:
@@ -158,11 +160,17 @@ def doctor(json: Json = False) -> None:
 
 
 @app.command("list")
-def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")], json: Json = False) -> None:
-    """List recipes, formats, models, pretrained weights, datasets, policies or targets."""
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    below: Annotated[
+        str, typer.Argument(metavar="[SECTION]", help="Of keys: below which, such as train.float.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """List recipes, keys, formats, models, pretrained weights, datasets, policies or targets."""
     from bitwright.cli.listing import show_list
 
-    show_list(Output(json), kind)
+    show_list(Output(json), kind, below)
 
 
 @app.command()
