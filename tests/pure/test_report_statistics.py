@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bitwright.report.statistics import (
+from bitwright.base.statistics import (
+    Measured,
     mcnemar,
     mean_difference,
     mean_of,
     share_difference,
     share_of,
 )
-from bitwright.report.table import Column, Kind, Measured
+from bitwright.report.table import Column, Kind
 
 
 def test_means_by_hand() -> None:
