@@ -8,6 +8,8 @@ are made of them: the images are the same on every machine.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -68,15 +70,24 @@ def load(
             where=NAME,
             hint=f"it has {', '.join(NAMES)}",
         )
-    random = np.random.RandomState(_SEED)
-    channels = 1 if grey in (None, True) else 3
-    made = [_scene(random, number, height, width, channels) for number in range(IMAGES)]
-    images = np.stack([image for image, _ in made])
-    labels = kind.pack([annotation for _, annotation in made], (height, width))
+    images, found = _scenes(height, width, 1 if grey in (None, True) else 3)
+    labels = kind.pack(found, (height, width))
     shared = Labels(NAME, NAMES[kind.name], 1 / 255, "drawn by Bitwright", kind)
     return split_three(
         Labelled(images, labels), shared, validation=validation, test=test, seed=seed
     )
+
+
+@lru_cache(maxsize=2)
+def _scenes(
+    height: int, width: int, channels: int
+) -> tuple[NDArray[np.uint8], tuple[Annotation, ...]]:
+    """All images, and what is on each; nobody changes them."""
+    random = np.random.RandomState(_SEED)
+    made = [_scene(random, number, height, width, channels) for number in range(IMAGES)]
+    images = np.stack([image for image, _ in made])
+    images.setflags(write=False)
+    return images, tuple(annotation for _, annotation in made)
 
 
 def _scene(

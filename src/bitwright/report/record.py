@@ -136,6 +136,7 @@ class Report(Record):
         metric: what ``quality`` is: the task's metric that chooses.
         distribution: values of that metric over the images of the integer graph: middle of each
             bar, and how many images it has; empty where all are right or wrong.
+        legend: what is drawn on the sample images.
     """
 
     name: str
@@ -147,6 +148,7 @@ class Report(Record):
     task: str = "classification"
     metric: str = "accuracy"
     distribution: tuple[tuple[str, int], ...] = ()
+    legend: str = ""
     proof: tuple[str, ...] = ()
     curves: tuple[Curve, ...] = ()
     precision: tuple[PrecisionRow, ...] = ()

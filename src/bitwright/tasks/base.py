@@ -81,6 +81,7 @@ class Task:
         ranked: the hardware gives the place of the highest output beside the outputs.
         moves_labels: whether changing the place of things on an image (shift, flip, turn, zoom)
             changes its label, too: then such augmentation is refused.
+        legend: what is drawn on the sample images of the report, in a sentence.
         learns_from_teachers: whether outputs of another network say something.
     """
 
@@ -91,6 +92,7 @@ class Task:
     ranked: bool = False
     moves_labels: bool = True
     learns_from_teachers: bool = True
+    legend: str = ""
 
     def output(self, data: DataSplits) -> Output:
         """What the network must give for an image of this data."""

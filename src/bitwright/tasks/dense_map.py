@@ -65,6 +65,7 @@ class DenseMap(Task):
     name = "dense_map"
     metrics = (MEAN_IOU, PIXELS)
     gives_scores = True
+    legend = "Each image, with its true map, and with the map that was found."
 
     def __init__(self, stride: int = 1) -> None:
         if type(stride) is not int or stride < 1:

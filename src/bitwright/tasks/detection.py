@@ -37,6 +37,9 @@ class Detection(Task):
 
     name = "detection"
     labels = BoxLabels()
+    legend = (
+        "Green: the true box, orange: the one found; in words left, top, right and bottom edge."
+    )
 
     def __init__(
         self, anchors: Sequence[Sequence[float]] = ANCHORS, variant: str = AVERAGED

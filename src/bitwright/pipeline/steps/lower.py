@@ -121,7 +121,7 @@ def named_graph(work: Workspace, integers: IntegerModel) -> Graph:
 
 def real_outputs(graph: Graph, scores: IntArray) -> Tensor:
     """Levels of the scores (N, K) or (N, H, W, C) as the reals they stand for, in torch's order:
-    (N, K) or (N, C, H, W) float64.
+    (N, K) or (N, C, H, W) float32, as a model in evaluation gives them.
     """
     import torch
 
@@ -129,7 +129,7 @@ def real_outputs(graph: Graph, scores: IntArray) -> Tensor:
 
     levels = torch.from_numpy(np.ascontiguousarray(scores))
     moved = levels.permute(0, 3, 1, 2) if levels.dim() == 4 else levels
-    return IntegerModel(graph).real(SCORES, moved)
+    return IntegerModel(graph).real(SCORES, moved).to(torch.float32)
 
 
 def figures_of(
@@ -213,7 +213,7 @@ def _compare(
         found = executor.run({graph.inputs[0]: levels})
         with torch.no_grad():
             expected = model(batch).numpy()
-        given = real_outputs(graph, found[SCORES]).numpy().astype(np.float32)
+        given = real_outputs(graph, found[SCORES]).numpy()
         _require_equal(expected, given, start)
         parts.append({_INPUTS: levels} | {edge: found[edge] for edge in graph.outputs})
         progress("comparing with the trained model", start + len(batch), len(reals))

@@ -70,6 +70,7 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
         task=work.task.name,
         metric=found.metric,
         distribution=distribution(work, outputs),
+        legend=work.task.legend,
         proof=proof(found),
         curves=(
             *_curves("Training in floating point", trained.history),
