@@ -16,6 +16,8 @@ from bitwright.models import build_model, list_models
 SHAPES = {"mlp": (8, 8, 1), "signal_cnn": (256, 1), "digits_cnn": (8, 8, 1), "cnv": (32, 32, 3)}
 #: Large ones, or no classifiers; they have tests of their own.
 APART = (
+    "box_cnn",
+    "unet",
     "lfc",
     "alexnet",
     "alexnet_imagenet",
