@@ -23,8 +23,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bitwright.base.figures import Measured
 from bitwright.base.files import atomic_write
-from bitwright.base.statistics import Measured, mean_of
+from bitwright.base.statistics import mean_of
 from bitwright.explore.study_jobs import ARMS
 from bitwright.pipeline.api import versions
 from bitwright.pipeline.steps.baseline import cpu_name

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.tiny import tiny_recipe
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.statistics import Measured
+from bitwright.base.figures import Measured
 from bitwright.explore import study as studies
 from bitwright.explore.changes import recipe_of
 from bitwright.explore.study import StudyReport, StudyRequest, run_study, with_bits

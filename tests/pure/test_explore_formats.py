@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bitwright.base.errors import FormatError, RecipeError
-from bitwright.base.statistics import Measured
+from bitwright.base.figures import Measured
 from bitwright.cli.app import app
 from bitwright.explore.measuring import Outcome
 from bitwright.explore.show_format import describe_format, exact

@@ -12,7 +12,7 @@ import yaml
 from tests.e2e.tiny import TINY
 
 from bitwright.base.errors import RecipeError, RunError
-from bitwright.base.statistics import Measured
+from bitwright.base.figures import Measured
 from bitwright.cli import entry
 from bitwright.explore.changes import with_bits, with_distillation, with_lr, with_seed
 from bitwright.explore.sweep import check_folder

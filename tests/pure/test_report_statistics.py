@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bitwright.base.statistics import (
-    Measured,
-    mcnemar,
-    mean_difference,
-    mean_of,
-    share_difference,
-    share_of,
-)
+from bitwright.base.figures import Measured
+from bitwright.base.statistics import mcnemar, mean_difference, mean_of, share_difference, share_of
 from bitwright.report.table import Column, Kind
 
 

@@ -12,7 +12,7 @@ import pytest
 from torch import nn
 
 from bitwright.base.errors import DataError, FormatError, ModelError, RecipeError
-from bitwright.base.statistics import Measured
+from bitwright.base.figures import Measured
 from bitwright.data import load_dataset
 from bitwright.explore import compare
 from bitwright.explore import subject as subjects

@@ -48,6 +48,22 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A measured number.
+
+    Attributes:
+        value: the number, in the column's unit.
+        error: its standard error in the same unit; None where there is none.
+    """
+
+    value: float
+    error: float | None = None
+
+    def to_json(self) -> dict[str, float | None]:
+        return {"value": self.value, "error": self.error}
+
+
+@dataclass(frozen=True)
 class Resources:
     """Device resources; additive. ``bram`` counts the family's native block RAMs.
 

@@ -4,27 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import comb, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-
-@dataclass(frozen=True)
-class Measured:
-    """A measured number.
-
-    Attributes:
-        value: the number, in the column's unit.
-        error: its standard error in the same unit; None where there is none.
-    """
-
-    value: float
-    error: float | None = None
-
-    def to_json(self) -> dict[str, float | None]:
-        return {"value": self.value, "error": self.error}
+from bitwright.base.figures import Measured
 
 
 def mean_of(values: ArrayLike) -> Measured:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import FormatError, ModelError, RecipeError
+from bitwright.base.figures import Measured
 from bitwright.base.plugins import own_code
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
-from bitwright.base.statistics import Measured
 from bitwright.base.store import Store, content_key
 from bitwright.base.trust import module_folders
 from bitwright.base.version import __version__

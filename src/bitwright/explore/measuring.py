@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.base.statistics import Measured, mean_difference, share_difference
+from bitwright.base.figures import Measured
+from bitwright.base.statistics import mean_difference, share_difference
 
 
 @dataclass(frozen=True, eq=False)

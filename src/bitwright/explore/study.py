@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.errors import RecipeError, RunError
+from bitwright.base.figures import Measured
 from bitwright.base.plugins import own_code
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
-from bitwright.base.statistics import Measured, mean_difference, mean_of, share_of
+from bitwright.base.statistics import mean_difference, mean_of, share_of
 from bitwright.base.store import content_key
 from bitwright.base.trust import module_folders
 from bitwright.explore.changes import job_arguments, with_bits, with_seed

@@ -9,8 +9,8 @@ from math import ceil, floor, log10
 
 from markupsafe import Markup, escape
 
-#: How the lines of the style sheet begin that a drawing needs.
 _LONG = 10_000  # counts with more digits do not fit into their cell
+#: How the lines of the style sheet begin that a drawing needs.
 _DRAWN = ("svg ", ".grid ")
 COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)")
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from bitwright.base.figures import number
-from bitwright.base.statistics import Measured
+from bitwright.base.figures import Measured, number
 
 _DASH = "-"
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bitwright.base.errors import ModelError
-from bitwright.base.figures import Figure, Source
+from bitwright.base.figures import Figure, Measured, Source
 from bitwright.base.plugins import users_code
-from bitwright.base.statistics import Measured, mean_of, share_of
+from bitwright.base.statistics import mean_of, share_of
 from bitwright.tasks.catalog import SHARE
 
 OfEach = Callable[[Tensor, Tensor], Tensor]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.statistics import Measured
+from bitwright.base.figures import Measured
 from bitwright.base.store import Store
 from bitwright.base.version import __version__
 from bitwright.papers.faces.matrix import MatrixRequest, Network, Pictures, Tell

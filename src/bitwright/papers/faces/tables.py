@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bitwright.base.statistics import Measured, mcnemar, mean_of
+from bitwright.base.figures import Measured
+from bitwright.base.statistics import mcnemar, mean_of
 from bitwright.papers.faces.recipe import EXACT, FOLDED, METHODS, ORIGINAL, OWN, Row
 from bitwright.report.table import Column, Kind, Table, Value
 
