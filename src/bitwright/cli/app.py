@@ -11,8 +11,10 @@ import typer
 from bitwright.base.plugins import load_attribute, plugged
 from bitwright.base.version import __version__
 from bitwright.cli import (
+    board,
     compare,
     conversion,
+    designs,
     experiments,
     forecast,
     formats,
@@ -99,6 +101,12 @@ def _add_step(name: str, text: str) -> None:
         assign: Assign = None,
         json: Json = False,
     ) -> None:
+        if name in designs.VERBS and designs.is_design_folder(recipe):
+            others = {"--run-dir": run_dir, "--data": data}
+            designs.run_design(
+                Output(json), name, Path(recipe), target=target, assign=assign, others=others
+            )
+            return
         job = resolve(recipe, run_dir, data, assign, target)
         show.run_steps(Output(json), job.recipe, job.run_dir, only=name)
 
@@ -155,6 +163,7 @@ app.command()(searching.search)
 app.command()(experiments.study)
 app.command()(experiments.sweep)
 app.add_typer(formats.app)
+app.add_typer(board.app)
 for _place in plugged("commands").values():
     load_attribute(_place)(app)
 

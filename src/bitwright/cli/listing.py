@@ -6,9 +6,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from itertools import repeat
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bitwright.cli.output import Output
+
+if TYPE_CHECKING:
+    from bitwright.base.tools.finder import ToolStatus
 
 _IN = " " * 4
 
@@ -82,18 +85,23 @@ def show_doctor(output: Output) -> int:
     with output.progress() as progress:
         progress("trying every tool", 0, 0)
         found = doctor()
-    missing = [status for status in found if not status.works]
+    missing = [status for status in found if not (status.works or status.optional)]
     if output.json_wanted:
         output.value([status.to_json() for status in found])
         return ToolError.exit_code if missing else 0
-    rows = [
-        (s.name, "works" if s.works else "MISSING", s.version, s.origin, s.needed_for)
-        for s in found
-    ]
+    rows = [(s.name, _state(s), s.version, s.origin, s.needed_for) for s in found]
     output.table("tools", ("tool", "state", "version", "found", "needed for"), rows)
-    for status in missing:
+    for status in found:
+        if status.works:
+            continue
         output.say(f"{status.name}: {status.detail}\n  -> install it with: {status.install}")
     return ToolError.exit_code if missing else 0
+
+
+def _state(status: ToolStatus) -> str:
+    if status.works:
+        return "works"
+    return "not there" if status.optional else "MISSING"
 
 
 def _recipes() -> _Listing:

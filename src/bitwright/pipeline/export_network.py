@@ -17,7 +17,8 @@ from bitwright.base.files import check_free
 from bitwright.base.trust import importable
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
 from bitwright.models.catalog import MODEL_FORMATS, PACKED
-from bitwright.pipeline.import_network import GRAPH, MODEL, integer_graph
+from bitwright.pipeline.designs.folder import GRAPH
+from bitwright.pipeline.import_network import MODEL, integer_graph
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.run_files import recipe_folder
 from bitwright.pipeline.steps.names import step_folder

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -17,6 +16,8 @@ from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress
 from bitwright.formats import parse_format
+from bitwright.host.board_files import DataLevels, HostInput
+from bitwright.host.description import Preprocessing
 from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval, load_graph, save_graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.quantize import quantized_model, read_integers
@@ -42,6 +43,8 @@ REFERENCE_IMAGES = 200
 QONNX_IMAGES = 20
 _CHECK_FRAMES = 4
 _BATCH = 250
+_PIXELS = 256
+_IMAGE_AXES = 3
 
 
 def lower(work: Workspace, context: StepContext) -> None:
@@ -54,7 +57,6 @@ def lower(work: Workspace, context: StepContext) -> None:
     context.progress("lowering", 0, 0)
     graph = optimise(named_graph(work, integers), check=_CHECK_FRAMES)
     save_graph(graph, context.folder / GRAPH)
-    atomic_write(context.folder / INPUT, json.dumps(_input(work, integers), indent=1) + "\n")
     inputs, found = _compare(work, model, integers, graph, context.progress)
     context.progress("certifying every accumulator", 0, 0)
     certificate = certify(graph)
@@ -63,6 +65,7 @@ def lower(work: Workspace, context: StepContext) -> None:
     compared, refused = _export(graph, inputs, context)
     kept: dict[str, Any] = {_KEPT.get(edge, edge): levels for edge, levels in found.items()}
     np.savez_compressed(context.folder / LEVELS, inputs=inputs, **kept)
+    atomic_write(context.folder / INPUT, host_input(work, integers).model_dump_json(indent=1))
     metrics = figures_of(work, graph, found[SCORES], Source.MEASUREMENT)
     float_weights = sum(p.numel() for p in work.fresh_model().parameters())
     weight_bits, size_bits = _sizes(graph)
@@ -82,21 +85,52 @@ def lower(work: Workspace, context: StepContext) -> None:
     ).save(context.folder)
 
 
-def _input(work: Workspace, integers: IntegerModel) -> dict[str, Any]:
-    """The network's input: ``level = round(real / scale)``; where the data set's numbers were no
-    levels, ``preparation`` says how its reals were made of them.
+def host_input(work: Workspace, integers: IntegerModel) -> HostInput:
+    """How a host makes levels of what there is in the world, as training does it, and what the
+    labels are called.
     """
-    kind = integers.graph.types[integers.graph.inputs[0]]
-    prepared = work.data.preparation
-    return {
-        "inputs": work.data.train.noun,
-        "shape": list(work.data.image_shape),
-        "format": integers.input_format.name,
-        "scale": kind.scale[0],
-        "rounding": integers.rounding.value,
-        "data": {"type": work.data.train.images.dtype.name, "scale": work.data.scale},
-        "preparation": None if prepared is None else prepared.to_json(),
-    }
+    kind, prepared = integers.graph.types[integers.graph.inputs[0]], work.data.preparation
+    return HostInput(
+        inputs=work.data.train.noun,
+        shape=work.data.image_shape,
+        format=integers.input_format.name,
+        scale=kind.scale[0],
+        rounding=integers.rounding.value,
+        data=DataLevels(type=work.data.train.images.dtype.name, scale=work.data.scale),
+        preparation=None if prepared is None else prepared.to_json(),
+        preprocessing=_preprocessing(work, integers),
+        classes=work.data.classes,
+    )
+
+
+def _preprocessing(work: Workspace, integers: IntegerModel) -> Preprocessing | None:
+    """Of image files: they have pixels from 0 to 255; a data set with a scale of its own gets the
+    nearest raw value. None where the network takes something else.
+    """
+    import torch
+
+    data, stream = work.data, work.recipe.data.stream
+    levels_of_bytes = data.train.images.dtype == np.uint8 and data.preparation is None
+    if not levels_of_bytes or len(data.image_shape) != _IMAGE_AXES:
+        return None
+    height, width, channels = data.image_shape
+    if channels not in (1, 3):
+        return None
+    raw = np.rint(np.arange(_PIXELS) * (1 / (_PIXELS - 1) / data.scale)).astype(np.uint8)
+    reals = raw.astype(np.float32) * np.float32(data.scale)
+    rows = [
+        integers.input_levels(torch.full((1, channels, height, width), float(real)))[0, :, 0, 0]
+        for real in reals
+    ]
+    table = torch.stack(rows, dim=1).to(torch.int64).tolist()  # channels x pixel values
+    same = all(row == table[0] for row in table)
+    return Preprocessing(
+        size=(height, width),
+        channels=channels,
+        fit="stretch" if stream is None else "middle",
+        short_side=None if stream is None else stream.short_side,
+        levels=tuple(tuple(row) for row in (table[:1] if same else table)),
+    )
 
 
 def graph_name(name: str) -> str:
