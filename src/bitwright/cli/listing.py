@@ -156,6 +156,15 @@ def _datasets() -> _Listing:
     )
 
 
+def _tasks() -> _Listing:
+    from bitwright.tasks import list_tasks
+
+    note = (
+        "in a recipe: task: NAME, or {name: NAME, options: {..}, metric: package.module:function}"
+    )
+    return _Listing(("name", "summary"), [(t.name, t.summary) for t in list_tasks()], note)
+
+
 def _targets() -> _Listing:
     from bitwright.build.target import list_targets
 
@@ -202,6 +211,7 @@ _LISTINGS = {
     "models": _models,
     "pretrained": _pretrained,
     "datasets": _datasets,
+    "tasks": _tasks,
     "policies": _policies,
     "targets": _targets,
 }

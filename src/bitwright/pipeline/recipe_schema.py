@@ -25,6 +25,7 @@ from bitwright.data.spec import DatasetSpec
 from bitwright.low_precision.config import AS_TRAINED, formats_as_trained
 from bitwright.models.catalog import ModelSpec
 from bitwright.pipeline.recipe_hardware import Count, HardwareSection, Section
+from bitwright.tasks.catalog import TaskSpec
 from bitwright.train.config import Phases, TrainConfig
 
 
@@ -139,6 +140,7 @@ class Recipe(Section):
         seed: of everything random, unless a section has its own.
         data: what is learned and measured on; a name alone has the defaults.
         model: the network; a name alone has the defaults.
+        task: what the network is for: what labels are, what it must give, loss and metrics.
         quant: the policy: which operand of which layer gets which format; or ``as_trained``: the
             lowest level of ``train.float.low_precision``.
         teacher: who teaches, a section or a list of them; several are an ensemble, none is the
@@ -156,6 +158,7 @@ class Recipe(Section):
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
     data: Annotated[DatasetSpec, BeforeValidator(name_alone)]
     model: Annotated[ModelSpec, BeforeValidator(name_alone)]
+    task: Annotated[TaskSpec, BeforeValidator(name_alone)] = TaskSpec()
     quant: dict[str, Any] = Field(default_factory=dict)
     teacher: tuple[TeacherSection, ...] = ()
     train: TrainSection = TrainSection()
