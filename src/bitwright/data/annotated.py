@@ -28,9 +28,10 @@ from bitwright.base.progress import Progress, no_progress
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, decode_map, read_size
 from bitwright.data.detection import annotation_of, parse_voc
-from bitwright.data.folders import Cut, decode_listing, split_parts, top_of
+from bitwright.data.folders import Cut, decode_listing, split_parts
 from bitwright.data.labels import UNKNOWN, Annotation, Classes, LabelKind
 from bitwright.data.listing import SPLITS, Listing, ReadFile, list_images, opened
+from bitwright.data.pixels import top_of, warn_of_lost
 from bitwright.data.splits import Labelled, Labels
 
 #: Folders of annotations, in which no images are looked for.
@@ -96,6 +97,7 @@ def load(
         found, classes = READERS[kind.name](_Files(listing, read))
     images = decode_listing(listing, decoding, progress)
     labels = kind.pack(found, images.shape[1:3])
+    warn_of_lost(images, top_of(images), "images", str(path))
     shared = Labels(name, classes, 1 / top_of(images), str(path), kind)
     parts = {
         split: Labelled(images[positions], labels[positions])

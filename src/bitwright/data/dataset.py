@@ -197,11 +197,10 @@ def digest_of(*parts: Dataset) -> str:
         images = part.images
         kind = () if images.dtype == np.uint8 else (images.dtype.name,)
         digest.update(repr((images.shape, part.classes, part.scale, *kind)).encode())
-        little = images if isinstance(images, ImageFiles) else np.ascontiguousarray(images)
-        if isinstance(little, ImageFiles):
-            digest.update(little.digest())
+        if isinstance(images, ImageFiles):
+            digest.update(images.digest())
         else:
-            digest.update(little.astype(little.dtype.newbyteorder("<"), copy=False).tobytes())
+            digest.update(images.astype(images.dtype.newbyteorder("<"), copy=False).tobytes())
         if part.labels.ndim > 1:
             digest.update(repr((part.kind, part.labels.shape)).encode())
             digest.update(part.labels.astype(part.labels.dtype.newbyteorder("<")).tobytes())

@@ -17,7 +17,7 @@ from bitwright.base.store import Store, content_key
 from bitwright.data.dataset import Dataset, DataSplits, Images
 from bitwright.data.decoding import Decoding, check_growth, decode_image
 from bitwright.data.listing import Layout, Listing, find_layout, list_images, opened
-from bitwright.data.pixels import TOP, Levels, warn_of_lost
+from bitwright.data.pixels import Levels, top_of, warn_of_lost
 from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two
 
 _KIND, _IMAGES = "images", "images.npy"
@@ -168,11 +168,6 @@ def _mixed(splits: DataSplits) -> DataSplits:
         validation=mixed(splits.validation),
         test=mixed(splits.test),
     )
-
-
-def top_of(images: Levels) -> int:
-    """The largest level that images may have."""
-    return TOP[8 * images.dtype.itemsize]
 
 
 def decode_listing(listing: Listing, decoding: Decoding, progress: Progress) -> Levels:

@@ -76,12 +76,12 @@ def _load(
 ) -> DataSplits:
     place = Path(data_dir) if data_dir is not None else wanted.path
     if wanted.is_own:
-        return own.load(wanted, seed=seed)
+        return own.load(wanted, kind=labels, seed=seed)
     match wanted.name:
         case "breast-cancer" | "tones":
             make = shipped.breast_cancer if wanted.name == "breast-cancer" else shipped.tones
             source = "bitwright" if wanted.name == "tones" else "scikit-learn load_breast_cancer"
-            return own.splits_of(make(), wanted, name=wanted.name, source=source, seed=seed)
+            return own.splits_of(make(), wanted, wanted.name, source, kind=labels, seed=seed)
         case "digits":
             shares = {"validation": wanted.validation, "test": wanted.test}
             return digits.load(name="digits", seed=seed, **shares)

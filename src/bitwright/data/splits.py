@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,22 +65,6 @@ def stratified(
     return [np.sort(np.concatenate(part)).astype(np.int64) for part in parts]
 
 
-def cut(
-    labels: NDArray[Any], fractions: Sequence[float], seed: int, *, where: str
-) -> list[NDArray[np.int64]]:
-    """`stratified` for class numbers (N,); any other targets (N, ...) are cut at random."""
-    if labels.ndim == 1 and labels.dtype.kind in "iu":
-        return stratified(labels, fractions, seed, where=where)
-    counts = [max(1, round(len(labels) * share)) if share else 0 for share in fractions]
-    if sum(counts) >= len(labels):
-        raise DataError(
-            f"{len(labels)} inputs are too few for {1 + sum(count > 0 for count in counts)} splits",
-            where=where,
-        )
-    order = np.random.RandomState(seed).permutation(len(labels))
-    return [np.sort(part).astype(np.int64) for part in np.split(order, np.cumsum(counts))]
-
-
 @dataclass(frozen=True)
 class Labels:
     """What every split of a data set shares."""
@@ -97,7 +80,8 @@ def split_three(
     every: Labelled, shared: Labels, *, validation: float, test: float, seed: int
 ) -> DataSplits:
     """Cut one pool into training, validation and test images."""
-    parts = cut(every.labels, (validation, test), seed, where=shared.source)
+    groups = shared.kind.groups(every.labels)
+    parts = stratified(groups, (validation, test), seed, where=shared.source)
     pool = _pool(every, shared, 0, "all")
     return DataSplits(
         shared.name,
@@ -115,7 +99,8 @@ def split_two(
 
     Test images are numbered after the training images, so that every index names one image.
     """
-    parts = cut(training.labels, (validation,), seed, where=shared.source)
+    groups = shared.kind.groups(training.labels)
+    parts = stratified(groups, (validation,), seed, where=shared.source)
     pool = _pool(training, shared, 0, "all")
     return DataSplits(
         shared.name,

@@ -20,9 +20,9 @@ from torch import Tensor
 from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.data import Dataset, DataSplits
 from bitwright.data.labels import CLASSES, LabelKind
+from bitwright.data.shown import Picture, picture_of
 from bitwright.models.output import Output
 from bitwright.tasks import losses
-from bitwright.tasks.drawing import Picture, as_picture
 from bitwright.tasks.metric import Measurement, Metric
 
 
@@ -146,7 +146,7 @@ class Task:
             output: (1, ...), the network's.
         """
         said = self.say_output(output, data)
-        return Shown(self.say(label, data), said, as_picture(image, data.scale))
+        return Shown(self.say(label, data), said, picture_of(image, data.scale))
 
     def say_output(self, output: Tensor, data: Dataset) -> str:
         """What an output (1, ...) means, in words."""

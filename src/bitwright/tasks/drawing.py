@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Picture = NDArray[np.uint8]
-"""(H, W) grey or (H, W, 3) colours."""
+from bitwright.data.shown import Picture
+
 Colour = tuple[int, int, int]
 
 TRUE: Colour = (56, 190, 120)
@@ -22,17 +21,6 @@ _PALETTE = np.array(
      (70, 200, 220), (230, 90, 150), (150, 150, 90)],
     dtype=np.float64,
 )  # fmt: skip
-
-
-def as_picture(image: NDArray[Any], scale: float) -> Picture:
-    """An image (H, W, C) of levels, stretched to the full range of grey.
-
-    Of two channels, or more than three, the first is shown; of what is no image, a strip.
-    """
-    shown = image.reshape(1, -1, 1) if image.ndim == 1 else image
-    shown = shown[None] if shown.ndim == 2 else shown
-    pixels = np.clip(np.rint(shown.astype(np.float64) * scale * 255), 0, 255).astype(np.uint8)
-    return pixels if pixels.shape[2] == 3 else pixels[..., 0]
 
 
 def enlarged(picture: Picture) -> Picture:

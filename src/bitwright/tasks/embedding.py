@@ -13,9 +13,9 @@ from torch.nn import functional
 from bitwright.base.errors import RecipeError
 from bitwright.data import Dataset, DataSplits
 from bitwright.data.labels import CLASSES
+from bitwright.data.shown import picture_of
 from bitwright.models.output import Output
 from bitwright.tasks.base import LossSettings, Shown, Task
-from bitwright.tasks.drawing import as_picture
 from bitwright.tasks.metric import Metric
 
 _ROWS = 1024  # of distances at a time
@@ -94,4 +94,4 @@ class Embedding(Task):
         self, image: NDArray[Any], label: NDArray[Any], output: Tensor, data: Dataset
     ) -> Shown:
         said = self.say_output(output, data)
-        return Shown(self.say(label, data), said, as_picture(image, data.scale))
+        return Shown(self.say(label, data), said, picture_of(image, data.scale))

@@ -70,7 +70,7 @@ class EpochMetrics:
         return self.train_metric
 
     @property
-    def validation_accuracy(self) -> float:
+    def validation_accuracy(self) -> float | None:
         """``validation_metric``, as it is called of a classifier."""
         return self.validation_metric
 
@@ -146,7 +146,7 @@ class FitResult:
     resumed_from: int
 
     @property
-    def validation_accuracy(self) -> float:
+    def validation_accuracy(self) -> float | None:
         """``validation_metric``, as it is called of a classifier."""
         return self.validation_metric
 
