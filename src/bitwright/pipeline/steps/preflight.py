@@ -219,6 +219,7 @@ def _check_tools(work: Workspace, pending: Sequence[str]) -> None:
         ToolError: a tool is missing; says how to install it.
     """
     from bitwright.base.tools.finder import require
+    from bitwright.build.pnr_tools import pnr_tools
     from bitwright.build.target import load_target
 
     if not {"map", "simulate", "implement"} & set(pending):
@@ -229,4 +230,4 @@ def _check_tools(work: Workspace, pending: Sequence[str]) -> None:
     if "implement" in pending:
         require("yosys")
         if target.places_and_routes:
-            require("nextpnr-ecp5")
+            require(pnr_tools(target).nextpnr)
