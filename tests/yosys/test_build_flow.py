@@ -108,6 +108,10 @@ def test_synthesis_only_targets_say_so(tmp_path: Path, name: str) -> None:
     start = script.read_text().splitlines()[0].removeprefix("# ")
     assert f"`{start}` in vendor/" in result.notes[1]
     assert (script.parent / "design" / "design.json").is_file()
+    system = tmp_path / result.files["vendor_system"]
+    assert system.parent == tmp_path / "vendor" / "system"
+    assert system.read_text().splitlines()[0].removeprefix("# ") in result.notes[2]
+    assert "not run" in result.notes[2]
     assert set(result.instances) == {TOP_GLUE, "i_lane0", "i_lane1", "i_lane2"}
     assert all(part.lut > 0 for part in result.instances.values())
     assert result.figures["ff"].value >= 3 * 16

@@ -25,9 +25,11 @@ from bitwright.build.clocks import choose_clock
 from bitwright.build.nextpnr import PnrOptions, PnrResult, best_of_seeds, pack_bitstream
 from bitwright.build.pnr_tools import pnr_tools
 from bitwright.build.shell import BoardDesign, beyond_shell, write_board_design
+from bitwright.build.soc import beyond_soc
 from bitwright.build.target import Board, Target, load_board, require_fit
 from bitwright.build.timing import CriticalPath
 from bitwright.build.vendor import VENDOR_FAMILIES, write_vendor_project
+from bitwright.build.vendor_system import SYSTEM, write_system_project
 from bitwright.build.yosys import (
     TOP_GLUE,
     SynthesisOptions,
@@ -289,13 +291,31 @@ def _synthesis_only(work: _Work) -> ImplementResult:
     script = write_vendor_project(
         work.design_dir, work.target, work.out_dir / VENDOR, clock_mhz=work.clock_mhz
     )
-    start = script.read_text().splitlines()[0].removeprefix("# ")
-    note = f"to place and route it where the vendor's tools are: `{start}` in {VENDOR}/"
-    return replace(
-        result,
-        files={**result.files, "vendor_project": work.relative(script)},
-        notes=(*result.notes, note),
+    note = f"to place and route it where the vendor's tools are: `{_start(script)}` in {VENDOR}/"
+    files = {**result.files, "vendor_project": work.relative(script)}
+    result = replace(result, files=files, notes=(*result.notes, note))
+    return _with_system(work, result) if work.target.processor else result
+
+
+def _with_system(work: _Work, result: ImplementResult) -> ImplementResult:
+    """Add the project with the processor, or why there is none."""
+    processor = work.target.processor
+    reason = beyond_soc(load_design(work.design_dir))
+    if reason is not None or processor is None:
+        return replace(result, notes=(*result.notes, f"no project with the processor: {reason}"))
+    folder = work.out_dir / VENDOR / SYSTEM
+    script = write_system_project(work.design_dir, work.target, folder, clock_mhz=work.clock_mhz)
+    note = (
+        f"bitstream for {processor.board}, with DMA, registers and a driver: `{_start(script)}` "
+        f"in {work.relative(folder)}/; linted and simulated, not run"
     )
+    files = {**result.files, "vendor_system": work.relative(script)}
+    return replace(result, files=files, notes=(*result.notes, note))
+
+
+def _start(script: Path) -> str:
+    """How a vendor's script is started: its first line says so."""
+    return script.read_text().splitlines()[0].removeprefix("# ")
 
 
 def _not_placed(work: _Work) -> ImplementResult:

@@ -55,6 +55,23 @@ class Power(Strict):
     source: str
 
 
+class Processor(Strict):
+    """The processor beside the logic, and what a project with it needs to know of the board.
+
+    Attributes:
+        kind: of the processor, as the writer of the project knows it.
+        board: for whom the project is, in words.
+        board_files: pattern of the vendor's name of the board, whose settings of memory and pins
+            are taken if the tool has them; None: the project brings its own.
+        control: physical address of the design's registers.
+    """
+
+    kind: Literal["zynq", "zynqmp", "cyclonev-hps"]
+    board: str
+    board_files: Annotated[str, Field(pattern=r"^[A-Za-z0-9._*:-]+$")] | None = None
+    control: int = Field(ge=0, lt=1 << 40)
+
+
 class Target(Strict):
     """One device and what can be done with it."""
 
@@ -69,6 +86,7 @@ class Target(Strict):
     resources: Capacity
     power: Power
     board: str | None = Field(default=None, description="board used for bitstreams")
+    processor: Processor | None = None
 
     @property
     def capacity(self) -> Resources:
