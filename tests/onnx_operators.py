@@ -153,6 +153,16 @@ def variadic(rng: Rng, op: str) -> Case:
     return Case(op, [numbers(rng, dtype, spread(rng, dims)) for _ in range(rng.integers(1, 5))])
 
 
+def clip(rng: Rng, op: str) -> Case:
+    if rng.random() < 0.2:  # an old operator set: attributes
+        low = float(rng.integers(-30, 31)) / 8
+        ends = pick(rng, ({}, {"min": low}, {"max": low}, {"min": low, "max": low + 2}))
+        return Case(op, [numbers(rng, np.dtype("float32"), shape(rng))], ends, 6)
+    dtype = pick(rng, kinds_of(op, 18))
+    more = [None if rng.random() < 0.3 else numbers(rng, dtype, ()) for _ in range(2)]
+    return Case(op, [numbers(rng, dtype, shape(rng)), *more[: int(rng.integers(3))]])
+
+
 def modulo(rng: Rng, op: str) -> Case:
     case = elementwise(2)(rng, op)
     attrs = pick(rng, ({}, {"fmod": 0}, {"fmod": 1}))
@@ -313,7 +323,7 @@ DRAWS: dict[str, Callable[[Rng, str], Case]] = {
                     elementwise(1)),
     **dict.fromkeys(("Not", "Identity", "Size"), elementwise(1)),
     **dict.fromkeys(("Min", "Max"), variadic),
-    "Mod": modulo, "Pow": power, "Where": where, "Cast": cast, "Gather": gather,
+    "Mod": modulo, "Pow": power, "Where": where, "Cast": cast, "Clip": clip, "Gather": gather,
     "Slice": slices, "Concat": concat, "Range": ranges, "Dropout": dropout,
     **dict.fromkeys(("Squeeze", "Unsqueeze"), squeeze),
     **dict.fromkeys("Shape Expand Tile ConstantOfShape Flatten Transpose Reshape".split(), shaped),

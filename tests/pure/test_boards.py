@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitwright.base.errors import TargetError
-from bitwright.build.clocks import choose_clock, clock_instance, clock_module
 from bitwright.build.pins import pin_file, pin_suffix
+from bitwright.build.plls import choose_clock, clock_instance, clock_module
 from bitwright.build.pnr_tools import pnr_tools
 from bitwright.build.shell import _baud
 from bitwright.build.target import Board, Target, list_boards, list_targets, load_board, load_target

@@ -190,10 +190,53 @@ def test_init_writes_a_recipe_that_is_valid_as_it_stands(
     assert str(recipe.data.path) == str(tmp_path / "pictures")
     assert "#" in (tmp_path / "my net.yaml").read_text()
     capsys.readouterr()
-    assert cli.run(arguments) == 2
+    assert cli.run(arguments) == 8
     assert "exists already" in capsys.readouterr().err
     assert cli.run([*arguments, "--force"]) == 0
     assert cli.run(["init", "recipe.txt"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", "resnet2"], "did you mean resnet"),
+        (["--model", "my net:make"], "is no module:function"),
+        (["--images", "a.txt"], "neither a folder nor a zip file"),
+    ],
+)
+def test_init_refuses_what_no_recipe_can_name(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("a")
+    assert cli.run(["init", *arguments]) == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "recipe.yaml").exists()
+
+
+def test_init_says_what_is_not_there_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["init", "--model", "net:make", "--images", "pictures", "--force", "--json"]
+    notes = []
+    for make in (
+        lambda: None,
+        lambda: (tmp_path / "net.py").write_text("raise SystemExit('never imported here')"),
+        (tmp_path / "pictures").mkdir,
+        (tmp_path / "pictures" / "cat").mkdir,
+    ):
+        make()
+        assert cli.run(arguments) == 0
+        notes.append(json.loads(capsys.readouterr().out)["notes"])
+    module, images, classes = "module net is not", "images pictures are not", "no folders yet"
+    wanted = [[module, images], [images], [classes], []]
+    for found, parts in zip(notes, wanted, strict=True):
+        assert len(found) == len(parts)
+        assert all(part in note for note, part in zip(found, parts, strict=True))
 
 
 def test_every_key_that_init_comments_out_exists(tmp_path: Path) -> None:

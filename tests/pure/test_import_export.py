@@ -133,13 +133,35 @@ def test_refusals(
 
 
 def test_a_folder_of_someone_else_is_left_alone(tmp_path: Path, onnx_file: Path) -> None:
-    out = tmp_path / "out"
-    for _ in range(2):  # its own folder it replaces
-        assert cli.run(["import", str(onnx_file), "--out", str(out)]) == 0
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    assert cli.run(["import", str(onnx_file), "--out", str(tmp_path / "mine")]) == 8
+    argv = ["import", str(onnx_file), "--out", str(tmp_path / "mine")]
+    assert cli.run(argv) == 8 and cli.run([*argv, "--force"]) == 8
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("kind", ["qonnx", "artifact"])
+def test_what_is_there_is_replaced_by_force_alone(
+    kind: str, tmp_path: Path, onnx_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An earlier import, a file that was exported before, or anybody's: named, and kept."""
+    imported, exported = str(tmp_path / "in"), tmp_path / "out"
+    calls = [
+        (["import", str(onnx_file), "--out", imported], "in: exists already: an import with graph"),
+        (
+            ["export", imported, "--format", kind, "--out", str(exported)],
+            "out: exists already: " + ("a file of" if kind == "qonnx" else "holds golden.bin"),
+        ),
+    ]
+    for argv, said in calls:
+        assert cli.run(argv) == 0
+        before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+        capsys.readouterr()
+        assert cli.run(argv) == 8
+        told = capsys.readouterr().err
+        assert said in told and "--force" in told
+        assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
+        assert cli.run([*argv, "--force"]) == 0
 
 
 def test_a_bad_file_leaves_nothing(tmp_path: Path, onnx_file: Path) -> None:
@@ -149,12 +171,14 @@ def test_a_bad_file_leaves_nothing(tmp_path: Path, onnx_file: Path) -> None:
 
 
 def test_the_file_itself_is_run_and_compared(
-    tmp_path: Path, onnx_file: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, onnx_file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("qonnx")
-    argv = ["import", str(onnx_file), "--out", str(tmp_path / "out"), "--compare", "5"]
+    argv = ["import", str(onnx_file), "--out", str(tmp_path / "out"), "--compare", "5", "--force"]
     assert cli.run([*argv, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["compared"]
+    said = capfd.readouterr()
+    assert "onnxruntime" not in said.err  # its warnings are none of ours
+    found = json.loads(said.out)["compared"]
     assert (found["images"], found["labels_that_differ"], found["scores_that_differ"]) == (5, 0, 0)
     assert cli.run([*argv, "--input-type", "uint8"]) != 0
-    assert "--compare" in capsys.readouterr().err
+    assert "--compare" in capfd.readouterr().err

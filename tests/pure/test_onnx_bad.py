@@ -152,7 +152,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str, str]] = {
     "rank 5": (_net(lambda n: n.quant(), 1, 2, 3, 4, 5), "rank 5", "expected"),
     "unquantized input": (
         _net(lambda n: n.op("Conv", n.const(np.ones((3, 2, 1, 1))))),
-        r"Conv_0.*real numbers.*input is not quantized", "Quant",
+        r"Conv_0.*real numbers.*input is not quantized", "--input-type uint8",
     ),
     "unquantized activation": (
         _quantized(lambda n: (n.op("Sigmoid"), n.op("Conv", n.const(np.ones((3, 2, 1, 1)))))),
@@ -190,7 +190,12 @@ BAD: dict[str, tuple[Callable[[], bytes], str, str]] = {
     "float quantizer": (
         _quantized(lambda n: n.op("FloatQuant", domain=QONNX)), r"floating-point format", "Quant",
     ),
-    "17 bits": (_net(lambda n: n.quant(17)), r"Quant_0.*17", "learned bit width"),
+    "17 bits": (_net(lambda n: n.quant(17)), r"Quant_0.*17", "fewer bits"),
+    "a constant of 33 bits": (
+        _quantized(lambda n: n.raw("Add", n.net, (
+            setattr(n, "net", n.const(np.ones((1, 2, 1, 1)))), n.quant(33, 0.5))[1])),
+        r"Quant_1.*33", "",
+    ),
     "half a bit": (_net(lambda n: n.quant(2.5)), r"Quant_0.*2.5", "learned bit width"),
     "negative scale": (_net(lambda n: n.quant(4, -1.0)), r"Quant_0.*scale -1", ""),
     "two quantizers of the input": (

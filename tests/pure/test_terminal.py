@@ -70,6 +70,30 @@ def test_a_strict_terminal_gets_the_message(
         assert os.fsencode(where) == b"\xff\xc3\xa9.onnx"
 
 
+def test_names_that_are_not_ascii_in_a_locale_of_ascii(tmp_path: Path) -> None:
+    """It starts again in UTF-8 mode: what it writes and reads is what it is everywhere else."""
+    path = os.pathsep.join([str(Path(__file__).resolve().parents[2] / "src")])
+    plain = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C", "LANG": "C"}
+
+    def run(*arguments: str | bytes) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [sys.executable, "-m", "bitwright", *arguments],
+            env={**os.environ, "PYTHONPATH": path, **plain},
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+
+    done = run("init", "réseau.yaml".encode(), "--images", "bilder-ü".encode())
+    assert done.returncode == 0 and "wrote réseau.yaml".encode() in done.stdout, done.stderr
+    assert json.dumps("bilder-ü") in (tmp_path / "réseau.yaml").read_text(encoding="utf-8")
+    done = run("explain", "réseau.yaml".encode())
+    assert done.returncode == 4 and "bilder-ü: no such folder".encode() in done.stderr
+    done = run("init", b"\xff.yaml")
+    assert done.returncode == 8 and b"rename the file" in done.stderr
+
+
 def test_a_bug_is_kept_whatever_its_words_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

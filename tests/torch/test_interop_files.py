@@ -11,7 +11,7 @@ import torch
 from tests.interop_networks import images, networks
 from typer.testing import CliRunner
 
-from bitwright.base.errors import DataError, RecipeError
+from bitwright.base.errors import DataError, RecipeError, RunError
 from bitwright.cli.app import app
 from bitwright.interop.model_files import load_model, load_weights, model_from_spec, save_model
 from bitwright.models import ModelSpec, build_model
@@ -92,7 +92,9 @@ def test_import_and_export_of_float_models(tmp_path: Path) -> None:
     assert json.loads((folder / "import.json").read_text()) == report
     with torch.no_grad():
         assert torch.equal(read_model(folder).model(images(shape)), model(images(shape)))
-    import_model(folder / "model.safetensors", folder)  # over itself
+    with pytest.raises(RunError, match=r"an import with import.json, model.safetensors"):
+        import_model(folder / "model.safetensors", folder)
+    import_model(folder / "model.safetensors", folder, force=True)  # over itself
     for kind, name in (
         ("keras", "n.h5"),
         ("caffe", "n.prototxt"),

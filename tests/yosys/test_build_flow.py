@@ -13,9 +13,9 @@ from bitwright.base.errors import GraphError, RunError, TargetError, ToolError
 from bitwright.base.figures import Resources, Source
 from bitwright.base.tools import finder
 from bitwright.base.tools.finder import Tool, find
-from bitwright.build.clocks import choose_clock
 from bitwright.build.implement import RESULT, ImplementOptions, implement, read_result
 from bitwright.build.nextpnr import PnrOptions, place_and_route
+from bitwright.build.plls import choose_clock
 from bitwright.build.shell import write_board_design
 from bitwright.build.target import load_board, load_target
 from bitwright.build.vendor import write_vendor_project

@@ -47,6 +47,8 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
 }
+#: Names of a folder that a message lists.
+_NAMED = 6
 #: What the kernel says where no lock file can be opened, since something else is there.
 _NO_LOCK = {errno.ELOOP: "a symbolic link", errno.EISDIR: "a folder", errno.ENXIO: "a socket"}
 
@@ -74,6 +76,34 @@ def atomic_write(path: Path, body: bytes | str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def check_free(path: Path, *, force: bool = False, what: str = "") -> None:
+    """Refuse to write where something is already, unless it may be replaced. An empty folder is
+    nothing.
+
+    Args:
+        force: replace it, as the option of that name says.
+        what: it is, if the caller knows.
+
+    Raises:
+        RunError: names what is there.
+    """
+    if force or not (path.exists() or path.is_symlink()):
+        return
+    if path.is_dir():
+        names = sorted(entry.name for entry in path.iterdir())
+        if not names:
+            return
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        found = f"{what or 'holds'} {', '.join(names[:_NAMED])}{more}"
+    else:
+        found = what or f"a file of {path.stat().st_size} bytes" if path.exists() else "a link"
+    raise RunError(
+        f"exists already: {found}",
+        where=str(path),
+        hint="name another place, or replace what is there with --force (force=True in Python)",
+    )
 
 
 def _opener(path: str, flags: int) -> int:

@@ -48,6 +48,36 @@ class BlockRow(Record):
     measured: Resources | None = None
 
 
+class EdgeRow(Record):
+    """One stream between two blocks; "" is the design's own input or output.
+
+    Attributes:
+        beats: transfers an image.
+        width: bits of each.
+    """
+
+    source: str
+    target: str
+    beats: int
+    width: int
+
+
+class PathRow(Record):
+    """The part of a critical path within one block.
+
+    Attributes:
+        block: name of the block, or of what else the path goes through.
+        levels: cells of logic passed.
+        logic_ns: in them, clock-to-output and set-up times included.
+        routing_ns: on the nets inside the block, and on the one that leads into it.
+    """
+
+    block: str
+    levels: int
+    logic_ns: float
+    routing_ns: float
+
+
 class FifoRow(Record):
     """One FIFO: depth in beats, width in bits and, once simulated, the most beats it held."""
 

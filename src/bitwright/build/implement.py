@@ -21,8 +21,9 @@ from bitwright.base.errors import RunError
 from bitwright.base.figures import Figure, Resources, Source
 from bitwright.base.files import atomic_write
 from bitwright.base.tools.process import Tick
-from bitwright.build.clocks import choose_clock
+from bitwright.build.clocks import check_clock
 from bitwright.build.nextpnr import PnrOptions, PnrResult, best_of_seeds, pack_bitstream
+from bitwright.build.plls import choose_clock
 from bitwright.build.pnr_tools import pnr_tools
 from bitwright.build.shell import BoardDesign, beyond_shell, write_board_design
 from bitwright.build.soc import beyond_soc
@@ -91,15 +92,17 @@ class ImplementResult:
     Attributes:
         target, part, flow: the device, and how far the flow goes on it.
         clock_mhz: frequency aimed at.
-        figures: ``lut``, ``ff``, ``dsp``, ``bram`` of everything on the device; ``fmax_mhz`` and
-            ``bitstream_bytes`` where there are any.
+        figures: ``lut``, ``ff``, ``dsp``, ``bram`` of everything on the device, LUTs packed where
+            the family's packing is known (`bitwright.build.packing`); ``lut_cells``, the LUTs of
+            synthesis alone; ``fmax_mhz`` and ``bitstream_bytes`` where there are any.
         capacity: what the device has.
-        design: resources of the design alone (synthesis).
+        design: resources of the design alone (synthesis, packed as above).
         shell: resources of the serial shell (synthesis); zero without one.
         instances: resources of each instance of the design's top (synthesis).
         critical_path: the slowest path; None where nothing was placed.
         clock_met: whether Fmax reaches ``clock_mhz``; None where nothing was placed.
         bitstream_clock_mhz: clock of the design in the bitstream; never above its Fmax.
+        baud: of the serial shell in the bitstream; None without one.
         seed: of the placement kept.
         files: what was written, by role, relative to the output folder.
         runs: tool runs by role.
@@ -122,6 +125,7 @@ class ImplementResult:
     files: Mapping[str, str]
     runs: Mapping[str, ToolRun]
     notes: tuple[str, ...]
+    baud: float | None = None
 
     def to_json(self) -> str:
         """As JSON text; :func:`read_result` is the inverse."""
@@ -166,11 +170,13 @@ def implement(
     Raises:
         GraphError: the design folder is not whole.
         TargetError: the design does not fit; says what is short and the smallest target that fits.
+            Or the clock is beyond what the device carries.
         ToolError: a tool is missing, failed, ran out of time, or wrote no result.
     """
     use = options or ImplementOptions()
-    out_dir.mkdir(parents=True, exist_ok=True)
     clock = use.clock_mhz or target.default_clock_mhz
+    check_clock(target, clock)
+    out_dir.mkdir(parents=True, exist_ok=True)
     work = _Work(design_dir, target, out_dir, use, clock, progress)
     if not target.places_and_routes:
         result = _synthesis_only(work)
@@ -210,7 +216,7 @@ def implement_parts(
     each = list(made.values())
     slowest = min(each, key=lambda r: r.figures["fmax_mhz"].value if "fmax_mhz" in r.figures else 0)
     figures = dict(slowest.figures)
-    for key in Resources().to_json():
+    for key in (*Resources().to_json(), "lut_cells"):
         total = sum(result.figures[key].value for result in each)
         figures[key] = replace(figures[key], value=total)
     notes = dict.fromkeys(note for result in each for note in result.notes)
@@ -388,6 +394,7 @@ def _with_bitstream(
     return replace(
         result,
         bitstream_clock_mhz=shelled.clock.mhz,
+        baud=shelled.baud,
         figures={**result.figures, "bitstream_bytes": size},
         files={**result.files, **{role: work.relative(path) for role, path in made.items()}},
         notes=(*result.notes, note, *([] if board.run_here else [_NOT_RUN])),
@@ -407,7 +414,10 @@ def _synthesised(work: _Work, made: SynthesisResult, notes: tuple[str, ...]) -> 
         part=work.target.part,
         flow=work.target.flow.value,
         clock_mhz=work.clock_mhz,
-        figures=_figures(made.resources, Source.SYNTHESIS),
+        figures={
+            **_figures(made.resources, Source.SYNTHESIS),
+            "lut_cells": Figure(made.cell_luts, "LUT", Source.SYNTHESIS),
+        },
         capacity=work.target.capacity,
         design=made.resources,
         shell=Resources(),
@@ -439,7 +449,7 @@ def _shelled(work: _Work, made: SynthesisResult) -> ImplementResult:
 
 def _placed(work: _Work, base: ImplementResult, placed: PnrResult) -> ImplementResult:
     """Add what place and route found."""
-    figures = _figures(placed.resources, Source.PLACE_AND_ROUTE)
+    figures = {**base.figures, **_figures(placed.resources, Source.PLACE_AND_ROUTE)}
     if placed.fmax_mhz is not None:
         figures["fmax_mhz"] = Figure(round(placed.fmax_mhz, 3), "MHz", Source.PLACE_AND_ROUTE)
     files = {**base.files, "place_log": work.relative(placed.log)}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What nextpnr and the packer of bitstreams are called and take, family by family.
 
-A family that open tools place and route is an entry here, one in `bitwright.build.clocks` and one
+A family that open tools place and route is an entry here, one in `bitwright.build.plls` and one
 in `bitwright.build.pins`.
 """
 

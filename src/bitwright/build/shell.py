@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitwright.base.errors import TargetError
-from bitwright.build.clocks import Clock, choose_clock, clock_instance, clock_module
 from bitwright.build.pins import pin_file, pin_suffix
+from bitwright.build.plls import Clock, choose_clock, clock_instance, clock_module
 from bitwright.build.target import Board, Target
 from bitwright.sim.spec import Design, Port, load_design
 

@@ -72,6 +72,31 @@ class Processor(Strict):
     control: int = Field(ge=0, lt=1 << 40)
 
 
+class ClockSpeeds(Strict):
+    """Clocks of this kind of design on a device, in MHz.
+
+    Attributes:
+        typical_mhz, best_mhz: Fmax that place and route found for designs of ours, the lower end
+            and the best; None where open tools do not place.
+        limit_mhz: what the global clock network carries, by the data sheet.
+        source: of the figures.
+    """
+
+    typical_mhz: float | None = Field(default=None, gt=0)
+    best_mhz: float | None = Field(default=None, gt=0)
+    limit_mhz: float = Field(gt=0)
+    source: str
+
+    @model_validator(mode="after")
+    def _ascend(self) -> ClockSpeeds:
+        if (self.typical_mhz is None) != (self.best_mhz is None):
+            raise ValueError("give typical_mhz and best_mhz, or neither")
+        known = [v for v in (self.typical_mhz, self.best_mhz, self.limit_mhz) if v is not None]
+        if known != sorted(known):
+            raise ValueError("expected typical_mhz <= best_mhz <= limit_mhz")
+        return self
+
+
 class Target(Strict):
     """One device and what can be done with it."""
 
@@ -85,6 +110,7 @@ class Target(Strict):
     default_clock_mhz: float = Field(gt=0)
     resources: Capacity
     power: Power
+    clock: ClockSpeeds | None = Field(default=None, description="None: any clock is taken")
     board: str | None = Field(default=None, description="board used for bitstreams")
     processor: Processor | None = None
 

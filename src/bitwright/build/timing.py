@@ -44,6 +44,25 @@ class Hop:
 
 
 @dataclass(frozen=True)
+class PathPart:
+    """A stretch of a path within one instance of the design's top."""
+
+    instance: str
+    levels: int
+    logic_ns: float
+    routing_ns: float
+
+    def plus(self, other: PathPart) -> PathPart:
+        """This stretch and the one behind it."""
+        return PathPart(
+            self.instance,
+            self.levels + other.levels,
+            round(self.logic_ns + other.logic_ns, 4),
+            round(self.routing_ns + other.routing_ns, 4),
+        )
+
+
+@dataclass(frozen=True)
 class CriticalPath:
     """The slowest register-to-register path of a clock.
 
@@ -75,6 +94,28 @@ class CriticalPath:
     def levels(self) -> int:
         """Number of cells passed between the two registers."""
         return sum(hop.kind == "logic" for hop in self.hops)
+
+    def by_instance(self) -> tuple[PathPart, ...]:
+        """The path in the blocks that it goes through, in order.
+
+        A net counts to the block that it leads into. What belongs to no block of the design is
+        called "serial shell" where there is one, else "top".
+        """
+        parts: list[PathPart] = []
+        for hop in self.hops:
+            instance = instance_of(hop.cell)
+            routing = hop.kind == "routing"
+            now = PathPart(
+                instance,
+                levels=int(hop.kind == "logic"),
+                logic_ns=0.0 if routing else hop.delay_ns,
+                routing_ns=hop.delay_ns if routing else 0.0,
+            )
+            if parts and parts[-1].instance == instance:
+                parts[-1] = parts[-1].plus(now)
+            else:
+                parts.append(now)
+        return tuple(parts)
 
     def summary(self) -> str:
         """One line for logs and tables."""
@@ -170,3 +211,16 @@ def first_errors(text: str, count: int = 3) -> str:
     """The first error lines of a log, one a line."""
     errors = [line for line in text.splitlines() if line.startswith("ERROR:")]
     return "\n".join(errors[:count])
+
+
+SHELL, DESIGN = "i_serial", "i_design"  # instances of a board's tops, see `bitwright.build.shell`
+
+
+def instance_of(cell: str) -> str:
+    """The block of the design that a cell belongs to, from its name."""
+    levels = cell.removeprefix("$flatten").lstrip("\\").split(".")
+    inside = levels[:2] == [SHELL, DESIGN]
+    rest = levels[2:] if inside else levels
+    if len(rest) > 1 and not rest[0].startswith("$") and (inside or rest[0] != SHELL):
+        return rest[0].lstrip("\\")
+    return "serial shell" if levels[0] == SHELL and not inside else "top"

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Synthesis with Yosys: a design folder in, a mapped netlist and its resources out.
 
-Netlists are kept by content: sources, memory images, script and tool version.
+LUTs are those that the netlist fills on the device, as `bitwright.build.packing` counts them; the
+fewer ones that ``stat`` counts are `SynthesisResult.cell_luts`. Netlists are kept by content:
+sources, memory images, script and tool version.
 """
 
 from __future__ import annotations
@@ -13,21 +15,22 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from bitwright.base.errors import ToolError
 from bitwright.base.figures import Resources
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import Tool, require, run_tool
 from bitwright.base.tools.process import Tick, require_result
+from bitwright.build.packing import added_luts, drop_idle_carries, read_modules, top_of
 from bitwright.build.resources import count_resources
 from bitwright.build.target import Target
 from bitwright.sim.spec import Design, load_design
 
 NETLIST, STATISTICS, LOG, SCRIPT = "netlist.json", "stat.json", "yosys.log", "synth.ys"
 TOP_GLUE = "(top)"
-_KIND = "yosys"
 """Key of :attr:`SynthesisResult.by_instance` for cells that belong to no instance."""
+_KIND = "yosys"
+_EDIT = "idle carries dropped"  # part of the key: what is done to a netlist after Yosys
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ class SynthesisResult:
         netlist: JSON netlist, for nextpnr and for :func:`instance_resources`.
         log: everything that Yosys said.
         cells: number of cells of each type, after flattening.
-        resources: their sum in device resources.
+        resources: what they fill of the device, packed.
+        cell_luts: LUTs of the cells alone, before packing: Yosys's own count.
         by_instance: resources of each instance of the top module; cells are attributed by their
             names, which keep the hierarchy when it is flattened. The values add up to
             ``resources``.
@@ -66,6 +70,7 @@ class SynthesisResult:
     log: Path
     cells: Mapping[str, int]
     resources: Resources
+    cell_luts: float
     by_instance: Mapping[str, Resources] = field(repr=False)
     seconds: float
     cpu_seconds: float
@@ -102,7 +107,7 @@ def synthesise(
     out_dir.mkdir(parents=True, exist_ok=True)
     commands = synthesis_commands(design, target, options or SynthesisOptions())
     reads = read_commands(design)
-    key = content_key(tool.identity, reads, commands, design.top, *_contents(design))
+    key = content_key(tool.identity, reads, commands, design.top, _EDIT, *_contents(design))
     store = Store()
     if (entry := store.find(_KIND, key)) is not None:
         entry.bring(out_dir)
@@ -209,6 +214,7 @@ def _run(
     _reject_undriven(completed.text(), out_dir / LOG)
     for name in (STATISTICS, NETLIST):
         require_result(out_dir / name, completed, tool.name)
+    drop_idle_carries(out_dir / NETLIST)
     for name in (NETLIST, LOG):
         _name_by_package(out_dir / name, tool)
     return completed.figures()
@@ -250,12 +256,12 @@ def _result(
 ) -> SynthesisResult:
     cells = parse_statistics((out_dir / STATISTICS).read_text(), where=str(out_dir / STATISTICS))
     by_instance = instance_resources(out_dir / NETLIST, family)
-    resources = count_resources(family, cells)
     return SynthesisResult(
         netlist=out_dir / NETLIST,
         log=out_dir / LOG,
         cells=cells,
-        resources=resources,
+        resources=sum(by_instance.values(), Resources()),
+        cell_luts=count_resources(family, cells).lut,
         by_instance=by_instance,
         seconds=figures["seconds"],
         cpu_seconds=figures["cpu_seconds"],
@@ -290,7 +296,7 @@ def parse_statistics(text: str, *, where: str) -> dict[str, int]:
 
 
 def instance_resources(netlist: Path, family: str, within: str = "") -> dict[str, Resources]:
-    """Resources of each instance of a flattened netlist.
+    """Resources of each instance of a flattened netlist, packed.
 
     Args:
         netlist: JSON netlist with one module that is not a cell library's.
@@ -301,18 +307,15 @@ def instance_resources(netlist: Path, family: str, within: str = "") -> dict[str
     Raises:
         ToolError: the netlist cannot be read or has no top module.
     """
-    try:
-        modules: dict[str, Any] = json.loads(netlist.read_text())["modules"]
-    except (OSError, ValueError, KeyError) as error:
-        raise ToolError(f"the netlist cannot be read: {error!r}", where=str(netlist)) from error
-    tops = [m for m in modules.values() if int(m.get("attributes", {}).get("top", "0"), 2)]
-    if len(tops) != 1:
-        raise ToolError(f"the netlist has {len(tops)} top modules, not one", where=str(netlist))
+    top = top_of(read_modules(netlist), netlist)
     counters: dict[str, Counter[str]] = {}
-    for name, cell in tops[0]["cells"].items():
+    for name, cell in top["cells"].items():
+        counters.setdefault(owner_of(name, within), Counter())[cell["type"]] += 1
+    found = {owner: count_resources(family, c) for owner, c in sorted(counters.items())}
+    for name, luts in added_luts(top, family).items():
         owner = owner_of(name, within)
-        counters.setdefault(owner, Counter())[cell["type"]] += 1
-    return {owner: count_resources(family, c) for owner, c in sorted(counters.items())}
+        found[owner] = found.get(owner, Resources()) + Resources(lut=luts)
+    return found
 
 
 def owner_of(cell: str, within: str = "") -> str:

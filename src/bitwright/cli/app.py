@@ -23,6 +23,7 @@ from bitwright.cli import search as searching
 from bitwright.cli.options import (
     Assign,
     Data,
+    Force,
     Json,
     RecipeArgument,
     Reuse,
@@ -175,13 +176,15 @@ def init(
     images: Annotated[
         Path, typer.Option("--images", help="Your data: a folder (or zip) of class folders.")
     ] = Path("images"),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Write a commented recipe for your own model and data."""
     from bitwright.cli.template import write_template
 
-    write_template(path, model, images, force=force)
+    notes = write_template(path, model, images, force=force)
     output = Output(json)
-    if not output.answered({"recipe": str(path)}):
+    if not output.answered({"recipe": str(path), "notes": notes}):
+        for note in notes:
+            output.say(f"note: {note}")
         output.say(f"wrote {path}; next: bitwright explain {path}, then bitwright build {path}")

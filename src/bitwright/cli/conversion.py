@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from bitwright.cli.options import Classes, Json, Shape, parse_shape
+from bitwright.base.files import check_free
+from bitwright.cli.options import Classes, Force, Json, Shape, parse_shape
 from bitwright.cli.output import Output
 
 ImportedFile = Annotated[
@@ -62,6 +63,7 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
         bool,
         typer.Option("--ignore-extra", help="Caffe: ignore layers that only the caffemodel has."),
     ] = False,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Import a quantized ONNX or packed file as an integer graph, or a model of Caffe or Keras."""
@@ -75,7 +77,7 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
 
     output = Output(json)
     if file.suffix.lower() == PACKED:
-        _show_graph(output, file, out, import_packed(file, out))
+        _show_graph(output, file, out, import_packed(file, out, force=force))
         return
     if is_model_file(file):
         report = import_model(
@@ -87,6 +89,7 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
             input_shape=parse_shape(input_shape),
             output=output_layer,
             ignore_extra=ignore_extra,
+            force=force,
         )
         _show_float(output, file, out, report)
         return
@@ -100,6 +103,7 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
             target=target,
             simulate=simulate,
             compare=compare,
+            force=force,
             progress=progress,
         )
     _show_graph(output, file, out, report)
@@ -156,13 +160,14 @@ def export(
             "Keras or safetensors; or the quantized model packed.",
         ),
     ] = "qonnx",
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Write the integer graph, or the float model, for other tools; the result is run again."""
     from bitwright.pipeline.export_network import export_network
 
     output = Output(json)
-    written = export_network(source, format_, out)
+    written = export_network(source, format_, out, force=force)
     if output.answered(written):
         return
     sizes = ", ".join(f"{name} {size} bytes" for name, size in written["bytes"].items())
@@ -192,12 +197,14 @@ def database(
         Path, typer.Option("--root", help="Folder that the paths in the lists start from.")
     ] = Path(),
     input_shape: Shape = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Put images and labels from lists into one file: data of a recipe with `name: database`."""
     from bitwright.data.decoding import Decoding
     from bitwright.data.image_database import TEST, TRAIN, build_database, read_list
 
+    check_free(file, force=force)
     shape = parse_shape(input_shape)
     decoding = Decoding() if shape is None else Decoding(shape[:2], grey=shape[2] == 1)
     lists = {TRAIN: read_list(train), TEST: read_list(test)}

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import errno
+import locale
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -22,6 +24,9 @@ from bitwright.cli.output import Output, printable_messages
 EXIT_INTERRUPTED = 130
 EXIT_BUG = 70
 EXIT_USAGE = 2
+_UTF8 = "PYTHONUTF8"
+#: What Python says of, and keeps for, bytes of names that are no text.
+_HALVES, _BYTES = "surrogates not allowed", re.compile(r"[\ud800-\udfff]")
 
 # What a disk or a folder of the user's says; a file that is missing would be a mistake of ours.
 _USERS_FILES = {
@@ -35,7 +40,23 @@ _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
+    if arguments is None:
+        _in_utf8()
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def _in_utf8() -> None:
+    """Start again in Python's UTF-8 mode where names of files and texts would be of another code.
+
+    Then files are read and written by every library as they are everywhere else, and names in the
+    arguments are what they look like. It is handed on to the processes that are started.
+    """
+    others = sys.getfilesystemencoding() != "utf-8" or locale.getencoding().lower() != "utf-8"
+    if not others or sys.flags.utf8_mode or os.environ.get(_UTF8) == "1":
+        return
+    os.environ[_UTF8] = "1"
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def run(arguments: list[str]) -> int:
@@ -83,6 +104,8 @@ def _told(problem: Exception, output: Output) -> int:
         if error.errno == errno.ENOMEM:
             return _out_of_memory(output)
         return _file_error(error, output) if error.errno in _USERS_FILES else _bug(error, output)
+    except UnicodeEncodeError as error:
+        return _name_error(error, output) if error.reason == _HALVES else _bug(error, output)
     except (MemoryError, RuntimeError) as error:
         return _out_of_memory(output) if ran_out(error) else _bug(error, output)
     except Exception as error:  # the last resort: a bug of ours, told without a wall of text
@@ -94,6 +117,20 @@ def _file_error(error: OSError, output: Output) -> int:
     where = None if error.filename is None else str(error.filename)
     hint = "a place that can be written has to be named (--out), with room on its disk"
     output.error("RunError", error.strerror or str(error), where, hint, RunError.exit_code)
+    return RunError.exit_code
+
+
+def _name_error(error: UnicodeEncodeError, output: Output) -> int:
+    """A name of a file that is no text in UTF-8: it cannot be written into one."""
+    line = next(line for line in error.object.splitlines() if _BYTES.search(line))
+    output.error(
+        "RunError",
+        f"{line.strip()[:200]!r} holds the name of a file that is no UTF-8, which no file of ours "
+        "can hold",
+        None,
+        "rename the file or folder",
+        RunError.exit_code,
+    )
     return RunError.exit_code
 
 

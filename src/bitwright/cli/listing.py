@@ -53,10 +53,7 @@ def show_doctor(output: Output) -> int:
     if output.json_wanted:
         output.value([status.to_json() for status in found])
         return code
-    rows = [
-        (s.name, _state(s), s.version, s.origin, s.needed_for)
-        for s in found
-    ]
+    rows = [(s.name, _state(s), s.version, s.origin, s.needed_for) for s in found]
     output.table("tools", ("tool", "state", "version", "found", "needed for"), rows)
     for status in missing:
         output.say(f"{status.name}: {status.detail}\n  -> install it with: {status.install}")

@@ -93,6 +93,7 @@ Reuse = Annotated[
         help="Reuse steps that runs in this folder have finished with the same inputs.",
     ),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on standard output.")]
 
 

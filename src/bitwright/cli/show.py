@@ -54,6 +54,9 @@ def explanation(output: Output, rows: list[dict[str, str]]) -> None:
 
 def mapping(output: Output, result: dict[str, Any]) -> None:
     """A hardware graph by the models."""
+    from bitwright.base.figures import show
+    from bitwright.report.record import SummaryRow
+
     if output.answered(result):
         return
     columns = ("block", "kind", "PE", "SIMD", "cycles", "LUT", "FF", "BRAM", "DSP")
@@ -73,13 +76,15 @@ def mapping(output: Output, result: dict[str, Any]) -> None:
     used = ", ".join(
         f"{key.upper()} {total[key]:.0f} of {have[key]:.0f}" for key in ("lut", "ff", "bram", "dsp")
     )
-    rate = result["clock_mhz"] * 1e6 / result["interval"]
-    clock, interval, latency = result["clock_mhz"], result["interval"], result["latency"]
-    output.say(used)
-    output.say(
-        f"{interval} cycles an image: {rate:,.0f} images/s at {clock:g} MHz; "
-        f"latency {latency} cycles (model)"
+    counted = (
+        "LUTs packed, as the device fills"
+        if result["lut_kind"] == "packed"
+        else ("LUTs as synthesis counts")
     )
+    output.say(f"{used} ({counted})")
+    output.say(f"{result['interval']} cycles an image; latency {result['latency']} cycles (model)")
+    for row in map(SummaryRow.model_validate, result["rates"]):
+        output.say(f"{row.label}: {show(row.figure)} ({row.note})")
 
 
 def _cells(row: SummaryRow) -> tuple[str, str, str, str]:

@@ -3,28 +3,37 @@
 
 from __future__ import annotations
 
+import difflib
+import importlib.util
 import json
 import re
+import zipfile
 from importlib import resources
 from pathlib import Path
 from string import Template
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, check_free
+from bitwright.models.catalog import ModelSpec, list_models
 
 
-def write_template(path: Path, model: str, images: Path, *, force: bool) -> None:
+def write_template(path: Path, model: str, images: Path, *, force: bool) -> list[str]:
     """Write a commented recipe.
 
+    Returns:
+        What is not there yet, in words: the recipe may be written before model and images.
+
     Raises:
-        RecipeError: the file exists already, or cannot be written.
+        RecipeError: the model's name is none, the images cannot be any, or the file cannot be
+            written.
+        RunError: the file exists already.
     """
-    if path.exists() and not force:
-        raise RecipeError(
-            "exists already", where=str(path), hint="name another file, or use --force"
-        )
     if path.suffix not in (".yaml", ".yml"):
         raise RecipeError("should end in .yaml", where=str(path))
+    if path.is_dir():
+        raise RecipeError("is a folder", where=str(path), hint="name the YAML file to write")
+    check_free(path, force=force)
+    notes = [*_of_model(model, path.parent), *_of_images(images, path.parent)]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._") or "recipe"
     text = Template(resources.files(__package__).joinpath("template.yaml").read_text()).substitute(
         file=path, name=name, model=json.dumps(model), images=json.dumps(str(images))
@@ -33,3 +42,51 @@ def write_template(path: Path, model: str, images: Path, *, force: bool) -> None
         atomic_write(path, text)
     except OSError as error:
         raise RecipeError(f"cannot be written: {error}", where=str(path)) from error
+    return notes
+
+
+def _of_model(name: str, folder: Path) -> list[str]:
+    """What to say about a model's name that is one."""
+    spec = ModelSpec(name=name)
+    if spec.is_own:
+        module, _, function = name.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), *function.split("."))):
+            raise RecipeError(
+                f"{name!r} is no module:function",
+                where="--model",
+                hint="names of Python, such as my_model:make_model; the module lies beside the "
+                "recipe as my_model.py",
+            )
+        # Without importing it: what lies in a folder is run by `build`, not by `init`.
+        places = [f / module.replace(".", "/") for f in (folder, Path())]
+        there = any(p.is_dir() or p.with_name(f"{p.name}.py").is_file() for p in places)
+        if there or importlib.util.find_spec(module.partition(".")[0]) is not None:
+            return []
+        return [f"the model's module {module} is not there yet: {places[0]}.py"]
+    if spec.is_file:
+        return [] if (folder / name).is_file() else [f"the model's file {name} is not there yet"]
+    if name not in {info.name for info in list_models()}:
+        near = difflib.get_close_matches(name, [info.name for info in list_models()], 3)
+        known = f"did you mean {', '.join(near)}? " if near else ""
+        raise RecipeError(
+            f"no model {name!r}",
+            where="--model",
+            hint=f"{known}Your own is module:function; `bitwright list models` names the others",
+        )
+    return []
+
+
+def _of_images(images: Path, folder: Path) -> list[str]:
+    """What to say about a folder of images, or an archive."""
+    place = folder / images
+    if place.is_dir():
+        if any(entry.is_dir() for entry in place.iterdir()):
+            return []
+        return [f"the folder {images} holds no folders yet: one for each class"]
+    if place.exists() and not zipfile.is_zipfile(place):
+        raise RecipeError(
+            "is neither a folder nor a zip file",
+            where=f"--images {images}",
+            hint="name a folder (or zip) of class folders: CLASS/IMAGE",
+        )
+    return [] if place.exists() else [f"the images {images} are not there yet"]

@@ -197,7 +197,9 @@ def load_packed(path: Path, model: fx.GraphModule) -> None:
     if reader.at != len(body):
         raise DataError("its parts have not the length stated", where=str(path), hint=_HINT)
     _check_complete(state, expected, path)
-    model.load_state_dict(state)
+    expected.clear()  # but for its metadata: the specifications are those of the model
+    expected.update(state)
+    model.load_state_dict(expected)
 
 
 def count_entries(path: Path) -> int:

@@ -143,15 +143,19 @@ def explain_recipe(recipe: str | Path | Recipe) -> list[dict[str, str]]:
 def estimate_recipe(
     recipe: str | Path | Recipe, *, progress: Progress = no_progress
 ) -> dict[str, Any]:
-    """Cycles and resources by the models alone, for untrained weights.
+    """Cycles, resources and rates by the models alone, for untrained weights.
 
     Raises:
         BitwrightError: as `build`; a design that does not fit its target, too.
     """
     from bitwright.pipeline.steps.preflight import dry_run
+    from bitwright.pipeline.steps.rates import rate_rows
+    from bitwright.pipeline.steps.results_run import Results
 
     work = Workspace(_loaded(recipe), progress)
-    return dry_run(work).model_dump(mode="json")
+    mapped = dry_run(work)
+    rates = [row.model_dump(mode="json") for row in rate_rows(Results(map=mapped))]
+    return mapped.model_dump(mode="json") | {"rates": rates}
 
 
 def _loaded(recipe: str | Path | Recipe) -> Recipe:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import BitwrightError, DataError, MismatchError, RecipeError, RunError
+from bitwright.base.files import check_free
 from bitwright.base.trust import importable
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
 from bitwright.models.catalog import MODEL_FORMATS, PACKED
@@ -36,14 +37,20 @@ _IMAGES = 2
 _TOLERANCE = 1e-5
 
 
-def export_network(source: Path, kind: str, out: Path) -> dict[str, Any]:
+def export_network(source: Path, kind: str, out: Path, *, force: bool = False) -> dict[str, Any]:
     """Write a network in one of `GRAPH_FORMATS`, `MODEL_FORMATS`, or packed.
 
-    See `export_graph`, `export_model`, `export_packed`.
+    See `export_graph`, `export_model`, `export_packed`, which replace what is there.
+
+    Args:
+        force: replace what is there.
 
     Raises:
         RecipeError: an unknown kind.
+        RunError: something is there already.
     """
+    for place in (out, out.with_suffix(".caffemodel")) if kind == "caffe" else (out,):
+        check_free(place, force=force)
     if kind in GRAPH_FORMATS:
         return export_graph(source, kind, out)
     if kind in MODEL_FORMATS:

@@ -24,7 +24,7 @@ from bitwright.base.errors import (
     RecipeError,
     RunError,
 )
-from bitwright.base.files import atomic_write, open_regular
+from bitwright.base.files import atomic_write, check_free, open_regular
 from bitwright.base.progress import Progress, no_progress
 from bitwright.ir import Graph, TensorType, random_feeds, save_graph
 from bitwright.models.catalog import MODEL_FILES, WEIGHT_FILES, ModelSpec
@@ -58,6 +58,7 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
     target: str | None = None,
     simulate: int = 0,
     compare: int = 0,
+    force: bool = False,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Import an ONNX file into a folder: the integer graph and a report, with a target RTL too.
@@ -69,6 +70,7 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
         simulate: how many random frames the RTL is compared on, besides the mapping's check.
         compare: how many random images the file itself is run on, by QONNX's executor, against the
             graph; the labels must be equal.
+        force: replace an earlier import.
 
     Returns:
         The report, as plain values.
@@ -76,7 +78,7 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
     Raises:
         DataError, ModelError: the file cannot be imported; nothing is written.
         MismatchError: the file gives other labels than the graph; nothing is written.
-        RunError: the folder holds something else.
+        RunError: the folder holds something else, or an earlier import without ``force``.
         ToolError: comparing needs QONNX, which is not installed.
         TargetError: it does not fit the target; the graph is kept.
     """
@@ -85,7 +87,7 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
 
     if simulate and target is None:
         raise RecipeError("simulating needs RTL", where="--simulate", hint="name a --target")
-    _check_place(out)
+    _check_place(out, force)
     progress("importing", 0, 0)
     imported = load(
         path,
@@ -109,7 +111,7 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
     return report
 
 
-def import_model(  # each is one thing that a file may leave open
+def import_model(  # noqa: PLR0913 - each is one thing that a file may leave open
     path: Path,
     out: Path,
     *,
@@ -119,6 +121,7 @@ def import_model(  # each is one thing that a file may leave open
     input_shape: Shape | None = None,
     output: str | None = None,
     ignore_extra: bool = False,
+    force: bool = False,
 ) -> dict[str, Any]:
     """Import a float model into a folder: ``model.safetensors`` and a report.
 
@@ -130,15 +133,16 @@ def import_model(  # each is one thing that a file may leave open
         input_shape: (H, W, C) of an image.
         output: the layer to end at.
         ignore_extra: accept numbers for layers that the prototxt does not have.
+        force: replace an earlier import.
 
     Returns:
         The report, as plain values.
 
     Raises:
         DataError, ModelError: the file is damaged or cannot be understood; nothing is written.
-        RunError: the folder holds something else.
+        RunError: the folder holds something else, or an earlier import without ``force``.
     """
-    _check_place(out)
+    _check_place(out, force)
     _check_files_open(path, weights, model, input_shape)
     from bitwright.interop.model_files import (
         LoadedModel,
@@ -183,16 +187,16 @@ def import_model(  # each is one thing that a file may leave open
     return report
 
 
-def import_packed(path: Path, out: Path) -> dict[str, Any]:
+def import_packed(path: Path, out: Path, *, force: bool = False) -> dict[str, Any]:
     """Import a packed model into a folder: its integer graph and a report.
 
     Raises:
         DataError, ModelError: the file is damaged, or its model has no integers.
-        RunError: the folder holds something else.
+        RunError: the folder holds something else, or an earlier import without ``force``.
     """
     from bitwright.interop.packed_model import load_packed_model
 
-    _check_place(out)
+    _check_place(out, force)
     quantized = load_packed_model(path)
     graph = integer_graph(quantized)
     out.mkdir(parents=True, exist_ok=True)
@@ -232,14 +236,15 @@ def _write_report(out: Path, report: Mapping[str, Any]) -> None:
     atomic_write(out / REPORT, json.dumps(report, indent=1) + "\n")
 
 
-def _check_place(out: Path) -> None:
-    """`RunError` if a folder holds anything but an earlier import, which is replaced."""
+def _check_place(out: Path, force: bool) -> None:
+    """`RunError` if a folder holds anything but an earlier import, or one that is not to go."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())) and not (out / REPORT).is_file():
         raise RunError(
             "is there already and was not made by `bitwright import`",
             where=str(out),
             hint="name another folder",
         )
+    check_free(out, force=force, what="an import with")
 
 
 def _drop_earlier(out: Path, source: Path, made: Set[str]) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from bitwright.base.errors import ModelError
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.layers import QuantLayer
-from bitwright.quantize.quantizer import Quantizer
+from bitwright.quantize.quantizer import Quantizer, own_spec
 from bitwright.quantize.spec import QuantSpec, Role, ScaleRule
 from bitwright.quantize.weight_quantizer import WeightQuantizer
 
@@ -45,12 +45,6 @@ def set_bits(model: nn.Module, bits: int | None, *, carry: bool = True) -> int:
         if wanted != quantizer.spec:
             quantizer.change(wanted, carry=carry)
     return wider
-
-
-def own_spec(quantizer: Quantizer) -> QuantSpec:
-    """The specification of the policy, whatever `set_bits` has made of it."""
-    spec: QuantSpec = quantizer.__dict__.setdefault("own_spec", quantizer.spec)
-    return spec
 
 
 def widened(spec: QuantSpec, bits: int) -> QuantSpec:

@@ -10,9 +10,11 @@ been set) is kept as Python state, and scales stay tensors where waiting for one
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 import torch
@@ -39,6 +41,11 @@ _OLD_NAMES = {
     "pinned_unit": "fixed_unit",
     "pinned_mask": "fixed_mask",
 }
+
+
+#: The specification's key in a state dict's metadata.
+_SPECIFICATION = "specification"
+_log = logging.getLogger(__name__)
 
 
 def present_name(key: str) -> str:
@@ -77,6 +84,7 @@ class Quantizer(nn.Module):
             self.register_buffer("range", torch.zeros(scales, 2))
         elif rule.trained:
             self.scale = nn.Parameter(torch.zeros(scales))
+        self.register_state_dict_post_hook(_say_specification)
         self.register_load_state_dict_pre_hook(_before_load)
         self.register_load_state_dict_post_hook(_after_load)
 
@@ -128,7 +136,58 @@ class Quantizer(nn.Module):
         self.phase = phase
 
 
-def _before_load(module: Quantizer, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def own_spec(quantizer: Quantizer) -> QuantSpec:
+    """The specification of the policy, whatever `incremental.set_bits` has made of it."""
+    spec: QuantSpec = quantizer.__dict__.setdefault("own_spec", quantizer.spec)
+    return spec
+
+
+def _own_words(quantizer: Quantizer) -> str:
+    """What numbers of its state depend on: others mean something else by them."""
+    spec = quantizer.__dict__.get("own_spec", quantizer.spec)
+    return f"{spec.format.name}, {spec.granularity.value}, {spec.scale_text}"
+
+
+def _say_specification(
+    module: Quantizer, _: dict[str, Any], prefix: str, metadata: dict[str, Any]
+) -> None:
+    """The specification goes with a state dict, as torch's own version numbers do: no key more, and
+    `torch.save` keeps it.
+    """
+    metadata[_SPECIFICATION] = _own_words(module)
+
+
+def _check_specification(
+    module: Quantizer, state: dict[str, Any], prefix: str, metadata: dict[str, Any],
+    errors: list[str],
+) -> None:  # fmt: skip
+    found, own = metadata.get(_SPECIFICATION), _own_words(module)
+    if found is None:
+        if any(key.startswith(prefix) for key in state):
+            _tell_unknown()
+    elif found != own:
+        errors.append(
+            f'{prefix[:-1]}: this state was saved by a quantizer of "{found}", the model has '
+            f'"{own}". Convert the model by the policy that it was saved with'
+        )
+
+
+@cache
+def _tell_unknown() -> None:
+    """Once is enough."""
+    _log.warning(
+        "a state dict is loaded that does not say which formats it was saved with (it is of an "
+        "earlier version, or was kept without the metadata of torch's state dicts, as safetensors "
+        "does): make sure that the policy is the same"
+    )
+
+
+def _before_load(
+    module: Quantizer, state: dict[str, Any], prefix: str, metadata: dict[str, Any], strict: bool,
+    missing: list[str], unexpected: list[str], errors: list[str],
+) -> None:  # fmt: skip
+    del strict, missing, unexpected
+    _check_specification(module, state, prefix, metadata, errors)
     for old, new in _OLD_NAMES.items():
         if prefix + old in state:
             state[prefix + new] = state.pop(prefix + old)

@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from bitwright.base.figures import number, show
-from bitwright.base.records import BlockRow
+from bitwright.report.pipeline import folding_words, pipeline_diagram
 from bitwright.report.precision import precision_chart
 from bitwright.report.record import Report
 from bitwright.report.svg import bars, heatmap, line_chart
@@ -33,8 +33,13 @@ def render_page(report: Report) -> str:
         confusion_plot=heatmap("Confusion matrix", report.classes, report.confusion),
         cycles_plot=bars(
             "Cycles an image, by block",
-            [(b.name, b.cycles, number(b.cycles)) for b in _busiest(report)],
+            [(b.name, b.cycles, number(b.cycles)) for b in report.blocks],
         ),
+        pipeline_plot=pipeline_diagram(
+            report.blocks, report.edges, report.interval, report.clock_mhz
+        ),
+        confused=_confused(report),
+        lut=f"LUT {report.lut_kind}".rstrip(),
         energy_plot=bars(
             "Energy of one inference by cause (estimate)",
             [(k, v, f"{number(v)} µJ") for k, v in report.energy.parts.items()]
@@ -79,6 +84,7 @@ def render_template(name: str, **values: Any) -> str:
     )
     environment.filters["show"] = show
     environment.filters["number"] = number
+    environment.globals["folding"] = folding_words
     page: str = environment.get_template(name).render(style=Markup(_part("style.css")), **values)
     return page
 
@@ -87,10 +93,15 @@ def _part(name: str) -> str:
     return files("bitwright.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _busiest(report: Report) -> list[BlockRow]:
-    """The dozen blocks with the most cycles, in pipeline order."""
-    kept = sorted(report.blocks, key=lambda b: -b.cycles)[:12]
-    return [block for block in report.blocks if block in kept]
+def _confused(report: Report) -> list[tuple[str, str, int, int]]:
+    """The dozen pairs most often confused: (true, predicted, images, images of the true class)."""
+    found = [
+        (report.classes[row], report.classes[column], count, sum(counts))
+        for row, counts in enumerate(report.confusion)
+        for column, count in enumerate(counts)
+        if count and row != column
+    ]
+    return sorted(found, key=lambda pair: -pair[2])[:12]
 
 
 def _columns(report: Report) -> list[str]:

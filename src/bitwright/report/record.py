@@ -6,7 +6,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from bitwright.base.figures import Figure, Resources
-from bitwright.base.records import BlockRow, FifoRow, OperandRow, Record
+from bitwright.base.records import BlockRow, EdgeRow, FifoRow, OperandRow, PathRow, Record
 from bitwright.train.precision_rows import PrecisionRow
 
 
@@ -103,7 +103,13 @@ class Energy(Record):
 
 
 class Report(Record):
-    """Everything one run found."""
+    """Everything one run found.
+
+    Attributes:
+        interval: cycles an image, simulated or else predicted; 0 where nothing is known.
+        clock_mhz: at which rates are said.
+        lut_kind: what LUTs count: "packed" or cells of "synthesis".
+    """
 
     name: str
     description: str
@@ -120,7 +126,11 @@ class Report(Record):
     fifos: tuple[FifoRow, ...] = ()
     capacity: Resources | None = None
     target: str = ""
-    critical_path: tuple[tuple[str, float], ...] = ()
+    critical_path: tuple[PathRow, ...] = ()
+    edges: tuple[EdgeRow, ...] = ()
+    interval: int = 0
+    clock_mhz: float = 0
+    lut_kind: str = ""
     classes: tuple[str, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
     samples: tuple[Sample, ...] = ()

@@ -112,6 +112,18 @@ def line_chart(
     return drawing(width, height, title, parts)
 
 
+def shorten(words: str, most: int) -> str:
+    """The words, or as many signs of them as there is room for: both ends, they tell names apart.
+
+    >>> shorten("stem_2_quantizer_fork", 11)
+    'stem_…_fork'
+    """
+    if len(words) <= most:
+        return words
+    tail = (most - 1) // 2
+    return f"{words[: most - 1 - tail]}…{words[-tail:]}"
+
+
 def bars(title: str, rows: Sequence[tuple[str, float, str]], limit: float | None = None) -> Markup:
     """Horizontal bars: (label, value, text shown); the longest fills the width.
 
@@ -120,45 +132,71 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]], limit: float | None
     """
     if not rows:
         return Markup("")
-    label_width, bar_width, step = 170.0, 300.0, 24.0
+    label_width, bar_width = 176.0, 294.0
+    step = 24.0 if len(rows) <= 16 else 17.0
+    thick = step - 8 if len(rows) <= 16 else step - 5
     top = max([value for _, value, _ in rows] + ([limit] if limit else [])) or 1.0
     parts = []
     for index, (label, value, shown) in enumerate(rows):
         y = 6 + index * step
         length = max(1.0, bar_width * value / top)
-        parts.append(text_at(label_width - 8, y + 14, label, "end"))
+        base = y + 2 + thick / 2 + 4
         parts.append(
-            f'<rect x="{label_width}" y="{y + 2}" width="{bar_width}" height="16" class="rail"/>'
-            f'<rect x="{label_width}" y="{y + 2}" width="{length:.1f}" height="16" class="bar"/>'
+            text_at(label_width - 8, base, shorten(label, 27), "end").replace(
+                "</text>", f"<title>{escape(label)}</title></text>"
+            )
         )
-        parts.append(text_at(label_width + bar_width + 8, y + 14, shown, "start", "b"))
+        for size, style in ((bar_width, "rail"), (length, "bar")):
+            parts.append(
+                f'<rect x="{label_width}" y="{y + 2}" width="{size:.1f}" height="{thick:.0f}" '
+                f'class="{style}"/>'
+            )
+        parts.append(text_at(label_width + bar_width + 8, base, shown, "start", "b"))
     return drawing(label_width + bar_width + 110, 12 + len(rows) * step, title, parts)
 
 
+MOST_CLASSES = 120
+"""More classes than this have no confusion matrix: its cells could not be told apart."""
+
+
 def heatmap(title: str, labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> Markup:
-    """A confusion matrix: rows are the true class, columns the predicted one."""
-    if not matrix:
+    """A confusion matrix: rows are the true class, columns the predicted one.
+
+    Up to a dozen classes have counts in their cells, up to `MOST_CLASSES` are drawn, each with its
+    label on both sides.
+    """
+    if not matrix or len(labels) > MOST_CLASSES:
         return Markup("")
-    cell = 34.0 if len(labels) <= 12 else 18.0
-    longest = max(len(label) for label in labels)
-    left, top = 30.0 + 6.5 * min(longest, 16), 30.0
-    parts = [text_at(left + cell * len(labels) / 2, 12, "predicted", style="b")]
-    for row, (label, counts) in enumerate(zip(labels, matrix, strict=True)):
-        total = sum(counts) or 1
-        y = top + row * cell
-        parts.append(text_at(left - 6, y + cell / 2 + 4, label[:16], "end"))
-        parts.append(text_at(left + (row + 0.5) * cell, top - 5, label[:4]))
-        for column, count in enumerate(counts):
-            style = "hit" if row == column else "miss"
-            share = count / total
-            parts.append(
-                f'<rect x="{left + column * cell:.1f}" y="{y:.1f}" width="{cell - 1}" '
-                f'height="{cell - 1}" class="{style}" style="fill-opacity:'
-                f'{0.06 if not count else 0.15 + 0.8 * share:.2f}"><title>{escape(label)} taken '
-                f"for {escape(labels[column])}: {count}</title></rect>"
-            )
-            if count and cell > 20:
-                x = left + (column + 0.5) * cell
-                parts.append(text_at(x, y + cell / 2 + 4, str(count), style="b"))
+    many = len(labels) > 12
+    cell = 34.0 if not many else 18.0 if len(labels) <= 30 else 10.0
+    small = "s" if cell < 12 else ""
+    size = 5.0 if small else 6.5  # of a sign
+    names = [shorten(label, 16) for label in labels]
+    longest = max(len(name) for name in names)
+    upright = many or size * longest > cell
+    left, top = 30.0 + size * longest, 24.0 + (size * longest if upright else 6.0)
     side = cell * len(labels)
+    parts = [
+        text_at(left + side / 2, 12, "predicted", style="b"),
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{side:.1f}" height="{side:.1f}" class="none"/>',
+    ]
+    for row, (label, counts) in enumerate(zip(labels, matrix, strict=True)):
+        total, y = sum(counts) or 1, top + row * cell
+        middle = left + (row + 0.5) * cell
+        parts.append(text_at(left - 6, y + cell / 2 + 3.5, names[row], "end", small))
+        above = text_at(middle, top - 5, names[row], "start" if upright else "middle", small)
+        turned = f'<text transform="rotate(-90 {middle + 3:.1f} {top - 5:.1f})" '
+        parts.append(above.replace("<text ", turned, 1) if upright else above)
+        for column, count in enumerate(counts):
+            if not count:
+                continue
+            style = "hit" if row == column else "miss"
+            x = left + column * cell
+            parts.append(
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{cell - 1}" height="{cell - 1}" '
+                f'class="{style}" style="fill-opacity:{0.15 + 0.8 * count / total:.2f}">'
+                f"<title>{escape(label)} taken for {escape(labels[column])}: {count}</title></rect>"
+            )
+            if not many:
+                parts.append(text_at(x + cell / 2, y + cell / 2 + 4, str(count), style="b"))
     return drawing(left + side + 6, top + side + 6, title, parts)

@@ -25,6 +25,7 @@ import numpy as np
 
 from bitwright.base.errors import GraphError, ToolError
 from bitwright.base.files import atomic_write
+from bitwright.interop.onnx.runtime import onnx_runtime
 from bitwright.interop.onnx.writer.affine_fit import fit_line
 from bitwright.interop.onnx.writer.nodes import clipped_thresholds, compared, conv, dense, simple
 from bitwright.interop.onnx.writer.writer import (
@@ -250,11 +251,9 @@ def run_qdq(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> dict[s
         ToolError: ``onnxruntime`` is missing or refuses the file.
     """
     need_onnx("onnxruntime")
-    import onnxruntime
-
+    onnxruntime = onnx_runtime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    options.log_severity_level = 3
     try:
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         frames = len(feeds[graph.inputs[0]])

@@ -111,8 +111,9 @@ def _session(model: nn.Module, image: NDArray[np.float32], threads: int) -> Any:
     """The float model in ONNX Runtime; None where torch cannot export it."""
     import io
 
-    import onnxruntime as ort
     import torch
+
+    from bitwright.interop.onnx.runtime import onnx_runtime
 
     file = io.BytesIO()
     axes = {"x": {0: "n"}, "scores": {0: "n"}}
@@ -130,6 +131,7 @@ def _session(model: nn.Module, image: NDArray[np.float32], threads: int) -> Any:
             )
     except (RuntimeError, TypeError, ValueError):  # what the exporter raises on what it cannot do
         return None
+    ort = onnx_runtime()
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,15 @@ from bitwright.base.errors import MismatchError, TargetError
 from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress
-from bitwright.base.records import BlockRow, FifoRow
+from bitwright.base.records import BlockRow, EdgeRow, FifoRow
 from bitwright.base.trust import importable
+from bitwright.build.clocks import check_clock, clock_note, reachable_clock
+from bitwright.build.packing import lut_kind
+from bitwright.build.rates import Link, Stream, link_of
 from bitwright.build.target import Target, list_targets, load_target, smallest_fitting
-from bitwright.hw.blocks import blocks_of
+from bitwright.hw.blocks import Flatten, blocks_of
 from bitwright.hw.cost import graph_resources
-from bitwright.hw.dataflow import analyse
+from bitwright.hw.dataflow import analyse, input_port, readers
 from bitwright.hw.describe import describe
 from bitwright.hw.devices import partition
 from bitwright.hw.dialect import HARDWARE as HARDWARE_DIALECT
@@ -35,12 +38,12 @@ from bitwright.hw.search import search_folding
 from bitwright.hw.template import template
 from bitwright.hw.tokens import check_tokens_if_fast
 from bitwright.hw.weight_image import memory_plan
-from bitwright.ir import Graph, IntArray, load_graph, random_feeds, save_graph
+from bitwright.ir import Graph, IntArray, Node, load_graph, random_feeds, save_graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.lower import read_graph, read_levels
 from bitwright.pipeline.steps.results import load_result
-from bitwright.pipeline.steps.results_hardware import MapResult
+from bitwright.pipeline.steps.results_hardware import LinkRow, MapResult
 from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.rtl.emit import emit
 from bitwright.rtl.emit_parts import CHAIN, emit_partition
@@ -96,6 +99,7 @@ def choose_mapping(
         RecipeError: the folding file is wrong.
         ModelError: an operation has no hardware.
     """
+    check_clock(target, wanted.clock_mhz)
     if wanted.devices > 1:
         return choose_partition(graph, wanted, target, progress).whole
     progress("choosing the folding", 0, 0)
@@ -121,6 +125,7 @@ def choose_partition(
         TargetError: it cannot be done; says which layer or how many devices it would take.
         ModelError: an operation has no hardware.
     """
+    check_clock(target, wanted.clock_mhz)
     progress("spreading the network over the devices", 0, 0)
     goal, cycles, device = goal_for(wanted, target), None, target.capacity
     if isinstance(goal, RateGoal):
@@ -138,7 +143,7 @@ def _write_parts(
     Returns:
         what the result says other than that of one device.
     """
-    clock_hz = result.clock_mhz * 1e6
+    clock_hz = result.rate_clock_mhz * 1e6
     path = emit_partition(parts, folder / DEVICES, family=target.family, clock_hz=clock_hz)
     shutil.copytree(folder / DEVICES / CHAIN, folder / RTL)
     instances = instance_names(parts.whole)
@@ -153,6 +158,7 @@ def _write_parts(
         "partition": json.loads(path.read_text(encoding="utf-8")),
         "resources": sum(used, Resources()),
         "capacity": target.capacity * len(used),
+        "link": None,  # a chain of devices stands on no board that is known here
         **{
             name: tuple(r.model_copy(update={"instance": place[r.instance]}) for r in rows)
             for name, rows in (("blocks", result.blocks), ("fifos", result.fifos))
@@ -161,9 +167,10 @@ def _write_parts(
 
 
 def goal_for(wanted: HardwareSection, target: Target) -> Goal:
-    """The recipe's wish as a goal of the search."""
+    """The recipe's wish as a goal of the search, at a clock that the target can reach."""
     if wanted.target_fps is not None:
-        return RateGoal(wanted.target_fps, wanted.clock_mhz * 1e6, target.capacity)
+        clock_hz = reachable_clock(target, wanted.clock_mhz) * 1e6
+        return RateGoal(wanted.target_fps, clock_hz, target.capacity)
     have = target.capacity
     if wanted.budget is not None:
         asked = wanted.budget.model_dump()
@@ -283,14 +290,20 @@ def require_equal(
 
 
 def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapResult:
-    """Every block by the models."""
+    """Every block by the models; rates at a clock that the target can reach."""
     flow = analyse(hardware)
+    rated = reachable_clock(target, clock_mhz)
+    link = _link(hardware, target)
     plan = memory_plan(hardware)
     blocks = blocks_of(hardware)
     rows = describe(hardware, target.family)
     return MapResult(
         target=target.name,
         clock_mhz=clock_mhz,
+        rated_mhz=rated,
+        clock_note=clock_note(target, clock_mhz),
+        link=None if link is None else LinkRow(**vars(link), images_per_s=link.images_per_s),
+        lut_kind=lut_kind(target.family),
         interval=flow.interval,
         latency=flow.latency,
         bottleneck=flow.bottleneck,
@@ -315,21 +328,63 @@ def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapRe
             for row in rows
             if row.depth is not None
         ),
-        weight_memory=plan.bandwidth(flow.interval, clock_mhz * 1e6) if plan else None,
+        edges=tuple(_edges(hardware)),
+        weight_memory=plan.bandwidth(flow.interval, rated * 1e6) if plan else None,
     )
+
+
+def _edges(hardware: Graph) -> Iterator[EdgeRow]:
+    """Every stream, in the order of the blocks that read it; the outputs last. Renamings, which
+    are no blocks, are passed over.
+    """
+    blocks = blocks_of(hardware)
+    for node in hardware:
+        for edge in () if isinstance(blocks[node.name], Flatten) else node.inputs:
+            maker, port = _maker(hardware, edge), input_port(node, edge, blocks)
+            source = "" if maker is None else maker.name
+            yield EdgeRow(source=source, target=node.name, beats=port.beats, width=port.width)
+    for edge in hardware.outputs:
+        maker, producer = _maker(hardware, edge), hardware.producer(edge)
+        if maker is not None and producer is not None:
+            port = blocks[producer.name].outputs[producer.outputs.index(edge)]
+            yield EdgeRow(source=maker.name, target="", beats=port.beats, width=port.width)
+
+
+def _maker(hardware: Graph, edge: str) -> Node | None:
+    """The block that makes an edge, behind renamings; None for an input of the graph."""
+    blocks = blocks_of(hardware)
+    maker = hardware.producer(edge)
+    while maker is not None and isinstance(blocks[maker.name], Flatten):
+        maker = hardware.producer(maker.inputs[0])
+    return maker
+
+
+def _link(hardware: Graph, target: Target) -> Link | None:
+    """The serial link under the design; it has no memory for weights from outside."""
+    blocks = blocks_of(hardware)
+    if memory_plan(hardware) is not None:
+        return None
+    read = readers(hardware)
+    inputs = [input_port(read[edge], edge, blocks) for edge in hardware.inputs]
+    outputs = [row for row in _edges(hardware) if not row.target]
+    ways = [tuple(Stream(port.beats, port.width) for port in ports) for ports in (inputs, outputs)]
+    return link_of(target, ways[0], ways[1])
 
 
 def _finn_files(folder: Path, result: MapResult) -> None:
     """The same figures under FINN's file names."""
     cycles = {block.name: block.cycles for block in result.blocks}
     resources = {block.name: block.predicted.to_json() for block in result.blocks}
-    rate = result.clock_mhz * 1e6 / result.interval
+    rate = result.rate_clock_mhz * 1e6 / result.interval
     network = {
         "critical_path_cycles": result.latency,
         "max_cycles": result.interval,
         "max_cycles_node_name": result.bottleneck,
         "estimated_throughput_fps": rate,
-        "estimated_latency_ns": result.latency * 1000 / result.clock_mhz,
+        "estimated_latency_ns": result.latency * 1000 / result.rate_clock_mhz,
+        "clock_mhz": result.rate_clock_mhz,
+        "clock": result.clock_note,
+        "link": result.link and result.link.model_dump(),
         "source": "model",
     }
     for name, table in (

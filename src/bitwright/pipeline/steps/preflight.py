@@ -39,7 +39,7 @@ def preflight(work: Workspace, run: Run, chosen: Sequence[str]) -> None:
     if "map" in pending:
         dry_run(work)
     elif "lower" in pending:
-        _untrained_graph(work)
+        untrained_graph(work)
 
 
 def _check_test_images(work: Workspace, pending: Sequence[str]) -> None:
@@ -191,13 +191,14 @@ def dry_run(work: Workspace) -> MapResult:
     from bitwright.pipeline.steps.map import choose_mapping, describe_mapping, register_blocks
 
     target = load_target(work.recipe.hardware.target)
-    graph = _untrained_graph(work)
+    graph = untrained_graph(work)
     register_blocks(work)
     hardware = choose_mapping(graph, work.recipe.hardware, target, work.progress)
     return describe_mapping(hardware, target, work.recipe.hardware.clock_mhz)
 
 
-def _untrained_graph(work: Workspace) -> Graph:
+def untrained_graph(work: Workspace) -> Graph:
+    """The integer graph of the recipe's network before training."""
     from bitwright.lower import optimise
     from bitwright.pipeline.steps.lower import graph_name
     from bitwright.pipeline.steps.quantize import calibrated, integer_model

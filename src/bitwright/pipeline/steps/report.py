@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
+from bitwright.base.records import PathRow
 from bitwright.base.version import __version__
 from bitwright.build.target import load_target
 from bitwright.ir import IntArray, print_graph
@@ -22,11 +23,12 @@ from bitwright.pipeline.steps.baseline import cpu_name, measure
 from bitwright.pipeline.steps.energy import energy_of
 from bitwright.pipeline.steps.lower import read_graph, read_levels
 from bitwright.pipeline.steps.map import read_hardware
+from bitwright.pipeline.steps.rates import clock_of, interval_of
 from bitwright.pipeline.steps.report_words import accuracy, phase_title, proof, required, stages
 from bitwright.pipeline.steps.results import Epoch, LayerFacts, LowerResult, TrainResult
 from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.pipeline.steps.results_run import Results
-from bitwright.pipeline.steps.summary import PAGE, RECORD, clock_of, interval_of, summary_rows
+from bitwright.pipeline.steps.summary import PAGE, RECORD, summary_rows
 from bitwright.pipeline.steps.train import trained_model
 from bitwright.pipeline.steps.versions import versions
 from bitwright.pipeline.steps.workspace import Workspace
@@ -88,6 +90,10 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
         capacity=mapped.capacity,
         target=mapped.target,
         critical_path=_critical_path(found),
+        edges=mapped.edges,
+        interval=interval_of(found),
+        clock_mhz=clock_of(found) or 0,
+        lut_kind=mapped.lut_kind,
         classes=trained.data.classes,
         confusion=_confusion(work.data.test.labels, predictions, len(trained.data.classes)),
         samples=_samples(work, predictions, recipe.report.sample_images),
@@ -148,11 +154,21 @@ def _measured(instance: str, found: Results) -> Resources | None:
     return None if found.implement is None else found.implement.instances.get(instance)
 
 
-def _critical_path(found: Results) -> tuple[tuple[str, float], ...]:
-    path = None if found.implement is None else found.implement.critical_path
-    if path is None:
+def _critical_path(found: Results) -> tuple[PathRow, ...]:
+    """The path by blocks: cells one after another in the same block are one row."""
+    made, mapped = found.implement, found.map
+    if made is None or mapped is None or made.critical_path is None:
         return ()
-    return tuple((f"{hop.kind}: {hop.net or hop.cell}", hop.delay_ns) for hop in path.hops)
+    names = {block.instance: block.name for block in mapped.blocks}
+    return tuple(
+        PathRow(
+            block=names.get(part.instance, part.instance),
+            levels=part.levels,
+            logic_ns=part.logic_ns,
+            routing_ns=part.routing_ns,
+        )
+        for part in made.critical_path.by_instance()
+    )
 
 
 def _confusion(truth: IntArray, predictions: IntArray, classes: int) -> tuple[tuple[int, ...], ...]:

@@ -6,14 +6,30 @@ from __future__ import annotations
 from typing import Any
 
 from bitwright.base.figures import Figure, Resources
-from bitwright.base.records import BlockRow, FifoRow
+from bitwright.base.records import BlockRow, EdgeRow, FifoRow
 from bitwright.pipeline.steps.results import Result
+
+
+class LinkRow(Result):
+    """The serial link of a board, see `bitwright.build.rates.Link`."""
+
+    board: str
+    baud: float
+    bytes_in: int
+    bytes_out: int
+    images_per_s: float
 
 
 class MapResult(Result):
     """The hardware graph; every figure is a model's.
 
     Attributes:
+        clock_mhz: asked for.
+        rated_mhz: at which rates are said until the design is placed: not more than the best that
+            was measured in the family; 0 in records of earlier versions, that is `clock_mhz`.
+        clock_note: where `rated_mhz` comes from, in words.
+        link: the serial link of the target's board; None without one.
+        lut_kind: what the LUTs count: "packed", as the device fills, or cells of "synthesis".
         interval, latency: predicted cycles an image in the steady state; of a lone image.
         bottleneck: the block that sets the interval.
         weight_memory: bytes and bandwidth of external weights, of each unit and together
@@ -27,6 +43,10 @@ class MapResult(Result):
 
     target: str
     clock_mhz: float
+    rated_mhz: float = 0
+    clock_note: str = ""
+    link: LinkRow | None = None
+    lut_kind: str = ""
     interval: int
     latency: int
     bottleneck: str
@@ -34,11 +54,17 @@ class MapResult(Result):
     capacity: Resources
     blocks: tuple[BlockRow, ...]
     fifos: tuple[FifoRow, ...]
+    edges: tuple[EdgeRow, ...] = ()
     weight_memory: dict[str, Any] | None = None
     checked_cycles: int = 0
     unchecked: str = ""
     partition: dict[str, Any] | None = None
     own_blocks: tuple[str, ...] = ()
+
+    @property
+    def rate_clock_mhz(self) -> float:
+        """The clock at which rates are said until the design is placed."""
+        return self.rated_mhz or self.clock_mhz
 
 
 class SimulateResult(Result):

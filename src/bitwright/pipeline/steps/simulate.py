@@ -103,7 +103,7 @@ def simulate(work: Workspace, context: StepContext) -> None:
         cycles=sum(r.cycles for r in every),
     )
     result.save(context.folder)
-    _finn_file(context, result, mapped.clock_mhz)
+    _finn_file(context, result, mapped.rate_clock_mhz)
 
 
 def _back_to_back(proof: _Proof, chosen: IntArray, progress: Progress) -> list[SimResult]:

@@ -11,6 +11,7 @@ from typing import Any
 from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
 from bitwright.pipeline.run import Run
+from bitwright.pipeline.steps.rates import rate_rows
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.report.page import render_precision
 from bitwright.report.record import Baseline, Energy, Report, SummaryRow
@@ -77,7 +78,7 @@ def summary_rows(
     found: Results, energy: Energy | None = None, baselines: tuple[Baseline, ...] = ()
 ) -> tuple[SummaryRow, ...]:
     """The table that `build` ends with and the report begins with."""
-    rows = [*_accuracy(found), *_cycles(found), *_device(found), *_speed(found)]
+    rows = [*_accuracy(found), *_cycles(found), *_device(found), *rate_rows(found)]
     if energy is not None:
         rows.append(SummaryRow(label="energy an image", figure=energy.total, note="estimate"))
     rows += [
@@ -142,6 +143,8 @@ def _device(found: Results) -> list[SummaryRow]:
             predicted = getattr(found.map.resources, label.lower())
             figure = Figure(round(predicted), "count", Source.MODEL)
         note = "" if found.map is None else f"of {getattr(found.map.capacity, label.lower()):,.0f}"
+        if label == "LUT" and found.map is not None:
+            note += _lut_note(found)
         rows.append(SummaryRow(label=label, figure=figure, note=note))
     fmax = None if found.implement is None else found.implement.figures.get("fmax_mhz")
     note = ""
@@ -150,27 +153,10 @@ def _device(found: Results) -> list[SummaryRow]:
     return [*rows, SummaryRow(label="Fmax", figure=fmax, note=note)]
 
 
-def _speed(found: Results) -> list[SummaryRow]:
-    clock = clock_of(found)
-    figure = None
-    if clock is not None:
-        source = Source.MODEL if found.simulate is None else Source.SIMULATION
-        figure = Figure(round(clock * 1e6 / interval_of(found)), "images/s", source)
-    note = "" if clock is None else f"at {clock:g} MHz"
-    return [SummaryRow(label="images a second", figure=figure, note=note)]
-
-
-def interval_of(found: Results) -> int:
-    """Cycles between two images: simulated, or else predicted."""
-    if found.simulate is not None:
-        return found.simulate.interval
-    return 0 if found.map is None else found.map.interval
-
-
-def clock_of(found: Results) -> float | None:
-    """The clock in MHz that the design runs at: the wanted one, or Fmax where that is lower."""
-    if found.map is None:
-        return None
-    wanted = found.map.clock_mhz
-    fmax = None if found.implement is None else found.implement.figures.get("fmax_mhz")
-    return wanted if fmax is None else min(wanted, round(float(fmax.value), 2))
+def _lut_note(found: Results) -> str:
+    """Which LUTs are counted: those that the device fills, beside the cells of synthesis."""
+    cells = None if found.implement is None else found.implement.figures.get("lut_cells")
+    packed = found.map is not None and found.map.lut_kind == "packed"
+    if not packed:
+        return ", as synthesis counts"
+    return ", packed" if cells is None else f", packed; {cells.value:,.0f} cells of synthesis"

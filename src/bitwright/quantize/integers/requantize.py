@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from bitwright.base.errors import ModelError
@@ -16,6 +18,9 @@ _MAX_SHIFT = 60
 #: Fewest bits of a multiplier that wide accumulators leave to an activation of few significant
 #: bits: its error is then below 2^-8 of a value, an eighth of a step of 4 bits.
 _LEAST_BITS = 8
+#: Most bits of a multiplier, for channels whose gains lie far apart: the product fits 62.
+_MOST_BITS = 61
+_HALF = 0.5
 
 
 def shift_parameters(
@@ -29,8 +34,9 @@ def shift_parameters(
     """Integers with ``(acc * m + o) / 2^shift`` nearest to ``acc * gain + offset``.
 
     Where small integers give exactly that, they are taken, with the smallest shift: powers of two
-    as scales make the multiplier 1. Else the shift is common to all channels and the largest
-    multiplier has `MULTIPLIER_BITS` bits, unless the shift would exceed `_MAX_SHIFT`.
+    as scales make the multiplier 1. Else the shift is common to all channels, and the largest
+    multiplier has `MULTIPLIER_BITS` bits, unless the shift would exceed `_MAX_SHIFT`; or more, if
+    these would leave a channel of small gain so few that its levels came out wrong.
 
     Args:
         reach: largest magnitude of the accumulator.
@@ -38,28 +44,44 @@ def shift_parameters(
         fewer: give up bits of the multiplier, down to `_LEAST_BITS`, so that the product fits.
 
     Raises:
-        ModelError: the product does not fit 62 bits; of small floats, the common shift leaves a
-            channel too few bits.
+        ModelError: the product does not fit 62 bits, or not with the bits that the channel of the
+            smallest gain needs.
     """
     exact = exact_shift(gain, offset)
     if exact is not None and _fits(*exact[:2], reach):
         return exact[0].astype(np.int64), exact[1].astype(np.int64), exact[2]
     largest = float(np.abs(gain).max())
     exponent = 0 if largest == 0 else int(np.floor(np.log2(largest))) + 1
-    for bits in range(MULTIPLIER_BITS, (_LEAST_BITS if fewer else MULTIPLIER_BITS) - 1, -1):
+    silenced = -1
+    for bits in _widths(fewer=fewer):
         shift = min(max(bits - exponent, 0), _MAX_SHIFT)
         multiplier = np.rint(gain * 2.0**shift)
         scaled = np.rint(offset * 2.0**shift)
-        if _fits(multiplier, scaled, reach):
-            if fewer:
-                _require_bits(multiplier, gain, reach, shift, path)
+        if not _fits(multiplier, scaled, reach):
+            continue
+        silenced = _silenced(multiplier, gain, reach, shift)
+        if silenced < 0:
             return multiplier.astype(np.int64), scaled.astype(np.int64), shift
+    if silenced >= 0:
+        raise ModelError(
+            f"the scales of its channels lie too far apart for one shift: the gain of channel "
+            f"{silenced} is {abs(gain[silenced]):.3g}, the largest {largest:.3g}",
+            where=path,
+            hint="use an integer format here, or formats of like range for what is concatenated",
+        )
     raise ModelError(
         f"multiplier and offset do not fit 62 bits: the accumulator reaches {reach}, "
         f"{reach.bit_length()} bits",
         where=path,
         hint="use fewer bits; of small floats fewer exponent bits",
     )
+
+
+def _widths(*, fewer: bool) -> Iterator[int]:
+    """Bits of the largest multiplier, in the order in which they are tried."""
+    yield from range(MULTIPLIER_BITS, _MOST_BITS + 1)
+    if fewer:
+        yield from range(MULTIPLIER_BITS - 1, _LEAST_BITS - 1, -1)
 
 
 def exact_shift(gain: FloatArray, offset: FloatArray) -> tuple[FloatArray, FloatArray, int] | None:
@@ -85,20 +107,11 @@ def _fraction_bits(values: FloatArray) -> int:
     return int((53 - exponent.astype(np.int64) - trailing).max())
 
 
-def _require_bits(
-    multiplier: FloatArray, gain: FloatArray, reach: int, shift: int, path: str
-) -> None:
-    """Each channel keeps `_LEAST_BITS`, or what it loses is less than half the smallest level."""
+def _silenced(multiplier: FloatArray, gain: FloatArray, reach: int, shift: int) -> int:
+    """A channel without `_LEAST_BITS` that loses half a level or more by it; -1: there is none."""
     lost = np.abs(multiplier * 2.0**-shift - gain)
-    bad = (lost > 2.0**-_LEAST_BITS * np.abs(gain)) & (lost * reach > 0.5)
-    if bad.any():
-        worst = int(np.argmax(bad))
-        raise ModelError(
-            f"the scales of its channels lie too far apart for one shift: the gain of channel "
-            f"{worst} is {abs(gain[worst]):.3g}, the largest {np.abs(gain).max():.3g}",
-            where=path,
-            hint="use an integer format here, or formats of like range for what is concatenated",
-        )
+    bad = (lost > 2.0**-_LEAST_BITS * np.abs(gain)) & (lost * reach > _HALF)
+    return int(np.argmax(bad)) if bad.any() else -1
 
 
 def _fits(multiplier: FloatArray, offset: FloatArray, reach: int) -> bool:

@@ -305,7 +305,8 @@ class Importer:
             if not same or [s.key() for s in first.steps] != [s.key() for s in value.steps]:
                 raise node.error(
                     "is a second, different quantizer of the network's input",
-                    "quantize the input once, or give its integer type: input_type='uint8'",
+                    "quantize the input once, or say which integers it takes: --input-type uint8 "
+                    "(input_type='uint8' in Python)",
                 )
         else:
             try:
@@ -378,7 +379,9 @@ class Importer:
         """A value on an edge, without waiting pools or an open QuantizeLinear."""
         if not value.edge:
             raise node.error(
-                "gets real numbers: the network's input is not quantized", _QUANTIZE_FIRST
+                "gets real numbers: the network's input is not quantized",
+                "say which integers it takes: --input-type uint8 (input_type='uint8' in Python), "
+                f"with --input-scale; or {_QUANTIZE_FIRST}",
             )
         if value.codes is not None:
             raise node.error(

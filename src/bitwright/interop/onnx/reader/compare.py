@@ -19,6 +19,7 @@ import numpy as np
 from bitwright.base.errors import MismatchError, ToolError
 from bitwright.interop.onnx.reader.importer import Imported
 from bitwright.interop.onnx.reader.values import Array
+from bitwright.interop.onnx.runtime import onnx_runtime
 
 _BATCH = 500
 
@@ -69,6 +70,7 @@ def original_scores(source: Path | bytes, images: Array, *, batch: int = _BATCH)
         ToolError: ``qonnx`` is missing or cannot run the file.
     """
     try:
+        onnx_runtime()  # that QONNX runs nodes with
         import onnx
         from qonnx.core.modelwrapper import ModelWrapper
         from qonnx.core.onnx_exec import execute_onnx

@@ -7,6 +7,7 @@ Types are those of ONNX: what numpy would widen or mix is refused, or kept in th
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -222,6 +223,19 @@ def _dropout(node: OnnxNode, x: Array, _: Array | None = None, mode: Array | Non
     return x
 
 
+def _clip(node: OnnxNode, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    ends = [low, high]
+    for place, name in enumerate(("min", "max")):
+        if name in node.attrs:  # of old operator sets
+            ends[place] = np.asarray(node.real(name, 0.0), x.dtype)
+        end = ends[place]
+        if end is not None and end.size != 1:
+            raise node.error(f"its {name} must be one number, got {end.size}")
+    if ends[0] is not None:
+        x = np.maximum(x, ends[0].reshape(()))
+    return x if ends[1] is None else np.minimum(x, ends[1].reshape(()))
+
+
 def _plain(function: Callable[..., Any]) -> Callable[..., Array]:
     return lambda node, *inputs: np.asarray(function(*inputs))
 
@@ -247,6 +261,7 @@ _FOLD: dict[str, Callable[..., Array]] = {
     "Shape": lambda node, x: shape_of(node, x.shape),
     "Size": _plain(lambda a: np.asarray(a.size, np.int64)),
     "Cast": cast,
+    "Clip": _clip,
     "Gather": lambda node, x, index: np.take(x, whole_numbers(index), node.integer("axis", 0)),
     "Slice": _slice,
     "Concat": _concat,
@@ -366,7 +381,11 @@ def fold(node: OnnxNode, inputs: list[Const | None]) -> Const:
 
 
 def _still_quantized(node: OnnxNode, inputs: list[Const], result: Const) -> Const:
-    """A quantized weight times or over a constant keeps its integers, with another scale."""
+    """A quantized weight times or over a constant keeps its integers, with another scale; one that
+    a clip leaves as it is keeps both.
+    """
+    if node.op == "Clip" and np.array_equal(result.value, inputs[0].value):
+        return replace(inputs[0], value=result.value)
     if node.op not in ("Mul", "Div"):
         return result
     first, second = inputs

@@ -194,8 +194,8 @@ def _common_steps(low: Importer, node: OnnxNode, parts: list[Value]) -> list[Val
 
 
 def _alike(parts: list[Value]) -> bool:
-    keys = [[(s.op, len(s.constants)) for s in p.steps] for p in parts]
-    return all(key == keys[0] for key in keys)
+    forms = [[step.form() for step in part.steps] for part in parts]
+    return all(form == forms[0] for form in forms)
 
 
 def _joined_steps(low: Importer, parts: list[Value]) -> tuple[Step, ...]:
@@ -205,12 +205,6 @@ def _joined_steps(low: Importer, parts: list[Value]) -> tuple[Step, ...]:
         offsets = [p.steps[0].constants[0] if p.steps else zero for p in parts]
         return (Step("add", (_joined(offsets, channels),)),)
     return tuple(
-        Step(
-            group[0].op,
-            tuple(
-                _joined([s.constants[k] for s in group], channels)
-                for k in range(len(group[0].constants))
-            ),
-        )
-        for group in zip(*(p.steps for p in parts), strict=True)
+        first.changed(lambda *each: _joined(list(each), channels), *others)
+        for first, *others in zip(*(p.steps for p in parts), strict=True)
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.values import Codes, Const, Floats, Value
 
 _WHOLE = 1e-9
+#: Bytes of float16 and bfloat16.
+_HALF = 2
 
 
 def fitted(low: Importer, value: Value, const: Const, node: OnnxNode) -> tuple[Value, Floats]:
@@ -41,12 +44,7 @@ def channel_shaped(value: Value, const: Const, node: OnnxNode, axis: int = 1) ->
 def _binary(low: Importer, node: OnnxNode) -> Value:
     first, second = low.tensor(node, 0), low.tensor(node, 1)
     if isinstance(first, Value) and isinstance(second, Value):
-        if node.op not in ("Add", "Sub"):
-            raise node.error(
-                "two tensors that both change with the input: a product of activations",
-                "only products with constants have hardware",
-            )
-        return join(low, node, first, second, subtract=node.op == "Sub")
+        return _of_two(low, node, first, second)
     value = first if isinstance(first, Value) else second
     const = second if isinstance(first, Value) else first
     if isinstance(value, Const) or isinstance(const, Value):
@@ -67,6 +65,26 @@ def _binary(low: Importer, node: OnnxNode) -> Value:
     if not number.all():
         raise node.error("divides by zero")
     return value.then("div", number)
+
+
+#: Operators on two tensors, as steps of one where both are functions of the same elements.
+_MEETINGS = {"Add": "plus", "Sub": "minus", "Mul": "times", "Div": "over"}
+
+
+def _of_two(low: Importer, node: OnnxNode, first: Value, second: Value) -> Value:
+    """Two tensors that change with the input: a function of one (x * sigmoid(x)), or a sum."""
+    sums = node.op in ("Add", "Sub")
+    if not sums or first.affine() is None or second.affine() is None:
+        met = first.meeting(_MEETINGS[node.op], second)
+        if met is not None:
+            return met
+    if not sums:
+        raise node.error(
+            "two tensors that both change with the input: a product of activations",
+            "only products with constants have hardware, and functions of one tensor, such as "
+            "x * sigmoid(x), without a quantizer in between",
+        )
+    return join(low, node, first, second, subtract=node.op == "Sub")
 
 
 def _sum(low: Importer, node: OnnxNode) -> Value:
@@ -150,6 +168,21 @@ def _is_whole(low: Importer, value: Value, node: OnnxNode) -> bool:
     return not bool((low.evaluator.reals(value, levels, node) % 1).any())
 
 
+def _narrowed(low: Importer, value: Value, kind: np.dtype[Any], node: OnnxNode) -> Value:
+    """A cast to another type of reals: what is a small step in 16 bits is a quantizer in 8."""
+    if not np.issubdtype(kind, np.integer) and kind.itemsize < _HALF:
+        raise node.error(
+            f"casts to {kind.name}, which rounds to a few levels",
+            "use a quantizer of integers (Quant, or QuantizeLinear and DequantizeLinear)",
+        )
+    if not np.issubdtype(kind, np.integer) and kind.itemsize == _HALF:
+        low.notes.append(
+            f"{node.where}: rounds to {kind.name}; this rounding is left out, the integers are "
+            "those of exact arithmetic"
+        )
+    return value
+
+
 def _simple(low: Importer, node: OnnxNode) -> Value:
     value = low.data(node, 0)
     match node.op:
@@ -163,7 +196,7 @@ def _simple(low: Importer, node: OnnxNode) -> Value:
             kind = cast_type(node)
             if np.issubdtype(kind, np.integer) and not _is_whole(low, value, node):
                 raise node.error("casts real numbers to integers", "use a quantizer")
-            return value
+            return _narrowed(low, value, kind, node)
         case "Neg":
             return value.then("mul", -np.ones(1))
         case "PRelu":

@@ -19,6 +19,8 @@ from bitwright.ir import Attr, IntArray
 _IMAGE_RANK = 4
 _WHOLE = 1e-6
 _MAX_BIAS = 1 << 40
+#: Relative error of a product of two numbers of float32, one of them rounded before.
+_ROUNDED_TWICE = 2.0**-23
 
 
 class Weights(NamedTuple):
@@ -193,12 +195,16 @@ def _on(low: Importer, edge: str, channels: IntArray | None, last: bool, unit: F
 def _with_bias(
     levels: IntArray, bias: Floats | None, unit: Floats, offset: Floats
 ) -> tuple[dict[str, IntArray], Floats | None]:
-    """The parameters of a product: a bias of whole levels is one of them, others come behind."""
+    """The parameters of a product: a bias of whole levels is one of them, others come behind.
+
+    A quantized bias is stored as float32 of level and scale, each rounded: what float32 cannot tell
+    from whole levels is those.
+    """
     params = {"weight": levels}
     if bias is None or offset.any():
         return params, bias
     whole = np.rint(bias / unit)
-    if not np.array_equal(whole * unit, np.broadcast_to(bias, whole.shape)):
+    if (np.abs(whole * unit - bias) > _ROUNDED_TWICE * np.abs(bias)).any():
         return params, bias
     if np.abs(whole).max() >= _MAX_BIAS:
         return params, bias

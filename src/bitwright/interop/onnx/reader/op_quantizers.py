@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -16,20 +17,22 @@ from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.op_elementwise import fitted
 from bitwright.interop.onnx.reader.values import Array, Codes, Const, Floats, Value
 
-_MAX_BITS = 16
+#: Of activations; and of constants, which become a bias of any width.
+_MAX_BITS, _MAX_CONSTANT_BITS = 16, 32
 _TWO_RANGES = 5
 _UINT8 = 2
 
 
-def _bits(low: Importer, node: OnnxNode, place: int) -> int:
-    array = np.asarray(low.const(node, place).value, np.float64)
-    if array.size != 1 or not 1 <= float(array.ravel()[0]) <= _MAX_BITS or array.ravel()[0] % 1:
-        raise node.error(
-            f"bit width {array.ravel()[:4].tolist()}; whole widths of 1 to {_MAX_BITS} bits are "
-            "supported",
-            "round a learned bit width before the export",
-        )
-    return int(array.ravel()[0])
+def _bits(low: Importer, node: OnnxNode, place: int, most: int = _MAX_BITS) -> int:
+    array = np.asarray(low.const(node, place).value, np.float64).ravel()
+    if array.size == 1 and array[0] % 1 == 0 and 1 <= array[0] <= most:
+        return int(array[0])
+    message = f"bit width {array[:4].tolist()}; one whole width of 1 to {most} bits is supported"
+    if array.size == 1 and array[0] % 1 == 0 and array[0] > most:
+        hint = "quantize activations to fewer bits; sums need no quantizer, they are exact here"
+    else:
+        hint = "round a learned bit width before the export"
+    raise node.error(message, hint)
 
 
 def _number(low: Importer, node: OnnxNode, place: int, what: str) -> float:
@@ -73,7 +76,7 @@ def _range(node: OnnxNode, bits: int) -> tuple[int, int]:
 
 def _quant(low: Importer, node: OnnxNode) -> Value | Const:
     tensor = low.tensor(node, 0)
-    bits = _bits(low, node, 3)
+    bits = _bits(low, node, 3, _MAX_CONSTANT_BITS if isinstance(tensor, Const) else _MAX_BITS)
     zero = _whole(_number(low, node, 2, "the zero point"), node, "zero point")
     lo, hi = _range(node, bits)
     bipolar = bits == 1 and bool(node.integer("signed", 1))
@@ -210,8 +213,8 @@ def _levels_of(scale: float, bias: float) -> tuple[float, int, int, float]:
     return scale, 0, 1, bias
 
 
-def _code_range(low: Importer, node: OnnxNode) -> tuple[int, int, float]:
-    """Range of the codes and the zero point of a QuantizeLinear."""
+def _code_range(low: Importer, node: OnnxNode) -> tuple[int, int, float, np.dtype[Any]]:
+    """Range of the codes, the zero point and the type of a QuantizeLinear."""
     if node.has(2):
         zero, number = low.const(node, 2).value, _number(low, node, 2, "the zero point")
     else:  # since operator set 21 an attribute may give the type
@@ -227,16 +230,16 @@ def _code_range(low: Importer, node: OnnxNode) -> tuple[int, int, float]:
         ends = (int(info.min), int(info.max))
     else:
         raise node.error(f"quantizes to {name}", "use int8, uint8, int4, uint4, int16 or uint16")
-    return *ends, number
+    return *ends, number, zero.dtype
 
 
 def _quantize_linear(low: Importer, node: OnnxNode) -> Value | Const:
     tensor = low.tensor(node, 0)
-    lo, hi, zero = _code_range(low, node)
+    lo, hi, zero, kind = _code_range(low, node)
     if isinstance(tensor, Const):
         scale = _along_axis(low.const(node, 1), tensor, node)
         codes = np.clip(np.rint(np.asarray(tensor.value, np.float32) / scale) + zero, lo, hi)
-        return Const(whole_numbers(codes))
+        return Const(whole_numbers(codes).astype(kind))
     if tensor.codes is not None:
         raise node.error("quantizes codes again", "dequantize them first")
     shaped = Const(_along_axis(low.const(node, 1), Const(np.empty(tensor.shape)), node))
@@ -249,9 +252,9 @@ def _quantize_linear(low: Importer, node: OnnxNode) -> Value | Const:
 def _along_axis(scale: Const, tensor: Const, node: OnnxNode) -> Array:
     """A scale or zero point shaped to broadcast: per tensor, or along the node's axis."""
     array = np.asarray(scale.value)
-    if array.size == 1:
-        return array.reshape(1)
     rank = tensor.value.ndim
+    if array.size == 1:
+        return array.reshape((1,) * min(rank, 1))
     axis = node.integer("axis", 1)
     if array.ndim != 1 or not -rank <= axis < rank or array.size != tensor.value.shape[axis]:
         raise node.error(f"a scale of shape {array.shape} does not fit {tensor.value.shape}")
@@ -264,7 +267,7 @@ def _dequantize_linear(low: Importer, node: OnnxNode) -> Value | Const:
     tensor = low.tensor(node, 0)
     zero = low.const(node, 2) if node.has(2) else Const(np.zeros((), np.int64))
     if isinstance(tensor, Const):
-        if not np.array_equal(np.asarray(tensor.value, np.float64) % 1, tensor.value * 0.0):
+        if (np.asarray(tensor.value, np.float64) % 1).any():
             raise node.error("dequantizes a constant that is not whole")
         offset = np.asarray(_along_axis(zero, tensor, node), np.int64)
         levels = np.asarray(tensor.value, np.int64) - offset

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from bitwright.base.errors import ModelError
 from bitwright.ir import IntArray
 
-#: Element-wise operations between two quantizers; each value holds all of its own.
-_MOST_STEPS = 1000
+#: Element-wise operations between two quantizers; each value holds all of its own. And those of the
+#: two ways that meet again: fewer, since they stand inside each other.
+_MOST_STEPS, _MOST_INSIDE = 1000, 100
 Floats = NDArray[np.float64]
 Array = NDArray[Any]
 
@@ -105,6 +106,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Array], int]] = {
     "gelu": (lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))), 0),
     "mish": (lambda x: x * np.tanh(np.logaddexp(0, x)), 0),
     "square": (np.square, 0),
+    # Of two chains of steps on the same tensor, as in x * sigmoid(x).
+    "plus": (np.add, 0),
+    "minus": (np.subtract, 0),
+    "times": (np.multiply, 0),
+    "over": (np.divide, 0),
 }
 
 
@@ -135,16 +141,25 @@ _INVERSES: dict[str, Callable[..., Array]] = {
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One elementwise operation with constants of shape (1,) or (channels,)."""
+    """One elementwise operation with constants of shape (1,) or (channels,).
+
+    Attributes:
+        op: a name in `FUNCTIONS`.
+        constants: behind the tensor, as the function takes them.
+        branches: of ``plus``, ``minus``, ``times`` and ``over``: two chains of steps on the same
+            tensor, whose results the function takes.
+    """
 
     op: str
     constants: tuple[Floats, ...] = ()
+    branches: tuple[tuple[Step, ...], ...] = ()
 
     def apply(self, x: Array, dtype: type[np.floating[Any]] = np.float64) -> Array:
         """Evaluate on ``(..., channels)``."""
+        operands = [_after(x, branch, dtype) for branch in self.branches] or [x]
         constants = (c.astype(dtype) for c in self.constants)
         with np.errstate(all="ignore"):
-            return np.asarray(FUNCTIONS[self.op][0](x, *constants), dtype=dtype)
+            return np.asarray(FUNCTIONS[self.op][0](*operands, *constants), dtype=dtype)
 
     def direction(self) -> Floats:
         """1 rising, -1 falling, 0 constant, NaN neither; per channel."""
@@ -177,15 +192,52 @@ class Step:
 
     def spread(self, move: Callable[[Floats], Floats]) -> Step:
         """The step with its per-channel constants rearranged; scalars stay."""
-        return Step(self.op, tuple(c if c.size == 1 else move(c) for c in self.constants))
+        return self.changed(lambda c: c if c.size == 1 else move(c))
+
+    def changed(self, change: Callable[..., Floats], *others: Step) -> Step:
+        """The step with each constant changed, from this and those of other steps of its `form`."""
+        constants = zip(self.constants, *(o.constants for o in others), strict=True)
+        branches = zip(self.branches, *(o.branches for o in others), strict=True)
+        return Step(
+            self.op,
+            tuple(change(*each) for each in constants),
+            tuple(
+                tuple(step.changed(change, *rest) for step, *rest in zip(*each, strict=True))
+                for each in branches
+            ),
+        )
 
     @property
     def rows(self) -> int:
-        return max((c.size for c in self.constants), default=1)
+        inside = (step.rows for branch in self.branches for step in branch)
+        return max((*(c.size for c in self.constants), *inside), default=1)
+
+    @property
+    def size(self) -> int:
+        """How many operations it is."""
+        return 1 + sum(step.size for branch in self.branches for step in branch)
+
+    @property
+    def work(self) -> int:
+        """On an element, in units of `Work`."""
+        inside = sum(step.work for branch in self.branches for step in branch)
+        return _SLOW.get(self.op, _QUICK) + inside
+
+    def form(self) -> tuple[Any, ...]:
+        """What two steps must share for their constants to stand for each other."""
+        branches = tuple(tuple(step.form() for step in branch) for branch in self.branches)
+        return self.op, len(self.constants), branches
 
     def key(self) -> tuple[Any, ...]:
         """What makes two steps equal."""
-        return self.op, tuple(c.tobytes() for c in self.constants)
+        branches = tuple(tuple(step.key() for step in branch) for branch in self.branches)
+        return self.op, tuple(c.tobytes() for c in self.constants), branches
+
+
+def _after(x: Array, steps: tuple[Step, ...], dtype: type[np.floating[Any]]) -> Array:
+    for step in steps:
+        x = step.apply(x, dtype)
+    return x
 
 
 @dataclass(frozen=True)
@@ -259,12 +311,43 @@ class Value:
             )
         return replace(self, steps=(*self.steps, Step(op, constants)))
 
+    def meeting(self, op: str, other: Value) -> Value | None:
+        """``op`` of two values that are functions of the same elements; None if these are not.
+
+        Raises:
+            ModelError: so many steps lie between where the two part and here that no network means
+                it.
+        """
+        if (self.edge, self.shape, self.pools, self.border) != (
+            other.edge, other.shape, other.pools, other.border,
+        ) or self.codes is not None or other.codes is not None:  # fmt: skip
+            return None
+        same_order = self.order is other.order or (
+            self.order is not None
+            and other.order is not None
+            and np.array_equal(self.order, other.order)
+        )
+        if not same_order or not np.array_equal(self.unit, other.unit):
+            return None
+        common = 0
+        for one, two in zip(self.steps, other.steps, strict=False):
+            if one is not two and one.key() != two.key():
+                break
+            common += 1
+        if any(pool.after > common for pool in self.pools):
+            return None
+        met = Step(op, (), (self.steps[common:], other.steps[common:]))
+        if met.size > _MOST_INSIDE:
+            raise ModelError(
+                f"more than {_MOST_INSIDE} element-wise operations between where two tensors part "
+                "and where they meet",
+                hint="put a quantizer in between",
+            )
+        return replace(self, steps=(*self.steps[:common], met))
+
     def reals(self, levels: Array, dtype: type[np.floating[Any]] = np.float64) -> Array:
         """Reals of levels ``(..., channels)``."""
-        value = np.asarray(levels, dtype=dtype) * self.unit.astype(dtype)
-        for step in self.steps:
-            value = step.apply(value, dtype)
-        return value
+        return _after(np.asarray(levels, dtype=dtype) * self.unit.astype(dtype), self.steps, dtype)
 
     def inverse(self, reals: Floats) -> Floats | None:
         """About the levels at which it is so large, as fractions; None if some step has no inverse.
@@ -281,7 +364,7 @@ class Value:
     @property
     def work(self) -> int:
         """On an element, in units of `Work`."""
-        return _QUICK + sum(_SLOW.get(step.op, _QUICK) for step in self.steps)
+        return _QUICK + sum(step.work for step in self.steps)
 
     def direction(self) -> Floats:
         """1 rising, -1 falling, 0 constant, NaN neither; (1,) or (channels,)."""

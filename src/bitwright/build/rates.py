@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images a second of a board: what its core, its serial link and a weight memory each allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+
+from bitwright.base.errors import TargetError
+from bitwright.build.target import Target, load_board
+
+_BITS_A_BYTE = 10  # a start bit, eight of data, a stop bit
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One stream of a design: transfers a frame, and bits of each without padding."""
+
+    beats: int
+    width: int
+
+    @property
+    def bytes(self) -> int:
+        """On a line of bytes: each beat is padded to whole ones."""
+        return self.beats * ceil(self.width / 8)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A serial line.
+
+    Attributes:
+        board: whose.
+        baud: bits a second, those that frame a byte counted.
+        bytes_in, bytes_out: on the line for one image, to the device and back.
+    """
+
+    board: str
+    baud: float
+    bytes_in: int
+    bytes_out: int
+
+    @property
+    def images_per_s(self) -> float:
+        """Both directions carry at the same time, so the longer one sets the rate."""
+        return self.baud / _BITS_A_BYTE / max(self.bytes_in, self.bytes_out)
+
+    def words(self) -> str:
+        """One line: baud rate and bytes."""
+        return f"{self.baud:.0f} baud, {self.bytes_in} bytes in and {self.bytes_out} out an image"
+
+
+def line_bytes(inputs: Iterable[Stream], outputs: Iterable[Stream]) -> tuple[int, int]:
+    """Bytes on the line for one image, in and out, everything that frames them included.
+
+    This is the protocol of `bitwright.build.shell`: the bytes of every beat and nothing else.
+    Whoever adds headers or checksums to it adds them here.
+    """
+    return sum(s.bytes for s in inputs), sum(s.bytes for s in outputs)
+
+
+def link_of(
+    target: Target, inputs: Iterable[Stream], outputs: Iterable[Stream], baud: float | None = None
+) -> Link | None:
+    """The serial link of a target's board under a design; None without a board or one input.
+
+    Args:
+        baud: what the board's clock makes of its nominal rate; None: the nominal one.
+    """
+    sources, sinks = tuple(inputs), tuple(outputs)
+    if target.board is None or len(sources) != 1 or not sinks:
+        return None
+    try:
+        board = load_board(target.board)
+    except TargetError:  # a target of the user's own may name a board that is not here
+        return None
+    return Link(board.name, board.uart_baud if baud is None else baud, *line_bytes(sources, sinks))

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images a second of a run, each with its clock and with what limits it.
+
+Until a design is placed its rate is said at a clock that the family reaches; afterwards at the
+clock that was reached, which is the one asked for if that was met.
+"""
+
+from __future__ import annotations
+
+from bitwright.base.figures import Figure, Source
+from bitwright.pipeline.steps.results_hardware import LinkRow, MapResult
+from bitwright.pipeline.steps.results_run import Results
+from bitwright.report.record import SummaryRow
+
+CORE = "images a second"
+MEMORY = f"{CORE}, weight memory"
+LINK = f"{CORE}, serial link"
+BOARD = f"{CORE}, on the board"
+
+
+def rate_rows(found: Results) -> list[SummaryRow]:
+    """The core's rate, those of what feeds it, and the least of them where there are several."""
+    clock, mapped = clock_of(found), found.map
+    if clock is None or mapped is None:
+        return [SummaryRow(label=CORE, figure=None)]
+    source = Source.MODEL if found.simulate is None else Source.SIMULATION
+    core = clock * 1e6 / interval_of(found)
+    note = f"core at {clock:g} MHz, {clock_words(found)}; {mapped.bottleneck} limits"
+    rows = [SummaryRow(label=CORE, figure=_rate(core, source), note=note)]
+    limits = [(core, f"the core ({mapped.bottleneck})")]
+    memory = memory_rate(mapped, clock)
+    if memory is not None:
+        note = "what the memory of the weights gives"
+        rows.append(SummaryRow(label=MEMORY, figure=_rate(memory, Source.MODEL), note=note))
+        limits.append((memory, "the weight memory"))
+    link = link_of_run(found)
+    if link is not None:
+        note = link_words(link)
+        rows.append(
+            SummaryRow(label=LINK, figure=_rate(link.images_per_s, Source.MODEL), note=note)
+        )
+        limits.append((link.images_per_s, "the serial link"))
+        on_board = found.implement.bitstream_clock_mhz if found.implement else None
+        if on_board is not None and on_board < clock:
+            slower = on_board * 1e6 / interval_of(found)
+            limits[0] = (slower, f"the core at {on_board:g} MHz, the clock of the bitstream")
+    if len(limits) > 1:
+        least, what = min(limits)
+        label = BOARD if link is not None else f"{CORE}, core and memory"
+        note = f"{what} limits"
+        rows.append(SummaryRow(label=label, figure=_rate(least, Source.MODEL), note=note))
+    return rows
+
+
+def memory_rate(mapped: MapResult, clock_mhz: float) -> float | None:
+    """Images a second that the memory of external weights gives; None without one.
+
+    Its bandwidth is a share of the port's transfers, so it goes with the clock.
+    """
+    plan = mapped.weight_memory
+    if plan is None or not plan["bytes_per_frame"]:
+        return None
+    gives = float(plan["available_gbytes_per_s"]) * 1e9 * clock_mhz / mapped.rate_clock_mhz
+    return gives / float(plan["bytes_per_frame"])
+
+
+def link_of_run(found: Results) -> LinkRow | None:
+    """The serial link at the baud rate of the bitstream, or at the board's until there is one.
+
+    None where the run has no bitstream although it was implemented.
+    """
+    link = None if found.map is None else found.map.link
+    if link is None or found.implement is None:
+        return link
+    baud = found.implement.baud
+    if baud is None:
+        return None
+    return link.model_copy(
+        update={"baud": baud, "images_per_s": link.images_per_s * baud / link.baud}
+    )
+
+
+def link_words(link: LinkRow) -> str:
+    """Baud rate and bytes."""
+    return f"{link.baud:,.0f} baud, {link.bytes_in} bytes in and {link.bytes_out} out an image"
+
+
+def interval_of(found: Results) -> int:
+    """Cycles between two images: simulated, or else predicted."""
+    if found.simulate is not None:
+        return found.simulate.interval
+    return 0 if found.map is None else found.map.interval
+
+
+def clock_of(found: Results) -> float | None:
+    """The clock in MHz at which rates are said: the one asked for if it was met, else Fmax; before
+    placement, one that the family reaches.
+    """
+    if found.map is None:
+        return None
+    fmax = None if found.implement is None else found.implement.figures.get("fmax_mhz")
+    if fmax is None:
+        return found.map.rate_clock_mhz
+    return min(found.map.clock_mhz, round(float(fmax.value), 2))
+
+
+def clock_words(found: Results) -> str:
+    """What the clock of `clock_of` is."""
+    mapped, made = found.map, found.implement
+    fmax = None if made is None else made.figures.get("fmax_mhz")
+    if mapped is None or fmax is None:
+        return "" if mapped is None else mapped.clock_note or "asked for"
+    if fmax.value >= mapped.clock_mhz:
+        return f"asked for and met (Fmax {fmax.value:.1f})"
+    return f"reached; {mapped.clock_mhz:g} were asked for"
+
+
+def _rate(value: float, source: Source) -> Figure:
+    return Figure(round(value) if value >= 100 else round(value, 2), "images/s", source)
