@@ -18,7 +18,7 @@ from bitwright.base.errors import TargetError
 from bitwright.build.pins import pin_file, pin_suffix
 from bitwright.build.plls import choose_clock, clock_instance, clock_module
 from bitwright.build.pnr_tools import pnr_tools
-from bitwright.build.shell import _baud
+from bitwright.build.shell import choose_line
 from bitwright.build.target import Board, Target, list_boards, list_targets, load_board, load_target
 
 BOARDS = list_boards()
@@ -85,7 +85,7 @@ def test_a_board_can_be_built_for(board: Board, target: Target) -> None:
     assert pnr_tools(target).flags(target)
     clock = choose_clock(board.clock_mhz, target.default_clock_mhz, target.family)
     assert 0.9 * target.default_clock_mhz <= clock.mhz <= target.default_clock_mhz
-    _baud(clock.mhz, board.uart_baud)
+    assert board.uart_baud / 16 <= choose_line(clock.mhz, board.uart_baud).baud <= board.uart_baud
     constraints = pin_file(board, target.family)
     for port, site in board.pins.items():
         assert re.search(rf'"?{port}"?( SITE)? "?{site}"?', constraints)

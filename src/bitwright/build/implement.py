@@ -38,6 +38,7 @@ from bitwright.build.yosys import (
     instance_resources,
     synthesise,
 )
+from bitwright.host.description import FILE as DESCRIPTION
 from bitwright.sim.spec import load_design
 
 Progress = Callable[[str, int, int], None]
@@ -384,9 +385,11 @@ def _with_bitstream(
     pins = work.out_dir / f"pins{shelled.constraints.suffix}"
     shutil.copyfile(shelled.constraints, pins)
     size = Figure(bitstream.stat().st_size, "byte", Source.PLACE_AND_ROUTE)
+    told = Path(shutil.copyfile(shelled.folder / DESCRIPTION, work.out_dir / DESCRIPTION))
     made = {"config": placed.config, "bitstream": bitstream, "pins": pins}
+    made["board_description"] = told
     note = (
-        f"bitstream for {board.description}: serial shell at {shelled.baud:.0f} baud, "
+        f"bitstream for {board.description}: serial shell at {shelled.description.baud:.0f} baud, "
         f"design at {shelled.clock.mhz:g} MHz"
     )
     if shelled.clock.mhz < work.clock_mhz:

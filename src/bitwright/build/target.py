@@ -124,8 +124,8 @@ class Target(Strict):
 
 
 Port = Literal["clk", "uart_rx", "uart_tx", "button", "led"]
-"""Ports of a board's top: clock and serial line, and a button that resets and a lamp that tells of
-lost bytes where the board has them."""
+"""Ports of a board's top: clock and serial line; where the board has them a button that resets, and
+a lamp that is lit while a host has the design open."""
 _NEEDED: tuple[Port, ...] = ("clk", "uart_rx", "uart_tx")
 
 
@@ -164,6 +164,12 @@ class Board(Strict):
     active_low: tuple[Literal["button", "led"], ...] = ()
     pulls: dict[Port, Literal["UP", "DOWN", "NONE"]] = Field(default_factory=dict)
     uart_baud: int = Field(default=1_000_000, gt=0)
+    usb: tuple[Annotated[str, Field(pattern="^[0-9a-f]{4}:[0-9a-f]{4}$")], ...] = Field(
+        default=(), description="vendor:product of its serial chip"
+    )
+    loaders: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="program -> arguments before the bitstream"
+    )
     run_here: bool = False
 
     @model_validator(mode="after")
