@@ -22,6 +22,7 @@ from benchmarks.networks import machine
 from bitwright.base.errors import BitwrightError
 from bitwright.build.implement import ImplementOptions, implement
 from bitwright.build.target import Board, Target, list_boards, load_target
+from bitwright.host.protocol import VERSION
 from bitwright.sim.spec import load_design
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
@@ -37,6 +38,7 @@ def row(design: Path, board: Board, target: Target, clock_mhz: float) -> dict[st
         "part": board.mounted(target).part,
         "design": load_design(design).top,
         "clock_mhz": clock_mhz,
+        "shell": f"packets, version {VERSION}",
         "date": date.today().isoformat(),
         "machine": machine(),
     }
@@ -62,11 +64,11 @@ def page(rows: list[dict[str, Any]]) -> str:
         "them (of iCE40: logic cells); Fmax is what was reached when this clock was aimed at, the",
         "last column the clock of the design in the bitstream. **None has run on a board.**",
         "",
-        "| board | device | design | LUT | of | FF | BRAM | Fmax | aimed at | bytes | clock |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| board | device | design | shell | LUT | of | FF | BRAM | Fmax | aim | bytes | clock |",
+        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for found in rows:
-        start = f"| {found['board']} | {found['part']} | {found['design']} "
+        start = f"| {found['board']} | {found['part']} | {found['design']} | {found['shell']} "
         if "failure" in found:
             lines.append(f"{start}| {found['failure']} " + "| " * 6 + "|")
             continue
@@ -82,9 +84,10 @@ def page(rows: list[dict[str, Any]]) -> str:
     dates = sorted({r["date"] for r in rows})
     lines += [
         "",
-        f"- Measured on {', '.join(dates)} by `python benchmarks/boards.py DESIGN`. `digits` is",
-        "  `04-map/rtl` of a run of that recipe (as shipped: folded for ecp5-45k), `dots`",
-        "  `tests/yosys/dots`: three dot products of 16.",
+        f"- Measured on {', '.join(dates)} by `python benchmarks/boards.py DESIGN`, DESIGN being",
+        "  `04-map/rtl` of a run of the recipe `digits` as it is shipped, folded for ecp5-45k; for",
+        "  iCEBreaker, `tests/yosys/dots`: three dot products of 16. The shell is part of the",
+        "  figures: that of bytes came before the one of packets, which is larger.",
         f"- Tools: {'; '.join(tools)}.",
     ]
     for text in machines:

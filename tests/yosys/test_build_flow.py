@@ -81,7 +81,7 @@ def test_bitstream_runs_no_faster_than_its_timing(tmp_path: Path) -> None:
     packed = result.design.lut + result.shell.lut
     assert result.figures["lut"] == Figure(packed, "LUT", Source.PLACE_AND_ROUTE)
     assert result.figures["lut_cells"].value < packed
-    assert result.baud == pytest.approx(1e6, rel=0.02)
+    assert result.baud == pytest.approx(3e6, rel=0.02)
     assert {part.instance for part in result.critical_path.by_instance()} <= {
         *result.instances,
         "serial shell",
@@ -251,8 +251,8 @@ def test_a_clock_that_the_device_cannot_have_stops_before_any_work(tmp_path: Pat
 def test_clocks_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="no PLL setting makes 1 MHz"):
         choose_clock(25.0, 1.0)
-    board = load_board("ulx3s").model_copy(update={"uart_baud": 11_000_000})
-    with pytest.raises(TargetError, match="11000000 baud cannot be made"):
+    board = load_board("ulx3s").model_copy(update={"uart_baud": 300})
+    with pytest.raises(TargetError, match="300 baud cannot be made"):
         write_board_design(DOTS, board, ECP5, tmp_path / "board", 37.5)
 
 
