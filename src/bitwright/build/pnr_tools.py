@@ -139,3 +139,6 @@ _TOOLS: Mapping[str, PnrTools] = {
         count=_ice40,
     ),
 }
+
+BITSTREAMS = tuple(tools.bitstream for tools in _TOOLS.values())
+"""Names of bitstreams, of every family."""
