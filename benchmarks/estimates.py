@@ -223,7 +223,6 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec((18, 8), (3, 2), ("uint4", "int4n"), groups=4),
         matvec((36, 4), (4, 4), ("uint4", "int4n"), "block", groups=8),
         matvec((600, 12), (1, 1), ("uint4", "int4n"), "block", bias=True),
-        matvec((256, 16), (2, 1), ("uint4", "int4n"), "block"),
         matvec((144, 16), (24, 2), ("uint4", "int4n"), "block"),
         matvec((72, 32), (12, 4), ("uint4", "int4n"), "block"),
         matvec((128, 32), (32, 2), ("uint2", "int2n"), "block"),
