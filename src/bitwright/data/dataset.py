@@ -156,7 +156,9 @@ class Dataset:
                 f"{kind.name} are, of your own images, {kind.layout}",
             )
         labels = kind.cast(self.labels)
-        return replace(self, labels=labels, classes=self.classes or kind.names(labels), kind=kind)
+        classes = self.classes or kind.names(labels)
+        kind.check(labels, classes, self.image_shape[:2], self.name)
+        return replace(self, labels=labels, classes=classes, kind=kind)
 
     def digest(self) -> str:
         """Hash of every image, label and class name, in this order."""
@@ -198,8 +200,7 @@ def digest_of(*parts: Dataset) -> str:
         if isinstance(images, ImageFiles):
             digest.update(images.digest())
         else:
-            little = np.ascontiguousarray(images)
-            digest.update(little.astype(little.dtype.newbyteorder("<"), copy=False).tobytes())
+            digest.update(images.astype(images.dtype.newbyteorder("<"), copy=False).tobytes())
         if part.labels.ndim > 1:
             digest.update(repr((part.kind, part.labels.shape)).encode())
             digest.update(part.labels.astype(part.labels.dtype.newbyteorder("<")).tobytes())

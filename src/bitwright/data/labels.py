@@ -25,6 +25,7 @@ Classes = tuple[str, ...]
 UNKNOWN = -1
 """The class of an image, pixel or box of which none is known."""
 BOX_FIELDS = 5
+_MOST_CLASSES = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,9 +338,10 @@ def _whole(labels: NDArray[Any]) -> Labels:
 
 
 def _numbers(labels: Labels) -> Classes:
-    """Classes by their numbers, up to the largest one."""
+    """Classes by their numbers, up to the largest one that a source may leave without a name."""
     known = labels[np.isfinite(labels)]
-    return tuple(str(number) for number in range(1 + int(known.max(initial=0))))
+    highest = min(_MOST_CLASSES, int(known.max(initial=0)))
+    return tuple(str(number) for number in range(1 + highest))
 
 
 def _finite(labels: Any) -> Any:

@@ -97,8 +97,8 @@ def render_template(name: str, **values: Any) -> str:
     )
     environment.filters["show"] = show
     environment.filters["number"] = number
-    environment.filters["capital"] = _capital
     environment.globals["folding"] = folding_words
+    environment.filters["capital"] = _capital
     page: str = environment.get_template(name).render(style=Markup(_part("style.css")), **values)
     return page
 

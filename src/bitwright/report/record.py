@@ -130,13 +130,13 @@ class Report(Record):
     """Everything one run found.
 
     Attributes:
+        interval: cycles an image, simulated or else predicted; 0 where nothing is known.
+        clock_mhz: at which rates are said.
+        lut_kind: what LUTs count: "packed" or cells of "synthesis".
         metric: what ``quality`` is: the task's metric that chooses.
         distribution: values of that metric over the images of the integer graph: middle of each
             bar, and how many images it has; empty where all are right or wrong.
         legend: what is drawn on the sample images.
-        interval: cycles an image, simulated or else predicted; 0 where nothing is known.
-        clock_mhz: at which rates are said.
-        lut_kind: what LUTs count: "packed" or cells of "synthesis".
     """
 
     name: str

@@ -149,13 +149,14 @@ def _epoch(run: Run, epoch: int) -> None:
             hint="lower the learning rate, add warm-up epochs, or set clip_norm",
         )
     measured = _validate(run)
+    first = None if measured is None else measured.first
     entry = EpochMetrics(
         epoch=epoch + 1,
         lr=run.student.optimizer.param_groups[0]["lr"],
         train_loss=loss,
         train_metric=value,
         validation_loss=None if measured is None else measured.loss,
-        validation_metric=None if measured is None else measured.first.value,
+        validation_metric=None if first is None else first.value,
         seconds=time.perf_counter() - started,
         precision=None if run.precision is None else run.precision.level_name,
         metric=run.task.metric.key,
@@ -164,15 +165,13 @@ def _epoch(run: Run, epoch: int) -> None:
     run.history.append(entry)
     if run.precision is not None:
         run.precision.after_epoch(epoch, loss, math.nan if measured is None else measured.loss)
-    if (
-        measured is None
-        or run.config.keep == "last"
-        or run.best.is_beaten_by(measured.first.goodness, measured.loss)
-    ):
+    # Without validation images no epoch is known to be the best: the last one is kept.
+    goodness = Best().goodness if first is None else first.goodness
+    lost = Best().loss if measured is None else measured.loss
+    if first is None or run.config.keep == "last" or run.best.is_beaten_by(goodness, lost):
         kept = run.student.evaluated.state_dict()
         state = {name: value.detach().clone() for name, value in kept.items()}
-        found = Best() if measured is None else Best(0, measured.first.goodness, measured.loss)
-        run.best = replace(found, epoch=epoch + 1, state=state)
+        run.best = Best(epoch + 1, goodness, lost, state)
     if run.fabric.is_global_zero:
         save(run, epoch + 1)
         _log_scalars(run, entry)
@@ -335,7 +334,7 @@ def _finish(run: Run, first: int) -> FitResult:
         load_state(run.student.model, run.best.state, str(run.folder / CHECKPOINT))
     for learner in run.learners:
         learner.model.to("cpu").eval()
-    value = None
+    value: float | None = None
     if len(run.splits.validation):
         value = run.task.metric.goodness(run.best.goodness)  # its own inverse
     if not run.history:

@@ -128,8 +128,8 @@ def top1(subject: Subject) -> Top1:
     """`Top1` on the validation images.
 
     Raises:
-        RecipeError: the data has no classes, no validation images, or the network does not choose
-            one of the classes.
+        RecipeError: the data has no classes or no validation images, or the network does not choose
+            one of them.
     """
     if subject.validation is None or not subject.its_task.ranked:
         raise unmeasurable("top1")

@@ -35,10 +35,10 @@ GRAPH = "graph.bwg"
 QONNX = "model.onnx"
 CERTIFICATE = "certificate.json"
 LEVELS = "levels.npz"
-_INPUTS = "inputs"
-_KEPT = {LABEL: "labels"}  # what an edge is called in the file, if it has another name there
 INPUT = "input.json"
 """How whoever feeds the hardware makes levels of what there is in the world."""
+_INPUTS = "inputs"
+_KEPT = {LABEL: "labels"}  # what an edge is called in the file, if it has another name there
 REFERENCE_IMAGES = 200
 QONNX_IMAGES = 20
 _CHECK_FRAMES = 4
