@@ -436,12 +436,14 @@ def fit_group(family: str, group: str, rows: dict[str, dict[str, float]]) -> dic
     nodes = [node for node in graph if node.name in rows]
     terms = [block_terms(block_of(graph, node), family) for node in nodes]
     result: dict[str, Any] = {}
+    counted = [block_of(graph, node).memory_cost(family).ff for node in nodes]
     for kind in ("lut", "ff"):
         values = [rows[node.name][kind] for node in nodes]
-        line = fit_line(terms, values)
+        known = counted if kind == "ff" else [0.0] * len(values)  # registers of memories
+        line = fit_line(terms, [value - own for value, own in zip(values, known, strict=True)])
         errors = [
-            abs(predicted(line, row) - value) / max(value, 20.0)
-            for row, value in zip(terms, values, strict=True)
+            abs(predicted(line, row) + own - value) / max(value, 20.0)
+            for row, own, value in zip(terms, known, values, strict=True)
         ]
         result[kind] = line
         result[f"{kind}_error"] = {

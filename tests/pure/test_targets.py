@@ -46,9 +46,12 @@ source = "guess"
 def test_the_promised_targets_are_there() -> None:
     flows = {target.name: target.flow for target in list_targets()}
     assert flows == {
+        "ecp5-12k": Flow.PLACE_AND_ROUTE,
         "ecp5-25k": Flow.PLACE_AND_ROUTE,
         "ecp5-45k": Flow.PLACE_AND_ROUTE,
         "ecp5-85k": Flow.PLACE_AND_ROUTE,
+        "ice40-up5k": Flow.PLACE_AND_ROUTE,
+        "ice40-hx8k": Flow.PLACE_AND_ROUTE,
         "xc7z020": Flow.SYNTHESIS_ONLY,
         "xczu9eg": Flow.SYNTHESIS_ONLY,
         "cyclonev-5csema4": Flow.SYNTHESIS_ONLY,
@@ -74,7 +77,7 @@ def test_users_own_target_from_a_file(tmp_path: Path) -> None:
     [
         ("lut = 24288", "lut = -1", ["resources.lut", "greater than 0", "-1"]),
         ("lut = 24288", 'lut = "many"', ["resources.lut", "integer", "many"]),
-        ('family = "ecp5"', 'family = "ice40"', ["family", "ice40", "xc7"]),
+        ('family = "ecp5"', 'family = "gowin"', ["family", "gowin", "xc7"]),
         ("dsp = 28", "", ["resources.dsp", "required"]),
         ('speed = "6"', 'speed = "6"\ncolour = "red"', ["colour", "not permitted"]),
         ("[power]", "[power", ["cannot be read", "line 16"]),

@@ -78,7 +78,11 @@ def _show_keys(output: Output, below: str) -> None:
 
 
 def show_doctor(output: Output) -> int:
-    """Try every tool and print what was found; 0 if all work, else the exit code of ToolError."""
+    """Try every tool and print what was found.
+
+    Returns:
+        0 if all that are not optional work, else the exit code of ToolError.
+    """
     from bitwright.base.errors import ToolError
     from bitwright.base.tools.finder import doctor
 

@@ -112,10 +112,12 @@ class ImplementSection(Section):
 
     Attributes:
         seeds: placement seeds to try; the fastest result that meets the clock is kept.
+        board: name or TOML file of the board that the bitstream is for; None: the target's own.
         timeout_s: longest time that one tool may take, in seconds.
     """
 
     seeds: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
+    board: str | None = None
     timeout_s: Annotated[float, Field(gt=0, le=24 * 3600)] = 1200.0
 
 

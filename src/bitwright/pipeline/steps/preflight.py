@@ -234,21 +234,24 @@ def untrained_graph(work: Workspace) -> Graph:
 
 
 def _check_tools(work: Workspace, pending: Sequence[str]) -> None:
-    """The target is known, and the tools that it needs are there.
+    """The target and the board are known, and the tools that they need are there.
 
     Raises:
-        TargetError: unknown target.
+        TargetError: unknown target or board, or a board that is not made with this target.
         ToolError: a tool is missing; says how to install it.
     """
     from bitwright.base.tools.finder import require
-    from bitwright.build.target import load_target
+    from bitwright.build.pnr_tools import pnr_tools
+    from bitwright.build.target import load_board, load_target
 
     if not {"map", "simulate", "implement"} & set(pending):
         return
     target = load_target(work.recipe.hardware.target)
+    if work.recipe.implement.board is not None:
+        load_board(work.recipe.implement.board).mounted(target)
     if "simulate" in pending:
         require("verilator")
     if "implement" in pending:
         require("yosys")
         if target.places_and_routes:
-            require("nextpnr-ecp5")
+            require(pnr_tools(target).nextpnr)
