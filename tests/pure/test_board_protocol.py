@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitwright.base.errors import ToolError
-from bitwright.host.description import Description, Input, Output, Preprocessing
+from bitwright.data.preprocessing import Preprocessing
+from bitwright.host.description import Description, Input, Output
 from bitwright.host.images import to_levels
 from bitwright.host.link import Link
 from bitwright.host.protocol import (

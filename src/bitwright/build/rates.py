@@ -9,6 +9,8 @@ from math import ceil
 
 from bitwright.base.errors import TargetError
 from bitwright.build.target import Target, load_board
+from bitwright.host.protocol import element_bytes
+from bitwright.host.protocol import line_bytes as packet_bytes
 
 _BITS_A_BYTE = 10  # a start bit, eight of data, a stop bit
 
@@ -52,12 +54,9 @@ class Link:
 
 
 def line_bytes(inputs: Iterable[Stream], outputs: Iterable[Stream]) -> tuple[int, int]:
-    """Bytes on the line for one image, in and out, everything that frames them included.
-
-    This is the protocol of `bitwright.build.shell`: the bytes of every beat and nothing else.
-    Whoever adds headers or checksums to it adds them here.
-    """
-    return sum(s.bytes for s in inputs), sum(s.bytes for s in outputs)
+    """Bytes on the line for one image, in and out, packets and checksums included."""
+    answer = sum(stream.beats * element_bytes(stream.width) for stream in outputs)
+    return packet_bytes(sum(stream.bytes for stream in inputs), answer)
 
 
 def link_of(

@@ -301,29 +301,34 @@ class Link:
             moved = False
             for packet in self._receive():
                 heard, silence, moved = self._clock(), self._timeout(), True
-                for answer in self._take(packet):
-                    done[answer.number] = answer
+                done |= {answer.number: answer for answer in self._take(packet)}
             self.statistics.seconds = base + self._clock() - began
             while given in done:
                 yield done.pop(given)
                 given += 1
             if not moved and self._clock() - heard > silence:
                 if self._clock() - heard > self._patience:
-                    raise ToolError(
-                        f"the board has been silent for {self._patience:g} s, {given} of {count} "
-                        "frames are answered",
-                        where="board",
-                        hint="is it still connected? load the bitstream again",
-                    )
-                self.statistics.timeouts += 1
+                    raise self._gone(given, count)
                 silence = min(_MOST_WAIT_S, 2 * silence)
-                for packet in self._parser.hurry():
-                    for answer in self._take(packet):
-                        done[answer.number] = answer
-                self._post(self._base, b"")  # its reply says what became of all before it
+                done |= {answer.number: answer for answer in self._break_silence()}
         while given in done:
             yield done.pop(given)
             given += 1
+
+    def _gone(self, given: int, count: int) -> ToolError:
+        return ToolError(
+            f"the board has been silent for {self._patience:g} s, {given} of {count} frames are "
+            "answered",
+            where="board",
+            hint="is it still connected? load the bitstream again",
+        )
+
+    def _break_silence(self) -> list[Answer]:
+        """Ask the board where it is: its reply says what became of all that was sent before."""
+        self.statistics.timeouts += 1
+        late = [answer for packet in self._parser.hurry() for answer in self._take(packet)]
+        self._post(self._base, b"")
+        return late
 
     def _checked(self, frame: bytes) -> bytes:
         if len(frame) != self.description.input.frame_bytes:
