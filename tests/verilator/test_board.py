@@ -234,3 +234,86 @@ def test_board_run_from_the_command_line(tmp_path: Path, levels: np.ndarray) -> 
     rows = [[*i["outputs"]["scores"], *i["outputs"]["label"]] for i in table["images"]]
     assert rows == dots_reference(levels[:5]).tolist()
     assert table["compared"] == 0 and table["simulated"] is True
+
+
+_RUNNING = """
+`default_nettype none
+module running #(localparam int Every = 16, localparam int Beats = 5008) (
+  input  logic ap_clk, input logic ap_rst_n,
+  input  logic [7:0] s_axis_0_tdata, input logic s_axis_0_tvalid, input logic s_axis_0_tlast,
+  output logic s_axis_0_tready,
+  output logic [15:0] m_axis_0_tdata, output logic m_axis_0_tvalid, output logic m_axis_0_tlast,
+  input  logic m_axis_0_tready
+);
+  logic [11:0] sum_q;
+  logic [12:0] beat_q;
+  logic        fire;
+  assign s_axis_0_tready = !m_axis_0_tvalid || m_axis_0_tready;
+  assign fire = s_axis_0_tvalid && s_axis_0_tready;
+  assign m_axis_0_tlast = 1'b0;
+  always_ff @(posedge ap_clk) begin
+    if (!ap_rst_n) begin
+      sum_q <= '0;
+      beat_q <= '0;
+      m_axis_0_tvalid <= 1'b0;
+    end else begin
+      if (m_axis_0_tready) m_axis_0_tvalid <= 1'b0;
+      if (fire) begin
+        sum_q <= s_axis_0_tlast ? '0 : sum_q + 12'(s_axis_0_tdata) * 12'd5 + 12'd3;
+        beat_q <= beat_q == 13'(Beats - 1) ? '0 : beat_q + 1'b1;
+        m_axis_0_tvalid <= beat_q[3:0] == 4'd15;
+        m_axis_0_tdata <= {4'd0, sum_q + 12'(s_axis_0_tdata) * 12'd5 + 12'd3};
+      end
+    end
+  end
+endmodule
+`default_nettype wire
+"""
+_PORT = {"lanes": 1, "signed": False, "bipolar": False}
+
+
+@pytest.mark.parametrize("faults", [None, Faults(0.0006, 0.0007, 0.0007)], ids=["good", "bad"])
+def test_frames_larger_than_the_store_and_answers_of_many_packets(
+    tmp_path: Path, faults: Faults | None
+) -> None:
+    """5 008 bytes a frame, 626 an answer whose first part comes when the frame is still on its
+    way; the host in C as well.
+    """
+    import json
+
+    ports = {
+        "inputs": [{"name": "s_axis_0", "width": 8, "lane_bits": 8, "beats": 5008, **_PORT}],
+        "outputs": [
+            {
+                "name": "m_axis_0",
+                "width": 16,
+                "lane_bits": 12,
+                "beats": 313,
+                **_PORT,
+                "signed": True,
+            }
+        ],
+    }
+    table = {"top": "running", "clock": "ap_clk", "reset": "ap_rst_n", "files": ["running.sv"]}
+    (tmp_path / "design.json").write_text(json.dumps({**table, **ports}))
+    (tmp_path / "running.sv").write_text(_RUNNING)
+    large = SimulatedBoard.build(tmp_path, clock_mhz=MHZ)
+    description = large.description
+    assert description.buffer_bytes < description.input.frame_bytes
+    levels = np.random.default_rng(7).integers(0, 256, (3, 5008))
+    sums = np.cumsum(levels * 5 + 3, axis=1)[:, 15::16] & 0xFFF
+    expected = np.where(sums > 2047, sums - 4096, sums)
+    with large.start(faults) as running:
+        with Link.open(SerialLine.open(running.port, 3e6), description) as link:
+            answers = [a.payload for a in link.run(description.input.pack(levels))]
+        assert np.array_equal(description.unpack(answers)["m_axis_0"], expected)
+        assert (link.statistics.damaged > 0) == (faults is not None)
+        export_host(description, tmp_path)
+        (tmp_path / "x.frames").write_bytes(b"".join(description.input.pack(levels)))
+        argv = [str(_compiled(tmp_path)), running.port, "x.frames"]
+        done = subprocess.run(
+            argv, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    found = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+    assert np.array_equal(np.array(found), expected)
