@@ -14,6 +14,7 @@ from bitwright.cli import (
     board,
     compare,
     conversion,
+    designs,
     experiments,
     forecast,
     formats,
@@ -45,7 +46,17 @@ app = typer.Typer(
 
 
 Step = Literal["teach", "train", "quantize", "lower", "map", "simulate", "implement", "report"]
-Kind = Literal["recipes", "formats", "models", "pretrained", "datasets", "policies", "targets"]
+Kind = Literal[
+    "recipes",
+    "keys",
+    "formats",
+    "models",
+    "pretrained",
+    "datasets",
+    "tasks",
+    "policies",
+    "targets",
+]
 
 
 def _version(wanted: bool) -> None:
@@ -90,6 +101,12 @@ def _add_step(name: str, text: str) -> None:
         assign: Assign = None,
         json: Json = False,
     ) -> None:
+        if name in designs.VERBS and designs.is_design_folder(recipe):
+            others = {"--run-dir": run_dir, "--data": data}
+            designs.run_design(
+                Output(json), name, Path(recipe), target=target, assign=assign, others=others
+            )
+            return
         job = resolve(recipe, run_dir, data, assign, target)
         show.run_steps(Output(json), job.recipe, job.run_dir, only=name)
 
@@ -160,11 +177,19 @@ def doctor(json: Json = False) -> None:
 
 
 @app.command("list")
-def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")], json: Json = False) -> None:
-    """List recipes, formats, models, pretrained weights, datasets, policies or targets."""
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    below: Annotated[
+        str, typer.Argument(metavar="[SECTION]", help="Of keys: below which, such as train.float.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """List recipes, keys, formats, models, pretrained weights, datasets, tasks, policies or
+    targets.
+    """
     from bitwright.cli.listing import show_list
 
-    show_list(Output(json), kind)
+    show_list(Output(json), kind, below)
 
 
 @app.command()

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import repeat
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
     from bitwright.base.tools.finder import ToolStatus
+
+_IN = " " * 4
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,26 @@ class _Listing:
     more: tuple[dict[str, Any], ...] = ()
 
 
-def show_list(output: Output, kind: str) -> None:
-    """Print one kind of thing that a recipe can name."""
+def show_list(output: Output, kind: str, below: str = "") -> None:
+    """Print one kind of thing that a recipe can name.
+
+    Args:
+        below: of keys, only those of this section, or this one.
+
+    Raises:
+        RecipeError: there is no such section, or the kind has none.
+    """
+    from bitwright.base.errors import RecipeError
+
+    if kind == "keys":
+        _show_keys(output, below)
+        return
+    if below:
+        raise RecipeError(
+            f"{kind} have no sections",
+            where=below,
+            hint=f"bitwright list {kind}; only keys can be listed below a section",
+        )
     listing = _LISTINGS[kind]()
     if output.json_wanted:
         keys = [column.replace(" ", "_") for column in listing.columns]
@@ -36,8 +57,32 @@ def show_list(output: Output, kind: str) -> None:
     output.table(kind, listing.columns, listing.rows, listing.note)
 
 
+def _show_keys(output: Output, below: str) -> None:
+    """Keys of recipes, one after the other: paths are too long for a table. A section that may
+    stand in several places comes once, unless one of the places is asked for.
+    """
+    from bitwright.pipeline.recipe_keys import keys_below, same_sections
+
+    keys = keys_below(below)
+    if output.json_wanted:
+        output.value([asdict(key) for key in keys])
+        return
+    for key in keys:
+        default = f" = {key.default}" if key.default else ""
+        output.say(f"{key.path}{default}   ({key.allowed})")
+        output.say(
+            fill(key.meaning.replace("``", "`"), 96, initial_indent=_IN, subsequent_indent=_IN)
+        )
+    for first, others in () if below else same_sections():
+        output.say(f"as {first}: {', '.join(others)}")
+
+
 def show_doctor(output: Output) -> int:
-    """Try every tool and print what was found; 0 if all work, else the exit code of ToolError."""
+    """Try every tool and print what was found.
+
+    Returns:
+        0 if all that are not optional work, else the exit code of ToolError.
+    """
     from bitwright.base.errors import ToolError
     from bitwright.base.tools.finder import doctor
 
@@ -115,6 +160,15 @@ def _datasets() -> _Listing:
     )
 
 
+def _tasks() -> _Listing:
+    from bitwright.tasks import list_tasks
+
+    note = (
+        "in a recipe: task: NAME, or {name: NAME, options: {..}, metric: package.module:function}"
+    )
+    return _Listing(("name", "summary"), [(t.name, t.summary) for t in list_tasks()], note)
+
+
 def _targets() -> _Listing:
     from bitwright.build.target import list_targets
 
@@ -161,6 +215,7 @@ _LISTINGS = {
     "models": _models,
     "pretrained": _pretrained,
     "datasets": _datasets,
+    "tasks": _tasks,
     "policies": _policies,
     "targets": _targets,
 }

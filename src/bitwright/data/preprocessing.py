@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -35,14 +35,34 @@ class Preprocessing(Strict):
     levels: tuple[tuple[int, ...], ...] = Field(min_length=1)
 
 
+class DataLevels(Strict):
+    """The numbers that a data set holds: ``real = level * scale``."""
+
+    type: str
+    scale: float
+
+
 class HostInput(Strict):
     """What the recipe says of a network's input and labels, for hosts.
 
     Attributes:
-        preprocessing: of image files; None: the network takes no images.
+        inputs: what one input is called: images, tables, signals.
+        shape: of one, channels last.
+        format, scale, rounding: of the network's levels: ``level = round(real / scale)``.
+        data: what its reals were made of.
+        preparation: how the levels of the data set were made of other numbers; None where they are
+            as they came.
+        preprocessing: of image files; None: the network takes none, or not of bytes.
         classes: names of the labels.
     """
 
+    inputs: str
+    shape: tuple[int, ...]
+    format: str
+    scale: float
+    rounding: str
+    data: DataLevels
+    preparation: dict[str, Any] | None = None
     preprocessing: Preprocessing | None = None
     classes: tuple[str, ...] = ()
 
