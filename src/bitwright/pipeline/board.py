@@ -16,11 +16,12 @@ from bitwright.build.pnr_tools import BITSTREAMS
 from bitwright.build.shell import choose_line
 from bitwright.build.simulated import Faults, LineReport, RunningBoard, SimulatedBoard
 from bitwright.build.target import list_boards
+from bitwright.data.preprocessing import read_input
 from bitwright.host import Description, Link, SerialLine, Statistics, read_description
-from bitwright.host.board_files import complete, read_input
+from bitwright.host.board_files import complete
 from bitwright.host.description import FILE
 from bitwright.host.images import image_files, levels_of
-from bitwright.host.protocol import DEVICE_OVERHEAD, HOST_OVERHEAD, MOST_PAYLOAD
+from bitwright.host.protocol import line_bytes
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
 from bitwright.pipeline.run_files import check_run_folder
 from bitwright.pipeline.steps.lower import GRAPH, INPUT, LEVELS, read_levels
@@ -96,10 +97,8 @@ class BoardResult:
         """Images a second that a line of `baud` carries at most, packets and checksums included:
         both directions work at once, and the slower one counts.
         """
-        there = self.description.input.frame_bytes * (1 + HOST_OVERHEAD / MOST_PAYLOAD)
-        answer, chunk = self.description.answer_bytes, self.description.chunk
-        back = answer + DEVICE_OVERHEAD * -(-answer // chunk)
-        return self.baud / 10 / max(there, back)
+        sizes = self.description.input.frame_bytes, self.description.answer_bytes
+        return self.baud / 10 / max(line_bytes(*sizes))
 
 
 def find_subject(place: str | Path) -> BoardSubject:

@@ -15,9 +15,8 @@ from bitwright.base.errors import DataError, GraphError, MismatchError
 from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress
+from bitwright.data.preprocessing import DataLevels, HostInput, Preprocessing
 from bitwright.formats import parse_format
-from bitwright.host.board_files import DataLevels, HostInput
-from bitwright.host.description import Preprocessing
 from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval, load_graph, save_graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.quantize import quantized_model, read_integers
