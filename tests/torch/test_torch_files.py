@@ -136,9 +136,7 @@ def _bytearray(count: int) -> bytes:
 #: Pickles that were read, for up to a minute or with gigabytes, or ended in other errors.
 HOSTILE: dict[str, bytes] = {
     "bytearray": _bytearray(6 * 10**9),
-    "tensor": _dict(
-        _text("w"), _call(_global("torch", "Tensor"), _int(1 << 15), _int(1 << 15))
-    ),
+    "tensor": _dict(_text("w"), _call(_global("torch", "Tensor"), _int(1 << 15), _int(1 << 15))),
     "size": _call(_global("torch", "Size"), _bytearray(10**8)),
     "codec": _call(_global("_codecs", "encode"), _text("\u4e00" * 20_000), _text("punycode")),
     "keys": _dict(*(_int((2**61 - 1) * k) + b"N" for k in range(1, 30_000))),

@@ -188,6 +188,18 @@ def read_header(stream: IO[bytes], where: str) -> bool:
     return _opened(stream, lambda image: image.mode in _GREY, where)
 
 
+def stored_size(content: bytes, where: str) -> int:
+    """Bytes of an image's pixels as its file says them: what there is to decode, whatever size is
+    made of it.
+
+    Raises:
+        DataError: it is no image, or one of more than `MOST_PIXELS`.
+    """
+    return _opened(
+        io.BytesIO(content), lambda image: math.prod(image.size) * len(image.getbands()), where
+    )
+
+
 def check_growth(made: int, packed: int, what: str, where: str, hint: str) -> None:
     """Refuse pictures that fill a file's memory and not the file.
 

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
+from bitwright.base.files import regular_size
 from bitwright.base.memory import check_room
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
 from bitwright.data.dataset import UNLABELLED, Dataset, DataSplits, Images
-from bitwright.data.decoding import Decoding, check_growth, decode_image
+from bitwright.data.decoding import Decoding, check_growth, decode_image, stored_size
 from bitwright.data.listing import Layout, Listing, find_layout, list_images, opened
 from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two
 
@@ -175,7 +176,8 @@ def _images(listing: Listing, decoding: Decoding, progress: Progress) -> NDArray
 
 
 def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> NDArray[np.uint8]:
-    count, packed = len(listing.names), 0
+    count, packed, stored = len(listing.names), 0, 0
+    archive = None if listing.path.is_dir() else regular_size(listing.path)
     with opened(listing) as read:
         where = f"{listing.path}:{listing.names[0]}"
         first = decode_image(read(listing.names[0]), decoding, where)
@@ -199,6 +201,10 @@ def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> NDA
                 )
                 hint = "if they are what you want, name their size (image_size)"
                 check_growth(made, packed, what, where, hint)
+            # Work, which whoever names a size has not asked for; in a zip file a picture of zeros
+            # shrinks once more.
+            stored += stored_size(content, where)
+            check_growth(stored, archive or packed, f"{position + 1} images", where, "leave it out")
             image = decode_image(content, decoding, where)
             if image.shape != first.shape:
                 raise DataError(

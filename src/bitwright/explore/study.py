@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from bitwright.base.arrays import read_npz
 from bitwright.base.errors import RecipeError, RunError
 from bitwright.base.plugins import own_code
 from bitwright.base.progress import Progress, no_progress
@@ -251,8 +252,7 @@ def _difference(results: Sequence[JobResult], arm: str, other: str) -> Measured:
 
 
 def _outcome(result: JobResult, arm: str) -> Outcome:
-    with np.load(result.folder / RIGHT) as kept:
-        right = np.asarray(kept[arm], dtype=np.bool_)
+    right = read_npz(result.folder / RIGHT, "b")[arm]
     return Outcome(share_of(right), right, np.empty(0))
 
 

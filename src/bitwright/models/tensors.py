@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, parse_json
 from bitwright.base.memory import ran_out, too_little
-from bitwright.models.torch_files import read_saved
+from bitwright.models.torch_files import MOST_AXES, read_saved
 
 _KEY = "bitwright"
 _HINT = "pip install safetensors"
@@ -29,6 +29,7 @@ _KINDS = frozenset(
     | {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 )
 
+_MOST_TENSORS = 20_000  # the largest networks have a few thousand
 _PLAIN = (str, int, float, type(None), torch.dtype, torch.device)  # besides tensors and containers
 
 
@@ -71,7 +72,10 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            names = list(file.keys())
+            if len(names) > _MOST_TENSORS:
+                raise ValueError(f"it has {len(names)} tensors, at most {_MOST_TENSORS} are read")
+            tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise DataError(
             f"is no whole safetensors file: {error}",
@@ -119,6 +123,8 @@ def _not_plain(values: Tensor) -> str | None:
         return "a nested tensor"
     if values.is_quantized:
         return f"a quantized tensor ({values.dtype})"
+    if values.dim() > MOST_AXES:
+        return f"a tensor of {values.dim()} axes, at most {MOST_AXES} are read"
     if values.layout is not torch.strided:
         return f"a sparse tensor ({values.layout})"
     if values.device.type != "cpu":

@@ -29,7 +29,8 @@ from bitwright.base.pickles import opcodes
 
 #: Bytes of a pickle: names, numbers, and the shapes of tensors.
 _MOST_PICKLE = 64 << 20
-_MOST_AXES = 64
+MOST_AXES = 64
+"""Of a tensor; numpy has no more."""
 _MOST_KEY, _MOST_INT = 1 << 31, 1 << 64
 _STORAGES = {
     "torch DoubleStorage": torch.float64,
@@ -48,7 +49,11 @@ _DTYPES = {f"torch {name}": v for name, v in vars(torch).items() if isinstance(v
 _MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _PROTOCOL = 1001
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_EMPTY: dict[str, Callable[[], Any]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
+_EMPTY: dict[str, Callable[[], Any]] = {
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
+}
 _VALUES = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINSTRING")
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
@@ -344,7 +349,7 @@ def _is_none(hooks: object) -> bool:
 
 
 def _is_shape(value: object) -> bool:
-    return type(value) is tuple and len(value) <= _MOST_AXES and all(map(_is_count, value))
+    return type(value) is tuple and len(value) <= MOST_AXES and all(map(_is_count, value))
 
 
 _MAKERS: dict[str, Callable[[tuple[Any, ...]], Any]] = {

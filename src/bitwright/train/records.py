@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from bitwright.base.files import read_records, write_records
 
@@ -97,4 +99,21 @@ def read_metrics(path: Path) -> tuple[EpochMetrics, ...]:
     Raises:
         DataError: the file is missing or no such file.
     """
-    return read_records(path, lambda given: EpochMetrics(**given), "delete it and train again")
+    return read_records(path, epoch_of, "delete it and train again")
+
+
+def epoch_of(given: Mapping[str, Any]) -> EpochMetrics:
+    """The figures of a record; losses may be NaN or infinite, as those of a run that diverged."""
+    found = EpochMetrics(**given)
+    if type(found.epoch) is not int or found.epoch < 1:
+        raise ValueError(f"epoch is {found.epoch!r:.80}, expected 1 or more")
+    for name, value in asdict(found).items():
+        if name == "precision" or (name == "validation_top5" and value is None):
+            continue
+        if type(value) not in (int, float):
+            raise TypeError(f"{name} is {value!r:.80}, expected a number")
+        if not name.endswith("_loss") and not 0 <= value < math.inf:
+            raise ValueError(f"{name} is {value}, expected a figure")
+    if not isinstance(found.precision, str | None):
+        raise TypeError(f"precision is {found.precision!r:.80}, expected a name")
+    return found

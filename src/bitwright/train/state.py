@@ -20,7 +20,7 @@ from bitwright.train.differences import differences, in_words
 from bitwright.train.features import FeatureMatching
 from bitwright.train.images import Images
 from bitwright.train.precision_control import PrecisionControl
-from bitwright.train.records import METRICS, EpochMetrics, OnProgress, write_metrics
+from bitwright.train.records import METRICS, EpochMetrics, OnProgress, epoch_of, write_metrics
 
 CHECKPOINT = "checkpoint.pt"
 _SCHEMA = 3
@@ -180,11 +180,11 @@ def restore(run: Run) -> int:
         if "cuda" in content["rng"] and run.fabric.device.type == "cuda":
             torch.cuda.set_rng_state(content["rng"]["cuda"], run.fabric.device)
         run.best = Best(**content["best"])
-        run.history = [EpochMetrics(**entry) for entry in content["history"]]
+        run.history = [epoch_of(entry) for entry in content["history"]]
         if run.precision is not None:
             run.precision.load_state_dict(content["low_precision"])
         epochs_done = int(content["epoch"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise DataError(
             f"holds something unexpected: {error}",
             where=str(path),

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bitwright.base.arrays import read_npy
 from bitwright.base.errors import DataError, RecipeError, RunError
+from bitwright.base.files import regular_bytes
 from bitwright.base.progress import Progress, no_progress
 from bitwright.ir import random_feeds
 from bitwright.pipeline.diff.results import DiffReport, Stage, StageResult
@@ -22,6 +24,7 @@ from bitwright.pipeline.steps.workspace import Workspace
 if TYPE_CHECKING:
     from torch import Tensor
 
+_MOST_BYTES = 256 << 20  # of an image
 _STEP_OF = {
     Stage.QUANTIZED: "quantize",
     Stage.INTEGERS: "quantize",
@@ -162,8 +165,8 @@ def _image(work: Workspace, index: int, file: Path | None) -> tuple[Tensor, str]
 def _array(work: Workspace, file: Path) -> Any:
     """Reals (C, H, W) of a file."""
     try:
-        array = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        array = read_npy(regular_bytes(file, _MOST_BYTES), str(file), "biufc")
+    except (OSError, DataError) as error:
         # numpy's own words advise to load pickles, which is not safe.
         cause = getattr(error, "strerror", None)
         raise DataError(

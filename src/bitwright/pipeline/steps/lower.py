@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.arrays import read_npz
 from bitwright.base.errors import DataError, GraphError, MismatchError
 from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
@@ -92,13 +93,17 @@ def read_levels(folder: Path) -> dict[str, IntArray]:
     Raises:
         DataError: the file is broken.
     """
+    path, hint = folder / LEVELS, "run the step lower again"
     try:
-        with np.load(folder / LEVELS, allow_pickle=False) as file:
-            return {name: np.asarray(file[name], dtype=np.int64) for name in file.files}
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(
-            f"cannot be read: {error}", where=str(folder / LEVELS), hint="run the step lower again"
-        ) from error
+        found = read_npz(path)
+    except DataError as error:
+        raise DataError(error.message, where=error.where, hint=hint) from error
+    if set(found) != {"inputs", "scores", "labels"}:
+        raise DataError(f"holds {sorted(found)!r:.80}", where=str(path), hint=hint)
+    counts = {array.shape[:1] for array in found.values()}
+    if len(counts) != 1 or any(array.dtype != np.int64 for array in found.values()):
+        raise DataError("does not hold what the step wrote", where=str(path), hint=hint)
+    return found
 
 
 def _require_same(
