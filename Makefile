@@ -13,7 +13,7 @@ CORE_TIERS := tests/pure tests/torch tests/verilator tests/yosys tests/e2e
 # says: tests start many programs, and each would compile the package anew.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: demo test test-all lint format docs setup clean
+.PHONY: demo test test-all lint format docs references setup clean
 
 demo: $(STAMP)
 	$(BIN)/bitwright build digits
@@ -35,6 +35,11 @@ format: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict
+
+# Pages that are made from the code; a test holds that they are current.
+references: $(STAMP)
+	$(BIN)/python -m bitwright.hw > docs/dialects.md
+	$(BIN)/python tools/references.py
 
 setup: $(STAMP)
 

@@ -67,7 +67,7 @@ opsets = [helper.make_opsetid("", 13), helper.make_opsetid(QONNX, 1)]
 model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
 Path("demo.onnx").write_bytes(model.SerializeToString())
 
-report = import_graph(Path("demo.onnx"), Path("demo"), target="ecp5-45k")
+report = import_graph(Path("demo.onnx"), Path("demo"), hardware={"target": "ecp5-45k"}, force=True)
 for layer in report["layers"]:
     print(f"{layer['op']:12} from {layer['from']:20} -> {layer['output']}")
 print("notes:", report["notes"])

@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING
 from bitwright.base.version import __version__
 
 if TYPE_CHECKING:
-    from bitwright.pipeline.api import Pipeline, build_recipe, load_recipe
+    from bitwright.pipeline.api import BuiltModel, Pipeline, build_model, build_recipe, load_recipe
 
-__all__ = ["Pipeline", "__version__", "build_recipe", "load_recipe"]
+__all__ = [
+    "BuiltModel",
+    "Pipeline",
+    "__version__",
+    "build_model",
+    "build_recipe",
+    "load_recipe",
+]
 
 
 #: Rooms under the names that they had before.

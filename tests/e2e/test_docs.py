@@ -27,6 +27,14 @@ def test_the_example_of_the_readme(tmp_path: Path) -> None:
     assert (tmp_path / "rtl" / "design.json").is_file()
 
 
+def test_the_page_on_ones_own_loop(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "own-loop.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "program.py").write_text(block)
+    assert "all equal" in run_program(tmp_path / "program.py", tmp_path, OMP_NUM_THREADS="1")
+    assert (tmp_path / "design" / "report" / "report.html").is_file()
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_each_example(path: Path, tmp_path: Path) -> None:
     assert len(path.read_text().splitlines()) < 150

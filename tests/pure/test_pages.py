@@ -4,12 +4,18 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
+
+from bitwright.cli.app import app
+from bitwright.pipeline.recipe_keys import keys_below
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -39,6 +45,15 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", t).strip().lower()) for t in titles}
 
 
+def commands(text: str) -> Iterator[str]:
+    """The calls of ``bitwright`` in a page: lines of its blocks, and code in its sentences."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for block in blocks:
+        yield from re.findall(r"^(bitwright [^#\n]*)", block.replace("\\\n", " "), re.MULTILINE)
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    yield from re.findall(r"`(bitwright [^`]+)`", prose)
+
+
 def test_every_page_is_in_the_navigation() -> None:
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
     named, there = list(entries(nav)), [page.relative_to(DOCS).as_posix() for page in PAGES]
@@ -62,3 +77,21 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
         if not any((folder / name).exists() for folder in _BELOW)
     }
     assert not missing, f"{page.name} names files that are not there: {sorted(missing)}"
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_have_the_verbs_options_and_keys_that_a_page_gives_them(page: Path) -> None:
+    wrong = []
+    for line in commands(page.read_text()):
+        verb, words = typer.main.get_command(app), shlex.split(line)[1:]
+        while hasattr(verb, "commands") and words and words[0] in verb.commands:
+            verb = verb.commands[words.pop(0)]
+        if hasattr(verb, "commands") and words and words[0][0].isalpha():
+            wrong.append(f"{line}: no verb {words[0]}")
+        known = {"--help"} | {name for param in verb.params for name in param.opts}
+        options = {word.partition("=")[0] for word in words if word.startswith("--")}
+        wrong += [f"{line}: no {option}" for option in options - known]
+        for option, value in pairwise(words):
+            if option == "--set":
+                keys_below(value.partition("=")[0])  # raises what is no key
+    assert not wrong, "\n".join(wrong)

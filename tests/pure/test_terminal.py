@@ -8,13 +8,15 @@ import logging
 import os
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
 import pytest
 
+from bitwright.base.progress import no_progress
 from bitwright.cli import app, entry
-from bitwright.cli.output import Output, printable
+from bitwright.cli.output import Output, _Lines, printable
 
 NAME = "x\x1b[31mRED\x07\x9b\udcff.png"
 SHOWN = r"x\x1b[31mRED\x07\x9b\udcff.png"
@@ -68,6 +70,36 @@ def test_a_strict_terminal_gets_the_message(
     if options:
         where = json.loads(done.stdout)["error"]["where"]
         assert os.fsencode(where) == b"\xff\xc3\xa9.onnx"
+
+
+def test_progress_in_plain_lines_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line for each thing that lasts, and now and then how far it is; nothing beside JSON."""
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    lines = _Lines()
+    for second in range(24):
+        clock[0] += 1
+        if second in (0, 20):
+            lines("over at once", 0, 0)
+        lines("training\x1b[2J" if second < 20 else "mapping (3 s)", second, 30)
+        lines.tell(clock[0])
+    wanted = ["training\\x1b[2J", "training\\x1b[2J: 11 of 30", "mapping"]
+    assert capsys.readouterr().err.splitlines() == wanted
+    with Output(json_wanted=True).progress() as progress:
+        progress("training", 0, 6)
+        assert progress is no_progress
+
+
+def test_lines_come_while_something_lasts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bitwright.cli.output._LASTS", 0.01)
+    with Output(json_wanted=False).progress() as progress:
+        progress("compiling", 0, 0)
+        time.sleep(0.5)
+    assert capsys.readouterr().err == "compiling\n"
 
 
 def test_names_that_are_not_ascii_in_a_locale_of_ascii(tmp_path: Path) -> None:

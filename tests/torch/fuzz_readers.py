@@ -39,13 +39,15 @@ from bitwright.interop.network_from_torch import network_of
 from bitwright.interop.onnx.export_qonnx import export_qonnx
 from bitwright.interop.onnx.reader import load as load_onnx
 from bitwright.interop.packed_model import load_packed_model, save_packed_model
-from bitwright.ir import INTEGER, load_graph, save_graph
+from bitwright.ir import INTEGER, load_graph, random_feeds, save_graph
 from bitwright.low_precision.costs.devices import load_device
 from bitwright.models import ModelSpec, build_model
 from bitwright.papers.faces.images import read_landmarks
 from bitwright.papers.faces.pairs import parse_pairs
+from bitwright.pipeline.designs.folder import Design, DesignSettings, open_design
 from bitwright.pipeline.import_network import integer_graph
 from bitwright.pipeline.recipe import load_recipe
+from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.recipe_yaml import load_value
 from bitwright.pipeline.run_files import read_record
 from bitwright.quantize import Policy, apply
@@ -123,6 +125,13 @@ def _packed(folder: Path) -> Path:
 def _graph(folder: Path) -> Path:
     save_graph(integer_graph(_quantized()), folder / "net.bwg")
     return folder / "net.bwg"
+
+
+def _design_folder(folder: Path) -> Path:
+    graph = integer_graph(_quantized())
+    settings = DesignSettings(hardware=HardwareSection(target="ecp5-25k", fill=0.5))
+    Design(folder, graph, settings, random_feeds(graph, 2, np.random.default_rng(0))).save()
+    return folder
 
 
 def _onnx(folder: Path) -> Path:
@@ -343,6 +352,8 @@ READERS = (
     Reader("landmarks", partial(_text, "l.csv", "image,a,b,c,d,e,f\nA/A_1.png,1,2,3,4,5,6\n"),
            partial(_as_text, read_landmarks)),
     Reader("design", _design, load_design, place="design.json"),
+    Reader("design settings", _design_folder, open_design, place="hardware.json"),
+    Reader("design levels", _design_folder, open_design, place="levels.npz"),
     Reader("step", _record, read_record, place="step.json"),
     Reader("metrics", partial(_text, "m.jsonl", METRICS), read_metrics),
     Reader("device", partial(_of_package, DEVICE), load_device),

@@ -32,7 +32,7 @@ def residual(path: Path) -> Path:
 
 def test_a_residual_network_becomes_hardware(tmp_path: Path) -> None:
     source = residual(tmp_path / "residual.onnx")
-    report = import_graph(source, tmp_path / "out", target="ecp5-45k", simulate=6)
+    report = import_graph(source, tmp_path / "out", hardware={"target": "ecp5-45k"}, simulate=6)
     assert report["hardware"]["simulated_frames"] == 6
     assert report == json.loads((tmp_path / "out" / "import.json").read_text())
     ops = [layer["op"] for layer in report["layers"]]
@@ -46,7 +46,7 @@ def test_a_network_that_gives_an_image_becomes_hardware(tmp_path: Path) -> None:
     net.op("Conv", net.const(np.random.default_rng(0).integers(-3, 4, (2, 3, 1, 1))))
     (tmp_path / "dense_map.onnx").write_bytes(net.model())
     report = import_graph(
-        tmp_path / "dense_map.onnx", tmp_path / "out", target="ecp5-45k", simulate=4
+        tmp_path / "dense_map.onnx", tmp_path / "out", hardware={"target": "ecp5-45k"}, simulate=4
     )
     assert report["hardware"]["simulated_frames"] == 4
     graph = load_graph(tmp_path / "out" / "graph.bwg", dialects={"integer": INTEGER})
@@ -58,6 +58,6 @@ def test_a_published_network_becomes_hardware(tmp_path: Path, data_dir: Path, na
     source = data_dir / "qonnx" / f"{name}.onnx"
     if not source.is_file():
         pytest.skip("no qonnx/ in the test data")
-    report = import_graph(source, tmp_path / "out", target="ecp5-45k", simulate=10)
+    report = import_graph(source, tmp_path / "out", hardware={"target": "ecp5-45k"}, simulate=10)
     assert report["hardware"]["simulated_frames"] == 10
-    assert (tmp_path / "out" / "rtl" / "design.json").is_file()
+    assert (tmp_path / "out" / "map" / "rtl" / "design.json").is_file()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bitwright.base.errors import GraphError, RunError, TargetError, ToolError
-from bitwright.base.figures import Resources, Source
+from bitwright.base.figures import Figure, Resources, Source
 from bitwright.base.tools import finder
 from bitwright.base.tools.finder import Tool, find
 from bitwright.build.implement import RESULT, ImplementOptions, implement, read_result
@@ -76,6 +76,16 @@ def test_bitstream_runs_no_faster_than_its_timing(tmp_path: Path) -> None:
     for part in result.instances.values():
         total += part
     assert total == result.design
+    # What is counted from the netlist is what nextpnr fills.
+    packed = result.design.lut + result.shell.lut
+    assert result.figures["lut"] == Figure(packed, "LUT", Source.PLACE_AND_ROUTE)
+    assert result.figures["lut_cells"].value < packed
+    assert result.baud == pytest.approx(1e6, rel=0.02)
+    assert {part.instance for part in result.critical_path.by_instance()} <= {
+        *result.instances,
+        "serial shell",
+        "top",
+    }
     assert any("PLL setting below 150 MHz" in note for note in result.notes)
     assert {what.split(" (")[0] for what in seen} == {"synthesis", "place and route", "bitstream"}
     assert read_result(tmp_path / RESULT) == result
@@ -94,6 +104,7 @@ def test_out_of_context_has_timing_but_no_bitstream(tmp_path: Path) -> None:
     assert "bitstream" not in result.files
     assert result.shell == Resources()
     assert result.figures["ff"].value == result.design.ff
+    assert result.figures["lut"].value == result.design.lut
 
 
 @pytest.mark.parametrize("name", ["xc7z020", "cyclonev-5csema4"])
@@ -235,6 +246,12 @@ def test_pll_settings_are_legal(wanted: float) -> None:
         assert 25.0 / clock.ref_div >= 10
         assert 400 <= oscillator <= 800
         assert clock.mhz == oscillator / clock.out_div
+
+
+def test_a_clock_that_the_device_cannot_have_stops_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="clock_mhz: 400 MHz is more than"):
+        implement(DOTS, ECP5, tmp_path / "out", ImplementOptions(clock_mhz=400.0))
+    assert not (tmp_path / "out").exists()
 
 
 def test_clocks_that_cannot_be_made(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,38 @@ class Strict(BaseModel):
     """Settings that refuse fields they do not know, and are never changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key that a recipe may have, as its reference shows it.
+
+    Attributes:
+        path: from the top of the file: ``train.float.lr``; ``[]`` stands behind a list.
+        allowed: which values, in words, with their limits.
+        default: as YAML writes it; ``required`` if there is none, nothing for a section.
+        meaning: what its class says of it.
+    """
+
+    path: str
+    allowed: str
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class KeySection:
+    """The keys of one section of a recipe.
+
+    Attributes:
+        paths: where such a section may stand.
+        summary: what it is.
+        keys: with the first of the paths.
+    """
+
+    paths: tuple[str, ...]
+    summary: str
+    keys: tuple[Key, ...]
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -42,7 +42,7 @@ ENTRY_POINTS = "bitwright.plugins"
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 #: Modules of users that were imported here, and files that they name: where each lay, what it said.
 _IMPORTED: dict[str, tuple[Path, str]] = {}
-Kind = Literal["metrics", "benchmarks", "models", "commands", "recipes"]
+Kind = Literal["metrics", "benchmarks", "models", "commands", "recipes", "schemas"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Plugin:
         models: `models.catalog.ModelInfo` values, by the name of the model.
         recipes: kinds of recipes that are not of a design (their field ``kind``), each with the
             command that runs it, in words.
+        schemas: for such a kind the pydantic model that reads it, for the reference of all keys.
         commands: functions that get the command line (a `typer.Typer`) and add verbs to it; they
             must import nothing heavy.
     """
@@ -66,6 +67,7 @@ class Plugin:
     models: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
     recipes: Mapping[str, str] = field(default_factory=dict)
+    schemas: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache

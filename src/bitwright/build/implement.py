@@ -34,6 +34,7 @@ from bitwright.build.yosys import (
     instance_resources,
     synthesise,
 )
+from bitwright.host.description import FILE as DESCRIPTION
 from bitwright.sim.spec import load_design
 
 Progress = Callable[[str, int, int], None]
@@ -342,9 +343,11 @@ def _with_bitstream(
     bitstream = pack_bitstream(placed.config, work.out_dir / BITSTREAM)
     pins = Path(shutil.copyfile(shelled.constraints, work.out_dir / "pins.lpf"))
     size = Figure(bitstream.stat().st_size, "byte", Source.PLACE_AND_ROUTE)
+    told = Path(shutil.copyfile(shelled.folder / DESCRIPTION, work.out_dir / DESCRIPTION))
     made = {"config": placed.config, "bitstream": bitstream, "pins": pins}
+    made["board_description"] = told
     note = (
-        f"bitstream for {board.description}: serial shell at {shelled.baud:.0f} baud, "
+        f"bitstream for {board.description}: serial shell at {shelled.description.baud:.0f} baud, "
         f"design at {shelled.clock.mhz:g} MHz"
     )
     if shelled.clock.mhz < work.clock_mhz:
@@ -352,7 +355,7 @@ def _with_bitstream(
     return replace(
         result,
         bitstream_clock_mhz=shelled.clock.mhz,
-        baud=shelled.baud,
+        baud=shelled.description.baud,
         figures={**result.figures, "bitstream_bytes": size},
         files={**result.files, **{role: work.relative(path) for role, path in made.items()}},
         notes=(*result.notes, note),

@@ -116,6 +116,17 @@ class Board(Strict):
     io_type: Word = "LVCMOS33"
     pulls: dict[str, Literal["UP", "DOWN", "NONE"]] = Field(default_factory=dict)
     uart_baud: int = Field(default=1_000_000, gt=0)
+    usb: tuple[Annotated[str, Field(pattern="^[0-9a-f]{4}:[0-9a-f]{4}$")], ...] = Field(
+        default=(), description="vendor:product of its serial chip"
+    )
+    loaders: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="program -> arguments before the bitstream"
+    )
+
+
+def list_boards() -> list[Board]:
+    """The boards that come with Bitwright, sorted by name."""
+    return [load_board(path.stem) for path in sorted(_BOARDS.glob("*.toml"))]
 
 
 def list_targets() -> list[Target]:

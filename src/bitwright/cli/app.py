@@ -11,8 +11,10 @@ import typer
 from bitwright.base.plugins import load_attribute, plugged
 from bitwright.base.version import __version__
 from bitwright.cli import (
+    board,
     compare,
     conversion,
+    designs,
     experiments,
     forecast,
     formats,
@@ -44,7 +46,9 @@ app = typer.Typer(
 
 
 Step = Literal["teach", "train", "quantize", "lower", "map", "simulate", "implement", "report"]
-Kind = Literal["recipes", "formats", "models", "pretrained", "datasets", "policies", "targets"]
+Kind = Literal[
+    "recipes", "keys", "formats", "models", "pretrained", "datasets", "policies", "targets"
+]
 
 
 def _version(wanted: bool) -> None:
@@ -89,6 +93,12 @@ def _add_step(name: str, text: str) -> None:
         assign: Assign = None,
         json: Json = False,
     ) -> None:
+        if name in designs.VERBS and designs.is_design_folder(recipe):
+            others = {"--run-dir": run_dir, "--data": data}
+            designs.run_design(
+                Output(json), name, Path(recipe), target=target, assign=assign, others=others
+            )
+            return
         job = resolve(recipe, run_dir, data, assign, target)
         show.run_steps(Output(json), job.recipe, job.run_dir, only=name)
 
@@ -145,6 +155,7 @@ app.command()(searching.search)
 app.command()(experiments.study)
 app.command()(experiments.sweep)
 app.add_typer(formats.app)
+app.add_typer(board.app)
 for _place in plugged("commands").values():
     load_attribute(_place)(app)
 
@@ -158,11 +169,17 @@ def doctor(json: Json = False) -> None:
 
 
 @app.command("list")
-def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")], json: Json = False) -> None:
-    """List recipes, formats, models, pretrained weights, datasets, policies or targets."""
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    below: Annotated[
+        str, typer.Argument(metavar="[SECTION]", help="Of keys: below which, such as train.float.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """List recipes, keys, formats, models, pretrained weights, datasets, policies or targets."""
     from bitwright.cli.listing import show_list
 
-    show_list(Output(json), kind)
+    show_list(Output(json), kind, below)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bitwright.base.errors import MismatchError
+from bitwright.cli.designs import is_design_folder, refuse_options
 from bitwright.cli.options import Data, Json, resolve
 from bitwright.cli.output import Output
 
@@ -20,7 +21,13 @@ Until = Literal["quantized", "integers", "graph", "hardware", "rtl"]
 
 
 def diff(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of `build`.")],
+    run_dir: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="A run directory of `build`, or a folder of `import` or build_model.",
+        ),
+    ],
     index: Annotated[int, typer.Option("--index", help="Which test image.")] = 0,
     file: Annotated[
         Path | None,
@@ -38,6 +45,16 @@ def diff(
     from bitwright.pipeline.api import diff_run
 
     output = Output(json)
+    if is_design_folder(str(run_dir)):
+        from bitwright.pipeline.designs.folder import open_design
+        from bitwright.pipeline.designs.steps import diff_design
+
+        refuse_options(run_dir, {"--data": data})
+        design = open_design(run_dir.expanduser())
+        with output.progress() as progress:
+            found = diff_design(design, index=index, file=file, until=until, progress=progress)
+        _tell(output, found)
+        return
     job = resolve(str(run_dir), None, data)
     with output.progress() as progress:
         report = diff_run(
@@ -49,6 +66,10 @@ def diff(
             bound=bound,
             progress=progress,
         )
+    _tell(output, report)
+
+
+def _tell(output: Output, report: DiffReport) -> None:
     if not output.answered(report.to_json()):
         _show(output, report)
     if report.bad is not None:

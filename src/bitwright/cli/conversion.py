@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from bitwright.base.files import check_free
-from bitwright.cli.options import Classes, Force, Json, Shape, parse_shape
+from bitwright.cli import show
+from bitwright.cli.options import Classes, Force, Json, Shape, hardware_of, parse_shape
 from bitwright.cli.output import Output
 
 ImportedFile = Annotated[
@@ -44,6 +45,19 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
     simulate: Annotated[
         int, typer.Option(min=0, help="Compare the RTL with the graph on random frames.")
     ] = 0,
+    fps: Annotated[
+        float | None, typer.Option("--fps", help="Images a second to reach, as small as can be.")
+    ] = None,
+    fill: Annotated[
+        float | None, typer.Option("--fill", help="Share of the target to fill, as fast as can be.")
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", help="The same in counts: lut=8000,bram=20,dsp=0."),
+    ] = None,
+    clock_mhz: Annotated[
+        float | None, typer.Option("--clock-mhz", help="Clock to implement for, in MHz.")
+    ] = None,
     compare: Annotated[
         int, typer.Option(min=0, help="Run the file itself (QONNX) on random images, too.")
     ] = 0,
@@ -100,7 +114,7 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
             input_type=input_type,
             input_scale=input_scale,
             input_layout=input_layout,
-            target=target,
+            hardware=hardware_of(target, fps, fill, budget, clock_mhz),
             simulate=simulate,
             compare=compare,
             force=force,
@@ -124,8 +138,14 @@ def _show_graph(output: Output, file: Path, out: Path, report: dict[str, Any]) -
         )
     if "hardware" in report:
         found = report["hardware"]
-        output.say(f"{found['target']}: {found['interval']} cycles an image; RTL in {out / 'rtl'}")
-    output.say(f"wrote {out}; next: bitwright export {out} --format artifact --out FOLDER")
+        output.say(
+            f"{found['target']}: {found['interval']} cycles an image; RTL in {out / 'map' / 'rtl'}"
+        )
+        show.rates(output, found["rates"])
+    output.say(
+        f"wrote {out}; next: bitwright simulate {out} --target NAME, bitwright implement {out}, or "
+        f"bitwright export {out} --format artifact --out FOLDER"
+    )
 
 
 def _show_float(output: Output, file: Path, out: Path, report: dict[str, Any]) -> None:

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import repeat
-from typing import Any
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 from bitwright.cli.output import Output
+
+if TYPE_CHECKING:
+    from bitwright.base.tools.finder import ToolStatus
+
+_IN = " " * 4
 
 
 @dataclass(frozen=True)
@@ -20,8 +26,26 @@ class _Listing:
     more: tuple[dict[str, Any], ...] = ()
 
 
-def show_list(output: Output, kind: str) -> None:
-    """Print one kind of thing that a recipe can name."""
+def show_list(output: Output, kind: str, below: str = "") -> None:
+    """Print one kind of thing that a recipe can name.
+
+    Args:
+        below: of keys, only those of this section, or this one.
+
+    Raises:
+        RecipeError: there is no such section, or the kind has none.
+    """
+    from bitwright.base.errors import RecipeError
+
+    if kind == "keys":
+        _show_keys(output, below)
+        return
+    if below:
+        raise RecipeError(
+            f"{kind} have no sections",
+            where=below,
+            hint=f"bitwright list {kind}; only keys can be listed below a section",
+        )
     listing = _LISTINGS[kind]()
     if output.json_wanted:
         keys = [column.replace(" ", "_") for column in listing.columns]
@@ -33,6 +57,26 @@ def show_list(output: Output, kind: str) -> None:
     output.table(kind, listing.columns, listing.rows, listing.note)
 
 
+def _show_keys(output: Output, below: str) -> None:
+    """Keys of recipes, one after the other: paths are too long for a table. A section that may
+    stand in several places comes once, unless one of the places is asked for.
+    """
+    from bitwright.pipeline.recipe_keys import keys_below, same_sections
+
+    keys = keys_below(below)
+    if output.json_wanted:
+        output.value([asdict(key) for key in keys])
+        return
+    for key in keys:
+        default = f" = {key.default}" if key.default else ""
+        output.say(f"{key.path}{default}   ({key.allowed})")
+        output.say(
+            fill(key.meaning.replace("``", "`"), 96, initial_indent=_IN, subsequent_indent=_IN)
+        )
+    for first, others in () if below else same_sections():
+        output.say(f"as {first}: {', '.join(others)}")
+
+
 def show_doctor(output: Output) -> int:
     """Try every tool and print what was found; 0 if all work, else the exit code of ToolError."""
     from bitwright.base.errors import ToolError
@@ -41,18 +85,23 @@ def show_doctor(output: Output) -> int:
     with output.progress() as progress:
         progress("trying every tool", 0, 0)
         found = doctor()
-    missing = [status for status in found if not status.works]
+    missing = [status for status in found if not (status.works or status.optional)]
     if output.json_wanted:
         output.value([status.to_json() for status in found])
         return ToolError.exit_code if missing else 0
-    rows = [
-        (s.name, "works" if s.works else "MISSING", s.version, s.origin, s.needed_for)
-        for s in found
-    ]
+    rows = [(s.name, _state(s), s.version, s.origin, s.needed_for) for s in found]
     output.table("tools", ("tool", "state", "version", "found", "needed for"), rows)
-    for status in missing:
+    for status in found:
+        if status.works:
+            continue
         output.say(f"{status.name}: {status.detail}\n  -> install it with: {status.install}")
     return ToolError.exit_code if missing else 0
+
+
+def _state(status: ToolStatus) -> str:
+    if status.works:
+        return "works"
+    return "not there" if status.optional else "MISSING"
 
 
 def _recipes() -> _Listing:

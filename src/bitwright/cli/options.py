@@ -9,7 +9,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +22,8 @@ RecipeArgument = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
-        help="A recipe: its name (`bitwright list recipes`), a YAML file, or a run directory.",
+        help="A recipe: its name (`bitwright list recipes`), a YAML file, or a run directory; for "
+        "map, simulate, implement and report also a folder of `import` or bitwright.build_model.",
     ),
 ]
 RunDir = Annotated[
@@ -185,6 +186,38 @@ def parse_shape(text: str | None) -> tuple[int, int, int] | None:
             hint=f"three numbers from 1 to {_MOST}, such as 160x320x3",
         )
     return sizes[0], sizes[1], sizes[2]
+
+
+def hardware_of(
+    target: str | None,
+    fps: float | None = None,
+    fill: float | None = None,
+    budget: str | None = None,
+    clock_mhz: float | None = None,
+) -> dict[str, Any] | None:
+    """The section ``hardware`` that options stand for; None without a target.
+
+    Raises:
+        RecipeError: the others need a target, or the budget is none.
+    """
+    given = {"target_fps": fps, "fill": fill, "budget": budget, "clock_mhz": clock_mhz}
+    found: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if target is None:
+        if found:
+            raise RecipeError(
+                f"{', '.join(found)} without a target",
+                where="--target",
+                hint="name one: `bitwright list targets`",
+            )
+        return None
+    if budget is not None:
+        pairs = [part.partition("=") for part in budget.replace(" ", "").split(",")]
+        if not all(re.fullmatch(r"[a-z]+", key) and value.isdecimal() for key, _, value in pairs):
+            raise RecipeError(
+                f"{budget!r} is no budget", where="--budget", hint="such as lut=8000,bram=20,dsp=0"
+            )
+        found["budget"] = {key: int(value) for key, _, value in pairs}
+    return {"target": target, **found}
 
 
 def parse_bits(text: str) -> tuple[int, ...]:

@@ -9,6 +9,8 @@ import logging
 import re
 import shlex
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -146,11 +148,16 @@ class Output:
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
-        """A progress callback: bars on a terminal, nothing elsewhere."""
+        """A progress callback: bars on a terminal, plain lines elsewhere, nothing beside JSON."""
         from bitwright.base.progress import no_progress
 
-        if self.json_wanted or not sys.stderr.isatty():
+        if self.json_wanted:
             yield no_progress
+            return
+        if not sys.stderr.isatty():
+            lines = _Lines()
+            with lines.watched():
+                yield lines
             return
         from rich import progress as bars
         from rich.console import Console
@@ -167,6 +174,55 @@ class Output:
 
 
 _SECONDS = re.compile(r" \(\d+ s\)$")
+
+
+#: Seconds after which a thing is told, and between two lines about the same.
+_LASTS, _EACH = 1.0, 10.0
+
+
+class _Lines:
+    """A line of standard error for each thing that lasts, and now and then how far it is: for log
+    files, and for whoever waits behind a pipe.
+    """
+
+    def __init__(self) -> None:
+        self._what, self._done, self._total, self._since = "", 0, 0, 0.0
+        self._told, self._told_at = "", 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        what = _SECONDS.sub("", printable(what))
+        if what != self._what:
+            self._what, self._since = what, time.monotonic()
+        self._done, self._total = done, total
+
+    def tell(self, now: float) -> None:
+        """Print what is due at a time."""
+        what, far = self._what, ""
+        if what == self._told:
+            far = f": {self._done} of {self._total}" if self._total else ""
+            if now - self._told_at < _EACH or not far:
+                return
+        elif now - self._since < _LASTS:
+            return
+        self._told, self._told_at = what, now
+        print(f"{what}{far}", file=sys.stderr, flush=True)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Within, lines are printed as time goes by, whatever else is done."""
+        stop = threading.Event()
+
+        def watch() -> None:
+            while not stop.wait(_LASTS / 2):
+                self.tell(time.monotonic())
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
 
 
 class _Bars:

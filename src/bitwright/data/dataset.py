@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data set value: raw uint8 images, labels, and the scale that makes them real numbers."""
+"""The data set value: inputs as integers, labels, and the scale that makes them real numbers."""
 
 from __future__ import annotations
 
@@ -12,40 +12,47 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.data.image_files import ImageFiles
+from bitwright.data.preparation import Preparation
 
-Images = NDArray[np.uint8] | ImageFiles
-"""Images (N, H, W, C): in memory, or in their files."""
+Levels = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.int8] | NDArray[np.int16]
+Images = Levels | ImageFiles
+"""Inputs, channels last: images (N, H, W, C), signals (N, L, C), rows of a table (N, F); in memory,
+or (images) in their files."""
 
+#: Integer types that inputs are held in.
+DTYPES = ("uint8", "uint16", "int8", "int16")
 UNLABELLED = -1
-_IMAGE_AXES = 4
+_AXES = {2: "rows", 3: "signals", 4: "images"}
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One image with its position in the original data set, so that it can always be named again.
+    """One input with its position in the original data set, so that it can always be named again.
 
     Attributes:
         index: position in the source (before any split).
-        image: (H, W, C) uint8 raw pixels.
+        image: (H, W, C), (L, C) or (F,): raw levels.
         label: class number.
     """
 
     index: int
-    image: NDArray[np.uint8]
+    image: Levels
     label: int
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Labelled images of one split.
+    """Labelled inputs of one split: images, signals or rows of a table.
 
     Attributes:
         name: the split's name, such as ``mnist/test``.
-        images: (N, H, W, C) uint8, raw; of a data set that does not fit into memory `ImageFiles`.
+        images: (N, H, W, C) images, (N, L, C) signals or (N, F) rows, raw: integers of one of
+            `DTYPES`; of images that do not fit into memory `ImageFiles`.
         labels: (N,) int64 in [0, len(classes)); -1 where none is known (`UNLABELLED`), which only
             learning from a teacher alone can use.
         classes: class names, in label order.
-        scale: real value of one raw step; ``real = raw * scale`` lies in [0, 1].
+        scale: real value of one raw step; ``real = raw * scale`` lies in [0, 1], or with a sign in
+            [-1, 1].
         indices: (N,) int64, position of each image in its source.
     """
 
@@ -58,9 +65,13 @@ class Dataset:
 
     def __post_init__(self) -> None:
         count = len(self.images)
-        if self.images.ndim != _IMAGE_AXES or self.images.dtype != np.uint8:
+        if self.images.ndim not in _AXES or self.images.dtype.name not in DTYPES:
             found = f"{self.images.dtype} {self.images.shape}"
-            raise DataError(f"images must be uint8 (N, H, W, C), found {found}", where=self.name)
+            raise DataError(
+                f"inputs must be integers ({', '.join(DTYPES)}): images (N, H, W, C), signals "
+                f"(N, L, C) or rows (N, F), found {found}",
+                where=self.name,
+            )
         if self.labels.shape != (count,) or self.indices.shape != (count,):
             raise DataError(
                 f"{count} images, but labels {self.labels.shape} and indices {self.indices.shape}",
@@ -84,14 +95,23 @@ class Dataset:
         return (self[position] for position in range(len(self)))
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(H, W, C) of one image."""
-        height, width, channels = self.images.shape[1:]
-        return height, width, channels
+    def image_shape(self) -> tuple[int, ...]:
+        """Of one input, channels last: (H, W, C), (L, C) or (F,)."""
+        return tuple(self.images.shape[1:])
 
     @property
-    def pixels(self) -> NDArray[np.uint8]:
-        """(N, H, W, C): every image, in memory.
+    def sample_shape(self) -> tuple[int, ...]:
+        """Of one input as torch models take it: (C, H, W), (C, L) or (F,)."""
+        return torch_shape(self.image_shape)
+
+    @property
+    def noun(self) -> str:
+        """What the inputs are, in the plural: images, signals or rows."""
+        return _AXES[self.images.ndim]
+
+    @property
+    def pixels(self) -> Levels:
+        """(N, ...), channels last: every input, in memory.
 
         Raises:
             DataError: one of many in files is damaged, or they do not fit.
@@ -123,12 +143,23 @@ class Dataset:
         return hashlib.sha256(self.indices.astype("<i8").tobytes()).hexdigest()[:32]
 
     def reals(self) -> NDArray[np.float32]:
-        """(N, C, H, W) float32: what a torch model gets; one float32 multiplication a pixel.
+        """(N, C, H, W), (N, C, L) or (N, F), float32: what a torch model gets; one float32
+        multiplication a level.
 
         ``train.to_real`` computes the same bits on a device.
         """
-        planar = np.ascontiguousarray(self.pixels.transpose(0, 3, 1, 2))
+        planar = channels_first(self.pixels)
         return planar.astype(np.float32) * np.float32(self.scale)
+
+
+def torch_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of one input, channels last, as torch has it: channels first."""
+    return (shape[-1], *shape[:-1])
+
+
+def channels_first(levels: Levels) -> Levels:
+    """(N, ..., C) as torch has it: (N, C, ...), in this order in memory."""
+    return np.ascontiguousarray(np.moveaxis(levels, -1, 1))
 
 
 def digest_of(*parts: Dataset) -> str:
@@ -138,8 +169,13 @@ def digest_of(*parts: Dataset) -> str:
     digest = hashlib.sha256()
     for part in parts:
         images = part.images
-        digest.update(repr((images.shape, part.classes, part.scale)).encode())
-        digest.update(images.digest() if isinstance(images, ImageFiles) else images.tobytes())
+        kind = () if images.dtype == np.uint8 else (images.dtype.name,)
+        digest.update(repr((images.shape, part.classes, part.scale, *kind)).encode())
+        little = images if isinstance(images, ImageFiles) else np.ascontiguousarray(images)
+        if isinstance(little, ImageFiles):
+            digest.update(little.digest())
+        else:
+            digest.update(little.astype(little.dtype.newbyteorder("<"), copy=False).tobytes())
         digest.update(part.labels.astype("<i8").tobytes())
     return digest.hexdigest()[:32]
 
@@ -152,6 +188,8 @@ class DataSplits:
     Attributes:
         name: name of the data set.
         source: where the images came from: a path, or the library that carries them.
+        preparation: how the levels were made of other numbers; None: they are as they came.
+        own: whether the levels are the user's own arrays, which a network takes as they are.
     """
 
     name: str
@@ -159,6 +197,8 @@ class DataSplits:
     validation: Dataset
     test: Dataset
     source: str
+    preparation: Preparation | None = None
+    own: bool = False
 
     def digest(self) -> str:
         """Hash of every image, label and class name."""
@@ -178,10 +218,25 @@ class DataSplits:
         return len(self.train.classes)
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(H, W, C) of one image."""
+    def image_shape(self) -> tuple[int, ...]:
+        """Of one input, channels last: (H, W, C), (L, C) or (F,)."""
         return self.train.image_shape
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Of one input as torch models take it: (C, H, W), (C, L) or (F,)."""
+        return self.train.sample_shape
 
     @property
     def scale(self) -> float:
         return self.train.scale
+
+    @property
+    def input_format(self) -> str | None:
+        """The format of a network's input that holds just these levels; None for pixels of 8 bits,
+        whose range calibration finds.
+        """
+        if self.preparation is not None:
+            return self.preparation.format
+        kind = self.train.images.dtype.name
+        return kind if self.own or kind != "uint8" else None

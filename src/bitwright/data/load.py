@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.progress import Progress, no_progress
-from bitwright.data import cifar, digits, folders, image_database, mnist, streams
+from bitwright.data import cifar, digits, folders, image_database, mnist, own, shipped, streams
 from bitwright.data.dataset import DataSplits
 from bitwright.data.spec import DATASETS, IMAGENET, DatasetSpec
 from bitwright.data.splits import keep_some
@@ -55,7 +55,13 @@ def _load(
     wanted: DatasetSpec, data_dir: str | Path | None, seed: int, progress: Progress
 ) -> DataSplits:
     place = Path(data_dir) if data_dir is not None else wanted.path
+    if wanted.is_own:
+        return own.load(wanted, seed=seed)
     match wanted.name:
+        case "breast-cancer" | "tones":
+            make = shipped.breast_cancer if wanted.name == "breast-cancer" else shipped.tones
+            source = "bitwright" if wanted.name == "tones" else "scikit-learn load_breast_cancer"
+            return own.splits_of(make(), wanted, name=wanted.name, source=source, seed=seed)
         case "digits":
             shares = {"validation": wanted.validation, "test": wanted.test}
             return digits.load(name="digits", seed=seed, **shares)
@@ -82,7 +88,8 @@ def _load(
     raise RecipeError(
         f"unknown data set {wanted.name!r}",
         where="data.name",
-        hint=f"known: {known}; for your own images use 'folder' with a path",
+        hint=f"known: {known}; for your own images use 'folder' with a path, "
+        "for arrays of your own module:function",
     )
 
 
@@ -127,7 +134,7 @@ def _load_folder(
         return streams.load(path, spec, seed=seed, progress=progress)
     return folders.load(
         path,
-        folders.Decoding(spec.image_size, spec.grey),
+        folders.Decoding(spec.image_size, spec.grey, spec.bits),
         name=path.stem or "folder",
         validation=spec.validation,
         test=spec.test,

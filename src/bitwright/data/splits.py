@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,30 +36,48 @@ def stratified(
 
     Returns:
         One ascending array of positions a part; together they hold each position once. Every part
-        gets at least one image of every class.
+        gets at least one image of every class, but for those of share 0, which stay empty.
 
     Raises:
         DataError: a class has fewer images than there are parts.
     """
     random = np.random.RandomState(seed)
     parts: list[list[NDArray[np.int64]]] = [[] for _ in range(len(fractions) + 1)]
+    needed = 1 + sum(fraction > 0 for fraction in fractions)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        if len(members) < len(parts):
+        if len(members) < needed:
             raise DataError(
-                f"class {label} has {len(members)} images; {len(parts)} splits need one each",
+                f"class {label} has {len(members)} images; {needed} splits need one each",
                 where=where,
                 hint="add images to this class or remove it",
             )
-        counts = [max(1, round(len(members) * fraction)) for fraction in fractions]
+        counts = [max(1, round(len(members) * part)) if part else 0 for part in fractions]
         spare = len(members) - 1
         for position, count in enumerate(counts):
-            counts[position] = min(count, spare - (len(counts) - 1 - position))
+            behind = sum(later > 0 for later in fractions[position + 1 :])
+            counts[position] = min(count, spare - behind)
             spare -= counts[position]
         cuts = np.cumsum(counts)
         for part, chosen in zip(parts, np.split(random.permutation(members), cuts), strict=True):
             part.append(chosen)
     return [np.sort(np.concatenate(part)).astype(np.int64) for part in parts]
+
+
+def cut(
+    labels: NDArray[Any], fractions: Sequence[float], seed: int, *, where: str
+) -> list[NDArray[np.int64]]:
+    """`stratified` for class numbers (N,); any other targets (N, ...) are cut at random."""
+    if labels.ndim == 1 and labels.dtype.kind in "iu":
+        return stratified(labels, fractions, seed, where=where)
+    counts = [max(1, round(len(labels) * share)) if share else 0 for share in fractions]
+    if sum(counts) >= len(labels):
+        raise DataError(
+            f"{len(labels)} inputs are too few for {1 + sum(count > 0 for count in counts)} splits",
+            where=where,
+        )
+    order = np.random.RandomState(seed).permutation(len(labels))
+    return [np.sort(part).astype(np.int64) for part in np.split(order, np.cumsum(counts))]
 
 
 @dataclass(frozen=True)
@@ -75,7 +94,7 @@ def split_three(
     every: Labelled, shared: Labels, *, validation: float, test: float, seed: int
 ) -> DataSplits:
     """Cut one pool into training, validation and test images."""
-    parts = stratified(every.labels, (validation, test), seed, where=shared.source)
+    parts = cut(every.labels, (validation, test), seed, where=shared.source)
     pool = _pool(every, shared, 0, "all")
     return DataSplits(
         shared.name,
@@ -93,7 +112,7 @@ def split_two(
 
     Test images are numbered after the training images, so that every index names one image.
     """
-    parts = stratified(training.labels, (validation,), seed, where=shared.source)
+    parts = cut(training.labels, (validation,), seed, where=shared.source)
     pool = _pool(training, shared, 0, "all")
     return DataSplits(
         shared.name,
@@ -122,6 +141,8 @@ def keep_some(splits: DataSplits, keep: Keep, seed: int) -> DataSplits:
     """Fewer images of the splits for which a number is given, the same share of every class."""
 
     def fewer(part: Dataset, count: int | None) -> Dataset:
+        if count == 0:
+            return part.take([])
         if count is None or count >= len(part):
             return part
         random = np.random.RandomState(seed)

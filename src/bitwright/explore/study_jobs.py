@@ -80,7 +80,9 @@ def train_arms(arguments: Mapping[str, Any], folder: Path) -> dict[str, dict[str
     for arm in arguments["arms"]:
         model, epochs = bench.trained(arm)
         parts = {
-            name: _measured(bench.work, model, name) for name in ("train", "validation", "test")
+            name: _measured(bench.work, model, name)
+            for name in ("train", "validation", "test")
+            if len(getattr(bench.work.data, name))
         }
         found[arm] = {name: part.accuracy for name, part in parts.items()} | {"epochs": epochs}
         right[arm] = parts["test"].predictions == bench.work.data.test.labels

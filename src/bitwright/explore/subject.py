@@ -59,10 +59,9 @@ class Subject:
     batch_size: int = 100
 
     @property
-    def sample_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of one image."""
-        height, width, channels = self.train.image_shape
-        return channels, height, width
+    def sample_shape(self) -> tuple[int, ...]:
+        """Of one input as the model takes it: (C, H, W), (C, L) or (F,)."""
+        return self.train.sample_shape
 
     def measure(self, model: nn.Module, limit: int | None = None) -> Outcome:
         """Measure a model on the images (or pairs) that no choice was made on.
@@ -157,7 +156,7 @@ def find_subject(
 
 def _of_run(place: Path, data: str | None, seed: int) -> Subject:
     work, model = trained_run(place, None if data is None else Path(data))
-    quant = work.recipe.quant
+    quant = work.quant
     kept = {k: quant[k] for k in ("input", "threshold_bits") if k in quant}
     return _with_splits(work.recipe.name, model, work.data, seed, kept)
 
@@ -215,6 +214,8 @@ def _known_data() -> str:
 def _data_spec(data: str) -> DatasetSpec:
     if any(data == info.name for info in DATASETS if info.name != "folder"):
         return DatasetSpec(name=data)
+    if is_plugin(data):
+        return DatasetSpec(name=data)
     place = Path(data).expanduser()
     if not place.exists():
         raise RecipeError(
@@ -232,7 +233,7 @@ def _with_splits(
         name,
         model.eval(),
         _shuffled(splits.train, seed),
-        splits.validation,
+        splits.validation if len(splits.validation) else None,
         splits.test,
         quant=quant,
     )

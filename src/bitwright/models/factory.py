@@ -20,11 +20,13 @@ from bitwright.models.memory import Held, check_image, check_memory, is_small, w
 from bitwright.models.modes import evaluating
 from bitwright.models.pretrained import find_pretrained, load_into, named
 
+_KINDS = {2: "a row (N, F)", 3: "a signal (N, C, L)", 4: "an image of (N, C, H, W)"}
+
 
 def build_model(
     spec: str | ModelSpec | Mapping[str, Any],
     num_classes: int | None,
-    input_shape: tuple[int, int, int],
+    input_shape: tuple[int, ...],
     *,
     seed: int = 0,
     data: str | None = None,
@@ -40,14 +42,15 @@ def build_model(
             it has arguments of these names.
         num_classes: length of the score vector; None for a model that gives something else, as a
             detector does: then any one tensor for a batch will do.
-        input_shape: (H, W, C) of an image; the model itself is fed (N, C, H, W).
+        input_shape: of one input, channels last: (H, W, C), (L, C) or (F,); the model itself is fed
+            (N, C, H, W), (N, C, L) or (N, F).
         seed: of torch's generator while the model is built; its state is restored afterwards.
         data: name of the data set, of which ``weights: pretrained`` are taken.
         held: what the file holds that names a model of the zoo; it is looked at before any number
             is made.
 
     Returns:
-        The model; its attribute ``sample_shape`` holds (C, H, W) of an image.
+        The model; its attribute ``sample_shape`` holds the shape of one input as it takes it.
 
     Raises:
         DataError: a file of weights is missing, damaged, or of another network; the file that names
@@ -69,7 +72,7 @@ def build_model(
         entry = find_pretrained(wanted, input_shape, num_classes, data)
     factory, options = _own(wanted) if wanted.is_own else _ours(wanted)
     arguments = _arguments(factory, options, num_classes, input_shape, wanted)
-    sample_shape = (input_shape[2], *input_shape[:2])
+    sample_shape = _torch_shape(input_shape)
     shapes = None if wanted.is_own else without_numbers(factory, arguments, held)
     if shapes is not None:
         check_memory(shapes, sample_shape, wanted.name)
@@ -94,6 +97,11 @@ def build_model(
     if entry is not None:
         load_into(model, entry)
     return model
+
+
+def _torch_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of one input, channels last, as torch has it: channels first."""
+    return (shape[-1], *shape[:-1])
 
 
 def load_pretrained(name: str) -> nn.Module:
@@ -151,7 +159,7 @@ def _arguments(
     factory: Callable[..., Any],
     options: dict[str, Any],
     num_classes: int | None,
-    input_shape: tuple[int, int, int],
+    input_shape: tuple[int, ...],
     spec: ModelSpec,
 ) -> dict[str, Any]:
     offered: dict[str, Any] = {"input_shape": input_shape}
@@ -181,12 +189,12 @@ def _arguments(
 def check_model(
     model: nn.Module,
     num_classes: int | None,
-    input_shape: tuple[int, int, int],
+    input_shape: tuple[int, ...],
     name: str,
     *,
     tried: nn.Module | None = None,
 ) -> None:
-    """Try a model on one image, and note in it what images it is for: ``sample_shape``, (C, H, W).
+    """Try a model on one input, and note in it what inputs it is for: ``sample_shape``.
 
     Many a network computes something for images of other sizes, too.
 
@@ -196,10 +204,9 @@ def check_model(
     Raises:
         ModelError: it fails, or gives something of another shape.
     """
-    height, width, channels = input_shape
+    image = (1, *_torch_shape(input_shape))
     try:
         with evaluating(model):
-            image = (1, channels, height, width)
             if tried is None:
                 scores = model(torch.zeros(image))
             else:
@@ -207,10 +214,9 @@ def check_model(
                     scores = tried(torch.empty(image, device="meta"))
     except Exception as error:  # the user's forward may fail in any way
         raise ModelError(
-            f"fails on an image of (N, C, H, W) = (1, {channels}, {height}, {width}): "
-            f"{type(error).__name__}: {error}",
+            f"fails on {_KINDS[len(image)]} = {image}: {type(error).__name__}: {error}",
             where=place_of(error, name, __file__),
-            hint="the model must take the data set's images",
+            hint="the model must take the data set's inputs",
         ) from error
     shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     if num_classes is None:
@@ -222,4 +228,4 @@ def check_model(
             where=name,
             hint=f"the data set has {num_classes} classes; take num_classes as an argument",
         )
-    vars(model)["sample_shape"] = (channels, height, width)
+    vars(model)["sample_shape"] = image[1:]

@@ -4,8 +4,8 @@
 torch's own reader of untrusted files (``weights_only``) calls the constructors that a file names,
 with whatever arguments it gives (``bytearray(6_000_000_000)``, ``torch.Tensor(32768, 32768)`` with
 what the memory held before), sets attributes of what it has made, and takes the length of a storage
-from the pickle, not from the file. Here the pickle is a list of opcodes, of which those are followed
-that ``torch.save`` writes for state dicts; each name that may stand in it has one form of arguments.
+from the pickle, not from the file. Here the pickle is a list of opcodes, of which those are
+followed that ``torch.save`` writes for state dicts; each name in it has one form of arguments.
 """
 
 from __future__ import annotations
@@ -55,7 +55,14 @@ _EMPTY: dict[str, Callable[[], Any]] = {
     "EMPTY_TUPLE": tuple,
 }
 _VALUES = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINSTRING")
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_MADE: dict[str, Callable[[], Any]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
+}
 
 
 @dataclass(frozen=True)
@@ -206,35 +213,12 @@ class _Machine:
             if name in _VALUES:
                 if isinstance(argument, int) and not -_MOST_INT < argument < _MOST_INT:
                     raise ValueError("it holds an integer of more than 64 bits")
-                self.stack.append(argument)
-            elif name in _CONSTANTS:
-                self.stack.append(_CONSTANTS[name])
-            elif name in _EMPTY:
-                self.stack.append(_EMPTY[name]())
-            elif name in ("BINPUT", "LONG_BINPUT"):
-                self.memo[argument] = self.stack[-1]
-            elif name in ("BINGET", "LONG_BINGET"):
-                self.stack.append(self.memo[argument])
-            elif name == "MARK":
-                self.below.append(self.stack)
-                self.stack = []
-            elif name == "TUPLE":
-                self._push(tuple(self._marked()))
-            elif name in _TUPLES:
-                self._push(tuple(self._last(_TUPLES[name])))
-            elif name in ("APPEND", "APPENDS"):
-                self._extend(self._last(1) if name == "APPEND" else self._marked())
-            elif name in ("SETITEM", "SETITEMS"):
-                self._update(self._last(2) if name == "SETITEM" else self._marked())
-            elif name == "GLOBAL":
-                self._push(_named(argument))
-            elif name == "BINPERSID":
-                self._push(self.find(self.stack.pop()))
-            elif name == "REDUCE":
-                self._push(_made(*self._last(2)))
-            elif name == "BUILD":
-                self._describe(self.stack.pop())
-            elif name not in ("PROTO", "STOP"):
+                self._push(argument)
+            elif name in _MADE:
+                self._push(_MADE[name]())
+            elif name in _ACTIONS:
+                _ACTIONS[name](self, argument)
+            else:
                 raise ValueError(f"it has the opcode {name}, which torch.save does not write")
         if self.below:
             raise ValueError("it ends within a list of values")
@@ -243,6 +227,13 @@ class _Machine:
             if not isinstance(entry, dict) or type(entry.get("version", 1)) is not int:
                 raise ValueError("the metadata of a state dict are no versions")
         return result
+
+    def _mark(self) -> None:
+        self.below.append(self.stack)
+        self.stack = []
+
+    def _keep(self, number: int) -> None:
+        self.memo[number] = self.stack[-1]
 
     def _push(self, value: Any) -> None:
         self.stack.append(value)
@@ -283,6 +274,29 @@ class _Machine:
             raise ValueError("it sets attributes that no state dict has")
         target._metadata = state["_metadata"]  # type: ignore[attr-defined]
         self.described.append(state["_metadata"])
+
+
+_ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
+    "PROTO": lambda m, _: None,
+    "STOP": lambda m, _: None,
+    "MARK": lambda m, _: m._mark(),
+    "BINPUT": _Machine._keep,
+    "LONG_BINPUT": _Machine._keep,
+    "BINGET": lambda m, number: m._push(m.memo[number]),
+    "LONG_BINGET": lambda m, number: m._push(m.memo[number]),
+    "TUPLE": lambda m, _: m._push(tuple(m._marked())),
+    "TUPLE1": lambda m, _: m._push(tuple(m._last(1))),
+    "TUPLE2": lambda m, _: m._push(tuple(m._last(2))),
+    "TUPLE3": lambda m, _: m._push(tuple(m._last(3))),
+    "APPEND": lambda m, _: m._extend(m._last(1)),
+    "APPENDS": lambda m, _: m._extend(m._marked()),
+    "SETITEM": lambda m, _: m._update(m._last(2)),
+    "SETITEMS": lambda m, _: m._update(m._marked()),
+    "GLOBAL": lambda m, name: m._push(_named(name)),
+    "BINPERSID": lambda m, _: m._push(m.find(m.stack.pop())),
+    "REDUCE": lambda m, _: m._push(_made(*m._last(2))),
+    "BUILD": lambda m, _: m._describe(m.stack.pop()),
+}
 
 
 def _named(argument: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from bitwright.base.errors import RecipeError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.trust import importable
+from bitwright.pipeline.designs.own import BuiltModel, build_model
 from bitwright.pipeline.diff.levels import diff_run
 from bitwright.pipeline.inspection.inspect import inspect_model
 from bitwright.pipeline.recipe import Recipe, load_recipe
@@ -169,8 +170,10 @@ def _check_step(name: str) -> None:
 
 __all__ = [
     "STEP_NAMES",
+    "BuiltModel",
     "Pipeline",
     "Summary",
+    "build_model",
     "build_recipe",
     "diff_run",
     "estimate_recipe",

@@ -17,7 +17,8 @@ from bitwright.base.files import check_free
 from bitwright.base.trust import importable
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
 from bitwright.models.catalog import MODEL_FORMATS, PACKED
-from bitwright.pipeline.import_network import GRAPH, MODEL, integer_graph
+from bitwright.pipeline.designs.folder import GRAPH
+from bitwright.pipeline.import_network import MODEL, integer_graph
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.run_files import recipe_folder
 from bitwright.pipeline.steps.names import step_folder
@@ -34,6 +35,7 @@ GRAPH_FORMATS = ("qonnx", "qdq", "artifact")
 _GOLDEN = 2
 _EXPORT_IMAGES = 20
 _IMAGES = 2
+_IMAGE_AXES = 3
 _TOLERANCE = 1e-5
 
 
@@ -327,6 +329,13 @@ def trained_run(run: Path, data: Path | None = None) -> tuple[Workspace, nn.Modu
 def _convention(work: Workspace) -> InputConvention:
     from bitwright.interop.network import InputConvention
 
+    if len(work.data.image_shape) != _IMAGE_AXES:
+        raise RunError(
+            f"is a network of {work.data.train.noun}, and files of other frameworks hold networks "
+            "of images here",
+            where=work.recipe.name,
+            hint="the run's own files (step lower: QONNX; step quantize) hold networks of any kind",
+        )
     order = {1: "grey", 3: "RGB"}.get(work.data.image_shape[2], "")
     return InputConvention(order, work.data.scale)
 

@@ -19,25 +19,25 @@ import numpy as np
 from bitwright.base.errors import (
     DataError,
     GraphError,
-    MismatchError,
     ModelError,
     RecipeError,
     RunError,
 )
 from bitwright.base.files import atomic_write, check_free, open_regular
 from bitwright.base.progress import Progress, no_progress
-from bitwright.ir import Graph, TensorType, random_feeds, save_graph
+from bitwright.ir import Graph, TensorType, save_graph
 from bitwright.models.catalog import MODEL_FILES, WEIGHT_FILES, ModelSpec
+from bitwright.pipeline.designs import steps
+from bitwright.pipeline.designs.folder import GRAPH, LEVELS, SETTINGS, Design, parse_settings
+from bitwright.pipeline.steps.results import load_result
+from bitwright.pipeline.steps.results_hardware import MapResult
 
 if TYPE_CHECKING:
     from bitwright.interop.model_files import LoadedModel
     from bitwright.interop.onnx.reader import Imported
 
-GRAPH = "graph.bwg"
 MODEL = "model.safetensors"
 REPORT = "import.json"
-RTL = "rtl"
-FOLDING = "final_hw_config.json"
 Shape = tuple[int, int, int]
 _CHECK_FRAMES = 4
 _SIMULATED = 3
@@ -55,7 +55,7 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
     input_type: str | None = None,
     input_scale: float = 1.0,
     input_layout: str | None = None,
-    target: str | None = None,
+    hardware: Mapping[str, Any] | None = None,
     simulate: int = 0,
     compare: int = 0,
     force: bool = False,
@@ -64,9 +64,10 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
     """Import an ONNX file into a folder: the integer graph and a report, with a target RTL too.
 
     Args:
-        out: gets ``graph.bwg``, ``import.json``, and with a target ``rtl/`` and the folding.
+        out: gets ``graph.bwg``, ``import.json``, and with hardware ``map/rtl/`` and the folding: a
+            design folder (`pipeline.designs`).
         input_type, input_scale, input_layout: see `bitwright.interop.onnx.reader.load`.
-        target: a name of ``bitwright list targets``.
+        hardware: the section ``hardware`` of a recipe: target, target_fps, ...; None writes no RTL.
         simulate: how many random frames the RTL is compared on, besides the mapping's check.
         compare: how many random images the file itself is run on, by QONNX's executor, against the
             graph; the labels must be equal.
@@ -85,7 +86,9 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
     from bitwright.interop.onnx.reader import load
     from bitwright.lower import optimise
 
-    if simulate and target is None:
+    sections = {"hardware": dict(hardware or {}), "simulate": {"images": max(simulate, _SIMULATED)}}
+    settings = parse_settings(sections, "hardware")
+    if simulate and hardware is None:
         raise RecipeError("simulating needs RTL", where="--simulate", hint="name a --target")
     _check_place(out, force)
     progress("importing", 0, 0)
@@ -105,8 +108,10 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
     save_graph(graph, out / GRAPH)
     _drop_earlier(out, path, {GRAPH})
     _write_report(out, report)
-    if target is not None:
-        report["hardware"] = _hardware(graph, out, target, simulate, progress)
+    if hardware is not None:
+        design = Design(out, graph, settings)
+        design.save()
+        report["hardware"] = _hardware(design, simulate > 0, progress)
         _write_report(out, report)
     return report
 
@@ -249,8 +254,9 @@ def _check_place(out: Path, force: bool) -> None:
 
 def _drop_earlier(out: Path, source: Path, made: Set[str]) -> None:
     """Drop what an earlier import left and this one has not made; never the file that it reads."""
-    shutil.rmtree(out / RTL, ignore_errors=True)
-    for name in {FOLDING, GRAPH, MODEL} - made:
+    for name in (steps.MAP, steps.SIMULATE, steps.IMPLEMENT, steps.REPORT):
+        shutil.rmtree(out / name, ignore_errors=True)
+    for name in {SETTINGS, LEVELS, GRAPH, MODEL} - made:
         if (out / name).resolve() != source.resolve():
             (out / name).unlink(missing_ok=True)
 
@@ -349,56 +355,26 @@ def _brief(kind: TensorType) -> str:
     return f"{shape}, {name}, {kind.lo} .. {kind.hi} ({kind.wire_bits} bits)"
 
 
-def _hardware(
-    graph: Graph, out: Path, name: str, simulate: int, progress: Progress
-) -> dict[str, Any]:
-    from bitwright.build.target import load_target
-    from bitwright.hw import folding_of
-    from bitwright.pipeline.recipe_hardware import HardwareSection
-    from bitwright.pipeline.steps.map import choose_mapping, describe_mapping, require_equal
-    from bitwright.rtl.emit import emit
+def _hardware(design: Design, simulated: bool, progress: Progress) -> dict[str, Any]:
+    """Map what was imported, and prove it on random frames."""
+    from bitwright.pipeline.steps.rates import rate_rows
+    from bitwright.pipeline.steps.results_run import Results
 
-    wanted, target = HardwareSection(target=name), load_target(name)
-    hardware = choose_mapping(graph, wanted, target, progress)
-    feeds = random_feeds(graph, _CHECK_FRAMES, np.random.default_rng(0))
-    require_equal(graph, graph.run(feeds), hardware.run(feeds), "the hardware graph")
-    progress("writing the RTL", 0, 0)
-    emit(hardware, out / RTL)
-    folding_of(hardware).save(out / FOLDING)
-    mapped = describe_mapping(hardware, target, wanted.clock_mhz)
+    mapped = load_result(MapResult, steps.map_design(design, progress))
     facts: dict[str, Any] = {
-        "target": name,
+        "target": mapped.target,
         "interval": mapped.interval,
         "latency": mapped.latency,
         "resources": mapped.resources.to_json(),
+        "lut_kind": mapped.lut_kind,
+        "rates": [row.model_dump(mode="json") for row in rate_rows(Results(map=mapped))],
         "source": "model",
-        "simulated_frames": simulate,
+        "simulated_frames": 0,
     }
-    if simulate:
-        progress("simulating", 0, simulate)
-        _simulate(graph, out / RTL, simulate)
+    if simulated:
+        proof = load_result(steps.ProofResult, steps.simulate_design(design, progress))
+        facts |= {"simulated_frames": proof.images, "compared_values": proof.compared_values}
     return facts
-
-
-def _simulate(graph: Graph, rtl: Path, frames: int) -> None:
-    from bitwright.sim import Simulator, compare
-
-    count = max(frames, _SIMULATED)
-    simulator = Simulator.build(rtl, frames=count)
-    feeds = random_feeds(graph, count, np.random.default_rng(1))
-    design = simulator.design
-    ports = {p.name: feeds[edge] for p, edge in zip(design.inputs, graph.inputs, strict=True)}
-    result = simulator.run(simulator.pack(ports), count, None)
-    wanted = graph.run(feeds)
-    expected = {p.name: wanted[edge] for p, edge in zip(design.outputs, graph.outputs, strict=True)}
-    lanes = {port.name: port.spec.lanes for port in design.outputs}
-    difference = compare(expected, result.levels, lanes)
-    if difference is not None:
-        raise MismatchError(
-            f"the simulated RTL gives other integers than the graph: {difference}",
-            where=f"simulation of {design.top}",
-            hint="this is a bug in Bitwright; please report it with the file",
-        )
 
 
 def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def _allowed(root: type[BaseModel], path: Sequence[int | str]) -> str | None:
     if not path:
         return None
     properties = _model_at(root, path[:-1]).model_json_schema()["properties"]
-    words = _describe(properties.get(str(path[-1]), {}))
+    words = describe_schema(properties.get(str(path[-1]), {}))
     return f"allowed: {words}" if words else None
 
 
@@ -175,20 +175,34 @@ _KINDS = {
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
-def _describe(schema: Mapping[str, Any]) -> str:
+def describe_schema(schema: Mapping[str, Any]) -> str:
     """A JSON schema in words."""
-    if "anyOf" in schema:
-        return " or ".join(filter(None, (_describe(option) for option in schema["anyOf"])))
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if options:
+        said = filter(None, (describe_schema(option) for option in options))
+        return " or ".join(dict.fromkeys(said))
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
     if "const" in schema:
         return str(schema["const"])
     if "$ref" in schema:
         return "a section of its own keys"
-    bounds = [f"{sign} {schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema]
+    bounds = [f"{sign} {_plain(schema[key])}" for key, sign in _BOUNDS.items() if key in schema]
     if "pattern" in schema:
         bounds.append("of letters, digits, '.', '_' and '-'")
-    return " ".join(filter(None, (_KINDS.get(str(schema.get("type")), ""), " and ".join(bounds))))
+    kind = _KINDS.get(str(schema.get("type")), "")
+    if "prefixItems" in schema:
+        items = ", ".join(describe_schema(item) for item in schema["prefixItems"])
+        return f"{kind} [{items}]"
+    inner = describe_schema(schema["items"]) if "items" in schema else ""
+    if inner:
+        return f"{kind}, each {inner}"
+    return " ".join(filter(None, (kind, " and ".join(bounds))))
+
+
+def _plain(limit: float) -> str:
+    """A limit as people write it."""
+    return str(int(limit)) if float(limit).is_integer() else f"{limit:g}"
 
 
 def run_with(kind: str) -> str:

@@ -20,7 +20,14 @@ class Section(BaseModel):
 
 
 class Budget(Section):
-    """Device resources that a design may use; a resource that is not named is not limited."""
+    """Device resources that a design may use; a resource that is not named is not limited.
+
+    Attributes:
+        lut: look-up tables, as the device is filled: after packing.
+        ff: flip-flops.
+        bram: block RAMs.
+        dsp: multipliers.
+    """
 
     lut: Count | None = None
     ff: Count | None = None

@@ -134,9 +134,20 @@ class Recipe(Section):
     """Everything a run needs; see the commented ``recipes/digits.yaml``.
 
     Attributes:
-        quant: the policy, as `quant.Policy` reads it; or ``as_trained``: the lowest level of
-            ``train.float.low_precision``.
-        teacher: who teaches; several are an ensemble, none is the student's own float self.
+        name: of the run: its results go to ``runs/NAME``.
+        description: one line for ``bitwright list recipes`` and the report.
+        seed: of everything random, unless a section has its own.
+        data: what is learned and measured on; a name alone has the defaults.
+        model: the network; a name alone has the defaults.
+        quant: the policy: which operand of which layer gets which format; or ``as_trained``: the
+            lowest level of ``train.float.low_precision``.
+        teacher: who teaches, a section or a list of them; several are an ensemble, none is the
+            student's own float self.
+        train: how it is trained.
+        hardware: what it is built for.
+        simulate: how much of the proof is run.
+        implement: how hard place and route tries.
+        report: what the page shows.
         base_dir: folder of the recipe file: relative paths and the user's own modules start here.
     """
 

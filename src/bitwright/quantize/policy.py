@@ -23,7 +23,8 @@ class Policy:
     """Ordered rules, later over earlier, and what freezing needs to know.
 
     Attributes:
-        rules: see `Rule`; the three base rules of `uniform` come first.
+        rules: exceptions, later over earlier, field by field, and over the formats of all layers,
+            which are the first rules.
         threshold_bits: activations of at most this many bits become integer thresholds, wider ones
             multiply-shift-round.
         training: the rules are for operands and results of the products of training, which are

@@ -31,11 +31,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from bitwright.base.errors import FormatError, ModelError, RecipeError
 from bitwright.formats import Format, load_format, parse_format, parse_overflow, parse_rounding
 from bitwright.formats.integer import MAX_BITS
+from bitwright.formats.rounding import Overflow, Rounding
 from bitwright.quantize.method_words import RECIPE_DEFAULT, check_words
 from bitwright.quantize.policy_defaults import complete
 from bitwright.quantize.spec import (
@@ -51,11 +53,13 @@ from bitwright.quantize.spec import (
     Selector,
 )
 
-_BASE_ROLES = (Role.INPUT, Role.WEIGHT, Role.ACTIVATION, Role.BIAS)
+BASE_ROLES = (Role.INPUT, Role.WEIGHT, Role.ACTIVATION, Role.BIAS)
 _TRAINING_ROLES = (*OPERAND_ROLES, *RESULT_ROLES)
-_OTHERS = ("rules", "threshold_bits", "methods")
-_POSITIONS = ("first", "last")
-_SELECTOR_FIELDS = ("layers", "type", "position", "role", "product")
+OTHERS = ("rules", "threshold_bits", "methods")
+POSITIONS = ("first", "last")
+THRESHOLD_BITS = 6  # where a recipe says nothing
+THRESHOLD_RANGE = (1, 12)
+SELECTOR_FIELDS = ("layers", "type", "position", "role", "product")
 
 E = TypeVar("E", bound=str)
 
@@ -70,17 +74,18 @@ def parse_quant(
     """
     if not isinstance(data, Mapping):
         raise RecipeError(f"expected a mapping, found {data!r}", where=where)
-    _known(data, (*(role.value for role in _BASE_ROLES), *_OTHERS), where)
+    _known(data, (*(role.value for role in BASE_ROLES), *OTHERS), where)
     rules = []
-    for role in _BASE_ROLES:
-        given = data.get(role.value, _DEFAULTS.get(role))
+    for role in BASE_ROLES:
+        given = data.get(role.value, DEFAULTS.get(role))
         if role is Role.BIAS and given is None:
             continue
         rules.append(_base_rule(role, given, f"{where}.{role.value}"))
     last = Change(granularity=Granularity.PER_TENSOR)
     rules.append(Rule(Selector(position="last"), Role.WEIGHT, last, "default for the last layer"))
     rules += [_rule(entry, place) for entry, place in _listed(data, where)]
-    bits = _integer(data.get("threshold_bits", 6), f"{where}.threshold_bits", 1, 12)
+    place = f"{where}.threshold_bits"
+    bits = _integer(data.get("threshold_bits", THRESHOLD_BITS), place, *THRESHOLD_RANGE)
     return tuple(rules), bits, _methods(data.get("methods"), f"{where}.methods")
 
 
@@ -103,7 +108,7 @@ def _methods(given: Any, where: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-_DEFAULTS: dict[Role, str] = {
+DEFAULTS: dict[Role, str] = {
     Role.INPUT: "uint8",
     Role.WEIGHT: "int4",
     Role.ACTIVATION: "uint4",
@@ -115,8 +120,8 @@ def _base_rule(role: Role, given: Any, where: str, training: bool = False) -> Ru
         return Rule(Selector(), role, Change(keep_float=True, format=parse_format("int8")), where)
     fields = given if isinstance(given, Mapping) else {"format": given}
     named = "format" in fields or fields.get("keep_float") or training
-    if not named and role in _DEFAULTS:
-        fields = {"format": _DEFAULTS[role], **fields}
+    if not named and role in DEFAULTS:
+        fields = {"format": DEFAULTS[role], **fields}
     change = _change(fields, where)
     if not change.keep_float:
         # Contradictions are reported where they were written.
@@ -183,11 +188,11 @@ def _training_rules(entry: Any, roles: tuple[Role, ...], where: str) -> list[Rul
 def _rule(entry: Any, where: str) -> Rule:
     if not isinstance(entry, Mapping):
         raise RecipeError(f"a rule is a mapping, found {entry!r}", where=where)
-    names = ", ".join(role.value for role in _BASE_ROLES)
+    names = ", ".join(role.value for role in BASE_ROLES)
     if "role" not in entry:
         raise RecipeError("a rule needs a role", where=f"{where}.role", hint=f"one of {names}")
     role = _choice(Role, Role, entry["role"], f"{where}.role")
-    if role not in _BASE_ROLES:
+    if role not in BASE_ROLES:
         raise RecipeError(
             f"role {role.value!r} is no operand of a network that is frozen",
             where=f"{where}.role",
@@ -213,16 +218,16 @@ def _selector(entry: Mapping[str, Any], where: str) -> Selector:
 
 
 def _rule_change(entry: Mapping[str, Any], where: str) -> Change:
-    change = _change({k: v for k, v in entry.items() if k not in _SELECTOR_FIELDS}, where)
+    change = _change({k: v for k, v in entry.items() if k not in SELECTOR_FIELDS}, where)
     if change == Change():
         raise RecipeError("the rule changes nothing", where=where, hint="give a format, say")
     return change
 
 
 def _change(fields: Mapping[str, Any], where: str) -> Change:
-    _known(fields, tuple(_READERS), where)
+    _known(fields, tuple(READERS), where)
     fields = _dynamic_fixed_point(fields, where)
-    read = {k: _READERS[k](v, f"{where}.{k}") for k, v in fields.items() if v is not None}
+    read = {k: READERS[k].read(v, f"{where}.{k}") for k, v in fields.items() if v is not None}
     return Change(**read)
 
 
@@ -287,7 +292,7 @@ def _mode(parse: Callable[[str], Any]) -> Callable[[Any, str], Any]:
 
 
 def _position(value: Any, where: str) -> str | None:
-    if value is None or value in _POSITIONS:
+    if value is None or value in POSITIONS:
         return None if value is None else str(value)
     raise RecipeError(f"unknown value {value!r}", where=where, hint="one of first, last")
 
@@ -310,29 +315,46 @@ def _integer(value: Any, where: str, low: int, high: int) -> int:
     return value
 
 
-def _number(low: float, high: float) -> Callable[[Any, str], float]:
+@dataclass(frozen=True)
+class Reader:
+    """How a field of an operand is read, and which values there are, in words."""
+
+    read: Callable[[Any, str], Any]
+    allowed: str
+
+
+def _number(low: float, high: float) -> Reader:
+    allowed = f"a number above {low:g} and up to {high:g}"
+
     def read(value: Any, where: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low < value <= high:
-            raise RecipeError(
-                f"expected a number above {low:g} and up to {high:g}, found {value!r}", where=where
-            )
+            raise RecipeError(f"expected {allowed}, found {value!r}", where=where)
         return float(value)
 
-    return read
+    return Reader(read, allowed)
 
 
-_READERS: dict[str, Callable[[Any, str], Any]] = {
-    "format": _format,
-    "keep_float": _flag,
-    "granularity": lambda value, where: _choice(Granularity, Granularity, value, where),
-    "scale": lambda value, where: _choice(ScaleRule, ScaleRule.all(), value, where),
-    "power_of_two": _flag,
-    "rounding": _mode(parse_rounding),
-    "overflow": _mode(parse_overflow),
+def _one_of(kind: Callable[[str], E], names: Iterable[str]) -> Reader:
+    words = tuple(names)
+    return Reader(lambda value, where: _choice(kind, words, value, where), ", ".join(words))
+
+
+_SWITCH = Reader(_flag, "true or false")
+READERS: Mapping[str, Reader] = {
+    "format": Reader(_format, "a number format"),
+    "keep_float": _SWITCH,
+    "granularity": _one_of(Granularity, Granularity),
+    "scale": Reader(
+        lambda value, where: _choice(ScaleRule, ScaleRule.all(), value, where),
+        ", ".join(ScaleRule.all()) + ", or a rule of your own",
+    ),
+    "power_of_two": _SWITCH,
+    "rounding": Reader(_mode(parse_rounding), ", ".join(Rounding)),
+    "overflow": Reader(_mode(parse_overflow), ", ".join(Overflow)),
     "percentile": _number(50.0, 100.0),
     "momentum": _number(0.0, 1.0),
     "value": _number(0.0, 1e30),
-    "narrow": _flag,
-    "scope": lambda value, where: _choice(Scope, Scope, value, where),
-    "zero_point": _flag,
+    "narrow": _SWITCH,
+    "scope": _one_of(Scope, Scope),
+    "zero_point": _SWITCH,
 }

@@ -17,7 +17,18 @@ from bitwright.formats.rounding import Overflow, Rounding
 
 
 class Role(StrEnum):
-    """What an operand is to its layer. Gradients belong to training in low precision."""
+    """What an operand is to its layer. Gradients belong to training in low precision.
+
+    Attributes:
+        INPUT: the network's input; in training in low precision that of a layer.
+        WEIGHT: the weights of a layer.
+        ACTIVATION: what a layer with weights, or an element-wise one, gives.
+        BIAS: added to the sums of a layer.
+        GRAD_OUTPUT: the gradient of what a layer gives.
+        GRAD_INPUT: the gradient of what a layer takes.
+        GRAD_WEIGHT: the gradient of its weights.
+        ACCUMULATOR: the sums themselves.
+    """
 
     INPUT = "input"
     WEIGHT = "weight"
@@ -241,8 +252,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class Selector:
-    """Chooses layers: a glob on the path, a type name, and a position; in training also one of
-    their products. All given must hold.
+    """Chooses layers; in training also one of their products. All given must hold.
+
+    Attributes:
+        layers: paths, as ``named_modules()`` gives them, with ``*`` and ``?`` for any letters.
+        type: name of the class, such as ``Linear``, in any case.
+        position: only the ``first`` or the ``last`` layer with weights.
+        product: in training in low precision alone: only this product of the layer.
     """
 
     layers: str = "*"
@@ -271,7 +287,29 @@ class Selector:
 
 @dataclass(frozen=True)
 class Change:
-    """The fields of a specification that a rule sets; None leaves a field as it was."""
+    """The fields of a specification that a rule sets; None leaves a field as it was.
+
+    Attributes:
+        keep_float: no quantizer here.
+        format: of the numbers, as ``bitwright list formats`` names them; of integers and floats the
+            width is part of the name. ``dfpN`` is ``intN`` with one power-of-two scale a tensor.
+        granularity: how many scales a tensor has; a block format has one a block by itself. Left
+            out, weights have one a channel (one in all in the last layer; in power-of-two formats,
+            codebooks, with a zero point or a dynamic scale), everything else has one.
+        scale: where a scale comes from. Left out, it goes by the format and the operand.
+        power_of_two: scales are rounded to powers of two.
+        rounding: of a value between two levels. Left out, ``half_even``; in training as
+            ``low_precision.rounding`` says.
+        overflow: of a value beyond the last level. Left out, ``sat``.
+        percentile: of ``scale: percentile``, in percent. Left out, 99.9.
+        momentum: weight of a new batch in running statistics. Left out, 0.1; of ``minmax`` 0.01.
+        value: of ``scale: const``, the scale. Left out, 1.
+        narrow: of signed integers, the lowest level is left out, so that levels are symmetric. Left
+            out, weights without a zero point are.
+        scope: of a codebook, which layers share its table. Left out, ``layer``.
+        zero_point: affine: a level found from the data is real zero (scale rules ``minmax``, of
+            which it is the default, and ``interval``).
+    """
 
     keep_float: bool | None = None
     format: Format | None = None

@@ -10,6 +10,7 @@ killed process, goes on from its last whole epoch and ends with the same weights
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -145,19 +146,24 @@ def _epoch(run: Run, epoch: int) -> None:
         lr=run.student.optimizer.param_groups[0]["lr"],
         train_loss=loss,
         train_accuracy=accuracy,
-        validation_loss=measured.loss,
-        validation_accuracy=measured.accuracy,
+        validation_loss=None if measured is None else measured.loss,
+        validation_accuracy=None if measured is None else measured.accuracy,
         seconds=time.perf_counter() - started,
-        validation_top5=measured.top5,
+        validation_top5=None if measured is None else measured.top5,
         precision=None if run.precision is None else run.precision.level_name,
     )
     run.history.append(entry)
     if run.precision is not None:
-        run.precision.after_epoch(epoch, loss, measured.loss)
-    if run.config.keep == "last" or run.best.is_beaten_by(measured.accuracy, measured.loss):
+        run.precision.after_epoch(epoch, loss, math.nan if measured is None else measured.loss)
+    if (
+        measured is None
+        or run.config.keep == "last"
+        or run.best.is_beaten_by(measured.accuracy, measured.loss)
+    ):
         kept = run.student.evaluated.state_dict()
         state = {name: value.detach().clone() for name, value in kept.items()}
-        run.best = Best(epoch + 1, measured.accuracy, measured.loss, state)
+        found = Best() if measured is None else Best(0, measured.accuracy, measured.loss)
+        run.best = replace(found, epoch=epoch + 1, state=state)
     if run.fabric.is_global_zero:
         save(run, epoch + 1)
         _log_scalars(run, entry)
@@ -195,7 +201,7 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
     total_right = torch.zeros((), dtype=torch.int64, device=labels.device)
     next_report = time.perf_counter() + _PROGRESS_SECONDS
     skipped = 0
-    losses = [entry.validation_loss for entry in run.history]
+    losses = [e.validation_loss for e in run.history if e.validation_loss is not None]
     parts = order[: run.batches * run.batch_size].split(run.batch_size)
     how = (run.config.augmentation, run.share, run.config.seed, epoch)
     feed = Feed(run.training[0], run.splits.train.indices, run.splits.scale, *how)
@@ -298,10 +304,13 @@ def _teacher_scores(run: Run, reals: Tensor, chosen: Tensor) -> Tensor | None:
     return found
 
 
-def _validate(run: Run) -> Evaluation:
+def _validate(run: Run) -> Evaluation | None:
+    """What the network says about the validation images; None where there are none."""
     for learner in run.learners:
         share_buffers(run.fabric, learner.model, learner.evaluated)
     images, labels = run.validation
+    if not len(labels):
+        return None
     scores = score_images(run.student.evaluated, images, run.splits.scale, _EVALUATION_BATCH).cpu()
     return summarise(scores, labels.cpu(), run.splits.num_classes)
 
@@ -318,8 +327,9 @@ def _finish(run: Run, first: int) -> FitResult:
         load_state(run.student.model, run.best.state, str(run.folder / CHECKPOINT))
     for learner in run.learners:
         learner.model.to("cpu").eval()
-    accuracy = run.best.accuracy
+    accuracy = run.best.accuracy if len(run.splits.validation) else None
     if not run.history:
         run.validation = on_device(run.splits.validation, "cpu")
-        accuracy = _validate(run).accuracy
+        measured = _validate(run)
+        accuracy = None if measured is None else measured.accuracy
     return FitResult(tuple(run.history), run.best.epoch, accuracy, first)

@@ -33,9 +33,9 @@ class PrecisionRow(Strict):
     violations: int | None = None
     lr: float
     train_loss: float
-    validation_loss: float
+    validation_loss: float | None
     train_accuracy: float
-    validation_accuracy: float
+    validation_accuracy: float | None
     validation_top5: float | None = None
 
 

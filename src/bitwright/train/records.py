@@ -22,8 +22,9 @@ class EpochMetrics:
         epoch: from 1.
         lr: learning rate of its last step.
         seconds: wall time, validation included.
+        validation_loss, validation_accuracy: None without validation images.
         validation_top5: share of images whose class is among the five highest scores; None with
-            fewer than six classes, and in records of older versions.
+            fewer than six classes, without validation images, and in records of older versions.
         precision: name of the level that most products ran in; None without low precision.
     """
 
@@ -31,8 +32,8 @@ class EpochMetrics:
     lr: float
     train_loss: float
     train_accuracy: float
-    validation_loss: float
-    validation_accuracy: float
+    validation_loss: float | None
+    validation_accuracy: float | None
     seconds: float
     validation_top5: float | None = None
     precision: str | None = None
@@ -74,13 +75,13 @@ class FitResult:
     Attributes:
         history: one entry an epoch.
         kept_epoch: the epoch, from 1, whose weights were kept; 0 if nothing was trained.
-        validation_accuracy: of the kept weights.
+        validation_accuracy: of the kept weights; None without validation images.
         resumed_from: epochs that were already done when this call began.
     """
 
     history: tuple[EpochMetrics, ...]
     kept_epoch: int
-    validation_accuracy: float
+    validation_accuracy: float | None
     resumed_from: int
 
 

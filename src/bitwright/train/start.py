@@ -27,7 +27,7 @@ from bitwright.train.stages import check_incremental
 from bitwright.train.state import Best, Learner, Run
 from bitwright.train.teacher_outputs import OUTPUTS, TeacherOutputs, kept_outputs
 from bitwright.train.teachers import check_teacher, fingerprint, soften
-from bitwright.train.transforms import to_real
+from bitwright.train.transforms import check_augmentation, to_real
 
 _log = logging.getLogger(__name__)
 _CURVES = "tensorboard"
@@ -57,6 +57,7 @@ def check(job: Job) -> None:
     """
     _check_roles(job)
     _check_labels(job)
+    _check_inputs(job)
     check_incremental(job.model, job.config)
     check_low_precision(job.model, job.config)
     if isinstance(job.teacher, TeacherOutputs):
@@ -122,6 +123,25 @@ def _check_labels(job: Job) -> None:
             f"{missing} training images have no label, but the loss needs labels",
             where="distillation.alpha",
             hint="learn from the teacher alone (alpha: 1), or train on splits.labelled()",
+        )
+
+
+def _check_inputs(job: Job) -> None:
+    """What is done to inputs fits their kind, and what looks at validation has some."""
+    check_augmentation(job.config.augmentation, job.splits.sample_shape, "train")
+    if len(job.splits.validation):
+        return
+    if job.config.schedule == "plateau":
+        raise RecipeError(
+            "plateau waits for the loss on validation images, and there are none",
+            where="train.schedule",
+            hint="use another schedule, or data.validation above 0",
+        )
+    if job.config.keep == "best":
+        _log.warning(
+            "%s: no validation images, so no epoch is known to be the best: the weights of the "
+            "last one are kept",
+            job.splits.name,
         )
 
 

@@ -54,13 +54,12 @@ def check_teacher(teacher: nn.Module, splits: DataSplits, where: str = "teacher"
     """
     device = device_of(teacher)
     images, _ = on_device(splits.train.take(range(min(2, len(splits.train)))), device)
-    height, width, channels = splits.image_shape
     try:
         with evaluating(teacher):
             scores = teacher(to_real(images[:2], splits.scale))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise ModelError(
-            f"does not take images of {height} x {width} x {channels}: "
+            f"does not take images of {' x '.join(map(str, splits.image_shape))}: "
             f"{(str(error).strip() or type(error).__name__).splitlines()[0]}",
             where=where,
             hint="use a teacher made for images of this shape",

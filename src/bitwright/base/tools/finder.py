@@ -69,13 +69,17 @@ Trial = Callable[[Tool, Path], None]
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """What Bitwright knows about a tool before looking for it."""
+    """What Bitwright knows about a tool before looking for it.
+
+    ``optional``: its absence is nothing to be mended, it serves only those who have a board.
+    """
 
     name: str
     needed_for: str
     install: str
     candidates: Callable[[], Iterator[Tool]]
     trial: Trial
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class ToolStatus:
     origin: str
     version: str
     detail: str
+    optional: bool = False
 
     def to_json(self) -> dict[str, str | bool]:
         fields = asdict(self)
@@ -150,6 +155,7 @@ def doctor() -> list[ToolStatus]:
                 origin=tool.origin if tool else "",
                 version=tool.version if tool else "",
                 detail=detail or ("" if tool else "not found"),
+                optional=spec.optional,
             )
         )
     return found
@@ -302,6 +308,14 @@ def _try_version(tool: Tool, folder: Path) -> None:
     _trial_run(tool, folder, "--version")
 
 
+def _try_option(option: str, tool: Tool, folder: Path) -> None:
+    _trial_run(tool, folder, option)
+
+
+def _try_nothing(tool: Tool, folder: Path) -> None:
+    """Without a board it can do nothing that could be tried."""
+
+
 def _try_verilator(tool: Tool, folder: Path) -> None:
     (folder / "gate.v").write_text(_GATE)
     _trial_run(tool, folder, "--lint-only", "-Wall", "gate.v")
@@ -353,5 +367,21 @@ _SPECS = (
         f"{_APT} git",
         partial(_on_path, "git", ["git"], "--version"),
         _try_version,
+    ),
+    ToolSpec(
+        "openFPGALoader",
+        "loading bitstreams into boards",
+        f"{_APT} openfpgaloader",
+        partial(_on_path, "openFPGALoader", ["openFPGALoader"], "--Version"),
+        partial(_try_option, "--help"),
+        optional=True,
+    ),
+    ToolSpec(
+        "fujprog",
+        "loading bitstreams into the ULX3S",
+        f"{_APT} fujprog",
+        partial(_on_path, "fujprog", ["fujprog"], "-h"),
+        _try_nothing,
+        optional=True,
     ),
 )

@@ -121,7 +121,7 @@ def top1(subject: Subject) -> Top1:
     """`Top1` on the validation images.
 
     Raises:
-        RecipeError: the data has no classes.
+        RecipeError: the data has no classes, or no validation images.
     """
     if subject.validation is None:
         raise unmeasurable("top1")

@@ -15,5 +15,6 @@ PLUGIN = Plugin(
         "face_densenet20": f"{_HERE}.catalog:DENSENET_20",
     },
     recipes={"face-matrix": "bitwright formats matrix"},
+    schemas={"face-matrix": f"{_HERE}.recipe:FaceMatrixRecipe"},
     commands={"formats matrix": f"{_HERE}.cli:add_commands"},
 )

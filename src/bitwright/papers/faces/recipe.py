@@ -30,6 +30,7 @@ class NetworkSection(_Section):
     """One network: a model of the zoo (or the user's own) and its weights.
 
     Attributes:
+        name: what its rows are called.
         model, options: as in a recipe's ``model``.
         weights: a file that `load_weights` reads; relative to the recipe's folder. Left out, they
             are looked for as ``MODEL.safetensors`` or ``MODEL.pt`` in the folder of weights that
@@ -43,7 +44,12 @@ class NetworkSection(_Section):
 
 
 class IdentitySection(_Section):
-    """Known people and faces of each, for the classifier."""
+    """Known people and faces of each, for the classifier.
+
+    Attributes:
+        people: how many.
+        each: faces of each of them.
+    """
 
     people: _Count = 30
     each: _Count = 10
@@ -105,7 +111,13 @@ class Sweep:
 
 
 class ClusterSection(_Section):
-    """Entries of a table, by the scope of a table."""
+    """Entries of a table, by the scope of a table.
+
+    Attributes:
+        network: of one table for the whole network.
+        group: of one for the layers of a group.
+        layer: of one for each layer.
+    """
 
     network: Annotated[int, Field(ge=2, le=4096)] = 512
     group: Annotated[int, Field(ge=2, le=4096)] = 512
@@ -113,7 +125,21 @@ class ClusterSection(_Section):
 
 
 class FaceMatrixRecipe(_Section):
-    """Everything that a matrix depends on, besides weights and pictures."""
+    """Everything that a matrix depends on, besides weights and pictures.
+
+    Attributes:
+        kind: this kind of recipe, which ``bitwright formats matrix`` runs.
+        description: one line for ``bitwright list recipes``.
+        networks: the networks, each with its own rows.
+        protocol: of verification: which pairs of pictures there are.
+        preprocessing: how a picture becomes an input.
+        sweep: which thresholds are tried.
+        identities: whom the classifier knows.
+        search: Ristretto's search for widths.
+        calibration: how many pictures ranges are measured on.
+        clusters: sizes of tables.
+        seed: of the choice of pictures and the first centroids.
+    """
 
     kind: Literal["face-matrix"]
     description: str = ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import ModelError, RecipeError
 from bitwright.base.trust import importable
+from bitwright.data.dataset import torch_shape
 from bitwright.models.catalog import MODEL_FILES, list_models
 from bitwright.pipeline.inspection.results import Inspection, Problem
 from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
@@ -15,7 +16,7 @@ from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
 if TYPE_CHECKING:
     from torch import nn
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]
 _CLASSES = 10  # of a classifier whose number of classes is not said
 
 
@@ -125,13 +126,12 @@ def _built(
 ) -> Inspection:
     from bitwright.pipeline.inspection.torch_model import inspect_torch
 
-    height, width, channels = shape
     with importable(folder):
         try:
             built, _ = build_for(model, classes, shape, seed)
         except ModelError as error:
             return Inspection(name, (), (Problem.of(error, name),))
-        return inspect_torch(built, policy, (channels, height, width), name)
+        return inspect_torch(built, policy, torch_shape(shape), name)
 
 
 def build_for(

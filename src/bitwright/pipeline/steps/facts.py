@@ -26,12 +26,13 @@ def facts_of(work: Workspace) -> dict[str, Any]:
     folding = work.recipe.hardware.folding_config_file
     mapping = {key: value for key, value in hardware.items() if key != "folding_config_file"}
     own = {
-        name: own_code(fields[name], work.module_folders) for name in ("quant", "teacher", "train")
+        name: own_code(fields[name], work.module_folders)
+        for name in ("quant", "teacher", "train", "data")
     }
     return {
         "name": work.recipe.name,
         "seed": work.recipe.seed,
-        "data": [_which_images(fields["data"]), work.data.digest()],
+        "data": [_which_images(fields["data"]), work.data.digest(), own["data"]],
         "model": [fields["model"] | {"weights": None}, _version(work, work.recipe.model)],
         "teacher": [
             fields["teacher"],

@@ -17,6 +17,8 @@ from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress
 from bitwright.formats import parse_format
+from bitwright.host.board_files import DataLevels, HostInput
+from bitwright.host.description import Preprocessing
 from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval, load_graph, save_graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.quantize import quantized_model, read_integers
@@ -33,10 +35,14 @@ GRAPH = "graph.bwg"
 QONNX = "model.onnx"
 CERTIFICATE = "certificate.json"
 LEVELS = "levels.npz"
+INPUT = "input.json"
+"""How whoever feeds the hardware makes levels of what there is in the world."""
 REFERENCE_IMAGES = 200
 QONNX_IMAGES = 20
 _CHECK_FRAMES = 4
 _BATCH = 250
+_PIXELS = 256
+_IMAGE_AXES = 3
 
 
 def lower(work: Workspace, context: StepContext) -> None:
@@ -57,6 +63,7 @@ def lower(work: Workspace, context: StepContext) -> None:
     atomic_write(context.folder / CERTIFICATE, certificate.to_json())
     compared, refused = _export(graph, inputs, context)
     np.savez_compressed(context.folder / LEVELS, inputs=inputs, scores=scores, labels=labels)
+    atomic_write(context.folder / INPUT, host_input(work, integers).model_dump_json(indent=1))
     accuracy = float((labels[:, 0] == work.data.test.labels).mean())
     float_weights = sum(p.numel() for p in work.fresh_model().parameters())
     weight_bits, size_bits = _sizes(graph)
@@ -74,6 +81,54 @@ def lower(work: Workspace, context: StepContext) -> None:
         layers=layer_facts(graph, certificate),
         certificate=_rows(certificate),
     ).save(context.folder)
+
+
+def host_input(work: Workspace, integers: IntegerModel) -> HostInput:
+    """How a host makes levels of what there is in the world, as training does it, and what the
+    labels are called.
+    """
+    kind, prepared = integers.graph.types[integers.graph.inputs[0]], work.data.preparation
+    return HostInput(
+        inputs=work.data.train.noun,
+        shape=work.data.image_shape,
+        format=integers.input_format.name,
+        scale=kind.scale[0],
+        rounding=integers.rounding.value,
+        data=DataLevels(type=work.data.train.images.dtype.name, scale=work.data.scale),
+        preparation=None if prepared is None else prepared.to_json(),
+        preprocessing=_preprocessing(work, integers),
+        classes=work.data.classes,
+    )
+
+
+def _preprocessing(work: Workspace, integers: IntegerModel) -> Preprocessing | None:
+    """Of image files: they have pixels from 0 to 255; a data set with a scale of its own gets the
+    nearest raw value. None where the network takes something else.
+    """
+    import torch
+
+    data, stream = work.data, work.recipe.data.stream
+    levels_of_bytes = data.train.images.dtype == np.uint8 and data.preparation is None
+    if not levels_of_bytes or len(data.image_shape) != _IMAGE_AXES:
+        return None
+    height, width, channels = data.image_shape
+    if channels not in (1, 3):
+        return None
+    raw = np.rint(np.arange(_PIXELS) * (1 / (_PIXELS - 1) / data.scale)).astype(np.uint8)
+    reals = raw.astype(np.float32) * np.float32(data.scale)
+    rows = [
+        integers.input_levels(torch.full((1, channels, height, width), float(real)))[0, :, 0, 0]
+        for real in reals
+    ]
+    table = torch.stack(rows, dim=1).to(torch.int64).tolist()  # channels x pixel values
+    same = all(row == table[0] for row in table)
+    return Preprocessing(
+        size=(height, width),
+        channels=channels,
+        fit="stretch" if stream is None else "middle",
+        short_side=None if stream is None else stream.short_side,
+        levels=tuple(tuple(row) for row in (table[:1] if same else table)),
+    )
 
 
 def graph_name(name: str) -> str:
@@ -158,8 +213,8 @@ def _compare(
 
 
 def _in_layout(levels: Tensor) -> IntArray:
-    """(N, C, H, W) -> (N, H, W, C), int64."""
-    moved = levels.permute(0, 2, 3, 1).contiguous().numpy()
+    """(N, C, H, W) -> (N, H, W, C), or (N, F) as it is; int64."""
+    moved = levels.movedim(1, -1).contiguous().numpy()
     return np.asarray(moved.astype(np.int64))
 
 

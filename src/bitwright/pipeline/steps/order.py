@@ -18,7 +18,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "lower": ("quantize",),
     "map": ("lower",),
     "simulate": ("lower", "map"),
-    "implement": ("map",),
+    "implement": ("lower", "map"),
     "report": ("train", "quantize", "lower", "map"),
 }
 _USES: dict[str, tuple[str, ...]] = {"report": ("teach", "simulate", "implement")}

@@ -58,7 +58,8 @@ def _check_test_images(work: Workspace, pending: Sequence[str]) -> None:
             f"every one of {len(work.data.test)} test images is compared when lowering, and of "
             f"their size {most} are what memory holds",
             where="data.keep.test",
-            hint=f"--set data.keep.test={most // 10} keeps fewer; --until quantize lowers nothing",
+            hint=f"--set data.keep.test={max(1, most // 10)} keeps fewer; "
+            "--until quantize lowers nothing",
         )
 
 

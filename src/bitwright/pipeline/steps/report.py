@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from bitwright.base.files import atomic_write
 from bitwright.base.records import PathRow
 from bitwright.base.version import __version__
 from bitwright.build.target import load_target
+from bitwright.data.shown import picture_of
 from bitwright.ir import IntArray, print_graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.baseline import cpu_name, measure
@@ -112,16 +113,22 @@ def _curves(title: str, history: Sequence[Epoch]) -> tuple[Curve, ...]:
     epochs = tuple(entry.epoch for entry in history)
     loss = {
         "training": tuple(entry.train_loss for entry in history),
-        "validation": tuple(entry.validation_loss for entry in history),
+        **_measured_series(entry.validation_loss for entry in history),
     }
     accuracy = {
         "training": tuple(entry.train_accuracy for entry in history),
-        "validation": tuple(entry.validation_accuracy for entry in history),
+        **_measured_series(entry.validation_accuracy for entry in history),
     }
     return (
         Curve(title=f"{title}: loss", y_label="mean over images", epochs=epochs, series=loss),
         Curve(title=f"{title}: accuracy", y_label="share", epochs=epochs, series=accuracy),
     )
+
+
+def _measured_series(values: Iterable[float | None]) -> dict[str, tuple[float, ...]]:
+    """The curve of validation; none without validation images."""
+    found = tuple(value for value in values if value is not None)
+    return {"validation": found} if found else {}
 
 
 def _layers(lowered: LowerResult, mapped: MapResult, found: Results) -> tuple[LayerRow, ...]:
@@ -194,13 +201,12 @@ def _samples(work: Workspace, predictions: IntArray, count: int) -> tuple[Sample
     )
 
 
-def _png(image: NDArray[np.uint8], scale: float) -> str:
-    """An image as base64, stretched to the full range of grey."""
+def _png(levels: NDArray[Any], scale: float) -> str:
+    """An input as a picture in base64."""
     from PIL import Image
 
-    pixels = np.clip(np.rint(image.astype(np.float64) * scale * 255), 0, 255).astype(np.uint8)
     file = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG")
+    Image.fromarray(picture_of(levels, scale)).save(file, "PNG")
     return base64.b64encode(file.getvalue()).decode("ascii")
 
 
@@ -242,6 +248,7 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
         "data": f"{data.name}: {data.train} training, {data.validation} validation, "
         f"{data.test} held-out images",
         "data SHA-256": data.digest,
+        **({"inputs": data.inputs} if data.inputs else {}),
         **_training_facts(trained),
         "integer graph": lowered.digest,
         "processor": cpu_name(),

@@ -66,8 +66,8 @@ class Epoch(Result):
     lr: float
     train_loss: float
     train_accuracy: float
-    validation_loss: float
-    validation_accuracy: float
+    validation_loss: float | None
+    validation_accuracy: float | None
 
 
 class DataFacts(Result):
@@ -75,16 +75,18 @@ class DataFacts(Result):
 
     Attributes:
         source: the file or folder they came from, without its place, or the library.
+        inputs: what was made of numbers that are no levels, in words.
     """
 
     name: str
     source: str
     digest: str
     classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     train: int
     validation: int
     test: int
+    inputs: str = ""
 
 
 class TeacherRow(Result):
@@ -146,7 +148,7 @@ class PhaseRow(Result):
     name: str
     history: tuple[Epoch, ...]
     kept_epoch: int
-    validation_accuracy: float
+    validation_accuracy: float | None
     teacher_accuracy: Figure | None = None
 
 

@@ -112,4 +112,5 @@ def _data_facts(work: Workspace) -> DataFacts:
         train=len(splits.train),
         validation=len(splits.validation),
         test=len(splits.test),
+        inputs="" if splits.preparation is None else f"{splits.preparation}, by the training part",
     )

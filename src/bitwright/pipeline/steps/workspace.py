@@ -38,16 +38,21 @@ class Workspace:
     @cached_property
     def data(self) -> DataSplits:
         """The data set, loaded when first needed."""
-        return load_dataset(self.recipe.data, None, self.recipe.seed, progress=self.progress)
+        with importable(self.recipe.base_dir):
+            return load_dataset(self.recipe.data, None, self.recipe.seed, progress=self.progress)
 
     @cached_property
     def quant(self) -> dict[str, Any]:
-        """The section ``quant``: what the model's file says, if it does, then the recipe."""
+        """The section ``quant``: what the model's file says, if it does, then the recipe. Where
+        neither speaks of the input, it takes the levels of the data as they are.
+        """
         from bitwright.interop.model_files import formats_from_spec
 
         given: dict[str, Any] = {}
+        if (levels := self.data.input_format) is not None:
+            given = {"input": {"format": levels, "scale": "const", "value": self.data.scale}}
         if self.recipe.model.is_file:
-            given = formats_from_spec(
+            given |= formats_from_spec(
                 self.recipe.model, self.data.num_classes, self.data.image_shape
             )
         return {**given, **self.recipe.quant}
@@ -64,10 +69,10 @@ class Workspace:
         return module_folders(self.recipe.base_dir)
 
     @property
-    def sample_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of one image, as torch models take it."""
-        height, width, channels = self.data.image_shape
-        return channels, height, width
+    def sample_shape(self) -> tuple[int, ...]:
+        """Of one input as torch models take it: (C, H, W), (C, L) or (F,)."""
+        shape: tuple[int, ...] = self.data.sample_shape
+        return shape
 
     @cached_property
     def shipped(self) -> Pretrained | None:

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A design folder: what a file's import and a model of one's own loop have in common with a run.
+
+graph.bwg       the integer graph: the definition of the network
+hardware.json   what to build it for: the sections hardware, simulate and implement of a recipe
+levels.npz      levels of real inputs, if there are any; else random ones prove the design
+map/ simulate/ implement/ report/    what `Design`'s steps have made, each with its key
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from zipfile import BadZipFile
+
+import numpy as np
+from pydantic import Field, ValidationError, model_validator
+
+from bitwright.base.errors import DataError, RecipeError, RunError
+from bitwright.base.files import atomic_write, parse_json, read_bytes, read_text
+from bitwright.base.version import __version__
+from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds, save_graph
+from bitwright.pipeline.recipe_hardware import HardwareSection, Section
+from bitwright.pipeline.recipe_schema import ImplementSection, SimulateSection
+from bitwright.pipeline.recipe_yaml import Document
+
+GRAPH, SETTINGS, LEVELS = "graph.bwg", "hardware.json", "levels.npz"
+_KEY = "key.json"
+_RANDOM = 20
+
+
+class DesignSettings(Section):
+    """What a design is built for: sections of a recipe, with the same keys and defaults.
+
+    Attributes:
+        seed: of random inputs and stalls.
+    """
+
+    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
+    hardware: HardwareSection = HardwareSection()
+    simulate: SimulateSection = SimulateSection()
+    implement: ImplementSection = ImplementSection()
+
+    @model_validator(mode="after")
+    def _names_no_code(self) -> DesignSettings:
+        """The folder may be a stranger's."""
+        if self.hardware.blocks:
+            raise ValueError("hardware.blocks: blocks of your own need a recipe")
+        return self
+
+
+@dataclass(frozen=True)
+class Design:
+    """A design folder at work.
+
+    Attributes:
+        folder: where results go.
+        graph: the integer graph.
+        settings: what it is built for.
+        levels: of each input of the graph, frames of real data; None: there are none.
+    """
+
+    folder: Path
+    graph: Graph
+    settings: DesignSettings
+    levels: Mapping[str, IntArray] | None = None
+
+    def frames(self) -> dict[str, IntArray]:
+        """Input levels that the design is proven on: the real ones, or else random ones; as many as
+        ``simulate.images`` says.
+        """
+        wanted = self.settings.simulate.images
+        if self.levels is None:
+            count = _RANDOM if wanted == "all" else wanted
+            return random_feeds(self.graph, count, np.random.default_rng(self.settings.seed))
+        return {e: v if wanted == "all" else v[:wanted] for e, v in self.levels.items()}
+
+    def save(self) -> None:
+        """Write the folder: graph, settings, levels."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        save_graph(self.graph, self.folder / GRAPH)
+        self.save_settings()
+        if self.levels is None:
+            (self.folder / LEVELS).unlink(missing_ok=True)
+        else:
+            arrays: dict[str, Any] = dict(self.levels)
+            np.savez_compressed(self.folder / LEVELS, **arrays)
+
+    def save_settings(self) -> None:
+        """Write the settings, which later calls start from."""
+        atomic_write(self.folder / SETTINGS, self.settings.model_dump_json(indent=1) + "\n")
+
+    def step(self, name: str, facts: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
+        """The folder of a step, made if it is not there for these facts and this graph.
+
+        It is made beside its place and renamed into it: what is there is whole.
+
+        Args:
+            facts: what the result depends on, besides the graph, as JSON.
+            make: fills a folder.
+        """
+        text = json.dumps([__version__, self.graph.digest, facts], sort_keys=True, default=str)
+        key, place = hashlib.sha256(text.encode()).hexdigest(), self.folder / name
+        try:
+            if parse_json(read_bytes(place / _KEY)) == key:
+                return place
+        except (OSError, ValueError, DataError):
+            pass
+        partial = self.folder / f".{name}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        make(partial)
+        atomic_write(partial / _KEY, json.dumps(key) + "\n")
+        shutil.rmtree(place, ignore_errors=True)
+        partial.rename(place)
+        return place
+
+
+def is_design(folder: Path) -> bool:
+    """Whether a folder is one: it has a graph, and is no run directory, nor one of its steps."""
+    return (folder / GRAPH).is_file() and not (folder / "step.json").is_file()
+
+
+def open_design(folder: Path, assignments: Sequence[str] = ()) -> Design:
+    """A design folder, with settings that are changed as ``--set`` says; these are kept.
+
+    Raises:
+        RunError: it is none.
+        RecipeError: a setting is wrong.
+        DataError, GraphError: a file in it is damaged.
+    """
+    if not is_design(folder):
+        raise RunError(
+            "is no design folder: it has no graph.bwg",
+            where=str(folder),
+            hint="`bitwright import` and bitwright.build_model make one",
+        )
+    graph = load_graph(folder / GRAPH, {"integer": INTEGER})
+    place = folder / SETTINGS
+    given = parse_settings(read_text(place), str(place)) if place.is_file() else DesignSettings()
+    settings = changed(given, assignments)
+    design = Design(folder, graph, settings, _levels(folder / LEVELS, graph))
+    if settings != given:
+        design.save_settings()
+    return design
+
+
+def changed(settings: DesignSettings, assignments: Sequence[str]) -> DesignSettings:
+    """Settings with some of them replaced, ``hardware.fill=0.8``; a new goal takes the place of
+    another.
+
+    Raises:
+        RecipeError: there is no such setting, or it breaks the schema.
+    """
+    document = Document(settings.model_dump(mode="json", by_alias=True), SETTINGS, {})
+    for assignment in assignments:
+        path = assignment.partition("=")[0].strip().split(".")
+        if path[0] == "hardware" and path[1:2] and path[1] in _GOALS:
+            for other in _GOALS - {path[1]}:
+                document = document.assign(("hardware", other), None, "--set")
+        document = document.override(assignment)
+    return parse_settings(document.value, "--set" if assignments else SETTINGS)
+
+
+_GOALS = {"target_fps", "fill", "budget", "folding_config_file"}
+
+
+def parse_settings(values: str | Mapping[str, Any], where: str) -> DesignSettings:
+    """Settings from JSON or from plain values.
+
+    Raises:
+        RecipeError: they break the schema.
+    """
+    try:
+        found = parse_json(values) if isinstance(values, str) else values
+        return DesignSettings.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise RecipeError(
+            f"{field}: {first['msg']}",
+            where=where,
+            hint="keys are those of a recipe's sections hardware, simulate and implement",
+        ) from error
+    except ValueError as error:
+        raise RecipeError(f"is no JSON: {error}", where=where) from error
+
+
+#: What zipfile and numpy raise for files that are none of theirs.
+_DAMAGED = (
+    OSError, ValueError, KeyError, EOFError, NotImplementedError, RuntimeError, MemoryError,
+    SyntaxError, TypeError, IndexError, OverflowError, BadZipFile, zlib.error, struct.error,
+)  # fmt: skip
+
+
+def _levels(path: Path, graph: Graph) -> dict[str, IntArray] | None:
+    if not path.is_file():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {name: np.asarray(file[name]) for name in file.files}
+        if set(found) != set(graph.inputs):
+            raise ValueError(f"it holds {sorted(found)}, the graph takes {list(graph.inputs)}")
+        return {edge: check_levels(graph, edge, array) for edge, array in found.items()}
+    except _DAMAGED as error:
+        raise DataError(
+            f"cannot be read: {error}", where=str(path), hint="delete it, or make the design again"
+        ) from error
+
+
+def check_levels(graph: Graph, edge: str, array: np.ndarray[Any, Any]) -> IntArray:
+    """Frames of an input as int64.
+
+    Raises:
+        ValueError: they are not of its shape, or not levels of it.
+    """
+    kind = graph.types[edge]
+    if array.shape[1:] != kind.shape or not len(array) or array.dtype.kind not in "iu":
+        raise ValueError(f"{array.dtype} of shape {array.shape}, expected frames of {kind.shape}")
+    if array.min() < kind.lo or array.max() > kind.hi:
+        raise ValueError(f"levels beyond {kind.lo} .. {kind.hi}")
+    return array.astype(np.int64)

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Design folders: one's own loop to proven RTL in one call, and the verbs on what it leaves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bitwright
+from bitwright.base.errors import MismatchError, RecipeError, RunError
+from bitwright.cli import entry
+from bitwright.ir import INTEGER, load_graph
+from bitwright.quantize import Policy, apply
+
+QUANT = {"input": "uint4", "weight": "int3", "activation": "uint3"}
+HARDWARE = {"target": "ecp5-25k", "target_fps": 20_000}
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(12, 3),
+    ).eval()  # fmt: skip
+
+
+def images(count: int = 8) -> Tensor:
+    return torch.rand(count, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> bitwright.BuiltModel:
+    """A model that a loop of one's own has trained in few bits."""
+    model = apply(network(), Policy.from_dict(QUANT), "train", images())
+    assert isinstance(model, nn.Module)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model.train()
+    for _ in range(2):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images()), torch.arange(8) % 3).backward()
+        optimizer.step()
+    folder = tmp_path_factory.mktemp("own") / "design"
+    made = bitwright.build_model(model.eval(), images(), hardware=HARDWARE, out=folder, name="mine")
+    with torch.no_grad():
+        assert torch.equal(model(images()), made.integers(images()))
+    return made
+
+
+def test_one_call_proves_what_the_loop_has_trained(built: bitwright.BuiltModel) -> None:
+    assert built.proof is not None and built.proof.real
+    assert built.proof.images == 8 and built.proof.compared_values > 0
+    figures = {row.label: row.figure.value for row in built.rows if row.figure is not None}
+    cycles = figures["cycles an image, simulated"]
+    assert cycles == figures["cycles an image, predicted"] <= 100e6 / 20_000
+    assert built.bitstream is None and "RTL = integer graph" in built.report.read_text()
+    # The folder's levels and graph give the model's scores.
+    graph = load_graph(built.design.folder / "graph.bwg", {"integer": INTEGER})
+    with np.load(built.design.folder / "levels.npz") as levels:
+        found = graph.run({graph.inputs[0]: levels[graph.inputs[0]]})
+    assert np.array_equal(
+        np.float32(found["scores"] * built.integers.score_scale), built.integers(images()).numpy()
+    )
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    capsys.readouterr()
+    assert entry.run([*arguments, "--json"]) == code, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+def test_verbs_on_a_folder_of_ones_own(
+    built: bitwright.BuiltModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = built.design.folder
+    found = said(capsys, "diff", str(folder), "--index", "3")
+    assert [stage["stage"] for stage in found["stages"]] == ["hardware", "rtl"]
+    assert said(capsys, "diff", str(folder), "--until", "graph", code=2)
+    stamp = (folder / "simulate" / "key.json").stat().st_mtime_ns
+    assert said(capsys, "simulate", str(folder))["proof"]["images"] == 8
+    assert (folder / "simulate" / "key.json").stat().st_mtime_ns == stamp  # done before
+    found = said(capsys, "simulate", str(folder), "--set", "simulate.images=4")
+    assert found["proof"]["images"] == 4 and found["proof"]["real"]
+    page = Path(said(capsys, "report", str(folder))["step"]) / "report.html"
+    assert "4 real frames" in page.read_text()
+    error = said(capsys, "simulate", str(folder), "--data", "x", code=2)["error"]
+    assert "--data" in error["message"]
+    error = said(capsys, "map", str(folder), "--set", "hardware.fil=0.5", code=2)["error"]
+    assert "hardware.fil" in error["message"]
+
+
+def test_a_damaged_memory_image_is_found(built: bitwright.BuiltModel, tmp_path: Path) -> None:
+    """The proof can fail: one bit of one weight."""
+    from bitwright.pipeline.designs.folder import open_design
+    from bitwright.pipeline.designs.steps import simulate_design
+
+    shutil.copytree(built.design.folder, tmp_path / "d")
+    shutil.rmtree(tmp_path / "d" / "simulate")
+    design = open_design(tmp_path / "d")
+    image = next(p for p in sorted((tmp_path / "d" / "map" / "rtl").glob("**/*weight*")))
+    lines = image.read_text().splitlines()
+    place = next(k for k, line in enumerate(lines) if line and not line.startswith("/"))
+    lines[place] = f"{int(lines[place], 16) ^ 1:0{len(lines[place])}x}"
+    image.write_text("\n".join(lines) + "\n")
+    with pytest.raises(MismatchError):
+        simulate_design(design)
+
+
+def test_a_float_model_is_quantized_from_the_images(tmp_path: Path) -> None:
+    made = bitwright.build_model(
+        network(), images(), quant=QUANT, hardware=HARDWARE, out=tmp_path / "d",
+        simulate={"images": 3},
+    )  # fmt: skip
+    assert made.proof is not None and made.proof.images == 3
+    with pytest.raises(RunError, match="a design folder with graph"):
+        bitwright.build_model(network(), images(), quant=QUANT, out=tmp_path / "d")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="is no design folder"):
+        bitwright.build_model(network(), images(), quant=QUANT, out=tmp_path / "mine", force=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "a float model needs formats"),
+        ({"quant": QUANT, "hardware": {"targt": "x"}}, "hardware.targt"),
+        ({"quant": QUANT, "hardware": {"blocks": ["a:b"]}}, "need a recipe"),
+    ],
+)
+def test_what_a_call_says_wrong(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=message):
+        bitwright.build_model(network(), images(), out=tmp_path / "d", **changes)
+    assert not (tmp_path / "d").exists()
+
+
+def test_an_import_is_a_design_folder(
+    built: bitwright.BuiltModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = str(tmp_path / "net.onnx"), str(tmp_path / "in")
+    said(capsys, "export", str(built.design.folder), "--out", source)
+    options = ["--target", "ecp5-25k", "--fps", "200000", "--clock-mhz", "50", "--simulate", "4"]
+    found = said(capsys, "import", source, "--out", out, *options)["hardware"]
+    assert found["simulated_frames"] == 4 and found["interval"] <= 250
+    assert said(capsys, "diff", out)["stages"][-1]["first"] is None
+    slow = said(capsys, "map", out, "--set", "hardware.target_fps=1000")["figures"]
+    assert slow["cycles an image, predicted"]["value"] > found["interval"]
+    assert not (tmp_path / "in" / "simulate").exists()  # it was of another design
+    budget = ["--target", "ecp5-25k", "--budget", "lut=3000,dsp=0", "--force"]
+    made = said(capsys, "import", source, "--out", out, *budget)["hardware"]
+    assert made["resources"]["lut"] <= 3000 and made["resources"]["dsp"] == 0
+    fill = ["--target", "ecp5-25k", "--fill", "0.1", "--force"]
+    assert (
+        said(capsys, "import", source, "--out", out, *fill)["hardware"]["resources"]["lut"] < 2432
+    )
+    error = said(capsys, "import", source, "--out", out, "--fps", "9", "--force", code=2)["error"]
+    assert "target" in error["message"]
