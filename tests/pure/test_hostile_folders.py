@@ -25,6 +25,8 @@ from bitwright.base.store import Store
 from bitwright.build.implement import read_result
 from bitwright.data import cifar, folders
 from bitwright.data.decoding import Decoding
+from bitwright.data.image_files import damaged_files
+from bitwright.data.listing import list_images
 from bitwright.explore.sweep import check_folder
 from bitwright.hw.folding import load_folding
 from bitwright.jobs.job import SCHEMA, Job
@@ -49,7 +51,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "costs.json": read_costs,
     "recipe.yaml": load_recipe,
     "matrix.yaml": load_matrix,
-    "sweep.json": lambda path: check_folder(path.parent, "x"),
+    "plan.json": lambda path: check_folder(path.parent, "x"),
     "levels.npz": lambda path: read_levels(path.parent),
     "metrics.jsonl": read_metrics,
 }
@@ -70,7 +72,7 @@ def _put(kind: str, path: Path) -> None:
 def test_what_is_no_file_is_not_read(name: str, kind: str, tmp_path: Path) -> None:
     _put(kind, tmp_path / name)
     with pytest.raises(
-        BitwrightError, match=rf"{kind}, expected a regular file|does not exist|no "
+        BitwrightError, match=rf"{kind}, expected a regular file|there is no recipe"
     ):
         READERS[name](tmp_path / name)
 
@@ -195,6 +197,8 @@ def test_pictures_of_nothing_are_work(
         folders.load(
             tmp_path / "p.zip", Decoding(size=size), name="i", seed=0, validation=0.2, test=0.2
         )
+    with pytest.raises(DataError, match="so far does no real image shrink"):
+        damaged_files(list_images(tmp_path / "p.zip"), threads=1)
 
 
 def test_the_first_line_of_pairs_has_numbers_of_some_digits() -> None:

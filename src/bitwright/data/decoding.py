@@ -187,10 +187,12 @@ class Header:
     Attributes:
         grey: whether it has one channel.
         bits: 8 or 16 of each level.
+        numbers: of pixels and channels that there are to decode, whatever is made of them.
     """
 
     grey: bool
     bits: int
+    numbers: int
 
 
 def read_header(stream: IO[bytes], where: str) -> Header:
@@ -204,19 +206,8 @@ def read_header(stream: IO[bytes], where: str) -> Header:
 
 def _header(image: Picture) -> Header:
     deep = is_deep_colour(image) or image.mode.startswith("I") or image.mode == "F"
-    return Header(is_grey(image), 16 if deep else 8)
-
-
-def stored_size(content: bytes, where: str) -> int:
-    """Bytes of an image's pixels as its file says them: what there is to decode, whatever size is
-    made of it.
-
-    Raises:
-        DataError: it is no image, or one of more than `MOST_PIXELS`.
-    """
-    return _opened(
-        io.BytesIO(content), lambda image: math.prod(image.size) * len(image.getbands()), where
-    )
+    numbers = math.prod(image.size) * len(image.getbands())
+    return Header(is_grey(image), 16 if deep else 8, numbers)
 
 
 def check_growth(made: int, packed: int, what: str, where: str, hint: str) -> None:

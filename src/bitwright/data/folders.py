@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
 from bitwright.data.dataset import UNLABELLED, Dataset, DataSplits, Images
-from bitwright.data.decoding import Decoding, check_growth, decode_image, stored_size
+from bitwright.data.decoding import Decoding, check_growth, decode_image, read_header
 from bitwright.data.listing import Layout, Listing, find_layout, list_images, opened
 from bitwright.data.pixels import TOP, Levels, warn_of_lost
 from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two
@@ -213,7 +214,7 @@ def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> Lev
                 check_growth(made, packed, what, where, hint)
             # Work, which whoever names a size has not asked for; in a zip file a picture of zeros
             # shrinks once more.
-            stored += stored_size(content, where)
+            stored += read_header(io.BytesIO(content), where).numbers
             check_growth(stored, archive or packed, f"{position + 1} images", where, "leave it out")
             image = decode_image(content, decoding, where)
             if image.dtype != first.dtype:

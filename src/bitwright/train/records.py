@@ -109,7 +109,7 @@ def epoch_of(given: Mapping[str, Any]) -> EpochMetrics:
     if type(found.epoch) is not int or found.epoch < 1:
         raise ValueError(f"epoch is {found.epoch!r:.80}, expected 1 or more")
     for name, value in asdict(found).items():
-        if name == "precision" or (name == "validation_top5" and value is None):
+        if name == "precision" or (name.startswith("validation_") and value is None):
             continue
         if type(value) not in (int, float):
             raise TypeError(f"{name} is {value!r:.80}, expected a number")
