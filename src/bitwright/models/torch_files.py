@@ -120,7 +120,7 @@ def _read_zip(path: Path) -> Any:
                 content = read_member(archive, f"{top}data/{key}", where)
                 storages[key] = torch.empty(len(content), dtype=torch.uint8)
                 if content:
-                    memoryview(storages[key].numpy())[:] = content  # type: ignore[arg-type]
+                    memoryview(storages[key].numpy())[:] = content
             if storages[key].numel() != size:
                 raise ValueError(f"storage {key} has {storages[key].numel()} bytes, not {size}")
             return _Storage(storages[key], dtype)
