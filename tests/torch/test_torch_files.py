@@ -133,6 +133,26 @@ def _bytearray(count: int) -> bytes:
     return _call(_global("builtins", "bytearray"), _int(count))
 
 
+def _file(path: Path, body: bytes) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", b"\x80\x02" + body + b".")
+        archive.writestr("a/version", "3\n")
+        archive.writestr("a/byteorder", "little")
+        archive.writestr("a/data/0", struct.pack("<4f", 1, 2, 3, 4))
+    return path
+
+
+def test_what_python_2_wrote(tmp_path: Path) -> None:
+    """The weights that torchvision gives for networks of its first years are such files."""
+    sizes = (_tuple(_int(2), _int(2)), _tuple(_int(2), _int(1)))
+    tensor = _call(_global("torch._utils", "_rebuild_tensor"), _storage(), _int(0), *sizes)
+    pairs = b"](](U\1a" + tensor + b"e](U\1b" + tensor + b"ee"
+    path = _file(tmp_path / "a.pt", _call(_global("collections", "OrderedDict"), pairs))
+    found = load_plain(path)
+    assert _same(found, torch.load(path, weights_only=True)) and list(found) == ["a", "b"]
+    assert found["a"].tolist() == [[1, 2], [3, 4]]
+
+
 #: Pickles that were read, for up to a minute or with gigabytes, or ended in other errors.
 HOSTILE: dict[str, bytes] = {
     "bytearray": _bytearray(6 * 10**9),
@@ -160,11 +180,7 @@ HOSTILE: dict[str, bytes] = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_nothing_but_tensors_and_plain_values(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.pt"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a/data.pkl", b"\x80\x02" + HOSTILE[kind] + b".")
-        archive.writestr("a/byteorder", "little")
-        archive.writestr("a/data/0", bytes(16))
+    path = _file(tmp_path / "a.pt", HOSTILE[kind])
     start = time.process_time()
     with pytest.raises(DataError, match=r"a\.pt: is no checkpoint of torch"):
         load_plain(path)

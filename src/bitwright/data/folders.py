@@ -216,7 +216,7 @@ def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> Lev
             # shrinks once more.
             stored += read_header(io.BytesIO(content), where).numbers
             check_growth(stored, archive or packed, f"{position + 1} images", where, "leave it out")
-            image = decode_image(content, decoding, where)
+            image = decode_image(content, decoding, where) if position else first
             if image.dtype != first.dtype:
                 raise DataError(
                     f"has {image.dtype.itemsize * 8} bits a channel, but {listing.names[0]} "

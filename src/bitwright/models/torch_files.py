@@ -15,7 +15,7 @@ import struct
 import sys
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -32,6 +32,7 @@ _MOST_PICKLE = 64 << 20
 MOST_AXES = 64
 """Of a tensor; numpy has no more."""
 _MOST_KEY, _MOST_INT = 1 << 31, 1 << 64
+_PAIR = 2
 _STORAGES = {
     "torch DoubleStorage": torch.float64,
     "torch FloatStorage": torch.float32,
@@ -258,12 +259,7 @@ class _Machine:
         target = self.stack[-1]
         if type(target) not in (dict, OrderedDict) or len(values) % 2:
             raise ValueError("it sets entries of what is no dict")
-        for key, value in zip(values[::2], values[1::2], strict=True):
-            # Python finds a text by a hash that nobody can foresee; others may be chosen so that
-            # each one is compared with all before it.
-            if type(key) is not str and not (type(key) is int and abs(key) < _MOST_KEY):
-                raise ValueError(f"a key of a dict is a {type(key).__name__}, expected text")
-            target[key] = value
+        _fill(target, zip(values[::2], values[1::2], strict=True))
 
     def _describe(self, state: Any) -> None:
         target = self.stack[-1]
@@ -319,7 +315,24 @@ def _made(maker: Any, arguments: Any) -> Any:
 
 
 def _ordered(arguments: tuple[Any, ...]) -> Any:
-    return None if arguments else OrderedDict()
+    """Empty; as Python 2 wrote it, of a list of lists of a key and a value each."""
+    made: OrderedDict[Any, Any] = OrderedDict()
+    if not arguments:
+        return made
+    (pairs,) = arguments
+    if type(pairs) is not list or any(type(p) is not list or len(p) != _PAIR for p in pairs):
+        return None
+    _fill(made, pairs)
+    return made
+
+
+def _fill(target: dict[Any, Any], pairs: Iterable[Any]) -> None:
+    for key, value in pairs:
+        # Python finds a text by a hash that nobody can foresee; others may be chosen so that each
+        # one is compared with all before it.
+        if type(key) is not str and not (type(key) is int and abs(key) < _MOST_KEY):
+            raise ValueError(f"a key of a dict is a {type(key).__name__}, expected text")
+        target[key] = value
 
 
 def _size(arguments: tuple[Any, ...]) -> Any:
@@ -366,10 +379,15 @@ def _is_shape(value: object) -> bool:
     return type(value) is tuple and len(value) <= MOST_AXES and all(map(_is_count, value))
 
 
+def _old_tensor(arguments: tuple[Any, ...]) -> Any:
+    return _tensor((*arguments, False, OrderedDict()))
+
+
 _MAKERS: dict[str, Callable[[tuple[Any, ...]], Any]] = {
     "collections OrderedDict": _ordered,
     "torch Size": _size,
     "torch device": _device,
+    "torch._utils _rebuild_tensor": _old_tensor,  # before torch 0.4
     "torch._utils _rebuild_tensor_v2": _tensor,
     "torch._utils _rebuild_parameter": _parameter,
 }
