@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from bitwright.base import archives
-from bitwright.base.arrays import read_npy
+from bitwright.base.arrays import read_array, read_npy
 from bitwright.base.errors import BitwrightError, DataError, GraphError, RecipeError
 from bitwright.base.store import Store
 from bitwright.build.implement import read_result
@@ -210,3 +210,20 @@ def test_the_first_line_of_pairs_has_numbers_of_some_digits() -> None:
 def test_numbers_of_a_recipe_have_a_length(text: str) -> None:
     with pytest.raises(RecipeError, match="a number has more than 100 signs"):
         load_value(text, "x")
+
+
+@pytest.mark.timeout(20)
+def test_an_array_comes_from_a_file_of_its_own_length(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(6).reshape(2, 3))
+    assert read_array(path).tolist() == [[0, 1, 2], [3, 4, 5]]
+    np.save(path, np.zeros(2))
+    assert read_array(path, "biuf").tolist() == [0, 0]
+    with pytest.raises(DataError, match="float64, not integers"):
+        read_array(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match="does not hold"):
+        read_array(path, "biuf")
+    _put("named pipe", path)
+    with pytest.raises(DataError, match="expected a regular file"):
+        read_array(path)

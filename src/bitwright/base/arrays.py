@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from bitwright.base.archives import check_members, opened_zip, read_member
 from bitwright.base.errors import DataError
+from bitwright.base.files import read_bytes
 
 _ENDING = ".npy"
 _VERSION = (1, 0)
+_MOST_BYTES = 1 << 30
 
 
 def read_npy(content: bytes, where: str, kinds: str = "iu") -> NDArray[Any]:
@@ -46,6 +48,15 @@ def read_npy(content: bytes, where: str, kinds: str = "iu") -> NDArray[Any]:
     except ValueError as error:  # more axes than numpy has
         raise DataError(f"is no .npy: {error}", where=where) from error
     return found
+
+
+def read_array(path: Path, kinds: str = "iu") -> NDArray[Any]:
+    """The array of a ``.npy`` file; as `read_npy`.
+
+    Raises:
+        DataError: it is missing, no regular file, or of more than 1 GiB, too.
+    """
+    return read_npy(read_bytes(path, most=_MOST_BYTES), str(path), kinds)
 
 
 def read_npz(path: Path, kinds: str = "iu") -> dict[str, NDArray[Any]]:
