@@ -60,9 +60,9 @@ def test_rtl_equals_the_graph_and_the_trained_model(run: Any) -> None:
     simulated = load_result(SimulateResult, folder / "05-simulate")
     assert lowered.compared_images == len(work.data.test)
     assert simulated.differences == 0 and simulated.interval == simulated.predicted_interval
-    assert lowered.accuracy.value >= least
-    assert load_result(QuantizeResult, folder / "02-quantize").accuracy.value == (
-        lowered.accuracy.value
+    assert lowered.figure.value >= least
+    assert load_result(QuantizeResult, folder / "02-quantize").figure.value == (
+        lowered.figure.value
     )
 
 
@@ -145,7 +145,7 @@ def test_a_data_set_and_a_network_of_ones_own(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     Pipeline(recipe, folder).build(until="simulate")
     assert load_result(SimulateResult, folder / "05-simulate").differences == 0
-    assert load_result(LowerResult, folder / "03-lower").accuracy.value > 0.8
+    assert load_result(LowerResult, folder / "03-lower").figure.value > 0.8
     graph = read_graph(folder / "03-lower")
     kind = graph.types[graph.inputs[0]]
     assert kind.shape == (1, 24, 2) and kind.format is not None and kind.format.name == "int6"
@@ -158,7 +158,7 @@ def test_a_data_set_and_a_network_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "least"), [("table-mlp-w4a4", 0.95), ("sounds-cnn1d-w4a4", 0.9)])
 def test_the_whole_recipe(name: str, least: float, tmp_path: Path) -> None:
     Pipeline(load_recipe(name), tmp_path / "run").build()
-    assert load_result(LowerResult, tmp_path / "run" / "03-lower").accuracy.value >= least
+    assert load_result(LowerResult, tmp_path / "run" / "03-lower").figure.value >= least
     record = Report.model_validate_json(
         (tmp_path / "run" / "07-report" / "report.json").read_text()
     )

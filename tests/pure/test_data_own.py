@@ -29,7 +29,7 @@ SIGNALS = RANDOM.uniform(-0.5, 0.25, size=(40, 2, 16))
 
 def split(given: Any, **fields: Any) -> DataSplits:
     spec = DatasetSpec(name="my_data:load", **fields)
-    return splits_of(given, spec, name="mine", source="my_data:load", seed=0)
+    return splits_of(given, spec, "mine", "my_data:load", seed=0)
 
 
 def parts_of(splits: DataSplits) -> tuple[Any, ...]:

@@ -112,7 +112,7 @@ def test_a_design_has_no_100_000_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [({"epoch": "x"}, "epoch is 'x'"), ({"lr": math.nan}, "lr is nan"), ({"epoch": 0}, "epoch is"),
-     ({"train_accuracy": None}, "train_accuracy is None"), ({"precision": 1}, "precision is 1"),
+     ({"train_accuracy": None}, "train_metric is None"), ({"precision": 1}, "precision is 1"),
      ({"seconds": True}, "seconds is True"), ({"train_loss": "a"}, "train_loss is 'a'")],
 )  # fmt: skip
 def test_metrics_are_figures(change: Any, said: str, tmp_path: Path) -> None:
@@ -123,6 +123,9 @@ def test_metrics_are_figures(change: Any, said: str, tmp_path: Path) -> None:
     assert read_metrics(path)[0].lr == 0.1
     path.write_text(json.dumps(good | change))
     with pytest.raises(DataError, match=said):
+        read_metrics(path)
+    path.write_text("[1]")
+    with pytest.raises(DataError, match="a line is no JSON object"):
         read_metrics(path)
 
 
@@ -142,7 +145,7 @@ def _levels(**changes: Any) -> dict[str, Any]:
         (_levels(scores=np.zeros((2, 3))), "float64, not integers"),
         (_levels(scores=np.zeros((2, 3), np.int8)), "not hold what the step wrote"),
         (_levels(scores=np.zeros((3, 3), np.int64)), "not hold what the step wrote"),
-        ({"inputs": np.zeros(2, np.int64)}, "holds"),
+        ({"inputs": np.zeros(2, np.int64)}, "not hold what"),
         (None, "no whole file of arrays"),
     ],
 )
@@ -151,7 +154,7 @@ def test_levels_of_a_run(
 ) -> None:
     monkeypatch.setattr(archives, "FREE", 1 << 16)
     np.savez_compressed(tmp_path / LEVELS, **_levels())
-    assert read_levels(tmp_path)["labels"].tolist() == [[1], [1]]
+    assert read_levels(tmp_path)["label"].tolist() == [[1], [1]]
     if levels is None:
         (tmp_path / LEVELS).write_bytes(b"PK\3\4" + bytes(100))
     else:

@@ -12,7 +12,7 @@ from bitwright.base.figures import Figure, Resources, Source, number, show
 from bitwright.base.records import BlockRow, EdgeRow, PathRow
 from bitwright.report.page import markdown_summary, render_page
 from bitwright.report.pipeline import _lanes
-from bitwright.report.record import AccuracyStage, Curve, Report, Sample, Stage, SummaryRow
+from bitwright.report.record import Curve, MetricStage, Report, Sample, Stage, SummaryRow
 from bitwright.report.svg import heatmap, shorten, ticks
 
 
@@ -29,9 +29,9 @@ def small_report(**more: object) -> Report:
             Stage(name="train", headline="done", seconds=1.25),
             Stage(name="map", headline=""),
         ),
-        "accuracy": (
-            AccuracyStage(
-                stage="float", accuracy=Figure(0.9875, "share", Source.MEASUREMENT), images=359
+        "quality": (
+            MetricStage(
+                stage="float", figure=Figure(0.9875, "share", Source.MEASUREMENT), images=359
             ),
         ),
     }
@@ -87,6 +87,38 @@ def test_report_json_round_trip() -> None:
 )
 def test_numbers_carry_no_false_digits(value: float, text: str) -> None:
     assert number(value) == text
+
+
+def test_records_of_earlier_versions_are_read() -> None:
+    fields = small_report().model_dump(mode="json")
+    (stage,) = fields.pop("quality")
+    fields["accuracy"] = [{**stage, "accuracy": stage.pop("figure")}]
+    fields["accuracy"][0].pop("figure")
+    del fields["metric"], fields["task"], fields["distribution"], fields["legend"]
+    fields["samples"] = [{"index": 1, "label": "a", "prediction": "b", "png": ""}]
+    found = Report.model_validate(fields)
+    assert (found.quality, found.metric) == (small_report().quality, "accuracy")
+    assert found.samples[0].right is False
+
+
+@pytest.mark.parametrize(
+    ("figure", "text"),
+    [
+        (Figure(0.95, "share", Source.MODEL, 0.0244, 80), "95.0 \u00b1 2.4 %, 80 images"),
+        (Figure(0.5, "share", Source.MODEL, 0.5, 1), "50 \u00b1 50 %, 1 image"),
+        (
+            Figure(0.02601, "", Source.MODEL, 0.00061, 1400),
+            "0.02601 \u00b1 0.00061, 1\u202f400 images",
+        ),
+        (Figure(3.0, "mm", Source.MODEL, 0.0), "3.00 \u00b1 0.00 mm"),
+        (Figure(1.0, "share", Source.MODEL, None, 2), "100.00 %, 2 images"),
+        (Figure(float("nan"), "mm", Source.MODEL, 1.0), "nan \u00b1 1.0 mm"),
+    ],
+)
+def test_what_is_measured_bears_its_error_and_its_number_of_images(
+    figure: Figure, text: str
+) -> None:
+    assert show(figure) == text
 
 
 def test_shares_are_shown_in_percent() -> None:

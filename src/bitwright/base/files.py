@@ -322,7 +322,10 @@ def read_records(path: Path, made: Callable[[dict[str, Any]], T], hint: str) -> 
         DataError: the file is missing or no such file.
     """
     try:
-        return tuple(made(parse_json(line)) for line in read_text(path, hint=hint).splitlines())
+        records = [parse_json(line) for line in read_text(path, hint=hint).splitlines()]
+        if not all(isinstance(record, dict) for record in records):
+            raise ValueError("a line is no JSON object")
+        return tuple(map(made, records))
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"cannot be read: {reason}", where=str(path), hint=hint) from error

@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 
 from bitwright.base.errors import TargetError
-from bitwright.build.target import Board
+from bitwright.build.pins import pin_file, pin_suffix
+from bitwright.build.plls import Clock, choose_clock, clock_instance, clock_module
+from bitwright.build.target import Board, Target
 from bitwright.host.description import FILE, Description, Output, describe_streams, design_digest
 from bitwright.host.protocol import VERSION
 from bitwright.sim.spec import Design, Port, load_design
@@ -43,20 +44,7 @@ _MAX_BAUD_ERROR = 0.02
 _LEAST_CLOCKS_PER_BIT = 6
 _BUFFER_BITS = 11  # of the input store: one block RAM of an ECP5
 _PAUSE_BITS = 20
-_MOST_CHUNK = 128  # bytes of an answer in a packet
-
-
-@dataclass(frozen=True)
-class Clock:
-    """A PLL setting: ``mhz`` is the oscillator's ``input / ref_div * vco_mul``, over ``out_div``.
-
-    ``ref_div`` 0 means no PLL.
-    """
-
-    mhz: float
-    ref_div: int
-    vco_mul: int
-    out_div: int
+MOST_CHUNK = 128  # bytes of an answer in a packet
 
 
 @dataclass(frozen=True)
@@ -74,36 +62,6 @@ class BoardDesign:
     constraints: Path
     clock: Clock
     description: Description
-
-
-def choose_clock(input_mhz: float, wanted_mhz: float) -> Clock:
-    """The ECP5 PLL setting with the highest frequency that is not above the wanted one.
-
-    Limits from the ECP5 data sheet: phase detector 10 to 400 MHz, oscillator 400 to 800 MHz,
-    dividers 1 to 128.
-
-    Raises:
-        TargetError: no setting is at or below the wanted frequency.
-    """
-    if abs(input_mhz - wanted_mhz) < _TINY:
-        return Clock(input_mhz, 0, 1, 1)
-    best: Clock | None = None
-    for ref_div in range(1, int(input_mhz / 10) + 1):
-        detector = input_mhz / ref_div
-        for vco_mul in range(ceil(400 / detector), min(128, int(800 / detector)) + 1):
-            out_div = ceil(detector * vco_mul / wanted_mhz - _TINY)
-            mhz = detector * vco_mul / out_div
-            if out_div <= 128 and (best is None or mhz > best.mhz + _TINY):
-                best = Clock(mhz, ref_div, vco_mul, out_div)
-    if best is None:
-        raise TargetError(
-            f"no PLL setting makes {wanted_mhz:g} MHz or a little less from {input_mhz:g} MHz",
-            hint="ask for a clock of 10 to 400 MHz",
-        )
-    return best
-
-
-_TINY = 1e-6
 
 
 def beyond_shell(design: Design) -> str | None:
@@ -125,13 +83,14 @@ def beyond_shell(design: Design) -> str | None:
 
 
 def write_board_design(
-    design_dir: Path, board: Board, out_dir: Path, clock_mhz: float
+    design_dir: Path, board: Board, target: Target, out_dir: Path, clock_mhz: float
 ) -> BoardDesign:
     """Copy a design, put the serial shell and the board's clock around it, and write its pins.
 
     Args:
         design_dir: the generated design.
         board: gives pins, oscillator and baud rate.
+        target: gives the family: of the PLL and of the pin file.
         out_dir: replaced.
         clock_mhz: wanted clock of the design; the PLL gives the nearest one not above it.
 
@@ -144,26 +103,29 @@ def write_board_design(
     reason = beyond_shell(design)
     if reason is not None:
         raise TargetError(reason, hint="implement it out of context instead (no bitstream)")
-    clock = choose_clock(board.clock_mhz, clock_mhz)
+    clock = choose_clock(board.clock_mhz, clock_mhz, target.family)
     line = choose_line(clock.mhz, board.uart_baud)
     shutil.rmtree(out_dir, ignore_errors=True)
     files = copy_sources(design_dir, design, out_dir)
-    shutil.copyfile(_SHELL / "prim" / "clock_ecp5.sv", out_dir / "shell" / "clock_ecp5.sv")
+    module = f"{clock_module(target.family)}.sv"
+    shutil.copyfile(_SHELL / "prim" / module, out_dir / "shell" / module)
     serial, top = f"{design.top}_serial", f"{design.top}_board"
     description = describe(design, clock.mhz, line)
     (out_dir / f"{serial}.sv").write_text(serial_top(design, description, line))
-    (out_dir / f"{top}.sv").write_text(_board_top(serial, top, clock))
+    (out_dir / f"{top}.sv").write_text(
+        _board_top(serial, top, clock_instance(target.family, clock, board), board)
+    )
     table = {
         "top": top,
         "clock": "clk",
-        "reset": "button",
-        "files": [*files, "shell/clock_ecp5.sv", f"{serial}.sv", f"{top}.sv"],
+        "reset": "button",  # of boards that have one; the shell also resets itself
+        "files": [*files, f"shell/{module}", f"{serial}.sv", f"{top}.sv"],
         "memories": list(design.memories),
     }
     (out_dir / "design.json").write_text(json.dumps(table, indent=1) + "\n")
     (out_dir / FILE).write_text(description.to_json())
-    constraints = out_dir / f"{top}.lpf"
-    constraints.write_text(pin_file(board))
+    constraints = out_dir / f"{top}{pin_suffix(target.family)}"
+    constraints.write_text(pin_file(board, target.family))
     return BoardDesign(out_dir, constraints, clock, description)
 
 
@@ -215,7 +177,7 @@ def describe(design: Design, clock_mhz: float, line: SerialLine) -> Description:
         clock_mhz=clock_mhz,
         baud=line.baud,
         buffer_bytes=1 << _BUFFER_BITS,
-        chunk=min(_MOST_CHUNK, sum(output.frame_bytes for output in outputs)),
+        chunk=min(MOST_CHUNK, sum(output.frame_bytes for output in outputs)),
         interval=design.interval,
         latency=design.latency,
         input=source,
@@ -237,16 +199,6 @@ def copy_sources(design_dir: Path, design: Design, out_dir: Path) -> list[str]:
     return [*design.files, *(f"shell/{source.name}" for source in sources)]
 
 
-def pin_file(board: Board) -> str:
-    """The .lpf file of a board top."""
-    lines = [f'FREQUENCY PORT "clk" {board.clock_mhz:g} MHZ;']
-    for port, site in board.pins.items():
-        lines.append(f'LOCATE COMP "{port}" SITE "{site}";')
-        pull = f" PULLMODE={board.pulls[port]}" if port in board.pulls else ""
-        lines.append(f'IOBUF PORT "{port}" IO_TYPE={board.io_type}{pull};')
-    return "\n".join(lines) + "\n"
-
-
 _HEADER = """\
 // SPDX-License-Identifier: Apache-2.0
 // Generated by Bitwright: instances and constants only. Do not edit.
@@ -254,29 +206,35 @@ _HEADER = """\
 """
 
 
-def _board_top(serial: str, top: str, clock: Clock) -> str:
+def _board_top(serial: str, top: str, clock: str, board: Board) -> str:
+    """The top with the board's pins; what the board has not is left out or held still."""
+    inverted = {port: "~" if port in board.active_low else "" for port in board.pins}
+    ports = [f"  {_DIRECTIONS[port]} logic {port}" for port in _DIRECTIONS if port in board.pins]
+    button = f"{inverted['button']}button" if "button" in board.pins else "1'b0"
+    lamp = f"\n  assign led = {inverted['led']}open;" if "led" in board.pins else ""
+    listed = ",\n".join(ports)
     return f"""{_HEADER}module {top} (
-  input  logic clk,
-  input  logic button,
-  input  logic uart_rx,
-  output logic uart_tx,
-  output logic led
+{listed}
 );
-  logic core_clk, locked;
+  logic core_clk, locked, open;
 
-  clock_ecp5 #(
-    .Use(1'b{int(clock.ref_div > 0)}), .RefDiv({max(1, clock.ref_div)}),
-    .VcoMul({clock.vco_mul}), .OutDiv({clock.out_div})
-  ) i_clock (
-    .clk_i(clk), .clk_o(core_clk), .locked_o(locked)
-  );
+{clock}
   {serial} i_serial (
-    .clk_i(core_clk), .locked_i(locked), .button_i(button),
-    .rx_i(uart_rx), .tx_o(uart_tx), .open_o(led)
-  );
+    .clk_i(core_clk), .locked_i(locked), .button_i({button}),
+    .rx_i(uart_rx), .tx_o(uart_tx), .open_o(open)
+  );{lamp}
 endmodule
 `default_nettype wire
 """
+
+
+_DIRECTIONS = {
+    "clk": "input ",
+    "button": "input ",
+    "uart_rx": "input ",
+    "uart_tx": "output",
+    "led": "output",
+}
 
 
 def serial_top(design: Design, description: Description, line: SerialLine) -> str:

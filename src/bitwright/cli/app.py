@@ -47,7 +47,15 @@ app = typer.Typer(
 
 Step = Literal["teach", "train", "quantize", "lower", "map", "simulate", "implement", "report"]
 Kind = Literal[
-    "recipes", "keys", "formats", "models", "pretrained", "datasets", "policies", "targets"
+    "recipes",
+    "keys",
+    "formats",
+    "models",
+    "pretrained",
+    "datasets",
+    "tasks",
+    "policies",
+    "targets",
 ]
 
 
@@ -176,7 +184,9 @@ def list_(
     ] = "",
     json: Json = False,
 ) -> None:
-    """List recipes, keys, formats, models, pretrained weights, datasets, policies or targets."""
+    """List recipes, keys, formats, models, pretrained weights, datasets, tasks, policies or
+    targets.
+    """
     from bitwright.cli.listing import show_list
 
     show_list(Output(json), kind, below)

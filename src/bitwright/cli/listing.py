@@ -78,7 +78,11 @@ def _show_keys(output: Output, below: str) -> None:
 
 
 def show_doctor(output: Output) -> int:
-    """Try every tool and print what was found; 0 if all work, else the exit code of ToolError."""
+    """Try every tool and print what was found.
+
+    Returns:
+        0 if all that are not optional work, else the exit code of ToolError.
+    """
     from bitwright.base.errors import ToolError
     from bitwright.base.tools.finder import doctor
 
@@ -156,6 +160,15 @@ def _datasets() -> _Listing:
     )
 
 
+def _tasks() -> _Listing:
+    from bitwright.tasks import list_tasks
+
+    note = (
+        "in a recipe: task: NAME, or {name: NAME, options: {..}, metric: package.module:function}"
+    )
+    return _Listing(("name", "summary"), [(t.name, t.summary) for t in list_tasks()], note)
+
+
 def _targets() -> _Listing:
     from bitwright.build.target import list_targets
 
@@ -202,6 +215,7 @@ _LISTINGS = {
     "models": _models,
     "pretrained": _pretrained,
     "datasets": _datasets,
+    "tasks": _tasks,
     "policies": _policies,
     "targets": _targets,
 }

@@ -6,12 +6,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.data.image_files import ImageFiles
+from bitwright.data.labels import ANY, CLASSES, UNKNOWN, LabelKind, Labels
 from bitwright.data.preparation import Preparation
 
 Levels = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.int8] | NDArray[np.int16]
@@ -21,7 +23,7 @@ or (images) in their files."""
 
 #: Integer types that inputs are held in.
 DTYPES = ("uint8", "uint16", "int8", "int16")
-UNLABELLED = -1
+UNLABELLED = UNKNOWN
 _AXES = {2: "rows", 3: "signals", 4: "images"}
 
 
@@ -32,12 +34,12 @@ class Sample:
     Attributes:
         index: position in the source (before any split).
         image: (H, W, C), (L, C) or (F,): raw levels.
-        label: class number.
+        label: class number; of other kinds of labels an array.
     """
 
     index: int
     image: Levels
-    label: int
+    label: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,20 +50,24 @@ class Dataset:
         name: the split's name, such as ``mnist/test``.
         images: (N, H, W, C) images, (N, L, C) signals or (N, F) rows, raw: integers of one of
             `DTYPES`; of images that do not fit into memory `ImageFiles`.
-        labels: (N,) int64 in [0, len(classes)); -1 where none is known (`UNLABELLED`), which only
-            learning from a teacher alone can use.
-        classes: class names, in label order.
+        labels: (N, ...), what is known of each input, as ``kind`` says: of classes (N,) int64 in
+            [0, len(classes)); -1 where none is known (`UNLABELLED`), which only learning from a
+            teacher alone can use.
+        classes: class names, in label order; of real values, their names.
         scale: real value of one raw step; ``real = raw * scale`` lies in [0, 1], or with a sign in
             [-1, 1].
         indices: (N,) int64, position of each image in its source.
+        kind: what the labels are (`data.labels`); by default classes, if there is a number for each
+            image, else what the task takes them for.
     """
 
     name: str
     images: Images
-    labels: NDArray[np.int64]
+    labels: Labels
     classes: tuple[str, ...]
     scale: float
     indices: NDArray[np.int64]
+    kind: LabelKind = CLASSES
 
     def __post_init__(self) -> None:
         count = len(self.images)
@@ -72,24 +78,22 @@ class Dataset:
                 f"(N, L, C) or rows (N, F), found {found}",
                 where=self.name,
             )
-        if self.labels.shape != (count,) or self.indices.shape != (count,):
+        if self.labels.shape[:1] != (count,) or self.indices.shape != (count,):
             raise DataError(
                 f"{count} images, but labels {self.labels.shape} and indices {self.indices.shape}",
                 where=self.name,
             )
-        lowest, highest = (self.labels.min(), self.labels.max()) if count else (0, 0)
-        if not (lowest >= UNLABELLED and (not count or highest < len(self.classes))):
-            raise DataError(
-                f"labels run from {lowest} to {highest}, but there are {len(self.classes)} classes",
-                where=self.name,
-            )
+        if self.kind is CLASSES and self.labels.ndim > 1:
+            object.__setattr__(self, "kind", ANY)
+        self.kind.check(self.labels, self.classes, self.image_shape[:2], self.name)
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, position: int) -> Sample:
-        image, label = self.images[position], int(self.labels[position])
-        return Sample(int(self.indices[position]), image, label)
+        label = self.labels[position]
+        label = label.item() if label.ndim == 0 else label
+        return Sample(int(self.indices[position]), self.images[position], label)
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[position] for position in range(len(self)))
@@ -131,8 +135,25 @@ class Dataset:
 
     def labelled(self) -> Dataset:
         """The images whose label is known: all of them, as a rule."""
-        known = self.labels != UNLABELLED
+        known = self.kind.known(self.labels)
         return self if known.all() else self.take(np.flatnonzero(known))
+
+    def of_kind(self, kind: LabelKind) -> Dataset:
+        """The same images with labels of this kind, which those that are there must be.
+
+        Raises:
+            DataError: they are not.
+        """
+        if self.kind == kind:
+            return self
+        if self.kind is not ANY:
+            raise DataError(
+                f"its labels are {self.kind.name}, and {kind.name} are wanted",
+                where=self.name,
+                hint="choose the task that the data set is for, or another data set: "
+                f"{kind.name} are, of your own images, {kind.layout}",
+            )
+        return replace(self, kind=kind)
 
     def digest(self) -> str:
         """Hash of every image, label and class name, in this order."""
@@ -171,12 +192,15 @@ def digest_of(*parts: Dataset) -> str:
         images = part.images
         kind = () if images.dtype == np.uint8 else (images.dtype.name,)
         digest.update(repr((images.shape, part.classes, part.scale, *kind)).encode())
-        little = images if isinstance(images, ImageFiles) else np.ascontiguousarray(images)
-        if isinstance(little, ImageFiles):
-            digest.update(little.digest())
+        if isinstance(images, ImageFiles):
+            digest.update(images.digest())
         else:
-            digest.update(little.astype(little.dtype.newbyteorder("<"), copy=False).tobytes())
-        digest.update(part.labels.astype("<i8").tobytes())
+            digest.update(images.astype(images.dtype.newbyteorder("<"), copy=False).tobytes())
+        if part.labels.ndim > 1:
+            digest.update(repr((part.kind, part.labels.shape)).encode())
+            digest.update(part.labels.astype(part.labels.dtype.newbyteorder("<")).tobytes())
+        else:
+            digest.update(part.labels.astype("<i8").tobytes())
     return digest.hexdigest()[:32]
 
 
@@ -208,6 +232,12 @@ class DataSplits:
         """Without the training images that have no label."""
         train = self.train.labelled()
         return self if train is self.train else replace(self, train=train)
+
+    def of_kind(self, kind: LabelKind) -> DataSplits:
+        """With labels of this kind in all three; see `Dataset.of_kind`."""
+        parts = (self.train, self.validation, self.test)
+        train, validation, test = (part.of_kind(kind) for part in parts)
+        return replace(self, train=train, validation=validation, test=test)
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -52,6 +52,7 @@ _MOST_WIDER, _LEAST_TILE = 4, 4096 * 4096
 _TILE = (322, 323)  # tags of its width and length
 #: Pages of black and white have one bit a pixel, and shrink further than other data.
 _SHRINK = 10
+_ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # of Exif
 _GAP = 2.0  # a window more than twice too large is first averaged by whole factors (Pillow)
 _ATTEMPTS = 10
 _RATIOS = (math.log(3 / 4), math.log(4 / 3))
@@ -208,6 +209,40 @@ def _header(image: Picture) -> Header:
     deep = is_deep_colour(image) or image.mode.startswith("I") or image.mode == "F"
     numbers = math.prod(image.size) * len(image.getbands())
     return Header(is_grey(image), 16 if deep else 8, numbers)
+
+
+def read_size(stream: IO[bytes], where: str) -> tuple[int, int]:
+    """(H, W) of an image file as it is shown, from its beginning alone.
+
+    Raises:
+        DataError: it is no image, or one of more than `MOST_PIXELS`.
+    """
+
+    def size(image: Picture) -> tuple[int, int]:
+        turned = image.getexif().get(_ORIENTATION, 1) in _ON_ITS_SIDE
+        return image.size if turned else image.size[::-1]
+
+    return _opened(stream, size, where)
+
+
+def decode_map(content: bytes, where: str) -> NDArray[np.uint8]:
+    """A picture whose pixels are numbers and no colours, (H, W) uint8: a PNG file of grey or
+    palette, of which the indices count.
+
+    Raises:
+        DataError: it is of another kind, corrupt, or has more than `MOST_PIXELS`.
+    """
+
+    def numbers(image: Picture) -> NDArray[np.uint8]:
+        if image.format != "PNG" or image.mode not in ("1", "L", "P"):
+            raise DataError(
+                f"is {image.format} of mode {image.mode}",
+                where=where,
+                hint="save classes as a PNG file of 8 bits, grey or with a palette",
+            )
+        return np.array(image, dtype=np.uint8)
+
+    return _opened(io.BytesIO(content), numbers, where)
 
 
 def check_growth(made: int, packed: int, what: str, where: str, hint: str) -> None:

@@ -16,10 +16,10 @@ from bitwright.base.memory import check_room
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
-from bitwright.data.dataset import UNLABELLED, Dataset, DataSplits, Images
+from bitwright.data.dataset import Dataset, DataSplits, Images
 from bitwright.data.decoding import Decoding, check_growth, decode_image, read_header
 from bitwright.data.listing import Layout, Listing, find_layout, list_images, opened
-from bitwright.data.pixels import TOP, Levels, warn_of_lost
+from bitwright.data.pixels import Levels, top_of, warn_of_lost
 from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two
 
 _KIND, _IMAGES = "images", "images.npy"
@@ -50,11 +50,11 @@ def load(
     """
     listing = list_images(path)
     layout = find_layout(listing)
-    images = _images(listing, decoding, progress)
+    images = decode_listing(listing, decoding, progress)
     cut = Cut(validation, test, seed)
-    warn_of_lost(images, _top(images), "images", str(path))
+    warn_of_lost(images, top_of(images), "images", str(path))
     return split_layout(
-        images, layout, Labels(name, layout.classes, 1 / _top(images), str(path)), cut
+        images, layout, Labels(name, layout.classes, 1 / top_of(images), str(path)), cut
     )
 
 
@@ -85,6 +85,15 @@ def split_layout(images: Images, layout: Layout, shared: Labels, cut: Cut) -> Da
         split: Labelled(images[np.asarray(positions)], np.asarray(labels, dtype=np.int64))
         for split, (positions, labels) in layout.members.items()
     }
+    return split_parts(parts, shared, cut)
+
+
+def split_parts(parts: dict[str, Labelled], shared: Labels, cut: Cut) -> DataSplits:
+    """The splits of what a source holds, or of ``all`` that it holds; mixed.
+
+    Raises:
+        DataError: the splits that are there make no training and test set.
+    """
     return _mixed(_split(parts, shared, cut))
 
 
@@ -106,21 +115,22 @@ def add_unlabelled(
     )
     train = splits.train
     bits = 8 * train.images.dtype.itemsize
-    images = _images(listing, Decoding((height, width), channels == 1, bits), progress)
+    images = decode_listing(listing, Decoding((height, width), channels == 1, bits), progress)
     if images.shape[3] != channels:
         raise DataError(
             f"the data set has {channels} channels, images have 1 or 3", where=str(path)
         )
-    raw = np.rint(images / (_top(images) * train.scale)).astype(images.dtype)
+    raw = np.rint(images / (top_of(images) * train.scale)).astype(images.dtype)
     parts = (train, splits.validation, splits.test)
     first = 1 + max(int(part.indices.max()) for part in parts if len(part))
     joined = Dataset(
         train.name,
         np.concatenate([train.pixels, raw]),
-        np.concatenate([train.labels, np.full(len(raw), UNLABELLED, np.int64)]),
+        np.concatenate([train.labels, train.kind.nothing(train.labels, len(raw))]),
         train.classes,
         train.scale,
         np.concatenate([train.indices, np.arange(first, first + len(raw), dtype=np.int64)]),
+        train.kind,
     )
     return replace(splits, train=joined)
 
@@ -162,11 +172,7 @@ def _mixed(splits: DataSplits) -> DataSplits:
     )
 
 
-def _top(images: Levels) -> int:
-    return TOP[8 * images.dtype.itemsize]
-
-
-def _images(listing: Listing, decoding: Decoding, progress: Progress) -> Levels:
+def decode_listing(listing: Listing, decoding: Decoding, progress: Progress) -> Levels:
     """All images of a listing, from the cache when they are there."""
     if len(listing.names) < _CACHE_FROM:
         return _decode_all(listing, decoding, progress)

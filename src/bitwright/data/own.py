@@ -28,10 +28,11 @@ from numpy.typing import ArrayLike, NDArray
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.plugins import load_plugin, users_code
 from bitwright.data.dataset import DTYPES, DataSplits
+from bitwright.data.labels import CLASSES, LabelKind
 from bitwright.data.pixels import warn_of_lost
 from bitwright.data.preparation import Preparation, check_finite, fit_preparation
 from bitwright.data.spec import DatasetSpec
-from bitwright.data.splits import Labelled, Labels, cut, keep_three, split_three, split_two
+from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two, stratified
 
 #: What the axes of an array mean: N inputs, F columns, L samples in time, C channels, H x W pixels.
 LAYOUTS = ("N", "NF", "NLC", "NCL", "NHW", "NHWC", "NCHW")
@@ -67,7 +68,7 @@ class Arrays:
     scale: float | None = None
 
 
-def load(spec: DatasetSpec, *, seed: int) -> DataSplits:
+def load(spec: DatasetSpec, *, kind: LabelKind = CLASSES, seed: int) -> DataSplits:
     """The data set of a function that a recipe names.
 
     Raises:
@@ -79,7 +80,8 @@ def load(spec: DatasetSpec, *, seed: int) -> DataSplits:
     _check_options(function, spec)
     with users_code("loading the data", spec.name, "correct the function"):
         given = function(**spec.options)
-    return splits_of(given, spec, name=spec.name.rpartition(":")[2], source=spec.name, seed=seed)
+    name = spec.name.rpartition(":")[2]
+    return splits_of(given, spec, name, spec.name, kind=kind, seed=seed)
 
 
 def _check_options(function: Callable[..., Any], spec: DatasetSpec) -> None:
@@ -95,13 +97,22 @@ def _check_options(function: Callable[..., Any], spec: DatasetSpec) -> None:
         return
 
 
-def splits_of(given: Any, spec: DatasetSpec, *, name: str, source: str, seed: int) -> DataSplits:
+def splits_of(
+    given: Any,
+    spec: DatasetSpec,
+    name: str,
+    source: str,
+    *,
+    kind: LabelKind = CLASSES,
+    seed: int,
+) -> DataSplits:
     """A data set from what a function has returned; see the module's docstring.
 
     Args:
         spec: ``validation``, ``test`` and ``bits`` are looked at.
         name: of the data set.
         source: for messages and reports.
+        kind: what the labels must be, as the recipe's task says.
         seed: of the cut.
 
     Raises:
@@ -112,8 +123,11 @@ def splits_of(given: Any, spec: DatasetSpec, *, name: str, source: str, seed: in
     parts = {part: _checked(arrays, f"{source}, {part}") for part, arrays in _parts(given, source)}
     _check_alike(parts, source)
     first = next(iter(parts.values()))
-    training = _training(parts, spec, seed)
-    shared = Labels(name, _classes(parts, source), 1.0, source)
+    shared = Labels(name, _classes(parts, source), 1.0, source, kind)
+    for part, found in parts.items():
+        size = found.inputs.shape[1:3]
+        kind.check(found.labels, shared.classes, size, f"{source}, {part}")
+    training = _training(parts, spec, kind, seed)
     if first.inputs.dtype.name in DTYPES:
         shared = replace(shared, scale=first.scale or _usual_scale(first.inputs.dtype))
         levels = {part: found.inputs for part, found in parts.items()}
@@ -190,8 +204,8 @@ def _checked(arrays: Arrays, where: str) -> _Part:
     if 0 in inputs.shape:
         raise DataError(f"inputs of shape {inputs.shape[1:]} hold no numbers", where=where)
     check_finite(inputs, _NOUNS[inputs.ndim], where)
-    if labels.ndim == 1 and labels.dtype.kind in "iu":
-        labels = labels.astype(np.int64)
+    if labels.dtype.kind in "iuf":
+        labels = labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64)
     classes = None if arrays.classes is None else tuple(str(name) for name in arrays.classes)
     scale = arrays.scale
     if scale is not None and not (np.isfinite(scale) and scale > 0):
@@ -275,13 +289,16 @@ def _classes(parts: Mapping[str, _Part], source: str) -> tuple[str, ...]:
     return tuple(str(number) for number in range(count))
 
 
-def _training(parts: Mapping[str, _Part], spec: DatasetSpec, seed: int) -> NDArray[Any]:
+def _training(
+    parts: Mapping[str, _Part], spec: DatasetSpec, kind: LabelKind, seed: int
+) -> NDArray[Any]:
     """The inputs that are trained on: what measurements are scaled by."""
     if "validation" in parts:
         return parts["train"].inputs
     pool = parts.get("train") or parts["all"]
     shares = (spec.validation, spec.test) if "all" in parts else (spec.validation,)
-    return pool.inputs[cut(pool.labels, shares, seed, where=spec.name)[-1]]
+    groups = kind.groups(pool.labels)
+    return pool.inputs[stratified(groups, shares, seed, where=spec.name)[-1]]
 
 
 def _split(

@@ -37,6 +37,11 @@ _LOOKED_AT = 1 << 22  # values
 _log = logging.getLogger(__name__)
 
 
+def top_of(levels: Levels) -> int:
+    """The largest level of pixels in an array of such a type."""
+    return TOP[8 * levels.dtype.itemsize]
+
+
 def is_grey(image: Picture) -> bool:
     """Whether a picture has one channel: grey of any depth, or a palette of greys alone. Its header
     is enough to tell.

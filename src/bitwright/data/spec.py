@@ -182,6 +182,11 @@ DATASETS = (
         "ImageNet: images in files, measured on val/",
         "a folder with train/CLASS and val/CLASS, never downloaded",
     ),
+    DatasetInfo(
+        "shapes",
+        "2 000 drawn shapes, 32 x 32 grey, with classes, boxes, maps or values",
+        "drawn on the spot",
+    ),
     DatasetInfo("database", "your own images in one file", "a file of `bitwright database`"),
     DatasetInfo(
         "MODULE:FUNCTION",

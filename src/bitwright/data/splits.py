@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.data.dataset import Dataset, DataSplits, Images
+from bitwright.data.labels import CLASSES, LabelKind
+from bitwright.data.labels import Labels as LabelArray
 from bitwright.data.spec import Keep
 
 
@@ -20,7 +21,7 @@ class Labelled:
     """Images and labels straight from a source, before any split."""
 
     images: Images
-    labels: NDArray[np.int64]
+    labels: LabelArray
 
 
 def stratified(
@@ -64,22 +65,6 @@ def stratified(
     return [np.sort(np.concatenate(part)).astype(np.int64) for part in parts]
 
 
-def cut(
-    labels: NDArray[Any], fractions: Sequence[float], seed: int, *, where: str
-) -> list[NDArray[np.int64]]:
-    """`stratified` for class numbers (N,); any other targets (N, ...) are cut at random."""
-    if labels.ndim == 1 and labels.dtype.kind in "iu":
-        return stratified(labels, fractions, seed, where=where)
-    counts = [max(1, round(len(labels) * share)) if share else 0 for share in fractions]
-    if sum(counts) >= len(labels):
-        raise DataError(
-            f"{len(labels)} inputs are too few for {1 + sum(count > 0 for count in counts)} splits",
-            where=where,
-        )
-    order = np.random.RandomState(seed).permutation(len(labels))
-    return [np.sort(part).astype(np.int64) for part in np.split(order, np.cumsum(counts))]
-
-
 @dataclass(frozen=True)
 class Labels:
     """What every split of a data set shares."""
@@ -88,13 +73,15 @@ class Labels:
     classes: tuple[str, ...]
     scale: float
     source: str
+    kind: LabelKind = CLASSES
 
 
 def split_three(
     every: Labelled, shared: Labels, *, validation: float, test: float, seed: int
 ) -> DataSplits:
     """Cut one pool into training, validation and test images."""
-    parts = cut(every.labels, (validation, test), seed, where=shared.source)
+    groups = shared.kind.groups(every.labels)
+    parts = stratified(groups, (validation, test), seed, where=shared.source)
     pool = _pool(every, shared, 0, "all")
     return DataSplits(
         shared.name,
@@ -112,7 +99,8 @@ def split_two(
 
     Test images are numbered after the training images, so that every index names one image.
     """
-    parts = cut(training.labels, (validation,), seed, where=shared.source)
+    groups = shared.kind.groups(training.labels)
+    parts = stratified(groups, (validation,), seed, where=shared.source)
     pool = _pool(training, shared, 0, "all")
     return DataSplits(
         shared.name,
@@ -146,7 +134,8 @@ def keep_some(splits: DataSplits, keep: Keep, seed: int) -> DataSplits:
         if count is None or count >= len(part):
             return part
         random = np.random.RandomState(seed)
-        classes = (np.flatnonzero(part.labels == label) for label in np.unique(part.labels))
+        groups = part.kind.groups(part.labels)
+        classes = (np.flatnonzero(groups == group) for group in np.unique(groups))
         chosen = [
             random.permutation(members)[: max(1, round(len(members) * count / len(part)))]
             for members in classes
@@ -164,4 +153,5 @@ def keep_some(splits: DataSplits, keep: Keep, seed: int) -> DataSplits:
 def _pool(part: Labelled, shared: Labels, first_index: int, split: str) -> Dataset:
     indices = np.arange(first_index, first_index + len(part.labels), dtype=np.int64)
     name = f"{shared.name}/{split}"
-    return Dataset(name, part.images, part.labels, shared.classes, shared.scale, indices)
+    fixed = (shared.classes, shared.scale, indices, shared.kind)
+    return Dataset(name, part.images, part.labels, *fixed)

@@ -121,6 +121,7 @@ _DENSENET_BLOCKS = {
     264: (6, 12, 64, 48),
 }
 _DIGITS, _MNIST, _IMAGENET = (8, 8, 1), (28, 28, 1), (224, 224, 3)
+_SHAPES = (32, 32, 1)
 
 
 def _perceptron(name: str, width: int, also: str = "") -> ModelInfo:
@@ -227,6 +228,18 @@ MODELS = (
             {"blocks": blocks, "transition_activation": False},
         )
         for depth, blocks in _DENSENET_BLOCKS.items()
+    ),
+    ModelInfo(
+        "box_cnn",
+        "a small detector: 3 x 3 convolutions and a grid of boxes; options: widths",
+        "dense:box_cnn",
+        image=_SHAPES,
+    ),
+    ModelInfo(
+        "unet",
+        "a small U-Net: maps as large as the image, one bypass; options: widths",
+        "dense:unet",
+        image=_SHAPES,
     ),
     ModelInfo(
         "skynet",

@@ -13,7 +13,7 @@ from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, GraphError, RunError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.build.implement import RESULT, read_result
-from bitwright.build.nextpnr import BITSTREAM
+from bitwright.build.pnr_tools import BITSTREAMS
 from bitwright.build.shell import choose_line
 from bitwright.build.simulated import Faults, LineReport, RunningBoard, SimulatedBoard
 from bitwright.build.target import list_boards
@@ -304,9 +304,10 @@ def bitstream_of(place: Path) -> Path:
     if place.is_file():
         return place
     found = find_subject(place)
-    for folder in (found.implemented, found.place):
-        if folder is not None and (folder / BITSTREAM).is_file():
-            return folder / BITSTREAM
+    folders = [folder for folder in (found.implemented, found.place) if folder is not None]
+    for path in (folder / name for folder in folders for name in BITSTREAMS):
+        if path.is_file():
+            return path
     raise RunError(
         "has no bitstream",
         where=str(place),

@@ -207,10 +207,10 @@ def _quantized_of_run(run: Path) -> LoadedModel:
     model = quantized_model(work, sorted(run.glob("*-quantize"))[0])
     loaded = LoadedModel(
         model, shape, _convention(work), None, spec.model_copy(update={"weights": None}),
-        work.quant, work.data.num_classes,
+        work.quant, work.num_classes,
     )  # fmt: skip
     if spec.is_file:
-        layers = read_spec(spec, work.data.num_classes, shape)
+        layers = read_spec(spec, work.num_classes, shape)
         loaded = replace(loaded, network=layers.network, spec=layers.spec or loaded.spec)
     return loaded
 

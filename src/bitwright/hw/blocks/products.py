@@ -156,8 +156,8 @@ class ProductUnit(Block):
         """What the unit counts to."""
 
     def features(self, family: str) -> dict[str, float]:
-        """Bits of products, of adders and of registers, per processing element times PE; `chain`
-        counts the adders, each of which has ends that cost beside its bits.
+        """Bits of products, of adders and of registers, per processing element times PE; products
+        that need no carry chain, whose ends cost beside its bits, are `small`.
         """
         product, lanes = self.product, self.pe * self.simd
         adders, count, width = 0, self.terms, product.term_bits
@@ -165,18 +165,15 @@ class ProductUnit(Block):
         while count > 1:
             adders += trees * (count // 2) * (width + 1)
             count, width = (count + 1) // 2, width + 1
-        chains = lanes * (0 if product.xnor or product.dsp else trees)
-        chains += self.pe * (trees * (self.terms - 1) + trees)
         bias = 0.0
         if "bias" in self.node.params:
             words = len(self.node.params["bias"]) // self.pe
             bias = rom_luts(family, words, self.pe * self.bias_bits)
         return {
-            "product": lanes * product.cells,
+            "small" if product.small else "product": lanes * product.cells,
             "partial": self.pe * (trees - 1) * (width + 2 * product.digits),
             "adder": self.pe * adders,
             "acc": self.pe * self.output_type.wire_bits,
-            "chain": chains,
             "shift": lanes * product.shifter,
             "term": lanes * product.term_bits if product.is_float else 0,
             "table": lanes * product.table_luts(family),

@@ -380,7 +380,7 @@ def _report(design: Design, mapped: Path) -> Report:
         bitwright=__version__,
         summary=summary_of(design),
         stages=(),
-        accuracy=(),
+        quality=(),
         proof=() if proof is None else (proof_words(proof),),
         blocks=result.blocks,
         fifos=tuple(

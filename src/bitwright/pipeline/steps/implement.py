@@ -23,6 +23,7 @@ def implement(work: Workspace, context: StepContext) -> None:
     options = ImplementOptions(
         clock_mhz=recipe.hardware.clock_mhz,
         seeds=recipe.implement.seeds,
+        board=recipe.implement.board,
         timeout_s=recipe.implement.timeout_s,
     )
     target = load_target(recipe.hardware.target)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.quantize import quantized_model, read_integers
 from bitwright.pipeline.steps.results import AccumulatorRow, LayerFacts, LowerResult
 from bitwright.pipeline.steps.workspace import Workspace
+from bitwright.quantize.integers.affine import LABEL, SCORES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +38,8 @@ CERTIFICATE = "certificate.json"
 LEVELS = "levels.npz"
 INPUT = "input.json"
 """How whoever feeds the hardware makes levels of what there is in the world."""
+_INPUTS = "inputs"
+_KEPT = {LABEL: "labels"}  # what an edge is called in the file, if it has another name there
 REFERENCE_IMAGES = 200
 QONNX_IMAGES = 20
 _CHECK_FRAMES = 4
@@ -53,26 +56,26 @@ def lower(work: Workspace, context: StepContext) -> None:
     model = quantized_model(work, context.inputs["quantize"]).eval()
     _require_same(model, integers, work.sample_shape)
     context.progress("lowering", 0, 0)
-    raw = replace(integers.graph, name=graph_name(work.recipe.name))
-    graph = optimise(raw, check=_CHECK_FRAMES)
+    graph = optimise(named_graph(work, integers), check=_CHECK_FRAMES)
     save_graph(graph, context.folder / GRAPH)
-    inputs, scores, labels = _compare(work, model, integers, graph, context.progress)
+    inputs, found = _compare(work, model, integers, graph, context.progress)
     context.progress("certifying every accumulator", 0, 0)
     certificate = certify(graph)
     check(certificate, graph)
     atomic_write(context.folder / CERTIFICATE, certificate.to_json())
     compared, refused = _export(graph, inputs, context)
-    np.savez_compressed(context.folder / LEVELS, inputs=inputs, scores=scores, labels=labels)
+    kept: dict[str, Any] = {_KEPT.get(edge, edge): levels for edge, levels in found.items()}
+    np.savez_compressed(context.folder / LEVELS, inputs=inputs, **kept)
     atomic_write(context.folder / INPUT, host_input(work, integers).model_dump_json(indent=1))
-    accuracy = float((labels[:, 0] == work.data.test.labels).mean())
+    metrics = figures_of(work, graph, found[SCORES], Source.MEASUREMENT)
     float_weights = sum(p.numel() for p in work.fresh_model().parameters())
     weight_bits, size_bits = _sizes(graph)
     LowerResult(
         digest=graph.digest,
-        accuracy=Figure(accuracy, "share", Source.MEASUREMENT),
-        compared_images=len(scores),
-        compared_values=int(scores.size + labels.size),
-        reference_images=min(REFERENCE_IMAGES, len(scores)),
+        metrics=metrics,
+        compared_images=len(inputs),
+        compared_values=sum(levels.size for levels in found.values()),
+        reference_images=min(REFERENCE_IMAGES, len(inputs)),
         qonnx_images=compared,
         qonnx_refused=refused,
         size_bits=size_bits,
@@ -137,13 +140,52 @@ def graph_name(name: str) -> str:
     return text if text[:1].isalpha() else f"net_{text}"
 
 
+def named_graph(work: Workspace, integers: IntegerModel) -> Graph:
+    """The integer graph under the recipe's name; the place of the highest score is among its
+    outputs only where the task ranks them.
+    """
+    graph: Graph = replace(integers.graph, name=graph_name(work.recipe.name))
+    if work.task.ranked or LABEL not in graph.outputs:
+        return graph
+    nodes = tuple(node for node in graph if node.output != LABEL)
+    types = {edge: kind for edge, kind in graph.types.items() if edge != LABEL}
+    outputs = tuple(edge for edge in graph.outputs if edge != LABEL)
+    kept: Graph = replace(graph, nodes=nodes, outputs=outputs, types=types)
+    return kept
+
+
+def real_outputs(graph: Graph, scores: IntArray) -> Tensor:
+    """Levels of the scores (N, K) or (N, H, W, C) as the reals they stand for, in torch's order:
+    (N, K) or (N, C, H, W) float32, as a model in evaluation gives them.
+    """
+    import torch
+
+    from bitwright.quantize import IntegerModel
+
+    levels = torch.from_numpy(np.ascontiguousarray(scores))
+    moved = levels.permute(0, 3, 1, 2) if levels.dim() == 4 else levels
+    return IntegerModel(graph).real(SCORES, moved).to(torch.float32)
+
+
+def figures_of(
+    work: Workspace, graph: Graph, scores: IntArray, source: Source
+) -> dict[str, Figure]:
+    """Every metric of the task on levels of the scores of the first test images."""
+    from bitwright.train.images import label_tensor
+
+    labels = label_tensor(work.data.test.labels[: len(scores)])
+    found = work.task.measure(real_outputs(graph, scores), labels)
+    return {each.metric.name: each.figure(source) for each in found}
+
+
 def read_graph(folder: Path) -> Graph:
     """The integer graph as the step left it."""
     return load_graph(folder / GRAPH, {"integer": INTEGER})
 
 
 def read_levels(folder: Path) -> dict[str, IntArray]:
-    """``inputs`` (N, H, W, C), ``scores`` (N, classes) and ``labels`` (N, 1) of every test image.
+    """``inputs`` (N, H, W, C) and every output of the graph, for every test image: ``scores``
+    (N, K) or (N, H, W, C), and, where a task ranks them, ``label`` (N, 1).
 
     Raises:
         DataError: the file is broken.
@@ -153,12 +195,14 @@ def read_levels(folder: Path) -> dict[str, IntArray]:
         found = read_npz(path)
     except DataError as error:
         raise DataError(error.message, where=error.where, hint=hint) from error
-    if set(found) != {"inputs", "scores", "labels"}:
-        raise DataError(f"holds {sorted(found)!r:.80}", where=str(path), hint=hint)
     counts = {array.shape[:1] for array in found.values()}
-    if len(counts) != 1 or any(array.dtype != np.int64 for array in found.values()):
+    if (
+        _INPUTS not in found or len(found) == 1 or len(counts) != 1
+        or any(array.dtype != np.int64 for array in found.values())
+    ):  # fmt: skip
         raise DataError("does not hold what the step wrote", where=str(path), hint=hint)
-    return found
+    edges = {kept: edge for edge, kept in _KEPT.items()}
+    return {edges.get(name, name): array for name, array in found.items()}
 
 
 def _require_same(
@@ -184,9 +228,12 @@ def _compare(
     integers: IntegerModel,
     graph: Graph,
     progress: Progress,
-) -> tuple[IntArray, IntArray, IntArray]:
+) -> tuple[IntArray, dict[str, IntArray]]:
     """Trained model == optimised graph: every score of every test image; on the first images every
     edge, by the interpreter that is the definition.
+
+    Returns:
+        Levels of the inputs, and of each output by its edge.
     """
     import torch
 
@@ -196,20 +243,22 @@ def _compare(
     reals = work.data.test.reals()
     progress("comparing with the trained model", 0, len(reals))
     compare_edges(graph, integers.edges(torch.from_numpy(reals[:REFERENCE_IMAGES]))).require()
-    executor, scale = Executor(graph), integers.score_scale
-    parts: list[tuple[IntArray, IntArray, IntArray]] = []
+    executor = Executor(graph)
+    parts: list[dict[str, IntArray]] = []
     for start in range(0, len(reals), _BATCH):
         batch = torch.from_numpy(reals[start : start + _BATCH])
         levels = _in_layout(integers.input_levels(batch))
         found = executor.run({graph.inputs[0]: levels})
         with torch.no_grad():
             expected = model(batch).numpy()
-        _require_equal(expected, (found["scores"] * scale).astype(np.float32), start)
-        parts.append((levels, found["scores"], found["label"]))
+        given = real_outputs(graph, found[SCORES]).numpy()
+        _require_equal(expected, given, start)
+        parts.append({_INPUTS: levels} | {edge: found[edge] for edge in graph.outputs})
         progress("comparing with the trained model", start + len(batch), len(reals))
-    inputs, scores, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
-    _require_reference(graph, inputs[:REFERENCE_IMAGES], scores, labels)
-    return inputs, scores, labels
+    every = {edge: np.concatenate([part[edge] for part in parts]) for edge in parts[0]}
+    inputs = every.pop(_INPUTS)
+    _require_reference(graph, inputs[:REFERENCE_IMAGES], every)
+    return inputs, every
 
 
 def _in_layout(levels: Tensor) -> IntArray:
@@ -221,19 +270,20 @@ def _in_layout(levels: Tensor) -> IntArray:
 def _require_equal(expected: NDArray[np.float32], found: NDArray[np.float32], start: int) -> None:
     differing = np.argwhere(expected != found)
     if len(differing):
-        image, channel = (int(i) for i in differing[0])
+        image, *place = (int(i) for i in differing[0])
+        at = (image, *place)
         raise MismatchError(
-            f"{len(differing)} scores differ; first: test image {start + image}, class {channel}: "
-            f"the trained model gives {expected[image, channel]}, the graph "
-            f"{found[image, channel]}",
+            f"{len(differing)} scores differ; first: test image {start + image}, "
+            f"output {', '.join(map(str, place))}: the trained model gives {expected[at]}, the "
+            f"graph {found[at]}",
             where="integer graph against trained model",
         )
 
 
-def _require_reference(graph: Graph, inputs: IntArray, scores: IntArray, labels: IntArray) -> None:
+def _require_reference(graph: Graph, inputs: IntArray, outputs: dict[str, IntArray]) -> None:
     """The interpreter is the definition; the executor only serves it."""
     defined = graph.run({graph.inputs[0]: inputs})
-    for edge, found in (("scores", scores), ("label", labels)):
+    for edge, found in outputs.items():
         if not np.array_equal(defined[edge], found[: len(inputs)]):
             raise MismatchError("interpreter and executor disagree", where=f"edge {edge}")
 

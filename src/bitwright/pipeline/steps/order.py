@@ -23,8 +23,8 @@ _NEEDS: dict[str, tuple[str, ...]] = {
 }
 _USES: dict[str, tuple[str, ...]] = {"report": ("teach", "simulate", "implement")}
 _FACTS: dict[str, tuple[str, ...]] = {
-    "teach": ("seed", "data", "teacher"),
-    "train": ("seed", "data", "model", "train.float", "pretrained"),
+    "teach": ("seed", "data", "task", "teacher"),
+    "train": ("seed", "data", "task", "model", "train.float", "pretrained"),
     "quantize": ("quant", "train.quantized", "seed"),
     "lower": ("name",),
     "map": ("hardware",),
