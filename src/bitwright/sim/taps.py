@@ -102,7 +102,7 @@ def run_tapped(
     load_design(design_dir)  # whole, before anything is done with it
     with tempfile.TemporaryDirectory(prefix="bitwright-taps-") as scratch:
         folder = Path(scratch) / "design"
-        shutil.copytree(design_dir, folder)
+        shutil.copytree(design_dir, folder, symlinks=True)
         _insert(folder, taps)
         simulator = Simulator.build(folder, assertions=False)
         problem, cycles = "", 0
