@@ -230,3 +230,18 @@ def test_an_array_comes_from_a_file_of_its_own_length(tmp_path: Path) -> None:
     _put("named pipe", path)
     with pytest.raises(DataError, match="expected a regular file"):
         read_array(path)
+
+
+def test_a_design_names_its_files_without_going_back(tmp_path: Path) -> None:
+    """The flows copy them by these names: what leads back into this folder leads out of theirs."""
+    folder = tmp_path / "deep" / "rtl"
+    folder.mkdir(parents=True)
+    (folder / "a.sv").write_text("")
+    table = {"top": "a", "clock": "clk", "reset": "rst", "files": ["a.sv"]}
+    (folder / "design.json").write_text(json.dumps(table))
+    assert load_design(folder).named == ("a.sv",)
+    table["files"] = ["x/../../../deep/rtl/a.sv"]
+    (folder / "x").mkdir()
+    (folder / "design.json").write_text(json.dumps(table))
+    with pytest.raises(GraphError, match="which is not in the folder"):
+        load_design(folder)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -97,6 +97,12 @@ class Design(_Entry):
     frame_error: str | None = Field(default=None, pattern=NAME)
 
     @property
+    def named(self) -> tuple[str, ...]:
+        """Every file that it names."""
+        images = (port.image for port in self.memory_ports)
+        return tuple(dict.fromkeys((*self.files, *self.memories, *images)))
+
+    @property
     def interval(self) -> int:
         """Cycles between two frames, as predicted; 0 if nobody did."""
         return self.predicted.get("interval", 0)
@@ -131,9 +137,11 @@ def load_design(folder: Path) -> Design:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "(file)"
         raise GraphError(f"{field}: {first['msg']}", where=str(path)) from error
-    images = (port.image for port in design.memory_ports)
-    for name in (*design.files, *design.memories, *images):
+    for name in design.named:
         try:
+            plain = PurePosixPath(name)
+            if ".." in plain.parts or plain.is_absolute():  # in this folder, but not in a copy
+                raise ValueError(name)
             file_inside(folder, name)
         except (OSError, ValueError):
             raise GraphError(
