@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,25 @@ def test_points_of_a_sweep_have_the_tasks_figures(
     for row in found["rows"]:
         assert 0 < row["mean absolute error, quantized"]["value"] < 1
         assert "mean absolute error, calibrated" in row
+
+
+def test_the_task_of_the_page_is_built(tmp_path: Path) -> None:
+    """Module and recipe as docs/tasks.md has them."""
+    page = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
+    python, yaml = (
+        re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("python", "yaml")
+    )
+    (tmp_path / "my_metrics.py").write_text(python[0])
+    (tmp_path / "counting.py").write_text(python[1])
+    (tmp_path / "sizes.yaml").write_text(yaml[-1])
+    summary = Pipeline(load_recipe(tmp_path / "sizes.yaml"), tmp_path / "run").build("lower")
+    found = summary.figure("size within 0.05, integer graph")
+    assert found is not None and found.value > 0.75 and found.count == 400
+    metric = {"name": "regression", "metric": "my_metrics:within_two_pixels"}
+    changed = load_recipe(tmp_path / "sizes.yaml", [f"task={json.dumps(metric)}"])
+    two = Pipeline(changed, tmp_path / "two").build("train")
+    figure = two.figure("within two pixels, float")
+    assert figure is not None and figure.unit == "share"
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,8 @@ class Dataset:
                 f"{count} images, but labels {self.labels.shape} and indices {self.indices.shape}",
                 where=self.name,
             )
-        if self.kind is CLASSES and self.labels.ndim > 1:
+        is_class = self.labels.ndim == 1 and self.labels.dtype.kind in "iu"
+        if self.kind is CLASSES and not is_class:
             object.__setattr__(self, "kind", ANY)
         self.kind.check(self.labels, self.classes, self.image_shape[:2], self.name)
 
@@ -139,7 +140,8 @@ class Dataset:
         return self if known.all() else self.take(np.flatnonzero(known))
 
     def of_kind(self, kind: LabelKind) -> Dataset:
-        """The same images with labels of this kind, which those that are there must be.
+        """The same images with labels of this kind, which those that are there must be, unless
+        nobody has said what they are.
 
         Raises:
             DataError: they are not.
@@ -153,7 +155,10 @@ class Dataset:
                 hint="choose the task that the data set is for, or another data set: "
                 f"{kind.name} are, of your own images, {kind.layout}",
             )
-        return replace(self, kind=kind)
+        labels = kind.cast(self.labels)
+        classes = self.classes or kind.names(labels)
+        kind.check(labels, classes, self.image_shape[:2], self.name)
+        return replace(self, labels=labels, classes=classes, kind=kind)
 
     def digest(self) -> str:
         """Hash of every image, label and class name, in this order."""
@@ -236,6 +241,10 @@ class DataSplits:
     def of_kind(self, kind: LabelKind) -> DataSplits:
         """With labels of this kind in all three; see `Dataset.of_kind`."""
         parts = (self.train, self.validation, self.test)
+        if not self.classes:  # all parts have the same names
+            called = (kind.names(kind.cast(part.labels)) for part in parts if part.kind is ANY)
+            names: tuple[str, ...] = max(called, key=len, default=())
+            parts = tuple(replace(part, classes=names) for part in parts)
         train, validation, test = (part.of_kind(kind) for part in parts)
         return replace(self, train=train, validation=validation, test=test)
 

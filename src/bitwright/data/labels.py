@@ -25,6 +25,7 @@ Classes = tuple[str, ...]
 UNKNOWN = -1
 """The class of an image, pixel or box of which none is known."""
 BOX_FIELDS = 5
+_MOST_CLASSES = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,14 @@ class LabelKind(Protocol):
         """(N,) bool, of which images anything is known; of an array or a torch tensor."""
         ...
 
+    def cast(self, labels: NDArray[Any]) -> Labels:
+        """Labels that a source gives without saying their kind, in the type of this one."""
+        ...
+
+    def names(self, labels: Labels) -> Classes:
+        """What classes, or values, are called by a source that does not name them."""
+        ...
+
     def nothing(self, labels: Labels, count: int) -> Labels:
         """Labels of as many images of which nothing is known, to stand behind ``labels``."""
         ...
@@ -107,6 +116,12 @@ class ClassLabels:
 
     def known(self, labels: Any) -> Any:
         return labels >= 0
+
+    def cast(self, labels: NDArray[Any]) -> Labels:
+        return _whole(labels)
+
+    def names(self, labels: Labels) -> Classes:
+        return _numbers(labels)
 
     def nothing(self, labels: Labels, count: int) -> Labels:
         del labels
@@ -152,6 +167,12 @@ class BoxLabels:
 
     def known(self, labels: Any) -> Any:
         return _finite(labels)
+
+    def cast(self, labels: NDArray[Any]) -> Labels:
+        return np.asarray(labels, dtype=np.float32)
+
+    def names(self, labels: Labels) -> Classes:
+        return _numbers(labels[..., 0])
 
     def nothing(self, labels: Labels, count: int) -> Labels:
         return np.full((count, *labels.shape[1:]), np.nan, dtype=np.float32)
@@ -199,6 +220,12 @@ class MapLabels:
     def known(self, labels: Any) -> Any:
         return (labels.reshape(len(labels), -1) >= 0).any(1)
 
+    def cast(self, labels: NDArray[Any]) -> Labels:
+        return _whole(labels)
+
+    def names(self, labels: Labels) -> Classes:
+        return _numbers(labels)
+
     def nothing(self, labels: Labels, count: int) -> Labels:
         return np.full((count, *labels.shape[1:]), UNKNOWN, dtype=np.int64)
 
@@ -243,6 +270,13 @@ class ValueLabels:
     def known(self, labels: Any) -> Any:
         return _finite(labels)
 
+    def cast(self, labels: NDArray[Any]) -> Labels:
+        found = np.asarray(labels, dtype=np.float32)
+        return found[:, None] if found.ndim == 1 else found
+
+    def names(self, labels: Labels) -> Classes:
+        return tuple(f"value {number}" for number in range(labels.shape[-1]))
+
     def nothing(self, labels: Labels, count: int) -> Labels:
         return np.full((count, labels.shape[1]), np.nan, dtype=np.float32)
 
@@ -272,6 +306,14 @@ class AnyLabels:
     def known(self, labels: Any) -> Any:
         return _finite(labels)
 
+    def cast(self, labels: NDArray[Any]) -> Labels:
+        found: Labels = labels
+        return found
+
+    def names(self, labels: Labels) -> Classes:
+        del labels
+        return ()
+
     def nothing(self, labels: Labels, count: int) -> Labels:
         raise DataError(
             f"{count} images of which nothing is known cannot be added",
@@ -287,6 +329,19 @@ class AnyLabels:
 CLASSES = ClassLabels()
 """The kind of a data set that says none."""
 ANY = AnyLabels()
+
+
+def _whole(labels: NDArray[Any]) -> Labels:
+    """As int64, if they are whole numbers; else as they are, to be refused."""
+    found: Labels = labels.astype(np.int64) if labels.dtype.kind in "iu" else labels
+    return found
+
+
+def _numbers(labels: Labels) -> Classes:
+    """Classes by their numbers, up to the largest one that a source may leave without a name."""
+    known = labels[np.isfinite(labels)]
+    highest = min(_MOST_CLASSES, int(known.max(initial=0)))
+    return tuple(str(number) for number in range(1 + highest))
 
 
 def _finite(labels: Any) -> Any:

@@ -123,7 +123,8 @@ def splits_of(
     parts = {part: _checked(arrays, f"{source}, {part}") for part, arrays in _parts(given, source)}
     _check_alike(parts, source)
     first = next(iter(parts.values()))
-    shared = Labels(name, _classes(parts, source), 1.0, source, kind)
+    parts = {part: replace(found, labels=kind.cast(found.labels)) for part, found in parts.items()}
+    shared = Labels(name, _classes(parts, kind, source), 1.0, source, kind)
     for part, found in parts.items():
         size = found.inputs.shape[1:3]
         kind.check(found.labels, shared.classes, size, f"{source}, {part}")
@@ -204,8 +205,6 @@ def _checked(arrays: Arrays, where: str) -> _Part:
     if 0 in inputs.shape:
         raise DataError(f"inputs of shape {inputs.shape[1:]} hold no numbers", where=where)
     check_finite(inputs, _NOUNS[inputs.ndim], where)
-    if labels.dtype.kind in "iuf":
-        labels = labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64)
     classes = None if arrays.classes is None else tuple(str(name) for name in arrays.classes)
     scale = arrays.scale
     if scale is not None and not (np.isfinite(scale) and scale > 0):
@@ -272,21 +271,21 @@ def _check_alike(parts: Mapping[str, _Part], source: str) -> None:
                 )
 
 
-def _classes(parts: Mapping[str, _Part], source: str) -> tuple[str, ...]:
+def _classes(parts: Mapping[str, _Part], kind: LabelKind, source: str) -> tuple[str, ...]:
     first = next(iter(parts.values()))
     if first.classes is not None:
         return first.classes
     labels = [part.labels for part in parts.values()]
-    if not all(found.ndim == 1 and found.dtype.kind in "iu" for found in labels):
-        return ()
-    count = 1 + max(int(found.max()) for found in labels)
-    if count > sum(map(len, labels)):
-        raise DataError(
-            f"labels go up to {count - 1}, but there are {sum(map(len, labels))} inputs",
-            where=source,
-            hint="labels are numbers of classes, from 0; name the classes if some have no input",
-        )
-    return tuple(str(number) for number in range(count))
+    if all(found.ndim == 1 and found.dtype.kind in "iu" for found in labels):
+        highest = max(int(found.max()) for found in labels)
+        if highest >= sum(map(len, labels)):
+            raise DataError(
+                f"labels go up to {highest}, but there are {sum(map(len, labels))} inputs",
+                where=source,
+                hint="labels are numbers of classes, from 0; name the classes if some have no "
+                "input",
+            )
+    return max((kind.names(found) for found in labels), key=len)
 
 
 def _training(

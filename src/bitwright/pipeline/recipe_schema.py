@@ -142,7 +142,8 @@ class Recipe(Section):
         seed: of everything random, unless a section has its own.
         data: what is learned and measured on; a name alone has the defaults.
         model: the network; a name alone has the defaults.
-        task: what the network is for: what labels are, what it must give, loss and metrics.
+        task: what the network is for: what labels are, what it must give, loss and metrics; a name
+            alone has the defaults.
         quant: the policy: which operand of which layer gets which format; or ``as_trained``: the
             lowest level of ``train.float.low_precision``.
         teacher: who teaches, a section or a list of them; several are an ensemble, none is the

@@ -50,6 +50,11 @@ class Evaluation:
         """By the metric that chooses."""
         return self.measured[0]
 
+    @property
+    def others(self) -> dict[str, float]:
+        """By the key of each further metric its value."""
+        return {each.metric.key: each.value for each in self.measured[1:]}
+
     @cached_property
     def loss(self) -> float:
         """The task's loss on the labels, without smoothing: of a classifier mean cross entropy."""

@@ -149,7 +149,7 @@ def _epoch(run: Run, epoch: int) -> None:
             hint="lower the learning rate, add warm-up epochs, or set clip_norm",
         )
     measured = _validate(run)
-    first, *others = (None,) if measured is None else measured.measured
+    first = None if measured is None else measured.first
     entry = EpochMetrics(
         epoch=epoch + 1,
         lr=run.student.optimizer.param_groups[0]["lr"],
@@ -160,7 +160,7 @@ def _epoch(run: Run, epoch: int) -> None:
         seconds=time.perf_counter() - started,
         precision=None if run.precision is None else run.precision.level_name,
         metric=run.task.metric.key,
-        others={each.metric.key: each.value for each in others},
+        others={} if measured is None else measured.others,
     )
     run.history.append(entry)
     if run.precision is not None:
