@@ -84,8 +84,11 @@ def test_commands_have_the_verbs_options_and_keys_that_a_page_gives_them(page: P
     wrong = []
     for line in commands(page.read_text()):
         verb, words = typer.main.get_command(app), shlex.split(line)[1:]
-        while hasattr(verb, "commands") and words and words[0] in verb.commands:
-            verb = verb.commands[words.pop(0)]
+        while hasattr(verb, "commands") and words:
+            named = words[0] in verb.commands
+            if not named and (words[0].startswith("-") or not hasattr(verb, "default")):
+                break
+            verb = verb.commands[words.pop(0) if named else verb.default]
         if hasattr(verb, "commands") and words and words[0][0].isalpha():
             wrong.append(f"{line}: no verb {words[0]}")
         known = {"--help"} | {name for param in verb.params for name in param.opts}

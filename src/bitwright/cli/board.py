@@ -22,9 +22,11 @@ _SHOWN = 20
 class _RunByDefault(TyperGroup):
     """``bitwright board digits`` is ``bitwright board run digits``."""
 
+    default = "run"
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and not args[0].startswith("-") and args[0] not in self.commands:
-            args = ["run", *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
