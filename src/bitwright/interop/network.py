@@ -6,10 +6,10 @@ A file format reads or writes a `Network`; `network_from_torch` and `network_to_
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.errors import DataError, ModelError
+from bitwright.base.names import NameCounter
 from bitwright.interop import ops
 from bitwright.interop.ops import ARRAYS, FloatArray, Size, windows
 
@@ -105,11 +106,23 @@ class Network:
         return self.layers[0]
 
     def __getitem__(self, name: str) -> Layer:
-        return next(layer for layer in self.layers if layer.name == name)
+        return self._by_name[name]
 
     def readers(self, name: str) -> tuple[Layer, ...]:
         """The layers that read one."""
-        return tuple(layer for layer in self.layers if name in layer.inputs)
+        return tuple(self._readers.get(name, ()))
+
+    @cached_property
+    def _by_name(self) -> dict[str, Layer]:
+        return {layer.name: layer for layer in self.layers}
+
+    @cached_property
+    def _readers(self) -> dict[str, list[Layer]]:
+        found: dict[str, list[Layer]] = {}
+        for layer in self.layers:
+            for name in dict.fromkeys(layer.inputs):
+                found.setdefault(name, []).append(layer)
+        return found
 
     def with_arrays(self, arrays: Mapping[str, Mapping[str, FloatArray]]) -> Network:
         """The same network with other numbers, by layer."""
@@ -148,18 +161,13 @@ def _check_name(name: str, what: str) -> None:
         )
 
 
-def unique_name(name: str, taken: Container[str]) -> str:
-    """The name, with a number from 2 on if it is taken."""
-    numbered = (f"{name}_{number}" for number in count(2))
-    return name if name not in taken else next(n for n in numbered if n not in taken)
-
-
 class NetworkBuilder:
     """Layers so far, with the shapes of their outputs: what every reader fills."""
 
     def __init__(self) -> None:
         self.layers: dict[str, Layer] = {}
         self.shapes: dict[str, Size] = {}
+        self._counter = NameCounter()
 
     def add(
         self,
@@ -174,7 +182,7 @@ class NetworkBuilder:
         Raises:
             ModelError: its shapes do not fit.
         """
-        unique = unique_name(name, self.shapes)
+        unique = self._counter.free(name, self.shapes)
         layer = Layer(unique, op, inputs, arrays or {}, notes or {})
         self.shapes[unique] = shape_of(layer, [self.shapes[i] for i in inputs])
         self.layers[unique] = layer

@@ -12,8 +12,9 @@ import torch
 from torch import fx, nn
 
 from bitwright.base.errors import ModelError
+from bitwright.base.names import NameCounter
 from bitwright.interop import ops
-from bitwright.interop.network import Layer, Network, unique_name
+from bitwright.interop.network import Layer, Network
 from bitwright.interop.ops import Size
 
 _RESERVED = frozenset(dir(fx.GraphModule)) | frozenset(dir(nn.Module())) | frozenset(
@@ -63,9 +64,10 @@ def module_of(network: Network) -> fx.GraphModule:
 def module_paths(network: Network) -> dict[str, str]:
     """Where each layer's module stands; paths are identifiers joined by dots."""
     taken: set[str] = set()
+    counter = NameCounter()
     paths = {}
     for layer in network.layers:
-        path = unique_name(module_path(layer.name), taken)
+        path = counter.free(module_path(layer.name), taken)
         taken.add(path)
         paths[layer.name] = path
     return paths
