@@ -85,6 +85,7 @@ class GraphBuilder:
         """Give an edge another name, wherever it is made and read; returns it."""
         if name in self.types:
             raise GraphError(f"edge {name!r} is defined twice")
+        self._counter = NameCounter()  # the edge's old name is free now
         self.types = {name if e == edge else e: kind for e, kind in self.types.items()}
         self._inputs = [name if e == edge else e for e in self._inputs]
         for index, node in enumerate(self._nodes):

@@ -29,6 +29,16 @@ _Loader.add_implicit_resolver(
 )
 
 
+def _whole(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    value: int = loader.construct_yaml_int(node)
+    if not -(1 << 63) <= value < 1 << 64:  # Python cannot even print one of 20 000 digits
+        raise ValueError("an integer has more than 64 bits")
+    return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole)
+
+
 @dataclass(frozen=True)
 class Document:
     """Plain values with the place of each.
