@@ -20,6 +20,7 @@ from bitwright.base.errors import DataError, ModelError
 from bitwright.base.names import NameCounter
 from bitwright.interop import ops
 from bitwright.interop.ops import ARRAYS, FloatArray, Size, windows
+from bitwright.ir.types import MAX_NODES
 
 #: Numbers that a layer may give for one image: 1 GiB of them.
 _MOST = 1 << 28
@@ -95,6 +96,8 @@ class Network:
     def __post_init__(self) -> None:
         shapes: dict[str, Size] = {}
         _check_name(self.name, "network")
+        if len(self.layers) > MAX_NODES:
+            raise ModelError(f"{len(self.layers)} layers; at most {MAX_NODES} are read")
         for layer in self.layers:
             _check_name(layer.name, "layer")
             if layer.name in shapes:

@@ -17,6 +17,7 @@ from bitwright.ir.node import Node
 from bitwright.ir.types import TensorType
 
 _BYTES = 8
+_OWN = "; of a file of your own, in Python: load_graph(path, dialects, chosen=True)"
 #: A result, and one array of its size that is made on the way to it.
 _COPIES = 2
 #: Operations on elements for one frame of a graph that only a file asks for: YOLOv3 on images of
@@ -120,8 +121,8 @@ def frames_within(
         raise GraphError(
             f"one frame takes {shown(each)} of memory; {shown(room)} are allowed",
             where=where or graph.name,
-            hint="use smaller images or fewer channels; of a file of your own, in Python: "
-            "load_graph(path, dialects, chosen=True)",
+            hint="use smaller images or fewer channels"
+            + (", or leave layers out: all that they give is kept" if edges else _OWN),
         )
     return max(1, min(frames, room // max(each, 1), MOST_WORK // max(work(graph), 1)))
 

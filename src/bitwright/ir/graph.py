@@ -19,6 +19,7 @@ from types import MappingProxyType
 import numpy as np
 
 from bitwright.base.errors import GraphError
+from bitwright.base.memory import check_room
 from bitwright.ir.dialect import Dialect
 from bitwright.ir.levels import check_levels, random_levels
 from bitwright.ir.node import IntArray, Node
@@ -180,6 +181,10 @@ def run(graph: Graph, feeds: Mapping[str, IntArray], *, edges: bool = False) -> 
     if absent:
         raise GraphError(f"no value for inputs {absent}", where=graph.name)
     values = {e: check_levels(e, graph.types[e], feeds[e]) for e in graph.inputs}
+    if edges:
+        frames = len(next(iter(values.values()), ()))
+        size = 8 * frames * sum(kind.size for kind in graph.types.values())
+        check_room(size, f"all edges of {frames} frames", graph.name, "run fewer at a time")
     left = Counter(edge for node in graph.nodes for edge in {*node.inputs})
     kept = {*graph.types} if edges else {*graph.outputs}
     for node in graph.nodes:
