@@ -23,13 +23,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bitwright.base.figures import Measured
 from bitwright.base.files import atomic_write
+from bitwright.base.statistics import mean_of
 from bitwright.explore.study_jobs import ARMS
 from bitwright.pipeline.api import versions
 from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.names import step_folder
-from bitwright.report.statistics import mean_of
-from bitwright.report.table import Column, Kind, Measured, Table, Value
+from bitwright.report.table import Column, Kind, Table, Value
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 TEACHER, STUDY, SWEEP = "mnist-kl-mlp-teacher", "mnist-kl-mlp-qkd-w8a8", "mnist-dnn30-kd-w4a4"
@@ -118,7 +119,7 @@ def read_study(folder: Path, title: str) -> Study:
                 arms.setdefault(width, {})[seed] = value
         taught = _json(place / "float" / "run" / step_folder("teach") / "result.json")
         if taught is not None:
-            teachers[seed] = taught["accuracy"]["value"]
+            teachers[seed] = taught["metrics"]["accuracy"]["value"]
     return Study(title, dict(sorted(arms.items(), reverse=True)), teachers)
 
 
@@ -139,11 +140,11 @@ def collect(runs: Path) -> Found:
         kept = trained["history"][trained["kept_epoch"] - 1]
         alpha, seed = recipe["train"]["float"]["distillation"]["alpha"], recipe["seed"]
         alphas.setdefault(alpha, {})[seed] = {
-            "test": trained["accuracy"]["value"],
+            "test": trained["metrics"]["accuracy"]["value"],
             "train": kept["train_accuracy"],
             "validation": kept["validation_accuracy"],
         }
-        tutors[seed] = taught["accuracy"]["value"]
+        tutors[seed] = taught["metrics"]["accuracy"]["value"]
     return Found(studies, dict(sorted(alphas.items())), tutors)
 
 

@@ -33,6 +33,7 @@ from torch import nn
 
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import no_progress
+from bitwright.base.statistics import mean_of
 from bitwright.explore.study_jobs import ARMS, BASELINE, PTQ, QKD, SS, SS_EQUAL, SS_TS, as_long
 from bitwright.pipeline.api import Pipeline, versions
 from bitwright.pipeline.recipe import load_recipe
@@ -42,7 +43,6 @@ from bitwright.pipeline.steps.quantize import calibrated, integer_model
 from bitwright.pipeline.steps.teacher import taught
 from bitwright.pipeline.steps.train import trained_model
 from bitwright.pipeline.steps.workspace import Workspace
-from bitwright.report.statistics import mean_of
 from bitwright.train import evaluate, study
 from bitwright.train.config import PHASES, Phases
 

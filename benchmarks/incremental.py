@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from bitwright.base.statistics import mean_of
 from bitwright.data import DataSplits, load_dataset
 from bitwright.models import build_model
 from bitwright.quantize import Policy, apply
-from bitwright.report.statistics import mean_of
 from bitwright.train import TrainConfig, evaluate, fit
 
 SHARED = {"batch_size": 32, "threads": 1}

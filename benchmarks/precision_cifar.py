@@ -37,12 +37,12 @@ import numpy as np
 import torch
 
 from bitwright.base.files import atomic_write
+from bitwright.base.statistics import mean_of
 from bitwright.data import load_dataset
 from bitwright.low_precision.log import read_log
 from bitwright.models import build_model
 from bitwright.pipeline.api import versions
 from bitwright.pipeline.steps.baseline import cpu_name
-from bitwright.report.statistics import mean_of
 from bitwright.train import TrainConfig, evaluate, fit
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"

@@ -198,11 +198,24 @@ def test_a_target_that_is_too_small(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
     recipe = write_recipe(tmp_path)
     arguments = ["build", recipe, "--run-dir", tmp_path / "run", "--target", small]
-    said = ("LUTs", "short", "the smallest target that fits is ecp5-25k")
+    said = ("LUTs", "short", "the smallest target that fits is ecp5-12k")
     refused(capsys, arguments, TargetError.exit_code, *said)
     assert nothing_done(tmp_path / "run")
     unknown = ["build", recipe, "--run-dir", tmp_path / "run", "--target", "ecp6"]
     refused(capsys, unknown, TargetError.exit_code, "'ecp6'", "ecp5-45k")
+
+
+@pytest.mark.parametrize(
+    ("board", "said"),
+    [("nowhere", "unknown board 'nowhere'"), ("icebreaker", "it is made with ice40-up5k")],
+)
+def test_a_board_that_is_not_for_the_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], board: str, said: str
+) -> None:
+    recipe = write_recipe(tmp_path, hardware={"target": "ecp5-25k"}, implement={"board": board})
+    arguments = ["build", recipe, "--run-dir", tmp_path / "run"]
+    refused(capsys, arguments, TargetError.exit_code, said)
+    assert nothing_done(tmp_path / "run")
 
 
 def test_a_rate_that_cannot_be_reached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

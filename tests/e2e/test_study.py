@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.tiny import tiny_recipe
 
 from bitwright.base.errors import RecipeError
+from bitwright.base.figures import Measured
 from bitwright.explore import study as studies
 from bitwright.explore.changes import recipe_of
 from bitwright.explore.study import StudyReport, StudyRequest, run_study, with_bits
@@ -23,7 +24,6 @@ from bitwright.pipeline.recipe import Recipe
 from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.quantize import read_integers
 from bitwright.pipeline.steps.workspace import Workspace
-from bitwright.report.table import Measured
 from bitwright.train import evaluate
 
 _PHASE = {"epochs": 1, "batch_size": 32, "lr": 0.005, "threads": 1}

@@ -12,7 +12,16 @@ from bitwright.base.errors import ToolError
 from bitwright.base.figures import Resources
 from bitwright.build.packing import drop_idle_carries
 from bitwright.build.resources import cell_cost, count_resources
-from bitwright.build.timing import Use, first_errors, parse_log_utilisation, parse_report
+from bitwright.build.timing import (
+    CriticalPath,
+    Hop,
+    PathPart,
+    Use,
+    first_errors,
+    instance_of,
+    parse_log_utilisation,
+    parse_report,
+)
 from bitwright.build.yosys import TOP_GLUE, instance_resources, owner_of, parse_statistics
 
 STATISTICS = """
@@ -223,3 +232,33 @@ def test_a_broken_netlist_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "n.json").write_text(text)
     with pytest.raises(ToolError, match="netlist"):
         instance_resources(tmp_path / "n.json", "ecp5")
+
+
+def test_a_path_is_told_by_blocks() -> None:
+    def hop(kind: str, cell: str, delay: float) -> Hop:
+        return Hop(kind, delay, cell, "A")
+
+    inside = "i_serial.i_design."
+    path = CriticalPath(
+        "posedge clk",
+        "posedge clk",
+        4.0,
+        2.0,
+        2.0,
+        (
+            hop("clk-to-q", f"{inside}i_conv_fifo.i_ram.mem.0.0", 1.0),
+            hop("routing", f"{inside}i_conv.x_LUT4_Z", 0.5),
+            hop("logic", f"{inside}i_conv.x_LUT4_Z", 0.25),
+            hop("routing", f"{inside}i_conv.y_LUT4_Z", 0.5),
+            hop("logic", f"{inside}i_conv.y_LUT4_Z", 0.25),
+            hop("routing", "i_serial.i_tx.z", 1.0),
+            hop("setup", "i_serial.i_tx.z", 0.5),
+        ),
+    )
+    assert path.by_instance() == (
+        PathPart("i_conv_fifo", 0, 1.0, 0.0),
+        PathPart("i_conv", 2, 0.5, 1.0),
+        PathPart("serial shell", 0, 0.5, 1.0),
+    )
+    assert instance_of("i_conv.x_LUT4_Z") == "i_conv"  # out of context
+    assert instance_of("clk_LUT4_Z") == instance_of("$abc$1.y") == "top"

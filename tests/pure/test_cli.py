@@ -71,7 +71,8 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["recipes", "formats", "models", "pretrained", "datasets", "policies", "targets"]
+    "kind",
+    ["recipes", "formats", "models", "pretrained", "datasets", "policies", "targets"],
 )
 def test_lists_as_table_and_as_json(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["list", kind]) == 0
@@ -266,6 +267,16 @@ def test_doctor_names_what_is_missing(
     assert "MISSING" in said and "pip install pyosys" in said
     assert cli.run(["doctor", "--json"]) == ToolError.exit_code
     assert [row["works"] for row in json.loads(capsys.readouterr().out)] == [False, True]
+
+
+def test_doctor_is_content_without_optional_tools(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spare = ToolStatus("icepack", "iCE40", "pip install it", False, "", "", "not found", True)
+    monkeypatch.setattr("bitwright.base.tools.finder.doctor", lambda: [spare])
+    assert cli.run(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert "not there" in said and "pip install it" in said
 
 
 def test_json_is_the_only_thing_on_standard_output() -> None:

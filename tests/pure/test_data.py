@@ -100,7 +100,7 @@ def test_a_class_too_small_to_split_is_named() -> None:
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        (np.zeros((2, 4, 4), np.uint8), [0, 1], r"uint8 \(N, H, W, C\)"),
+        (np.zeros(2, np.uint8), [0, 1], r"images \(N, H, W, C\)"),
         (np.zeros((2, 4, 4, 1), np.float32), [0, 1], "float32"),
         (np.zeros((2, 4, 4, 1), np.uint8), [0], "2 images, but labels"),
         (np.zeros((2, 4, 4, 1), np.uint8), [0, 2], "there are 2 classes"),

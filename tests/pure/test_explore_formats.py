@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from bitwright.base.errors import FormatError, RecipeError
+from bitwright.base.figures import Measured
 from bitwright.cli.app import app
 from bitwright.explore.measuring import Outcome
 from bitwright.explore.show_format import describe_format, exact
 from bitwright.explore.variants import DEFAULT, METHODS, Variant, parse_variants, split_names
 from bitwright.formats import list_formats
 from bitwright.quantize.policy import Policy
-from bitwright.report.table import Measured
 
 
 def test_the_default_list_has_every_family_and_every_policy_is_valid() -> None:

@@ -12,6 +12,7 @@ import yaml
 from tests.e2e.tiny import TINY
 
 from bitwright.base.errors import RecipeError, RunError
+from bitwright.base.figures import Measured
 from bitwright.cli import entry
 from bitwright.explore.changes import with_bits, with_distillation, with_lr, with_seed
 from bitwright.explore.sweep import check_folder
@@ -19,7 +20,6 @@ from bitwright.explore.sweep_axes import SweepPoint, grid, parse_axes
 from bitwright.explore.sweep_table import Outcome, sections_of
 from bitwright.jobs import JobFailure, JobResult
 from bitwright.pipeline.recipe import load_document, recipe_from_dict
-from bitwright.report.table import Measured
 
 _DISTILLED = {"epochs": 1, "distillation": {"alpha": 0.5, "temperature": 2}}
 PHASES = {

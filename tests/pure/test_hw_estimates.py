@@ -29,13 +29,14 @@ def _table() -> dict[str, Any]:
 
 def _pairs(family: str, group: str) -> list[tuple[Resources, dict[str, float]]]:
     """(predicted, measured) of every sample."""
-    graph, rows = samples([group]), _table()[family].get(group, {}).get("samples", {})
+    graph = samples([group])
+    rows = _table().get(family, {}).get(group, {}).get("samples", {})
     measured = [n for n in graph if n.name in rows]
     return [(block_resources(block_of(graph, n), family), rows[n.name]) for n in measured]
 
 
 def _measured(family: str) -> list[str]:
-    return [group for group in GROUPS if group in _table()[family]]
+    return [group for group in GROUPS if group in _table().get(family, {})]
 
 
 def test_every_sample_is_measured_on_ecp5() -> None:
@@ -57,7 +58,7 @@ def test_committed_coefficients_have_the_stated_error(family: str, group: str) -
         assert max(errors) == pytest.approx(stated[f"{kind}_error"]["max"], abs=2e-3)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if _measured(family)])
 def test_error_bounds(family: str) -> None:
     """All LUTs together within 10 %; matrix units within 15 % on average, each within 40 %."""
     sums = np.zeros(2)
@@ -104,5 +105,27 @@ def test_more_parallel_costs_more() -> None:
 
 
 def test_unknown_family_is_refused() -> None:
-    with pytest.raises(TargetError, match="no cost model for family 'ice40'"):
-        graph_resources(map_graph(digits_like()), "ice40")
+    with pytest.raises(TargetError, match="no cost model for family 'max10'"):
+        graph_resources(map_graph(digits_like()), "max10")
+
+
+def test_a_family_that_nobody_measured_costs_as_ecp5_does() -> None:
+    """iCE40, whose LUTs are ECP5's: memories apart, which are registers there, and block RAMs."""
+    assert not _measured("ice40")
+    folding = Folding({"conv_2": NodeFolding(pe=4, simd=8, ram_style="block")})
+    block = blocks_of(map_graph(digits_like(), folding))["conv_2"]
+    there, here = (block_resources(block, family) for family in ("ecp5", "ice40"))
+    assert block.memory_cost("ice40").bram >= block.memory_cost("ecp5").bram > 0
+    assert here.lut - block.memory_cost("ice40").lut == pytest.approx(
+        there.lut - block.memory_cost("ecp5").lut, rel=0.2
+    )
+
+
+def test_the_model_predicts_what_networks_fill_without_bias() -> None:
+    """Committed comparison with nextpnr's packed counts: cells of synthesis were 9 % short."""
+    rows = json.loads(MEASURED.with_name("packed_luts.json").read_text())
+    assert len(rows) >= 2
+    assert all(row["netlist"] == row["nextpnr"] > row["cells"] for row in rows)
+    errors = np.array([row["model"] / row["nextpnr"] - 1 for row in rows])
+    assert abs(errors.mean()) < 0.04
+    assert np.abs(errors).max() < 0.10

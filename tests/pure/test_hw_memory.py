@@ -18,6 +18,7 @@ from bitwright.hw.memory import (
     dsp_count,
     pack_lanes,
     parse_memory,
+    ram_resources,
     ram_style,
     rom_luts,
     unpack_lanes,
@@ -128,3 +129,16 @@ def test_small_memories_stay_in_luts() -> None:
     assert ram_style("ecp5", 32, 8) == "distributed"
     assert ram_style("ecp5", 1024, 16) == "block"
     assert rom_luts("ecp5", 64, 8) == 32
+
+
+def test_small_memories_of_ice40_are_registers_and_large_ones_block_ram() -> None:
+    """It has no LUT RAM: 16 words of 8 bits are 128 flip-flops and their multiplexer."""
+    small = ram_resources("ice40", 16, 8, "auto")
+    assert (small.ff, small.bram) == (128, 0)
+    assert small.lut > 8 * 16 / 4
+    assert ram_resources("ecp5", 16, 8, "auto").ff == 0
+    assert ram_resources("ice40", 256, 16, "auto").to_json() == {
+        "lut": 0, "ff": 0, "dsp": 0, "bram": 1,
+    }  # fmt: skip
+    assert bram_count("ice40", 512, 16) == 2
+    assert bram_count("ice40", 2048, 2) == 1

@@ -164,7 +164,16 @@ def test_a_recipe_reads_what_the_command_line_builds(tmp_path: Path, capsys):
     with pytest.raises(DataError, match="no such database"):
         load_dataset({"name": "database", "path": tmp_path / "none.db"})
     assert (
-        run(["database", str(file), *options[:1], str(tmp_path / "none"), *options[2:], "8x8x1"])
+        run(
+            [
+                "database",
+                str(tmp_path / "new.db"),
+                *options[:1],
+                str(tmp_path / "none"),
+                *options[2:],
+                "8x8x1",
+            ]
+        )
         != 0
     )
     assert "cannot be read" in capsys.readouterr().err

@@ -16,7 +16,6 @@ from bitwright.pipeline.recipe import (
     list_recipes,
     load_recipe,
     recipe_from_dict,
-    recipe_from_document,
 )
 from bitwright.pipeline.recipe_yaml import parse_document
 from bitwright.quantize.policy import Policy

@@ -28,7 +28,9 @@ LOG_OF_FIVE = (
 
 
 def metrics(epoch: int, top5: float | None = None) -> EpochMetrics:
-    return EpochMetrics(epoch, 0.1, 2.0 / epoch, 0.1 * epoch, 2.2 / epoch, 0.09 * epoch, 1.0, top5)
+    others = {} if top5 is None else {"top5": top5}
+    losses = (2.0 / epoch, 0.1 * epoch, 2.2 / epoch, 0.09 * epoch)
+    return EpochMetrics(epoch, 0.1, *losses, 1.0, others=others)
 
 
 def run_folder(path: Path, top5: float | None = None) -> Path:
@@ -53,7 +55,7 @@ def points(root: ElementTree.Element) -> list[list[tuple[float, float]]]:
 def test_rows_join_both_files(tmp_path: Path) -> None:
     rows = read_precision(run_folder(tmp_path))
     assert [row.level for row in rows] == ["int8"] * 3 + ["int12", "float32"]
-    assert rows[2].p == 2.5 and rows[2].validation_accuracy == 0.09 * 3
+    assert rows[2].p == 2.5 and rows[2].validation_metric == 0.09 * 3
     assert read_precision(tmp_path / "elsewhere") == ()
     (tmp_path / LOG).write_text("{}")
     with pytest.raises(DataError):

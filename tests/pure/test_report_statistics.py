@@ -7,14 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bitwright.report.statistics import (
-    mcnemar,
-    mean_difference,
-    mean_of,
-    share_difference,
-    share_of,
-)
-from bitwright.report.table import Column, Kind, Measured
+from bitwright.base.figures import Measured
+from bitwright.base.statistics import mcnemar, mean_difference, mean_of, share_difference, share_of
+from bitwright.report.table import Column, Kind
 
 
 def test_means_by_hand() -> None:

@@ -13,8 +13,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from bitwright.base.figures import Measured
 from bitwright.report.scatter import Point, Scatter
-from bitwright.report.table import Column, Kind, Measured, Table, value_from_json
+from bitwright.report.table import Column, Kind, Table, value_from_json
 from bitwright.report.table_page import Section, write_report
 
 COLUMNS = (

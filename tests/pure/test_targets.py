@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from bitwright.base.errors import TargetError
 from bitwright.base.figures import Resources
+from bitwright.build.clocks import check_clock, reachable_clock
+from bitwright.build.rates import Stream, link_of
 from bitwright.build.target import (
     Flow,
     list_targets,
@@ -44,9 +46,12 @@ source = "guess"
 def test_the_promised_targets_are_there() -> None:
     flows = {target.name: target.flow for target in list_targets()}
     assert flows == {
+        "ecp5-12k": Flow.PLACE_AND_ROUTE,
         "ecp5-25k": Flow.PLACE_AND_ROUTE,
         "ecp5-45k": Flow.PLACE_AND_ROUTE,
         "ecp5-85k": Flow.PLACE_AND_ROUTE,
+        "ice40-up5k": Flow.PLACE_AND_ROUTE,
+        "ice40-hx8k": Flow.PLACE_AND_ROUTE,
         "xc7z020": Flow.SYNTHESIS_ONLY,
         "xczu9eg": Flow.SYNTHESIS_ONLY,
         "cyclonev-5csema4": Flow.SYNTHESIS_ONLY,
@@ -72,7 +77,7 @@ def test_users_own_target_from_a_file(tmp_path: Path) -> None:
     [
         ("lut = 24288", "lut = -1", ["resources.lut", "greater than 0", "-1"]),
         ("lut = 24288", 'lut = "many"', ["resources.lut", "integer", "many"]),
-        ('family = "ecp5"', 'family = "ice40"', ["family", "ice40", "xc7"]),
+        ('family = "ecp5"', 'family = "gowin"', ["family", "gowin", "xc7"]),
         ("dsp = 28", "", ["resources.dsp", "required"]),
         ('speed = "6"', 'speed = "6"\ncolour = "red"', ["colour", "not permitted"]),
         ("[power]", "[power", ["cannot be read", "line 16"]),
@@ -127,3 +132,62 @@ def test_smallest_fitting_is_smallest(used: Resources) -> None:
         return
     assert used.fits(chosen.capacity)
     assert chosen.resources.lut == min(t.resources.lut for t in candidates)
+
+
+def test_clocks_of_every_target_are_known_with_their_source() -> None:
+    for target in list_targets():
+        assert target.clock is not None and target.clock.source
+        assert (target.clock.best_mhz is not None) == target.places_and_routes
+        check_clock(target, target.default_clock_mhz)
+
+
+@pytest.mark.parametrize("mhz", [400.0, 100_000.0])
+def test_a_clock_that_the_device_cannot_have_is_refused(mhz: float) -> None:
+    """37 202 images/s at 400 MHz were promised on an ECP5, and 100 GHz were taken."""
+    with pytest.raises(TargetError, match="257 MHz") as caught:
+        check_clock(load_target("ecp5-45k"), mhz)
+    assert f"{mhz:g} MHz" in str(caught.value) and "145 MHz on ecp5" in str(caught.value)
+    with pytest.raises(TargetError, match="464 MHz"):
+        check_clock(load_target("xc7z020"), 465)
+
+
+def test_a_clock_that_designs_do_not_reach_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    target = load_target("ecp5-85k")
+    check_clock(target, 100.0)
+    assert not caplog.records
+    check_clock(target, 177.0)
+    assert "clock_mhz is 177; designs of this kind reach 100 to 145 MHz on ecp5" in caplog.text
+    assert reachable_clock(target, 177.0) == 145.0
+    assert reachable_clock(target, 120.0) == 120.0
+    assert reachable_clock(load_target("xc7z020"), 300.0) == 300.0
+
+
+def test_clocks_of_a_users_own_target(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    check_clock(load_target(path), 1e5)  # nothing is known of it
+    path.write_text(GOOD + '[clock]\nlimit_mhz = 90\nsource = "mine"\n')
+    with pytest.raises(TargetError, match="90 MHz"):
+        check_clock(load_target(path), 100)
+    for wrong in ("typical_mhz = 50", "typical_mhz = 60\nbest_mhz = 50"):
+        path.write_text(GOOD + f'[clock]\n{wrong}\nlimit_mhz = 90\nsource = "mine"\n')
+        with pytest.raises(TargetError, match="typical_mhz"):
+            load_target(path)
+
+
+def test_the_rate_of_a_serial_link_follows_from_bytes_and_baud() -> None:
+    """An RGB image of 30 x 30 at 1 Mbaud: 35 images a second, whatever the core does."""
+    target = load_target("ecp5-85k")
+    link = link_of(target, [Stream(900, 24)], [Stream(10, 12), Stream(1, 4)])
+    assert link is not None
+    # 2 700 bytes in 11 packets with 12 bytes around each; 21 bytes back in one with 24.
+    assert (link.bytes_in, link.bytes_out) == (2700 + 11 * 12, 21 + 24)
+    assert link.baud == load_board("ulx3s").uart_baud
+    assert link.images_per_s == pytest.approx(link.baud / 10 / 2832)
+    slower = link_of(target, [Stream(900, 24)], [Stream(10, 12)], 1e6)
+    assert slower is not None and round(slower.images_per_s, 2) == 35.31
+    back = link_of(target, [Stream(4, 8)], [Stream(4096, 12)], 1e6)  # an image comes back
+    assert back is not None and back.bytes_out == 8192 + 64 * 24
+    assert back.images_per_s == pytest.approx(1e5 / back.bytes_out)
+    assert link_of(load_target("xc7z020"), [Stream(4, 8)], [Stream(4, 8)]) is None
+    assert link_of(target, [Stream(4, 8)] * 2, [Stream(4, 8)]) is None

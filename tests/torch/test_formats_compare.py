@@ -12,6 +12,7 @@ import pytest
 from torch import nn
 
 from bitwright.base.errors import DataError, FormatError, ModelError, RecipeError
+from bitwright.base.figures import Measured
 from bitwright.data import load_dataset
 from bitwright.explore import compare
 from bitwright.explore import subject as subjects
@@ -23,7 +24,6 @@ from bitwright.models import build_model
 from bitwright.quantize import Policy, apply
 from bitwright.quantize.ptq import post_training_quantize
 from bitwright.quantize.ptq.methods import parse_methods
-from bitwright.report.table import Measured
 from bitwright.train import TrainConfig, evaluate, fit
 
 FORMATS = "int8,int3/uint4,po2_4<zero>,cb16,e4m3,mxfp4,int4/cb16"

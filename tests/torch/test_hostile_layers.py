@@ -70,7 +70,7 @@ def test_options_that_no_layer_has(op: Any, arrays: Mapping[str, Any], said: str
 def test_a_network_has_one_input_in_front() -> None:
     with pytest.raises(ModelError, match="has 2 inputs; expected one"):
         net(Layer("y", ops.Input((1, 8, 8))), Layer("a", ops.Add(), ("x", "y")))
-    with pytest.raises(ModelError, match="hold nothing|do not fit"):
+    with pytest.raises(ModelError, match=r"do not fit an input of \(3,\)"):
         net(Layer("d", ops.Dense(), ("x",), {"weight": np.ones((0, 3), "f4")}), shape=(3,))
 
 
@@ -160,7 +160,9 @@ def test_numbers_of_caffe(kind: str, front: str, options: str, said: str) -> Non
 def test_formats_of_ristretto(formats: Any) -> None:
     words = {"precision": "DYNAMIC_FIXED_POINT", "bw_params": 8} | formats if formats != 5 else 5
     network = net(Layer("a", ops.Conv(), ("x",), WEIGHT, {QUANTIZATION: words}))
-    with pytest.raises(DataError, match=r"layer a: .*expected -126 to 126|expected fields, found 5"):
+    with pytest.raises(
+        DataError, match=r"layer a: .*expected -126 to 126|expected fields, found 5"
+    ):
         quantized(network)
 
 

@@ -13,9 +13,11 @@ from torch import nn
 from bitwright.base.errors import ModelError, RecipeError
 from bitwright.models import build_model, list_models
 
-SHAPES = {"mlp": (8, 8, 1), "digits_cnn": (8, 8, 1), "cnv": (32, 32, 3)}
+SHAPES = {"mlp": (8, 8, 1), "signal_cnn": (256, 1), "digits_cnn": (8, 8, 1), "cnv": (32, 32, 3)}
 #: Large ones, or no classifiers; they have tests of their own.
 APART = (
+    "box_cnn",
+    "unet",
     "lfc",
     "alexnet",
     "alexnet_imagenet",
@@ -38,8 +40,7 @@ def hidden(model: nn.Module) -> list[tuple[int, int]]:
 def test_every_model_scores_a_batch(name: str) -> None:
     shape = SHAPES.get(name, (28, 28, 1))
     model = build_model(name, 7, shape)
-    height, width, channels = shape
-    assert model(torch.zeros(2, channels, height, width)).shape == (2, 7)
+    assert model(torch.zeros(2, shape[-1], *shape[:-1])).shape == (2, 7)
     for module in model.modules():  # what is followed by batch norm needs no bias
         assert not isinstance(module, nn.Conv2d) or module.bias is None
 

@@ -48,7 +48,7 @@ def test_its_results_are_read_or_the_user_is_told(old: Path) -> None:
         except RunError as error:
             assert "delete the folder" in str(error.hint)
         else:
-            assert found.accuracy.value > 0.98
+            assert found.figure.value > 0.98
 
 
 def test_every_step_is_done_again_and_says_so(

@@ -305,7 +305,7 @@ class Signed(nn.Module):
             ModelError,
             "ceil_mode",
         ),
-        (nn.Sequential(nn.Conv1d(1, 1, 3)), POLICY, ModelError, "use Conv2d"),
+        (nn.Sequential(nn.Conv3d(1, 1, 3)), POLICY, ModelError, "Conv3d has no few-bit form"),
         (
             nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), nn.Conv2d(1, 1, 1)),
             POLICY,

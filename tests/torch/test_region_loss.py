@@ -11,7 +11,7 @@ import torch
 
 from bitwright.base.errors import DataError, ModelError
 from bitwright.data.detection_boxes import ANCHORS, decode, iou
-from bitwright.train.region_loss import RegionLoss
+from bitwright.tasks.region_loss import RegionLoss
 
 H, W = 4, 6
 

@@ -374,3 +374,19 @@ def test_threads_are_set_for_the_run_alone(few: DataSplits, tmp_path: Path) -> N
         on_progress=lambda _: seen.append(torch.get_num_threads()),
     )
     assert set(seen) == {before + 1} and torch.get_num_threads() == before
+
+
+def test_without_validation_images_the_last_epoch_is_kept_and_said(
+    few: DataSplits, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    none = replace(few, validation=few.validation.take([]))
+    config = TrainConfig(epochs=2, batch_size=32, lr=0.01, threads=1)
+    found = fit(fresh(), none, config, run_dir=tmp_path / "run")
+    assert "the weights of the last one are kept" in caplog.text
+    assert found.kept_epoch == 2 and found.validation_accuracy is None
+    assert [entry.validation_loss for entry in found.history] == [None, None]
+    again = fit(fresh(), none, config, run_dir=tmp_path / "run")
+    assert again.resumed_from == 2 and again.kept_epoch == 2
+    plateau = TrainConfig(epochs=2, batch_size=32, lr=0.01, schedule="plateau")
+    with pytest.raises(RecipeError, match=r"(?s)plateau.*data\.validation above 0"):
+        fit(fresh(), none, plateau, run_dir=tmp_path / "other")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -23,14 +24,43 @@ class Source(StrEnum):
 
 @dataclass(frozen=True)
 class Figure:
-    """One reported number with its unit and source."""
+    """One reported number with its unit and source.
+
+    Attributes:
+        error: its standard error in the same unit; None where there is none.
+        count: images that it was measured on; None where it is not of images.
+    """
 
     value: float | int
     unit: str
     source: Source
+    error: float | None = None
+    count: int | None = None
 
     def to_json(self) -> dict[str, float | int | str]:
-        return {"value": self.value, "unit": self.unit, "source": str(self.source)}
+        found: dict[str, float | int | str] = {
+            "value": self.value,
+            "unit": self.unit,
+            "source": str(self.source),
+        }
+        more = {"error": self.error, "count": self.count}
+        return found | {name: value for name, value in more.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measured number.
+
+    Attributes:
+        value: the number, in the column's unit.
+        error: its standard error in the same unit; None where there is none.
+    """
+
+    value: float
+    error: float | None = None
+
+    def to_json(self) -> dict[str, float | None]:
+        return {"value": self.value, "error": self.error}
 
 
 @dataclass(frozen=True)
@@ -83,13 +113,36 @@ RESOURCE_WORDS = {"lut": "LUTs", "ff": "flip-flops", "dsp": "DSP blocks", "bram"
 
 
 def show(figure: Figure | None) -> str:
-    """A figure as people write it: 98.05 %, 1 234, 12.3 MHz; a dash where there is none."""
+    """A figure as people write it: 98.05 %, 1 234, 12.3 MHz; a dash where there is none. With its
+    error and the number of images where they are known: 95.0 \u00b1 2.5 %, 80 images.
+    """
     if figure is None:
         return "-"
-    if figure.unit == "share":
-        return f"{100 * figure.value:.2f} %"
-    text = number(figure.value)
-    return text if figure.unit in ("", "count") else f"{text} {figure.unit}"
+    if figure.error is not None:
+        text = _with_error(figure)
+    elif figure.unit == "share":
+        text = f"{100 * figure.value:.2f} %"
+    else:
+        text = number(figure.value) + _unit(figure)
+    if figure.count is None:
+        return text
+    return f"{text}, {number(figure.count)} image{'s' if figure.count != 1 else ''}"
+
+
+def _unit(figure: Figure) -> str:
+    return "" if figure.unit in ("", "count") else f" {figure.unit}"
+
+
+def _with_error(figure: Figure) -> str:
+    """Value and error to the error's second digit."""
+    assert figure.error is not None
+    is_share = figure.unit == "share"
+    times, unit = (100, " %") if is_share else (1, _unit(figure))
+    value, error = times * figure.value, times * figure.error
+    if not (math.isfinite(value) and math.isfinite(error)):
+        return f"{value} \u00b1 {error}{unit}"
+    digits = 2 if error == 0 else min(12, max(0, 1 - math.floor(math.log10(error))))
+    return f"{value:.{digits}f} \u00b1 {error:.{digits}f}{unit}"
 
 
 def number(value: float | int | None) -> str:

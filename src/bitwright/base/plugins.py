@@ -112,19 +112,20 @@ def load_attribute(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def load_plugin(name: str, field: str) -> Callable[..., Any]:
+def load_plugin(name: str, field: str, *, also: type | None = None) -> Callable[..., Any]:
     """A function or class of the user's own, from `module_folders` or a package of `TRUST`.
 
     Args:
         name: ``package.module:name``.
         field: of the recipe, for the message.
+        also: a value of this type will do as well.
 
     Raises:
         RecipeError: the name has another form.
         ModelError: the module cannot be imported, has no such function, or is not to be trusted.
     """
     module, found = _imported(name, field)
-    if not callable(found):
+    if not callable(found) and not (also is not None and isinstance(found, also)):
         raise _missing(module, name.partition(":")[2])
     plugin: Callable[..., Any] = found
     return plugin

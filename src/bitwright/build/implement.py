@@ -22,11 +22,15 @@ from bitwright.base.figures import Figure, Resources, Source
 from bitwright.base.files import atomic_write
 from bitwright.base.tools.process import Tick
 from bitwright.build.clocks import check_clock
-from bitwright.build.nextpnr import BITSTREAM, PnrOptions, PnrResult, best_of_seeds, pack_bitstream
-from bitwright.build.shell import BoardDesign, beyond_shell, choose_clock, write_board_design
+from bitwright.build.nextpnr import PnrOptions, PnrResult, best_of_seeds, pack_bitstream
+from bitwright.build.plls import choose_clock
+from bitwright.build.pnr_tools import pnr_tools
+from bitwright.build.shell import BoardDesign, beyond_shell, write_board_design
+from bitwright.build.soc import beyond_soc
 from bitwright.build.target import Board, Target, load_board, require_fit
 from bitwright.build.timing import CriticalPath
 from bitwright.build.vendor import VENDOR_FAMILIES, write_vendor_project
+from bitwright.build.vendor_system import SYSTEM, write_system_project
 from bitwright.build.yosys import (
     TOP_GLUE,
     SynthesisOptions,
@@ -34,6 +38,7 @@ from bitwright.build.yosys import (
     instance_resources,
     synthesise,
 )
+from bitwright.host.description import FILE as DESCRIPTION
 from bitwright.sim.spec import load_design
 
 Progress = Callable[[str, int, int], None]
@@ -177,7 +182,13 @@ def implement(
     if not target.places_and_routes:
         result = _synthesis_only(work)
     elif use.bitstream and (use.board or (target.board and work.bare_reason is None)):
-        result = _on_board(work, load_board(use.board or str(target.board)))
+        board = load_board(use.board or str(target.board))
+        # A target of one's own may name a board that does not know it.
+        if use.board or target.name in board.targets:
+            work = replace(work, target=board.mounted(target))
+        result = _on_board(work, board)
+    elif pnr_tools(target).out_of_context is None:
+        result = _not_placed(work)
     else:
         result = _out_of_context(work)
     atomic_write(out_dir / RESULT, result.to_json())
@@ -287,13 +298,42 @@ def _synthesis_only(work: _Work) -> ImplementResult:
     script = write_vendor_project(
         work.design_dir, work.target, work.out_dir / VENDOR, clock_mhz=work.clock_mhz
     )
-    start = script.read_text().splitlines()[0].removeprefix("# ")
-    note = f"to place and route it where the vendor's tools are: `{start}` in {VENDOR}/"
-    return replace(
-        result,
-        files={**result.files, "vendor_project": work.relative(script)},
-        notes=(*result.notes, note),
+    note = f"to place and route it where the vendor's tools are: `{_start(script)}` in {VENDOR}/"
+    files = {**result.files, "vendor_project": work.relative(script)}
+    result = replace(result, files=files, notes=(*result.notes, note))
+    return _with_system(work, result) if work.target.processor else result
+
+
+def _with_system(work: _Work, result: ImplementResult) -> ImplementResult:
+    """Add the project with the processor, or why there is none."""
+    processor = work.target.processor
+    reason = beyond_soc(load_design(work.design_dir))
+    if reason is not None or processor is None:
+        return replace(result, notes=(*result.notes, f"no project with the processor: {reason}"))
+    folder = work.out_dir / VENDOR / SYSTEM
+    script = write_system_project(work.design_dir, work.target, folder, clock_mhz=work.clock_mhz)
+    note = (
+        f"bitstream for {processor.board}, with DMA, registers and a driver: `{_start(script)}` "
+        f"in {work.relative(folder)}/; linted and simulated, not run"
     )
+    files = {**result.files, "vendor_system": work.relative(script)}
+    return replace(result, files=files, notes=(*result.notes, note))
+
+
+def _start(script: Path) -> str:
+    """How a vendor's script is started: its first line says so."""
+    return script.read_text().splitlines()[0].removeprefix("# ")
+
+
+def _not_placed(work: _Work) -> ImplementResult:
+    """A design without a shell, on a family that is only placed with pins."""
+    made = work.synthesise(work.design_dir)
+    require_fit(made.resources, work.target, stage="synthesis")
+    tool = pnr_tools(work.target).nextpnr
+    note = f"synthesised only: {tool} places nothing out of context, and the design has no shell"
+    if work.bare_reason:
+        note += f": {work.bare_reason}"
+    return _synthesised(work, made, (note,))
 
 
 def _out_of_context(work: _Work) -> ImplementResult:
@@ -316,7 +356,9 @@ def _on_board(work: _Work, board: Board) -> ImplementResult:
     clock = work.clock_mhz
     for attempt in range(_CLOCK_ATTEMPTS):
         suffix = f"-{clock:g}MHz" if attempt else ""
-        shelled = write_board_design(work.design_dir, board, work.out_dir / f"board{suffix}", clock)
+        shelled = write_board_design(
+            work.design_dir, board, work.target, work.out_dir / f"board{suffix}", clock
+        )
         made = work.synthesise(shelled.folder, suffix)
         require_fit(made.resources, work.target, stage="synthesis")
         aim = PnrOptions(shelled.clock.mhz, constraints=shelled.constraints)
@@ -325,7 +367,7 @@ def _on_board(work: _Work, board: Board) -> ImplementResult:
         fmax = placed.fmax_mhz or shelled.clock.mhz
         if fmax >= shelled.clock.mhz:
             return _with_bitstream(work, board, shelled, placed, result)
-        clock = choose_clock(board.clock_mhz, fmax * _MARGIN).mhz
+        clock = choose_clock(board.clock_mhz, fmax * _MARGIN, work.target.family).mhz
     if result is None:
         raise AssertionError("at least one attempt is made")
     note = f"no bitstream: in {_CLOCK_ATTEMPTS} attempts timing was met at no clock"
@@ -339,12 +381,15 @@ def _with_bitstream(
     if placed.config is None:
         raise AssertionError("a placement with pins has a configuration")
     work.progress("bitstream", 0, 0)
-    bitstream = pack_bitstream(placed.config, work.out_dir / BITSTREAM)
-    pins = Path(shutil.copyfile(shelled.constraints, work.out_dir / "pins.lpf"))
+    bitstream = pack_bitstream(placed.config, work.target, work.out_dir)
+    pins = work.out_dir / f"pins{shelled.constraints.suffix}"
+    shutil.copyfile(shelled.constraints, pins)
     size = Figure(bitstream.stat().st_size, "byte", Source.PLACE_AND_ROUTE)
+    told = Path(shutil.copyfile(shelled.folder / DESCRIPTION, work.out_dir / DESCRIPTION))
     made = {"config": placed.config, "bitstream": bitstream, "pins": pins}
+    made["board_description"] = told
     note = (
-        f"bitstream for {board.description}: serial shell at {shelled.baud:.0f} baud, "
+        f"bitstream for {board.description}: serial shell at {shelled.description.baud:.0f} baud, "
         f"design at {shelled.clock.mhz:g} MHz"
     )
     if shelled.clock.mhz < work.clock_mhz:
@@ -352,11 +397,17 @@ def _with_bitstream(
     return replace(
         result,
         bitstream_clock_mhz=shelled.clock.mhz,
-        baud=shelled.baud,
+        baud=shelled.description.baud,
         figures={**result.figures, "bitstream_bytes": size},
         files={**result.files, **{role: work.relative(path) for role, path in made.items()}},
-        notes=(*result.notes, note),
+        notes=(*result.notes, note, *([] if board.run_here else [_NOT_RUN])),
     )
+
+
+_NOT_RUN = (
+    "not run on the board: its pins are those of its public constraint files, and nobody has tried "
+    "a bitstream of Bitwright on one yet"
+)
 
 
 def _synthesised(work: _Work, made: SynthesisResult, notes: tuple[str, ...]) -> ImplementResult:

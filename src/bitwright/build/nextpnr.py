@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Place and route on ECP5 with nextpnr, and the bitstream with ecppack."""
+"""Place and route with nextpnr, and the bitstream with the family's packer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from bitwright.base.figures import Resources
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import Tool, require, run_tool
 from bitwright.base.tools.process import Completed, Tick, require_result, run_process
+from bitwright.build.pnr_tools import PnrTools, pnr_tools
 from bitwright.build.target import Target, require_fit
 from bitwright.build.timing import (
     CriticalPath,
@@ -22,19 +23,8 @@ from bitwright.build.timing import (
     parse_report,
 )
 
-REPORT, CONFIG, LOG, BITSTREAM = "report.json", "design.config", "nextpnr.log", "design.bit"
+REPORT, LOG = "report.json", "nextpnr.log"
 _KIND = "nextpnr"
-
-_DEVICES = {"LFE5U-25F": "--25k", "LFE5U-45F": "--45k", "LFE5U-85F": "--85k"}
-_PREFIXES = {
-    **_DEVICES,
-    "LFE5UM-25F": "--um-25k",
-    "LFE5UM-45F": "--um-45k",
-    "LFE5UM-85F": "--um-85k",
-    "LFE5UM5G-25F": "--um5g-25k",
-    "LFE5UM5G-45F": "--um5g-45k",
-    "LFE5UM5G-85F": "--um5g-85k",
-}
 
 
 @dataclass(frozen=True)
@@ -44,7 +34,7 @@ class PnrOptions:
     Attributes:
         clock_mhz: the frequency to aim at.
         seed: of the placer.
-        constraints: pin constraint file (.lpf), or None.
+        constraints: pin file of the family (`bitwright.build.pins`), or None.
         out_of_context: no I/O buffers, no pins, no bitstream: for tops with more ports than pins.
         extra: further options of nextpnr.
     """
@@ -61,7 +51,7 @@ class PnrResult:
     """A placed and routed design.
 
     Attributes:
-        resources: LUTs (TRELLIS_COMB), flip-flops, DSPs and block RAMs used.
+        resources: packed LUTs, flip-flops, DSPs and block RAMs used.
         fmax_mhz: achieved frequency of the slowest clock; None when no path has a register at
             both ends.
         clock: that clock's name.
@@ -99,29 +89,30 @@ def place_and_route(
 
     Args:
         netlist: JSON netlist from :func:`bitwright.build.yosys.synthesise`.
-        target: an ECP5 target with place and route.
+        target: one that open tools place and route.
         out_dir: gets report, configuration and log.
         options: clock, seed, pins.
         timeout: seconds.
         tick: called with the seconds passed while nextpnr runs.
 
     Raises:
-        TargetError: the target is not placed and routed by open tools, or the design does not fit.
+        TargetError: the target is not placed and routed by open tools (or not out of context), or
+            the design does not fit.
         ToolError: nextpnr is missing, failed, ran out of time, or wrote no result.
     """
-    device = device_flag(target)
-    tool = require("nextpnr-ecp5")
+    tools = pnr_tools(target)
+    flags = _flags(tools, target, options)
+    tool = require(tools.nextpnr)
     out_dir.mkdir(parents=True, exist_ok=True)
-    flags = _flags(device, target, options)
     pins = options.constraints.read_bytes() if options.constraints else b""
     key = content_key(tool.identity, flags, pins, netlist.read_bytes())
     store = Store()
     if (entry := store.find(_KIND, key)) is not None:
         entry.bring(out_dir)
-        return _result(out_dir, options, tool, entry.value, cached=True)
-    for stale in (REPORT, CONFIG):
+        return _result(out_dir, tools, options, tool, entry.value, cached=True)
+    for stale in (REPORT, tools.config):
         (out_dir / stale).unlink(missing_ok=True)
-    arguments = _arguments(netlist, out_dir, flags, options)
+    arguments = _arguments(tools, netlist, out_dir, flags, options)
     completed = run_process(
         [*tool.command, *arguments],
         cwd=out_dir,
@@ -131,11 +122,11 @@ def place_and_route(
         name=tool.name,
         tick=tick,
     )
-    _check(completed, out_dir, target, tool, options)
+    _check(completed, out_dir, tools, target, tool, options)
     ran = completed.figures()
-    kept = [REPORT, LOG] if options.out_of_context else [REPORT, LOG, CONFIG]
+    kept = [REPORT, LOG] if options.out_of_context else [REPORT, LOG, tools.config]
     store.offer(_KIND, key, ran, {name: out_dir / name for name in kept})
-    return _result(out_dir, options, tool, ran, cached=False)
+    return _result(out_dir, tools, options, tool, ran, cached=False)
 
 
 def best_of_seeds(
@@ -169,64 +160,61 @@ def best_of_seeds(
     return best
 
 
-def pack_bitstream(config: Path, out: Path, *, timeout: float = 300.0) -> Path:
-    """Turn a textual configuration into a bitstream.
+def pack_bitstream(config: Path, target: Target, out_dir: Path, *, timeout: float = 300.0) -> Path:
+    """Turn a textual configuration into a bitstream, in a folder.
 
     Raises:
-        ToolError: ecppack is missing, failed, or wrote nothing.
+        TargetError: the target is not placed and routed by open tools.
+        ToolError: the packer is missing, failed, or wrote nothing.
     """
-    tool = require("ecppack")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    tools = pnr_tools(target)
+    tool = require(tools.packer)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    out = out_dir / tools.bitstream
     out.unlink(missing_ok=True)
-    back = os.path.relpath(config.resolve(), out.parent.resolve())
-    log = out.with_suffix(".ecppack.log")
-    arguments = ["--compress", "--input", back, "--bit", out.name]
-    completed = run_tool(tool, arguments, cwd=out.parent, log=log, timeout=timeout)
+    back = os.path.relpath(config.resolve(), out_dir.resolve())
+    log = out.with_suffix(f".{tools.packer}.log")
+    arguments = tools.pack(back, out.name)
+    completed = run_tool(tool, arguments, cwd=out_dir, log=log, timeout=timeout)
     return require_result(out, completed, tool.name)
 
 
-def device_flag(target: Target) -> str:
-    """The option of nextpnr-ecp5 that names a target's device.
-
-    Raises:
-        TargetError: no open place and route for it.
-    """
-    if target.family != "ecp5" or not target.places_and_routes:
-        raise TargetError(
-            "is not placed and routed by open tools; only synthesis is done for it",
-            where=f"target {target.name}",
-            hint="choose ecp5-25k, ecp5-45k or ecp5-85k for Fmax and a bitstream",
-        )
-    for prefix, flag in _PREFIXES.items():
-        if target.part.startswith(prefix + "-"):
-            return flag
-    raise TargetError(
-        f"part {target.part!r} is none of {', '.join(_PREFIXES)}", where=f"target {target.name}"
-    )
-
-
-def _flags(device: str, target: Target, options: PnrOptions) -> list[str]:
-    flags = [device, "--package", target.package, "--speed", target.speed]
+def _flags(tools: PnrTools, target: Target, options: PnrOptions) -> list[str]:
+    flags = tools.flags(target)
     flags += ["--freq", f"{options.clock_mhz:g}", "--seed", str(options.seed)]
     flags += ["--timing-allow-fail", *options.extra]
     if options.out_of_context:
-        return [*flags, "--out-of-context"]
-    return flags if options.constraints else [*flags, "--lpf-allow-unconstrained"]
+        if tools.out_of_context is None:
+            raise TargetError(
+                f"{tools.nextpnr} places no design out of context",
+                where=f"target {target.name}",
+                hint="put the design on a board with a serial shell",
+            )
+        return [*flags, tools.out_of_context]
+    return flags if options.constraints else [*flags, tools.free_pins]
 
 
 def _arguments(
-    netlist: Path, out_dir: Path, flags: Sequence[str], options: PnrOptions
+    tools: PnrTools, netlist: Path, out_dir: Path, flags: Sequence[str], options: PnrOptions
 ) -> list[str]:
     # Relative paths: the WebAssembly build sees a /tmp of its own.
     here = out_dir.resolve()
     arguments = [*flags, "--json", os.path.relpath(netlist.resolve(), here), "--report", REPORT]
     if options.constraints is not None:
-        arguments += ["--lpf", os.path.relpath(options.constraints.resolve(), here)]
-    return arguments if options.out_of_context else [*arguments, "--textcfg", CONFIG]
+        pins = os.path.relpath(options.constraints.resolve(), here)
+        arguments += [tools.pins_option, pins]
+    if options.out_of_context:
+        return arguments
+    return [*arguments, tools.config_option, tools.config]
 
 
 def _check(
-    completed: Completed, out_dir: Path, target: Target, tool: Tool, options: PnrOptions
+    completed: Completed,
+    out_dir: Path,
+    tools: PnrTools,
+    target: Target,
+    tool: Tool,
+    options: PnrOptions,
 ) -> None:
     """Tell a full device from a failing tool, and make sure that results came.
 
@@ -237,11 +225,11 @@ def _check(
     if completed.returncode == 0:
         require_result(out_dir / REPORT, completed, tool.name)
         if not options.out_of_context:
-            require_result(out_dir / CONFIG, completed, tool.name)
+            require_result(out_dir / tools.config, completed, tool.name)
         return
     log = completed.text()
     usage = parse_log_utilisation(log)
-    used = _resources({name: use.used for name, use in usage.items()})
+    used = tools.count({name: use.used for name, use in usage.items()}, log)
     require_fit(used, target, stage="packing")
     over = [
         f"{name}: {use.used} needed, {use.available} there"
@@ -260,27 +248,25 @@ def _check(
     )
 
 
-def _resources(used: dict[str, int]) -> Resources:
-    return Resources(
-        lut=used.get("TRELLIS_COMB", 0),
-        ff=used.get("TRELLIS_FF", 0),
-        dsp=used.get("MULT18X18D", 0),
-        bram=used.get("DP16KD", 0),
-    )
-
-
 def _result(
-    out_dir: Path, options: PnrOptions, tool: Tool, figures: dict[str, float], *, cached: bool
+    out_dir: Path,
+    tools: PnrTools,
+    options: PnrOptions,
+    tool: Tool,
+    figures: dict[str, float],
+    *,
+    cached: bool,
 ) -> PnrResult:
     report = parse_report((out_dir / REPORT).read_text(), where=str(out_dir / REPORT))
     clock = report.slowest
+    used = {name: use.used for name, use in report.utilisation.items()}
     return PnrResult(
-        resources=_resources({name: use.used for name, use in report.utilisation.items()}),
+        resources=tools.count(used, (out_dir / LOG).read_text(errors="replace")),
         fmax_mhz=None if clock is None else report.fmax_mhz[clock],
         clock=clock,
         critical_path=None if clock is None else report.path_of(clock),
         report=report,
-        config=None if options.out_of_context else out_dir / CONFIG,
+        config=None if options.out_of_context else out_dir / tools.config,
         log=out_dir / LOG,
         seed=options.seed,
         seconds=figures["seconds"],

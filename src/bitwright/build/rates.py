@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from math import ceil
 
 from bitwright.base.errors import TargetError
+from bitwright.build.shell import MOST_CHUNK
 from bitwright.build.target import Target, load_board
+from bitwright.host.protocol import DEVICE_OVERHEAD, HOST_OVERHEAD, MOST_PAYLOAD
 
 _BITS_A_BYTE = 10  # a start bit, eight of data, a stop bit
 
@@ -54,10 +56,14 @@ class Link:
 def line_bytes(inputs: Iterable[Stream], outputs: Iterable[Stream]) -> tuple[int, int]:
     """Bytes on the line for one image, in and out, everything that frames them included.
 
-    This is the protocol of `bitwright.build.shell`: the bytes of every beat and nothing else.
-    Whoever adds headers or checksums to it adds them here.
+    The protocol is that of `bitwright.host.protocol`: packets with a head and a checksum, as long
+    as they may be. Packets that are sent again, and those that only confirm, are not counted.
     """
-    return sum(s.bytes for s in inputs), sum(s.bytes for s in outputs)
+    sent, answered = sum(s.bytes for s in inputs), sum(s.bytes for s in outputs)
+    return (
+        sent + ceil(sent / MOST_PAYLOAD) * HOST_OVERHEAD,
+        answered + ceil(answered / MOST_CHUNK) * DEVICE_OVERHEAD,
+    )
 
 
 def link_of(

@@ -37,6 +37,14 @@ _ECP5: tuple[_Rule, ...] = (
     ("MULT9X9D", Resources(dsp=0.5)),
     ("PFUMX|L6MUX21|ALU54B|ALU24B|EHXPLLL|TRELLIS_IO|IB|OB|OBZ|BB|GSR|PUR|VHI|VLO|INV", _FREE),
 )
+# SB_CARRY stands beside the LUT of the sum, which the netlist has, too.
+_ICE40: tuple[_Rule, ...] = (
+    ("SB_LUT4", _LUT),
+    ("SB_DFFN?E?(SR|SS|R|S)?", _FF),
+    ("SB_RAM40_4K(NR|NW|NRNW)?", _BRAM),
+    ("SB_MAC16", _DSP),
+    ("SB_CARRY|SB_IO|SB_GB|SB_GB_IO|SB_PLL40_(CORE|PAD)|ICESTORM_LC", _FREE),
+)
 _XILINX: tuple[_Rule, ...] = (
     ("LUT[1-6]|INV", _LUT),
     ("FD[RSCP]E(_1)?|LD[CP]E", _FF),
@@ -62,6 +70,7 @@ _CYCLONEV: tuple[_Rule, ...] = (
 )
 _TABLES: Mapping[str, tuple[_Rule, ...]] = {
     "ecp5": _ECP5,
+    "ice40": _ICE40,
     "xc7": _XILINX,
     "xcup": _XILINX,
     "cyclonev": _CYCLONEV,

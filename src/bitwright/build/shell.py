@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The serial shell: a design with AXI-Stream ports made usable on a board with four pins.
 
-The host sends an input frame as bytes, beat by beat, low byte first; the shell answers with a
-frame of each output in turn. A serial break resets the design. The hand-written part is in
+The host sends frames in packets with checksums, and the shell answers in the same way
+(docs/board-protocol.md). A serial break resets the design. The hand-written part is in
 ``shell/*.sv``; this module writes the two tops that only wire it up: ``<top>_serial`` (simulated
 as it is) and ``<top>_board`` (clock).
 """
@@ -12,11 +12,14 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 
 from bitwright.base.errors import TargetError
-from bitwright.build.target import Board
+from bitwright.build.pins import pin_file, pin_suffix
+from bitwright.build.plls import Clock, choose_clock, clock_instance, clock_module
+from bitwright.build.target import Board, Target
+from bitwright.host.description import FILE, Description, Output, describe_streams, design_digest
+from bitwright.host.protocol import VERSION
 from bitwright.sim.spec import Design, Port, load_design
 
 _SHELL = Path(__file__).parent / "shell"
@@ -28,23 +31,20 @@ _SHELL_FILES = (
     "shell_beats_out.sv",
     "shell_merge.sv",
     "shell_reset.sv",
+    "shell_crc.sv",
+    "shell_receive.sv",
+    "shell_session.sv",
+    "shell_stopwatch.sv",
+    "shell_send.sv",
+    "shell_link.sv",
 )
 _LIBRARY_FILES = ("stream_fifo.sv", "mem_ram.sv", "stream_check.sv")
-_MAX_FIFO_BYTES = 1 << 15
+_PHASE = 1 << 16  # steps of a bit on the line
 _MAX_BAUD_ERROR = 0.02
-
-
-@dataclass(frozen=True)
-class Clock:
-    """A PLL setting: ``mhz`` is the oscillator's ``input / ref_div * vco_mul``, over ``out_div``.
-
-    ``ref_div`` 0 means no PLL.
-    """
-
-    mhz: float
-    ref_div: int
-    vco_mul: int
-    out_div: int
+_LEAST_CLOCKS_PER_BIT = 6
+_BUFFER_BITS = 11  # of the input store: one block RAM of an ECP5
+_PAUSE_BITS = 20
+MOST_CHUNK = 128  # bytes of an answer in a packet
 
 
 @dataclass(frozen=True)
@@ -55,45 +55,13 @@ class BoardDesign:
         folder: complete design folder of the board top, with its own ``design.json``.
         constraints: pin file.
         clock: of the design.
-        clocks_per_bit: of the serial line.
-        baud: that results.
+        description: what a host must know, as far as the design itself says it.
     """
 
     folder: Path
     constraints: Path
     clock: Clock
-    clocks_per_bit: int
-    baud: float
-
-
-def choose_clock(input_mhz: float, wanted_mhz: float) -> Clock:
-    """The ECP5 PLL setting with the highest frequency that is not above the wanted one.
-
-    Limits from the ECP5 data sheet: phase detector 10 to 400 MHz, oscillator 400 to 800 MHz,
-    dividers 1 to 128.
-
-    Raises:
-        TargetError: no setting is at or below the wanted frequency.
-    """
-    if abs(input_mhz - wanted_mhz) < _TINY:
-        return Clock(input_mhz, 0, 1, 1)
-    best: Clock | None = None
-    for ref_div in range(1, int(input_mhz / 10) + 1):
-        detector = input_mhz / ref_div
-        for vco_mul in range(ceil(400 / detector), min(128, int(800 / detector)) + 1):
-            out_div = ceil(detector * vco_mul / wanted_mhz - _TINY)
-            mhz = detector * vco_mul / out_div
-            if out_div <= 128 and (best is None or mhz > best.mhz + _TINY):
-                best = Clock(mhz, ref_div, vco_mul, out_div)
-    if best is None:
-        raise TargetError(
-            f"no PLL setting makes {wanted_mhz:g} MHz or a little less from {input_mhz:g} MHz",
-            hint="ask for a clock of 10 to 400 MHz",
-        )
-    return best
-
-
-_TINY = 1e-6
+    description: Description
 
 
 def beyond_shell(design: Design) -> str | None:
@@ -115,13 +83,14 @@ def beyond_shell(design: Design) -> str | None:
 
 
 def write_board_design(
-    design_dir: Path, board: Board, out_dir: Path, clock_mhz: float
+    design_dir: Path, board: Board, target: Target, out_dir: Path, clock_mhz: float
 ) -> BoardDesign:
     """Copy a design, put the serial shell and the board's clock around it, and write its pins.
 
     Args:
         design_dir: the generated design.
         board: gives pins, oscillator and baud rate.
+        target: gives the family: of the PLL and of the pin file.
         out_dir: replaced.
         clock_mhz: wanted clock of the design; the PLL gives the nearest one not above it.
 
@@ -134,68 +103,100 @@ def write_board_design(
     reason = beyond_shell(design)
     if reason is not None:
         raise TargetError(reason, hint="implement it out of context instead (no bitstream)")
-    clock = choose_clock(board.clock_mhz, clock_mhz)
-    clocks_per_bit, baud = _baud(clock.mhz, board.uart_baud)
+    clock = choose_clock(board.clock_mhz, clock_mhz, target.family)
+    line = choose_line(clock.mhz, board.uart_baud)
     shutil.rmtree(out_dir, ignore_errors=True)
-    files = _copy_sources(design_dir, design, out_dir)
+    files = copy_sources(design_dir, design, out_dir)
+    module = f"{clock_module(target.family)}.sv"
+    shutil.copyfile(_SHELL / "prim" / module, out_dir / "shell" / module)
     serial, top = f"{design.top}_serial", f"{design.top}_board"
-    (out_dir / f"{serial}.sv").write_text(serial_top(design, clocks_per_bit))
-    (out_dir / f"{top}.sv").write_text(_board_top(serial, top, clock))
+    description = describe(design, clock.mhz, line)
+    (out_dir / f"{serial}.sv").write_text(serial_top(design, description, line))
+    (out_dir / f"{top}.sv").write_text(
+        _board_top(serial, top, clock_instance(target.family, clock, board), board)
+    )
     table = {
         "top": top,
         "clock": "clk",
-        "reset": "button",
-        "files": [*files, f"{serial}.sv", f"{top}.sv"],
+        "reset": "button",  # of boards that have one; the shell also resets itself
+        "files": [*files, f"shell/{module}", f"{serial}.sv", f"{top}.sv"],
         "memories": list(design.memories),
     }
     (out_dir / "design.json").write_text(json.dumps(table, indent=1) + "\n")
-    constraints = out_dir / f"{top}.lpf"
-    constraints.write_text(pin_file(board))
-    return BoardDesign(out_dir, constraints, clock, clocks_per_bit, baud)
+    (out_dir / FILE).write_text(description.to_json())
+    constraints = out_dir / f"{top}{pin_suffix(target.family)}"
+    constraints.write_text(pin_file(board, target.family))
+    return BoardDesign(out_dir, constraints, clock, description)
 
 
-def _baud(clock_mhz: float, wanted: int) -> tuple[int, float]:
-    clocks = max(4, round(clock_mhz * 1e6 / wanted))
-    baud = clock_mhz * 1e6 / clocks
-    if abs(baud / wanted - 1) > _MAX_BAUD_ERROR:
+@dataclass(frozen=True)
+class SerialLine:
+    """How the shell works its line.
+
+    Attributes:
+        step: bits a clock, in 1 / 2^16.
+        baud: that results.
+        pause_bits: a pause of so many clocks, as a power of two, ends a packet.
+    """
+
+    step: int
+    baud: float
+    pause_bits: int = _PAUSE_BITS
+
+
+def choose_line(clock_mhz: float, wanted: int) -> SerialLine:
+    """The wanted baud rate, or a half, a quarter and so on where the clock is too slow for it.
+
+    Serial chips make the fractions of their highest rate exactly. The shell adds up fractions of a
+    bit, so its own rate is off by 0.1 % at most, and each bit by a clock.
+
+    Raises:
+        TargetError: the clock makes no such rate within 2 %.
+    """
+    baud = float(wanted)
+    while baud * _LEAST_CLOCKS_PER_BIT > clock_mhz * 1e6:
+        baud /= 2
+    step = round(baud * _PHASE / (clock_mhz * 1e6))
+    made = step * clock_mhz * 1e6 / _PHASE
+    if abs(made / baud - 1) > _MAX_BAUD_ERROR:
         raise TargetError(
-            f"{wanted} baud cannot be made from a clock of {clock_mhz:g} MHz within 2 % "
-            f"(nearest: {baud:.0f})",
-            hint="choose another clock, or another uart_baud in the board file",
+            f"{baud:g} baud cannot be made from a clock of {clock_mhz:g} MHz within 2 % "
+            f"(nearest: {made:.0f})",
+            hint="choose a slower clock, or a higher uart_baud in the board file",
         )
-    return clocks, baud
+    return SerialLine(step, baud)
 
 
-def _copy_sources(design_dir: Path, design: Design, out_dir: Path) -> list[str]:
+def describe(design: Design, clock_mhz: float, line: SerialLine) -> Description:
+    """What a host must know of a design in its shell."""
+    source, outputs = describe_streams(design)
+    return Description(
+        protocol=VERSION,
+        name=design.top,
+        digest=design_digest(design),
+        clock_mhz=clock_mhz,
+        baud=line.baud,
+        buffer_bytes=1 << _BUFFER_BITS,
+        chunk=min(MOST_CHUNK, sum(output.frame_bytes for output in outputs)),
+        interval=design.interval,
+        latency=design.latency,
+        input=source,
+        outputs=outputs,
+    )
+
+
+def copy_sources(design_dir: Path, design: Design, out_dir: Path) -> list[str]:
     """Copy the design, the shell and the library modules it needs; the Verilog files."""
     for name in (*design.files, *design.memories):
         (out_dir / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(design_dir / name, out_dir / name)
     present = {Path(name).name for name in design.files}
     (out_dir / "shell").mkdir(parents=True, exist_ok=True)
-    sources = [_SHELL / name for name in _SHELL_FILES] + [_SHELL / "prim" / "clock_ecp5.sv"]
+    sources = [_SHELL / name for name in _SHELL_FILES]
     sources += [_LIBRARY / name for name in _LIBRARY_FILES if name not in present]
-    added = []
     for source in sources:
         shutil.copyfile(source, out_dir / "shell" / source.name)
-        added.append(f"shell/{source.name}")
-    return [*design.files, *added]
-
-
-def fifo_bytes(port: Port) -> int:
-    """Depth of the input FIFO: one frame of bytes up to 32 KiB, as a power of two."""
-    need = max(16, port.beats * port.width // 8)
-    return min(_MAX_FIFO_BYTES, 1 << (need - 1).bit_length())
-
-
-def pin_file(board: Board) -> str:
-    """The .lpf file of a board top."""
-    lines = [f'FREQUENCY PORT "clk" {board.clock_mhz:g} MHZ;']
-    for port, site in board.pins.items():
-        lines.append(f'LOCATE COMP "{port}" SITE "{site}";')
-        pull = f" PULLMODE={board.pulls[port]}" if port in board.pulls else ""
-        lines.append(f'IOBUF PORT "{port}" IO_TYPE={board.io_type}{pull};')
-    return "\n".join(lines) + "\n"
+    return [*design.files, *(f"shell/{source.name}" for source in sources)]
 
 
 _HEADER = """\
@@ -205,110 +206,140 @@ _HEADER = """\
 """
 
 
-def _board_top(serial: str, top: str, clock: Clock) -> str:
+def _board_top(serial: str, top: str, clock: str, board: Board) -> str:
+    """The top with the board's pins; what the board has not is left out or held still."""
+    inverted = {port: "~" if port in board.active_low else "" for port in board.pins}
+    ports = [f"  {_DIRECTIONS[port]} logic {port}" for port in _DIRECTIONS if port in board.pins]
+    button = f"{inverted['button']}button" if "button" in board.pins else "1'b0"
+    lamp = f"\n  assign led = {inverted['led']}open;" if "led" in board.pins else ""
+    listed = ",\n".join(ports)
     return f"""{_HEADER}module {top} (
-  input  logic clk,
-  input  logic button,
-  input  logic uart_rx,
-  output logic uart_tx,
-  output logic led
+{listed}
 );
-  logic core_clk, locked;
+  logic core_clk, locked, open;
 
-  clock_ecp5 #(
-    .Use(1'b{int(clock.ref_div > 0)}), .RefDiv({max(1, clock.ref_div)}),
-    .VcoMul({clock.vco_mul}), .OutDiv({clock.out_div})
-  ) i_clock (
-    .clk_i(clk), .clk_o(core_clk), .locked_o(locked)
-  );
+{clock}
   {serial} i_serial (
-    .clk_i(core_clk), .locked_i(locked), .button_i(button),
-    .rx_i(uart_rx), .tx_o(uart_tx), .overrun_o(led)
-  );
+    .clk_i(core_clk), .locked_i(locked), .button_i({button}),
+    .rx_i(uart_rx), .tx_o(uart_tx), .open_o(open)
+  );{lamp}
 endmodule
 `default_nettype wire
 """
 
 
-def serial_top(design: Design, clocks_per_bit: int) -> str:
+_DIRECTIONS = {
+    "clk": "input ",
+    "button": "input ",
+    "uart_rx": "input ",
+    "uart_tx": "output",
+    "led": "output",
+}
+
+
+def serial_top(design: Design, description: Description, line: SerialLine) -> str:
     """SystemVerilog of the top with serial pins around a design with one input."""
     source = design.inputs[0]
-    outputs = "\n".join(_output_lines(k, port) for k, port in enumerate(design.outputs))
-    ports = "\n".join(_output_ports(k, port) for k, port in enumerate(design.outputs)).rstrip(",")
-    count = len(design.outputs)
+    pairs = list(enumerate(description.outputs))
+    outputs = "\n".join(_output_lines(k, output) for k, output in pairs)
+    ports = "\n".join(_output_ports(k, output.port) for k, output in pairs).rstrip(",")
+    count = len(pairs)
+    waits = " | ".join(f"(beat{k}_valid & ~beat{k}_ready)" for k, _ in pairs)
     if design.frame_error:  # the shell counts beats itself, so its tlast is always in place
         ports += f",\n    .{design.frame_error}()"
+    hello = int.from_bytes(description.hello().payload(), "little")
+    digest = int.from_bytes(bytes.fromhex(description.digest), "little")
     return f"""{_HEADER}module {design.top}_serial (
   input  logic clk_i,
   input  logic locked_i,
   input  logic button_i,
   input  logic rx_i,
   output logic tx_o,
-  output logic overrun_o
+  output logic open_o
 );
-  logic rst_n, serial_break;
-  logic rx_valid, fifo_ready, fifo_valid, in_ready;
-  logic [7:0] rx_data, fifo_data;
-  logic source_valid, source_ready, source_last;
+  logic rst_n, core_rst_n, serial_break;
+  logic byte_valid, byte_ready, source_valid, source_ready, source_last;
+  logic [7:0] byte_data;
   logic [{source.width - 1}:0] source_data;
   logic [{count - 1}:0] out_valid, out_ready, out_last;
   logic [{8 * count - 1}:0] out_data;
-  logic tx_valid, tx_ready;
-  logic [7:0] tx_data;
+  logic answer_valid, answer_ready;
+  logic [7:0] answer_data;
 {outputs}
   shell_reset i_reset (
     .clk_i, .locked_i, .button_i, .request_i(serial_break), .rst_no(rst_n)
   );
-  shell_uart_rx #(.ClocksPerBit({clocks_per_bit})) i_rx (
-    .clk_i, .rst_ni(rst_n), .rx_i,
-    .out_valid_o(rx_valid), .out_data_o(rx_data), .break_o(serial_break)
-  );
-  stream_fifo #(.Width(8), .Depth({fifo_bytes(source)}), .RamStyle(0)) i_fifo (
-    .clk_i, .rst_ni(rst_n),
-    .in_valid_i(rx_valid), .in_ready_o(fifo_ready), .in_data_i(rx_data),
-    .out_valid_o(fifo_valid), .out_ready_i(in_ready), .out_data_o(fifo_data)
+  shell_link #(
+    .Step({line.step}), .BufferBits({description.buffer_bytes.bit_length() - 1}),
+    .PauseBits({line.pause_bits}),
+    .Bytes({description.answer_bytes}), .Chunk({description.chunk}),
+    .Digest(64'h{digest:016x}),
+    .Hello(256'h{hello:064x})
+  ) i_link (
+    .clk_i, .rst_ni(rst_n), .rx_i, .tx_o, .break_o(serial_break), .open_o,
+    .core_rst_no(core_rst_n),
+    .out_valid_o(byte_valid), .out_ready_i(byte_ready), .out_data_o(byte_data),
+    .in_valid_i(answer_valid), .in_ready_o(answer_ready), .in_data_i(answer_data),
+    .beat_fire_i(source_valid & source_ready), .beat_last_i(source_last),
+    .hungry_i(source_ready & ~source_valid & ~byte_valid),
+    .blocked_i({waits}),
+    .frame_end_i(out_valid[{count - 1}] & out_ready[{count - 1}] & out_last[{count - 1}])
   );
   shell_beats_in #(.Bytes({source.width // 8}), .Beats({source.beats})) i_in (
-    .clk_i, .rst_ni(rst_n),
-    .in_valid_i(fifo_valid), .in_ready_o(in_ready), .in_data_i(fifo_data),
+    .clk_i, .rst_ni(core_rst_n),
+    .in_valid_i(byte_valid), .in_ready_o(byte_ready), .in_data_i(byte_data),
     .out_valid_o(source_valid), .out_ready_i(source_ready), .out_data_o(source_data),
     .out_last_o(source_last)
   );
   {design.top} i_design (
-    .{design.clock}(clk_i), .{design.reset}(rst_n),
+    .{design.clock}(clk_i), .{design.reset}(core_rst_n),
     .{source.name}_tdata(source_data), .{source.name}_tvalid(source_valid),
     .{source.name}_tready(source_ready), .{source.name}_tlast(source_last),
 {ports}
   );
   shell_merge #(.Ports({count})) i_merge (
-    .clk_i, .rst_ni(rst_n),
+    .clk_i, .rst_ni(core_rst_n),
     .in_valid_i(out_valid), .in_ready_o(out_ready), .in_data_i(out_data), .in_last_i(out_last),
-    .out_valid_o(tx_valid), .out_ready_i(tx_ready), .out_data_o(tx_data)
+    .out_valid_o(answer_valid), .out_ready_i(answer_ready), .out_data_o(answer_data)
   );
-  shell_uart_tx #(.ClocksPerBit({clocks_per_bit})) i_tx (
-    .clk_i, .rst_ni(rst_n),
-    .in_valid_i(tx_valid), .in_ready_o(tx_ready), .in_data_i(tx_data), .tx_o
-  );
-
-  always_ff @(posedge clk_i) begin : p_overrun
-    if (!rst_n) overrun_o <= 1'b0;
-    else if (rx_valid && !fifo_ready) overrun_o <= 1'b1;
-  end
 endmodule
 `default_nettype wire
 """
 
 
-def _output_lines(index: int, port: Port) -> str:
+def _output_lines(index: int, output: Output) -> str:
+    port = output.port
     return f"""\
   logic beat{index}_valid, beat{index}_ready;
   logic [{port.width - 1}:0] beat{index}_data;
-  shell_beats_out #(.Bytes({port.width // 8}), .Beats({port.beats})) i_out{index} (
-    .clk_i, .rst_ni(rst_n),
-    .in_valid_i(beat{index}_valid), .in_ready_o(beat{index}_ready), .in_data_i(beat{index}_data),
+  logic [{8 * output.element_bytes * port.lanes - 1}:0] line{index}_data;
+{_widened(index, output)}
+  shell_beats_out #(
+    .Bytes({output.element_bytes * port.lanes}), .Beats({port.beats})
+  ) i_out{index} (
+    .clk_i, .rst_ni(core_rst_n),
+    .in_valid_i(beat{index}_valid), .in_ready_o(beat{index}_ready), .in_data_i(line{index}_data),
     .out_valid_o(out_valid[{index}]), .out_ready_i(out_ready[{index}]),
     .out_data_o(out_data[{8 * index} +: 8]), .out_last_o(out_last[{index}])
   );"""
+
+
+def _widened(index: int, output: Output) -> str:
+    """Every element in whole bytes, with its sign: an element of one bit that stands for -1 or +1
+    becomes that number.
+    """
+    port, wide = output.port, 8 * output.element_bytes
+    lines, more = [], wide - port.lane_bits
+    for lane in range(port.lanes):
+        low, high = lane * port.lane_bits, (lane + 1) * port.lane_bits - 1
+        value = f"beat{index}_data[{low} +: {port.lane_bits}]"
+        if port.bipolar:
+            value = f"{{{{7{{~beat{index}_data[{low}]}}}}, 1'b1}}"
+        elif more:
+            fill = f"beat{index}_data[{high}]" if output.signed else "1'b0"
+            value = f"{{{{{more}{{{fill}}}}}, {value}}}"
+        lines.append(f"  assign line{index}_data[{lane * wide} +: {wide}] = {value};")
+    return "\n".join(lines)
 
 
 def _output_ports(index: int, port: Port) -> str:

@@ -6,10 +6,10 @@ A target of the user's own is a path to such a file; adding one changes no code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -20,7 +20,7 @@ from bitwright.base.figures import RESOURCE_WORDS, Resources
 _TARGETS = Path(__file__).parent / "targets"
 _BOARDS = Path(__file__).parent / "boards"
 
-Family = Literal["ecp5", "xc7", "xcup", "cyclonev"]
+Family = Literal["ecp5", "ice40", "xc7", "xcup", "cyclonev"]
 """Families that the open synthesis flow knows."""
 
 #: A word of the vendor's. It stands unquoted in scripts and pin files that other programs execute,
@@ -53,6 +53,23 @@ class Power(Strict):
 
     static_watts: float = Field(ge=0)
     source: str
+
+
+class Processor(Strict):
+    """The processor beside the logic, and what a project with it needs to know of the board.
+
+    Attributes:
+        kind: of the processor, as the writer of the project knows it.
+        board: for whom the project is, in words.
+        board_files: pattern of the vendor's name of the board, whose settings of memory and pins
+            are taken if the tool has them; None: the project brings its own.
+        control: physical address of the design's registers.
+    """
+
+    kind: Literal["zynq", "zynqmp", "cyclonev-hps"]
+    board: str
+    board_files: Annotated[str, Field(pattern=r"^[A-Za-z0-9._*:-]+$")] | None = None
+    control: int = Field(ge=0, lt=1 << 40)
 
 
 class ClockSpeeds(Strict):
@@ -95,6 +112,7 @@ class Target(Strict):
     power: Power
     clock: ClockSpeeds | None = Field(default=None, description="None: any clock is taken")
     board: str | None = Field(default=None, description="board used for bitstreams")
+    processor: Processor | None = None
 
     @property
     def capacity(self) -> Resources:
@@ -105,17 +123,91 @@ class Target(Strict):
         return self.flow is Flow.PLACE_AND_ROUTE
 
 
+Port = Literal["clk", "uart_rx", "uart_tx", "button", "led"]
+"""Ports of a board's top: clock and serial line; where the board has them a button that resets, and
+a lamp that is lit while a host has the design open."""
+_NEEDED: tuple[Port, ...] = ("clk", "uart_rx", "uart_tx")
+
+
+class Part(Strict):
+    """The device as one board has it, where that is not the target's own."""
+
+    part: Word
+    package: Word
+    speed: Word
+
+
 class Board(Strict):
-    """A circuit board: the pins that the serial shell needs."""
+    """A circuit board: the pins that the serial shell needs.
+
+    Attributes:
+        targets: names of the targets that it is made with.
+        parts: of those targets, the ones with another package or speed grade on this board.
+        clock_mhz: frequency at the pin ``clk``.
+        clock_on_pll_pad: the pin ``clk`` is a pad that iCE40 has for a PLL alone.
+        pins: sites of the package; ``uart_rx`` is an input of the FPGA, ``uart_tx`` an output.
+        io_type: I/O standard of all pins that `io_types` does not name.
+        active_low: ports that are 0 when the button is pressed or the lamp is lit.
+        pulls: resistors inside the FPGA.
+        run_here: whether a bitstream of Bitwright has run on this board.
+    """
 
     name: str
     description: str
-    targets: tuple[str, ...]
+    targets: tuple[str, ...] = Field(min_length=1)
+    parts: Mapping[str, Part] = Field(default_factory=dict)
     clock_mhz: float = Field(gt=0)
-    pins: dict[Literal["clk", "uart_rx", "uart_tx", "button", "led"], Word]
+    clock_on_pll_pad: bool = False
+    pins: dict[Port, Word]
     io_type: Word = "LVCMOS33"
-    pulls: dict[str, Literal["UP", "DOWN", "NONE"]] = Field(default_factory=dict)
+    io_types: dict[Port, Word] = Field(default_factory=dict)
+    active_low: tuple[Literal["button", "led"], ...] = ()
+    pulls: dict[Port, Literal["UP", "DOWN", "NONE"]] = Field(default_factory=dict)
     uart_baud: int = Field(default=1_000_000, gt=0)
+    usb: tuple[Annotated[str, Field(pattern="^[0-9a-f]{4}:[0-9a-f]{4}$")], ...] = Field(
+        default=(), description="vendor:product of its serial chip"
+    )
+    loaders: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="program -> arguments before the bitstream"
+    )
+    run_here: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        missing = [port for port in _NEEDED if port not in self.pins]
+        if missing:
+            raise ValueError(f"pins has no {' and no '.join(missing)}")
+        sites = list(self.pins.values())
+        twice = sorted({site for site in sites if sites.count(site) > 1})
+        if twice:
+            raise ValueError(f"pins names {', '.join(twice)} twice")
+        for field, names in (
+            ("io_types", self.io_types),
+            ("pulls", self.pulls),
+            ("active_low", self.active_low),
+        ):
+            unknown = [name for name in names if name not in self.pins]
+            if unknown:
+                raise ValueError(f"{field} names {', '.join(unknown)}, which has no pin")
+        strange = sorted(set(self.parts) - set(self.targets))
+        if strange:
+            raise ValueError(f"parts names {', '.join(strange)}, which is none of its targets")
+        return self
+
+    def mounted(self, target: Target) -> Target:
+        """The target as it is on this board: part, package and speed grade.
+
+        Raises:
+            TargetError: this board is not made with it.
+        """
+        if target.name not in self.targets:
+            raise TargetError(
+                f"has no {target.name}; it is made with {', '.join(self.targets)}",
+                where=f"board {self.name}",
+                hint="choose one of them as the target, or another board",
+            )
+        part = self.parts.get(target.name)
+        return target if part is None else target.model_copy(update=part.model_dump())
 
 
 def list_targets() -> list[Target]:
@@ -131,6 +223,11 @@ def load_target(name: str | Path) -> Target:
             reason).
     """
     return read_described(name, _TARGETS, Target, "target")
+
+
+def list_boards() -> list[Board]:
+    """The boards that come with Bitwright, sorted by name."""
+    return [load_board(path.stem) for path in sorted(_BOARDS.glob("*.toml"))]
 
 
 def load_board(name: str | Path) -> Board:

@@ -105,7 +105,7 @@ def synthesise(
     design = load_design(design_dir)
     tool = require("yosys")
     out_dir.mkdir(parents=True, exist_ok=True)
-    commands = synthesis_commands(design, target.family, options or SynthesisOptions())
+    commands = synthesis_commands(design, target, options or SynthesisOptions())
     reads = read_commands(design)
     key = content_key(tool.identity, reads, commands, design.top, _EDIT, *_contents(design))
     store = Store()
@@ -124,16 +124,16 @@ def _contents(design: Design) -> list[str | bytes]:
     return [part for name in names for part in (name, (design.folder / name).read_bytes())]
 
 
-def synthesis_commands(design: Design, family: str, options: SynthesisOptions) -> list[str]:
+def synthesis_commands(design: Design, target: Target, options: SynthesisOptions) -> list[str]:
     """The Yosys script of a design, without the lines that read sources and write results."""
-    flags = [*_FAMILY_FLAGS[family]]
-    flags += [] if options.dsp else ["-nodsp"]
-    flags += options.extra
+    family = target.family
+    flags = [*_FAMILY_FLAGS[family], *_dsp_flags(target, options), *options.extra]
     command = _FAMILY_COMMAND[family]
     return [
         f"hierarchy -top {design.top}",
         f"proc {design.top}",
         f"check {design.top}",  # while its nets have their own names, for messages
+        *_FAMILY_BEFORE.get(family, ()),
         # Nets of the top lend no names: a cell is named after a net inside the instance it is in.
         f"rename -hide {design.top}/w:*",
         " ".join([command, "-top", design.top, *flags]),
@@ -142,17 +142,32 @@ def synthesis_commands(design: Design, family: str, options: SynthesisOptions) -
     ]
 
 
+def _dsp_flags(target: Target, options: SynthesisOptions) -> list[str]:
+    """iCE40 uses multipliers only when told, since most of its devices have none."""
+    if target.family == "ice40":
+        return ["-dsp"] if options.dsp and target.resources.dsp else []
+    return [] if options.dsp else ["-nodsp"]
+
+
 _FAMILY_COMMAND = {
     "ecp5": "synth_ecp5",
+    "ice40": "synth_ice40",
     "xc7": "synth_xilinx -family xc7",
     "xcup": "synth_xilinx -family xcup",
     "cyclonev": "synth_intel_alm -family cyclonev",
 }
 _FAMILY_FLAGS: Mapping[str, tuple[str, ...]] = {
     "ecp5": (),
+    "ice40": (),
     "xc7": ("-flatten", "-noiopad"),
     "xcup": ("-flatten", "-noiopad"),
     "cyclonev": ("-noiopad",),
+}
+
+
+# Without LUT RAM, a memory that asks for it is made of flip-flops; unasked, Yosys gives up.
+_FAMILY_BEFORE: Mapping[str, tuple[str, ...]] = {
+    "ice40": ('setattr -set ram_style "logic" */a:ram_style=distributed',),
 }
 
 

@@ -11,6 +11,7 @@ import typer
 from bitwright.base.plugins import load_attribute, plugged
 from bitwright.base.version import __version__
 from bitwright.cli import (
+    board,
     compare,
     conversion,
     designs,
@@ -46,7 +47,15 @@ app = typer.Typer(
 
 Step = Literal["teach", "train", "quantize", "lower", "map", "simulate", "implement", "report"]
 Kind = Literal[
-    "recipes", "keys", "formats", "models", "pretrained", "datasets", "policies", "targets"
+    "recipes",
+    "keys",
+    "formats",
+    "models",
+    "pretrained",
+    "datasets",
+    "tasks",
+    "policies",
+    "targets",
 ]
 
 
@@ -154,6 +163,7 @@ app.command()(searching.search)
 app.command()(experiments.study)
 app.command()(experiments.sweep)
 app.add_typer(formats.app)
+app.add_typer(board.app)
 for _place in plugged("commands").values():
     load_attribute(_place)(app)
 
@@ -174,7 +184,9 @@ def list_(
     ] = "",
     json: Json = False,
 ) -> None:
-    """List recipes, keys, formats, models, pretrained weights, datasets, policies or targets."""
+    """List recipes, keys, formats, models, pretrained weights, datasets, tasks, policies or
+    targets.
+    """
     from bitwright.cli.listing import show_list
 
     show_list(Output(json), kind, below)

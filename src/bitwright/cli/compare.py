@@ -81,6 +81,8 @@ def _show(output: Output, report: DiffReport) -> None:
         if stage.rows:
             _show_rows(output, stage)
     output.say(f"input: {report.source}")
+    for level, words in report.said.items():
+        output.say(f"{level}: {words}")
     for stage in report.stages:
         output.say(f"{_title(stage)}: {_verdict(stage)}")
     if report.bad is None:

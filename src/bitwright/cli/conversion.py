@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from bitwright.base.files import check_free
+from bitwright.cli import show
 from bitwright.cli.options import Classes, Force, Json, Shape, hardware_of, parse_shape
 from bitwright.cli.output import Output
 
@@ -140,6 +141,7 @@ def _show_graph(output: Output, file: Path, out: Path, report: dict[str, Any]) -
         output.say(
             f"{found['target']}: {found['interval']} cycles an image; RTL in {out / 'map' / 'rtl'}"
         )
+        show.rates(output, found["rates"])
     output.say(
         f"wrote {out}; next: bitwright simulate {out} --target NAME, bitwright implement {out}, or "
         f"bitwright export {out} --format artifact --out FOLDER"

@@ -6,9 +6,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from itertools import repeat
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bitwright.cli.output import Output
+
+if TYPE_CHECKING:
+    from bitwright.base.tools.finder import ToolStatus
 
 _IN = " " * 4
 
@@ -75,25 +78,34 @@ def _show_keys(output: Output, below: str) -> None:
 
 
 def show_doctor(output: Output) -> int:
-    """Try every tool and print what was found; 0 if all work, else the exit code of ToolError."""
+    """Try every tool and print what was found.
+
+    Returns:
+        0 if all that are not optional work, else the exit code of ToolError.
+    """
     from bitwright.base.errors import ToolError
     from bitwright.base.tools.finder import doctor
 
     with output.progress() as progress:
         progress("trying every tool", 0, 0)
         found = doctor()
-    missing = [status for status in found if not status.works]
+    missing = [status for status in found if not (status.works or status.optional)]
     if output.json_wanted:
         output.value([status.to_json() for status in found])
         return ToolError.exit_code if missing else 0
-    rows = [
-        (s.name, "works" if s.works else "MISSING", s.version, s.origin, s.needed_for)
-        for s in found
-    ]
+    rows = [(s.name, _state(s), s.version, s.origin, s.needed_for) for s in found]
     output.table("tools", ("tool", "state", "version", "found", "needed for"), rows)
-    for status in missing:
+    for status in found:
+        if status.works:
+            continue
         output.say(f"{status.name}: {status.detail}\n  -> install it with: {status.install}")
     return ToolError.exit_code if missing else 0
+
+
+def _state(status: ToolStatus) -> str:
+    if status.works:
+        return "works"
+    return "not there" if status.optional else "MISSING"
 
 
 def _recipes() -> _Listing:
@@ -148,6 +160,15 @@ def _datasets() -> _Listing:
     )
 
 
+def _tasks() -> _Listing:
+    from bitwright.tasks import list_tasks
+
+    note = (
+        "in a recipe: task: NAME, or {name: NAME, options: {..}, metric: package.module:function}"
+    )
+    return _Listing(("name", "summary"), [(t.name, t.summary) for t in list_tasks()], note)
+
+
 def _targets() -> _Listing:
     from bitwright.build.target import list_targets
 
@@ -194,6 +215,7 @@ _LISTINGS = {
     "models": _models,
     "pretrained": _pretrained,
     "datasets": _datasets,
+    "tasks": _tasks,
     "policies": _policies,
     "targets": _targets,
 }

@@ -57,8 +57,8 @@ MetricName = Annotated[
     str | None,
     typer.Option(
         "--metric",
-        help="What must stay good: top1, agreement, verification, or your own package.module:"
-        "function. By default top1; verification for networks of embeddings.",
+        help="What must stay good: task, top1, agreement, verification, or your own package.module:"
+        "function. By default that of the task; verification for networks of embeddings.",
     ),
 ]
 Weights = Annotated[

@@ -54,9 +54,6 @@ def explanation(output: Output, rows: list[dict[str, str]]) -> None:
 
 def mapping(output: Output, result: dict[str, Any]) -> None:
     """A hardware graph by the models."""
-    from bitwright.base.figures import show
-    from bitwright.report.record import SummaryRow
-
     if output.answered(result):
         return
     columns = ("block", "kind", "PE", "SIMD", "cycles", "LUT", "FF", "BRAM", "DSP")
@@ -83,7 +80,15 @@ def mapping(output: Output, result: dict[str, Any]) -> None:
     )
     output.say(f"{used} ({counted})")
     output.say(f"{result['interval']} cycles an image; latency {result['latency']} cycles (model)")
-    for row in map(SummaryRow.model_validate, result["rates"]):
+    rates(output, result["rates"])
+
+
+def rates(output: Output, rows: list[dict[str, Any]]) -> None:
+    """Images a second, each with what it depends on."""
+    from bitwright.base.figures import show
+    from bitwright.report.record import SummaryRow
+
+    for row in map(SummaryRow.model_validate, rows):
         output.say(f"{row.label}: {show(row.figure)} ({row.note})")
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from bitwright.base.archives import most_of
 from bitwright.base.errors import DataError
 from bitwright.base.memory import ran_out, too_little
+from bitwright.data.pixels import Levels, as_levels, is_deep_colour, is_grey, readable
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -51,7 +52,7 @@ _MOST_WIDER, _LEAST_TILE = 4, 4096 * 4096
 _TILE = (322, 323)  # tags of its width and length
 #: Pages of black and white have one bit a pixel, and shrink further than other data.
 _SHRINK = 10
-_GREY = frozenset({"1", "L", "LA"})
+_ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # of Exif
 _GAP = 2.0  # a window more than twice too large is first averaged by whole factors (Pillow)
 _ATTEMPTS = 10
 _RATIOS = (math.log(3 / 4), math.log(4 / 3))
@@ -63,11 +64,13 @@ class Decoding:
 
     Attributes:
         size: (H, W) to resize to (bilinear); None keeps the size, which must then be one for all.
-        grey: one channel (True), three (False), or as the first image has it (None).
+        grey: one channel (True), three (False), or as the image has them (None).
+        bits: 8 or 16 of each level, or as the image has them (None).
     """
 
     size: tuple[int, int] | None = None
     grey: bool | None = None
+    bits: int | None = 8
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,13 @@ class Framing:
         size: (H, W) of the array.
         short_side: pixels of the short side of the image from whose middle ``size`` is cut.
         grey: one channel instead of three.
+        bits: 8 or 16 of each level.
     """
 
     size: tuple[int, int]
     short_side: int
     grey: bool = False
+    bits: int = 8
 
     def middle(self, width: int, height: int) -> Box:
         """The window in the middle of an image: the rest is cut off on all sides."""
@@ -137,55 +142,104 @@ def _uniform(seed: int, epoch: int, index: int, count: int) -> NDArray[np.float6
     return (bits.random_raw(count) >> np.uint64(11)) * 2.0**-53
 
 
-def decode_image(content: bytes, decoding: Decoding, where: str) -> NDArray[np.uint8]:
-    """One image file as (H, W, C) uint8.
+def decode_image(content: bytes, decoding: Decoding, where: str) -> Levels:
+    """One image file as (H, W, C) uint8 or uint16.
 
     Raises:
-        DataError: it is corrupt, cut short, has more than `MOST_PIXELS`, or is packed in a way that
-            takes far more time or memory than a picture of its size does.
+        DataError: it is corrupt, cut short, has more than `MOST_PIXELS`, is packed in a way that
+            takes far more time or memory than a picture of its size does, or its pixels are none
+            that this gives (`data.pixels`).
     """
 
     def whole(image: Picture) -> Picture:
-        grey = image.mode in _GREY if decoding.grey is None else decoding.grey
-        image = image.convert("L" if grey else "RGB")
         if decoding.size is not None and image.size != decoding.size[::-1]:
             image = image.resize(decoding.size[::-1], _bilinear())
         return image
 
-    return _decoded(content, whole, where)
+    return _decoded(content, whole, (decoding.grey, decoding.bits), where)
 
 
 def frame_image(
     content: bytes, framing: Framing, where: str, *, crop: RandomCrop | None = None, index: int = 0
-) -> NDArray[np.uint8]:
-    """A window of one image file as (H, W, C) uint8: its middle, or a random one.
+) -> Levels:
+    """A window of one image file as (H, W, C), uint8 or uint16: its middle, or a random one.
 
     Args:
         index: number of the image, on which a random window depends.
 
     Raises:
-        DataError: it is corrupt, cut short, has more than `MOST_PIXELS`, or is packed in a way that
-            takes far more time or memory than a picture of its size does.
+        DataError: as `decode_image`.
     """
 
     def framed(image: Picture) -> Picture:
-        image = image.convert("L" if framing.grey else "RGB")
         if crop is None:
             box = framing.middle(*image.size)
         else:
             box = crop.window(*image.size, framing.size, index)
         return image.resize(framing.size[::-1], _bilinear(), box=box, reducing_gap=_GAP)
 
-    return _decoded(content, framed, where)
+    return _decoded(content, framed, (framing.grey, framing.bits), where)
 
 
-def read_header(stream: IO[bytes], where: str) -> bool:
-    """Read the beginning of an image file alone; whether the image is grey.
+@dataclass(frozen=True)
+class Header:
+    """What the beginning of an image file says.
+
+    Attributes:
+        grey: whether it has one channel.
+        bits: 8 or 16 of each level.
+    """
+
+    grey: bool
+    bits: int
+
+
+def read_header(stream: IO[bytes], where: str) -> Header:
+    """Read the beginning of an image file alone.
 
     Raises:
         DataError: it is no image, or one of more than `MOST_PIXELS`.
     """
-    return _opened(stream, lambda image: image.mode in _GREY, where)
+    return _opened(stream, _header, where)
+
+
+def _header(image: Picture) -> Header:
+    deep = is_deep_colour(image) or image.mode.startswith("I") or image.mode == "F"
+    return Header(is_grey(image), 16 if deep else 8)
+
+
+def read_size(stream: IO[bytes], where: str) -> tuple[int, int]:
+    """(H, W) of an image file as it is shown, from its beginning alone.
+
+    Raises:
+        DataError: it is no image, or one of more than `MOST_PIXELS`.
+    """
+
+    def size(image: Picture) -> tuple[int, int]:
+        turned = image.getexif().get(_ORIENTATION, 1) in _ON_ITS_SIDE
+        return image.size if turned else image.size[::-1]
+
+    return _opened(stream, size, where)
+
+
+def decode_map(content: bytes, where: str) -> NDArray[np.uint8]:
+    """A picture whose pixels are numbers and no colours, (H, W) uint8: a PNG file of grey or
+    palette, of which the indices count.
+
+    Raises:
+        DataError: it is of another kind, corrupt, or has more than `MOST_PIXELS`.
+    """
+
+    def numbers(image: Picture) -> NDArray[np.uint8]:
+        if image.format != "PNG" or image.mode not in ("1", "L", "P"):
+            raise DataError(
+                f"is {image.format} of mode {image.mode}",
+                where=where,
+                hint="save classes as a PNG file of 8 bits, grey or with a palette",
+            )
+        return np.array(image, dtype=np.uint8)
+
+    return _opened(io.BytesIO(content), numbers, where)
 
 
 def check_growth(made: int, packed: int, what: str, where: str, hint: str) -> None:
@@ -204,19 +258,36 @@ def check_growth(made: int, packed: int, what: str, where: str, hint: str) -> No
         raise DataError(said, where=where, hint=hint)
 
 
-def _decoded(content: bytes, change: Callable[[Picture], Picture], where: str) -> NDArray[np.uint8]:
+def _decoded(
+    content: bytes,
+    change: Callable[[Picture], Picture],
+    wanted: tuple[bool | None, int | None],
+    where: str,
+) -> Levels:
+    """Levels of a picture turned upright, made readable and changed, with ``wanted`` channels
+    (grey) and bits.
+    """
     from PIL import ImageOps
 
-    stream = io.BytesIO(content)
+    stream, (grey, bits) = io.BytesIO(content), wanted
 
-    def pixels(image: Picture) -> NDArray[np.uint8]:
+    def pixels(image: Picture) -> Levels:
         wrong = _too_slow(image, content) or _too_wide(image)
         if wrong is not None:
             raise DataError(wrong, where=where, hint="save the picture again, as PNG")
-        return np.array(change(ImageOps.exif_transpose(image)), dtype=np.uint8)  # writable
+        if bits != 8 and is_deep_colour(image):
+            raise DataError(
+                "has 16 bits in each of its channels, of which eight can be read",
+                where=where,
+                hint="set data.bits to 8, or load it in a function of your own "
+                "(data.name: module:function)",
+            )
+        kind = image.format
+        upright = ImageOps.exif_transpose(image)
+        upright.format = kind  # which turning forgets
+        return as_levels(change(readable(upright, grey, where)), grey, bits)
 
-    found = _opened(stream, pixels, where)
-    return found[..., np.newaxis] if found.ndim == 2 else found
+    return _opened(stream, pixels, where)
 
 
 def _too_slow(image: Picture, content: bytes) -> str | None:

@@ -68,7 +68,7 @@ def load_voc(path: Path, *, progress: Progress = no_progress) -> tuple[Detection
             made, packed = made + image.nbytes, packed + len(picture)
             hint = "make the pictures smaller"
             check_growth(made, packed, f"{number + 1} images", f"{path}:{name}", hint)
-            where, content = _annotation(read, path, name)
+            where, content = annotation_of(read, path, name)
             boxes, labels = parse_voc(content, where, image.shape[:2])
             found.append(DetectionImage(name, image, boxes, labels))
             if number % _PROGRESS_EVERY == 0 or number + 1 == len(listing.names):
@@ -88,7 +88,12 @@ def load_images(paths: Sequence[Path]) -> tuple[DetectionImage, ...]:
     )
 
 
-def _annotation(read: ReadFile, path: Path, image: str) -> tuple[str, bytes]:
+def annotation_of(read: ReadFile, path: Path, image: str) -> tuple[str, bytes]:
+    """Name and content of the Pascal VOC annotation of an image.
+
+    Raises:
+        DataError: there is none, or it cannot be read.
+    """
     inside = PurePosixPath(image)
     for folder in _ANNOTATIONS:
         name = str(inside.parent.parent / folder / f"{inside.stem}.xml")

@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.base.memory import check_room
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
-from bitwright.data.dataset import UNLABELLED, Dataset, DataSplits, Images
+from bitwright.data.dataset import Dataset, DataSplits, Images
 from bitwright.data.decoding import Decoding, check_growth, decode_image
 from bitwright.data.listing import Layout, Listing, find_layout, list_images, opened
+from bitwright.data.pixels import Levels, top_of, warn_of_lost
 from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two
 
-SCALE = 1 / 255
 _KIND, _IMAGES = "images", "images.npy"
 _CACHE_FROM = 500  # images; fewer are decoded faster than anyone notices
 _PROGRESS_EVERY = 256
+_IMAGE_AXES = 3
 _log = logging.getLogger(__name__)
 
 
@@ -48,9 +48,12 @@ def load(
     """
     listing = list_images(path)
     layout = find_layout(listing)
-    images = _images(listing, decoding, progress)
+    images = decode_listing(listing, decoding, progress)
     cut = Cut(validation, test, seed)
-    return split_layout(images, layout, Labels(name, layout.classes, SCALE, str(path)), cut)
+    warn_of_lost(images, top_of(images), "images", str(path))
+    return split_layout(
+        images, layout, Labels(name, layout.classes, 1 / top_of(images), str(path)), cut
+    )
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,15 @@ def split_layout(images: Images, layout: Layout, shared: Labels, cut: Cut) -> Da
         split: Labelled(images[np.asarray(positions)], np.asarray(labels, dtype=np.int64))
         for split, (positions, labels) in layout.members.items()
     }
+    return split_parts(parts, shared, cut)
+
+
+def split_parts(parts: dict[str, Labelled], shared: Labels, cut: Cut) -> DataSplits:
+    """The splits of what a source holds, or of ``all`` that it holds; mixed.
+
+    Raises:
+        DataError: the splits that are there make no training and test set.
+    """
     return _mixed(_split(parts, shared, cut))
 
 
@@ -93,26 +105,30 @@ def add_unlabelled(
     Raises:
         DataError: there is no image, or one is corrupt.
     """
+    if len(splits.image_shape) != _IMAGE_AXES:
+        raise DataError("more images, but the data set has none", where=str(path))
     height, width, channels = splits.image_shape
     listing = list_images(
         path, expected="images to learn from without labels, in any folders below"
     )
-    images = _images(listing, Decoding((height, width), channels == 1), progress)
     train = splits.train
+    bits = 8 * train.images.dtype.itemsize
+    images = decode_listing(listing, Decoding((height, width), channels == 1, bits), progress)
     if images.shape[3] != channels:
         raise DataError(
             f"the data set has {channels} channels, images have 1 or 3", where=str(path)
         )
-    raw = np.rint(images * (SCALE / train.scale)).astype(np.uint8)
+    raw = np.rint(images / (top_of(images) * train.scale)).astype(images.dtype)
     parts = (train, splits.validation, splits.test)
     first = 1 + max(int(part.indices.max()) for part in parts if len(part))
     joined = Dataset(
         train.name,
         np.concatenate([train.pixels, raw]),
-        np.concatenate([train.labels, np.full(len(raw), UNLABELLED, np.int64)]),
+        np.concatenate([train.labels, train.kind.nothing(train.labels, len(raw))]),
         train.classes,
         train.scale,
         np.concatenate([train.indices, np.arange(first, first + len(raw), dtype=np.int64)]),
+        train.kind,
     )
     return replace(splits, train=joined)
 
@@ -154,12 +170,12 @@ def _mixed(splits: DataSplits) -> DataSplits:
     )
 
 
-def _images(listing: Listing, decoding: Decoding, progress: Progress) -> NDArray[np.uint8]:
+def decode_listing(listing: Listing, decoding: Decoding, progress: Progress) -> Levels:
     """All images of a listing, from the cache when they are there."""
     if len(listing.names) < _CACHE_FROM:
         return _decode_all(listing, decoding, progress)
     key = content_key(code_key("bitwright.data.decoding"), listing.fingerprint, str(decoding))
-    fresh: list[NDArray[np.uint8]] = []
+    fresh: list[Levels] = []
 
     def decoded(work: Path) -> None:
         fresh.append(_decode_all(listing, decoding, progress))
@@ -167,14 +183,14 @@ def _images(listing: Listing, decoding: Decoding, progress: Progress) -> NDArray
 
     try:
         entry = Store().made(_KIND, key, decoded)
-        images: NDArray[np.uint8] = np.load(entry.folder / _IMAGES, allow_pickle=False)
+        images: Levels = np.load(entry.folder / _IMAGES, allow_pickle=False)
     except OSError as error:
         _log.warning("decoded images are not kept for the next time: %s", error)
         return fresh[0] if fresh else _decode_all(listing, decoding, progress)
     return images
 
 
-def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> NDArray[np.uint8]:
+def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> Levels:
     count, packed = len(listing.names), 0
     with opened(listing) as read:
         where = f"{listing.path}:{listing.names[0]}"
@@ -182,7 +198,7 @@ def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> NDA
         what, smaller = f"{count} images of {first.shape}", "choose a smaller image_size"
         check_room(count * first.nbytes, what, str(listing.path), smaller)
         try:
-            images = np.empty((count, *first.shape), dtype=np.uint8)
+            images = np.empty((count, *first.shape), dtype=first.dtype)
         except MemoryError as error:
             raise DataError(
                 f"{what} do not fit into memory", where=str(listing.path), hint=smaller
@@ -200,6 +216,13 @@ def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> NDA
                 hint = "if they are what you want, name their size (image_size)"
                 check_growth(made, packed, what, where, hint)
             image = decode_image(content, decoding, where)
+            if image.dtype != first.dtype:
+                raise DataError(
+                    f"has {image.dtype.itemsize * 8} bits a channel, but {listing.names[0]} "
+                    f"{first.dtype.itemsize * 8}",
+                    where=where,
+                    hint="set data.bits to 8 or 16",
+                )
             if image.shape != first.shape:
                 raise DataError(
                     f"is {_shape(image)}, but {listing.names[0]} is {_shape(first)}",
@@ -212,6 +235,6 @@ def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> NDA
     return images
 
 
-def _shape(image: NDArray[np.uint8]) -> str:
+def _shape(image: Levels) -> str:
     height, width, channels = image.shape
     return f"{height} x {width} x {channels} (height x width x channels)"

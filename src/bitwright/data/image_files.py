@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
 from bitwright.data.decoding import Framing, RandomCrop, frame_image, read_header
 from bitwright.data.listing import Listing, opened, peeked
+from bitwright.data.pixels import Levels
 
 _AT_ONCE = 4096
 _CACHE_FROM = 2000  # files; the headers of fewer are read faster than anyone notices
@@ -61,7 +62,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Images (N, H, W, C) uint8 as an array has them, but for where they are.
+    """Images (N, H, W, C), uint8 or uint16, as an array has them, but for where they are.
 
     ``images[3]`` is an array (H, W, C), read and decoded at once. A slice or an array of positions
     gives other ``ImageFiles`` and reads nothing; ``numpy.asarray`` reads all that there are. Each
@@ -82,8 +83,14 @@ class ImageFiles:
     skips: bool = False
     threads: int = 4
     ahead: int = 2
-    dtype: np.dtype[np.uint8] = field(default=np.dtype(np.uint8), init=False)
-    ndim: int = field(default=4, init=False)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(f"uint{self.framing.bits}")
+
+    @property
+    def ndim(self) -> int:
+        return 4
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -107,20 +114,18 @@ class ImageFiles:
         if copy is False:
             raise ValueError("images in files are always read anew")
         check_room(
-            math.prod(self.shape),
+            math.prod(self.shape) * self.dtype.itemsize,
             f"{len(self)} images of {self.shape[1:]}",
             str(self.source.listing.path),
             "take fewer of them (data.keep)",
         )
-        found = np.empty(self.shape, np.uint8)
+        found = np.empty(self.shape, self.dtype)
         with ThreadPoolExecutor(self.threads) as pool:
             for at, image in enumerate(pool.map(self.window, range(len(self)))):
                 found[at] = image
         return found if dtype is None else found.astype(dtype)
 
-    def window(
-        self, position: int, crop: RandomCrop | None = None, index: int = 0
-    ) -> NDArray[np.uint8]:
+    def window(self, position: int, crop: RandomCrop | None = None, index: int = 0) -> Levels:
         """One image (H, W, C): the middle of its file, or a random window.
 
         Args:
@@ -139,7 +144,7 @@ class ImageFiles:
         """Hash of which images these are: of names and sizes of the files and of the framing, not
         of all that is in them, which would take hours.
         """
-        known = f"{self.source.listing.contents} {self.framing}".encode()
+        known = f"{self.source.listing.contents} {self.framing}".replace(", bits=8)", ")").encode()
         return hashlib.sha256(known + self.numbers.astype("<i8").tobytes()).digest()
 
 

@@ -18,7 +18,9 @@ from bitwright.base.archives import check_members, opened_zip, unpacking
 from bitwright.base.errors import DataError
 from bitwright.base.files import open_regular, read_most
 
-EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".gif", ".tif", ".webp"})
+EXTENSIONS = frozenset(
+    {".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".gif", ".tif", ".tiff", ".webp"}
+)
 SPLITS = {
     "train": "train",
     "training": "train",

@@ -13,8 +13,20 @@ from pydantic import ValidationError
 
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.progress import Progress, no_progress
-from bitwright.data import cifar, digits, folders, image_database, mnist, streams
+from bitwright.data import (
+    annotated,
+    cifar,
+    digits,
+    folders,
+    image_database,
+    mnist,
+    own,
+    shapes,
+    shipped,
+    streams,
+)
 from bitwright.data.dataset import DataSplits
+from bitwright.data.labels import CLASSES, LabelKind
 from bitwright.data.spec import DATASETS, IMAGENET, DatasetSpec
 from bitwright.data.splits import keep_some
 
@@ -26,6 +38,7 @@ def load_dataset(
     data_dir: str | Path | None = None,
     seed: int = 0,
     *,
+    labels: LabelKind = CLASSES,
     progress: Progress = no_progress,
 ) -> DataSplits:
     """Load a data set and cut it into training, validation and test images.
@@ -38,27 +51,44 @@ def load_dataset(
         spec: a name, a ``DatasetSpec``, or a mapping of its fields.
         data_dir: folder to look in first; if given, the data must be there.
         seed: of the stratified cuts; official test images stay what they are.
+        labels: the kind that is wanted, which the task of a recipe says.
         progress: called during downloads and decoding.
 
     Raises:
         RecipeError: the data set is unknown or the spec does not make sense.
-        DataError: files are missing, corrupt or truncated, or the download failed.
+        DataError: files are missing, corrupt or truncated, the download failed, or the data set
+            has other labels than those that are wanted.
     """
     wanted = _as_spec(spec)
-    splits = keep_some(_load(wanted, data_dir, seed, progress), wanted.keep, seed)
+    found = _load(wanted, data_dir, seed, labels, progress).of_kind(labels)
+    splits = keep_some(found, wanted.keep, seed)
     if wanted.unlabelled is None:
         return splits
     return folders.add_unlabelled(splits, wanted.unlabelled.expanduser(), progress=progress)
 
 
 def _load(
-    wanted: DatasetSpec, data_dir: str | Path | None, seed: int, progress: Progress
+    wanted: DatasetSpec,
+    data_dir: str | Path | None,
+    seed: int,
+    labels: LabelKind,
+    progress: Progress,
 ) -> DataSplits:
     place = Path(data_dir) if data_dir is not None else wanted.path
+    if wanted.is_own:
+        return own.load(wanted, kind=labels, seed=seed)
     match wanted.name:
+        case "breast-cancer" | "tones":
+            make = shipped.breast_cancer if wanted.name == "breast-cancer" else shipped.tones
+            source = "bitwright" if wanted.name == "tones" else "scikit-learn load_breast_cancer"
+            return own.splits_of(make(), wanted, wanted.name, source, kind=labels, seed=seed)
         case "digits":
             shares = {"validation": wanted.validation, "test": wanted.test}
             return digits.load(name="digits", seed=seed, **shares)
+        case shapes.NAME:
+            shares = {"validation": wanted.validation, "test": wanted.test}
+            size, grey = wanted.image_size, wanted.grey
+            return shapes.load(labels, size=size, grey=grey, seed=seed, **shares)
         case "mnist":
             folder = _locate("mnist", place, mnist.find) or mnist.fetch(progress)
             return mnist.load(folder, name="mnist", validation=wanted.validation, seed=seed)
@@ -77,12 +107,13 @@ def _load(
             file = _own_path(wanted, data_dir, "name the file that `bitwright database` made")
             return image_database.load(file, validation=wanted.validation, seed=seed)
         case "folder" | "imagenet":
-            return _load_folder(wanted, data_dir, seed, progress)
+            return _load_folder(wanted, data_dir, seed, labels, progress)
     known = ", ".join(info.name for info in DATASETS)
     raise RecipeError(
         f"unknown data set {wanted.name!r}",
         where="data.name",
-        hint=f"known: {known}; for your own images use 'folder' with a path",
+        hint=f"known: {known}; for your own images use 'folder' with a path, "
+        "for arrays of your own module:function",
     )
 
 
@@ -118,16 +149,22 @@ def _locate(name: str, place: Path | None, find: Callable[[Path], Path | None]) 
 
 
 def _load_folder(
-    spec: DatasetSpec, data_dir: str | Path | None, seed: int, progress: Progress
+    spec: DatasetSpec,
+    data_dir: str | Path | None,
+    seed: int,
+    labels: LabelKind,
+    progress: Progress,
 ) -> DataSplits:
     """The recipe's own images."""
     classes = ", train/CLASS and val/CLASS" if spec.name == IMAGENET else ""
-    path = _own_path(spec, data_dir, f"name a folder (or zip file) of class folders{classes}")
+    path = _own_path(spec, data_dir, f"name a folder (or zip file) of {labels.layout}{classes}")
     if spec.stream is not None:
         return streams.load(path, spec, seed=seed, progress=progress)
-    return folders.load(
+    beside = labels.name in annotated.READERS  # else the names of folders are the labels
+    load = partial(annotated.load, kind=labels) if beside else folders.load
+    return load(
         path,
-        folders.Decoding(spec.image_size, spec.grey),
+        folders.Decoding(spec.image_size, spec.grey, spec.bits),
         name=path.stem or "folder",
         validation=spec.validation,
         test=spec.test,

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.data.dataset import Dataset, DataSplits, Images
+from bitwright.data.labels import CLASSES, LabelKind
+from bitwright.data.labels import Labels as LabelArray
 from bitwright.data.spec import Keep
 
 
@@ -19,7 +21,7 @@ class Labelled:
     """Images and labels straight from a source, before any split."""
 
     images: Images
-    labels: NDArray[np.int64]
+    labels: LabelArray
 
 
 def stratified(
@@ -35,25 +37,27 @@ def stratified(
 
     Returns:
         One ascending array of positions a part; together they hold each position once. Every part
-        gets at least one image of every class.
+        gets at least one image of every class, but for those of share 0, which stay empty.
 
     Raises:
         DataError: a class has fewer images than there are parts.
     """
     random = np.random.RandomState(seed)
     parts: list[list[NDArray[np.int64]]] = [[] for _ in range(len(fractions) + 1)]
+    needed = 1 + sum(fraction > 0 for fraction in fractions)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        if len(members) < len(parts):
+        if len(members) < needed:
             raise DataError(
-                f"class {label} has {len(members)} images; {len(parts)} splits need one each",
+                f"class {label} has {len(members)} images; {needed} splits need one each",
                 where=where,
                 hint="add images to this class or remove it",
             )
-        counts = [max(1, round(len(members) * fraction)) for fraction in fractions]
+        counts = [max(1, round(len(members) * part)) if part else 0 for part in fractions]
         spare = len(members) - 1
         for position, count in enumerate(counts):
-            counts[position] = min(count, spare - (len(counts) - 1 - position))
+            behind = sum(later > 0 for later in fractions[position + 1 :])
+            counts[position] = min(count, spare - behind)
             spare -= counts[position]
         cuts = np.cumsum(counts)
         for part, chosen in zip(parts, np.split(random.permutation(members), cuts), strict=True):
@@ -69,13 +73,15 @@ class Labels:
     classes: tuple[str, ...]
     scale: float
     source: str
+    kind: LabelKind = CLASSES
 
 
 def split_three(
     every: Labelled, shared: Labels, *, validation: float, test: float, seed: int
 ) -> DataSplits:
     """Cut one pool into training, validation and test images."""
-    parts = stratified(every.labels, (validation, test), seed, where=shared.source)
+    groups = shared.kind.groups(every.labels)
+    parts = stratified(groups, (validation, test), seed, where=shared.source)
     pool = _pool(every, shared, 0, "all")
     return DataSplits(
         shared.name,
@@ -93,7 +99,8 @@ def split_two(
 
     Test images are numbered after the training images, so that every index names one image.
     """
-    parts = stratified(training.labels, (validation,), seed, where=shared.source)
+    groups = shared.kind.groups(training.labels)
+    parts = stratified(groups, (validation,), seed, where=shared.source)
     pool = _pool(training, shared, 0, "all")
     return DataSplits(
         shared.name,
@@ -122,10 +129,13 @@ def keep_some(splits: DataSplits, keep: Keep, seed: int) -> DataSplits:
     """Fewer images of the splits for which a number is given, the same share of every class."""
 
     def fewer(part: Dataset, count: int | None) -> Dataset:
+        if count == 0:
+            return part.take([])
         if count is None or count >= len(part):
             return part
         random = np.random.RandomState(seed)
-        classes = (np.flatnonzero(part.labels == label) for label in np.unique(part.labels))
+        groups = part.kind.groups(part.labels)
+        classes = (np.flatnonzero(groups == group) for group in np.unique(groups))
         chosen = [
             random.permutation(members)[: max(1, round(len(members) * count / len(part)))]
             for members in classes
@@ -143,4 +153,5 @@ def keep_some(splits: DataSplits, keep: Keep, seed: int) -> DataSplits:
 def _pool(part: Labelled, shared: Labels, first_index: int, split: str) -> Dataset:
     indices = np.arange(first_index, first_index + len(part.labels), dtype=np.int64)
     name = f"{shared.name}/{split}"
-    return Dataset(name, part.images, part.labels, shared.classes, shared.scale, indices)
+    fixed = (shared.classes, shared.scale, indices, shared.kind)
+    return Dataset(name, part.images, part.labels, *fixed)

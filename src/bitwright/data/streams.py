@@ -13,9 +13,10 @@ from bitwright.base.errors import DataError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Framing, read_header
-from bitwright.data.folders import SCALE, Cut, split_layout
+from bitwright.data.folders import Cut, split_layout
 from bitwright.data.image_files import ImageFiles, Source, damaged_files, named
 from bitwright.data.listing import Listing, find_layout, list_images, peeked, without
+from bitwright.data.pixels import TOP
 from bitwright.data.spec import IMAGENET, DatasetSpec, Stream
 from bitwright.data.splits import Labels
 
@@ -42,12 +43,14 @@ def load(
     find_layout(listing)  # what is wrong with the folders is said before any file is looked at
     listing = _sound(listing, how, threads, progress)
     layout = find_layout(listing)
-    grey = spec.grey
-    if grey is None:
+    grey, bits = spec.grey, spec.bits
+    if grey is None or bits is None:
         first = listing.names[0]
         with peeked(listing) as peek, peek(first) as stream:
-            grey = read_header(stream, f"{listing.path}:{first}")
-    framing = Framing(spec.image_size, how.short_side, grey)
+            header = read_header(stream, f"{listing.path}:{first}")
+        grey = header.grey if grey is None else grey
+        bits = header.bits if bits is None else bits
+    framing = Framing(spec.image_size, how.short_side, grey, bits)
     images = ImageFiles(
         Source(listing),
         framing,
@@ -58,7 +61,7 @@ def load(
     )
     is_imagenet = spec.name == IMAGENET
     name = IMAGENET if is_imagenet else path.stem or "folder"
-    shared = Labels(name, layout.classes, SCALE, str(path))
+    shared = Labels(name, layout.classes, 1 / TOP[bits], str(path))
     cut = Cut(spec.validation, spec.test, seed, has_no_test=is_imagenet)
     return split_layout(images, layout, shared, cut)
 

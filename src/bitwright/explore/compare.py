@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import FormatError, ModelError, RecipeError
+from bitwright.base.figures import Measured
 from bitwright.base.plugins import own_code
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
@@ -30,8 +31,9 @@ from bitwright.explore.variants import (
     parse_variants,
 )
 from bitwright.report.scatter import Point, Scatter
-from bitwright.report.table import Column, Kind, Measured, Table, Value, value_from_json
+from bitwright.report.table import Column, Kind, Table, Value, value_from_json
 from bitwright.report.table_page import Section, check_folder, write_report
+from bitwright.tasks.catalog import SHARE
 
 if TYPE_CHECKING:
     from bitwright.explore.measuring import Outcome
@@ -297,10 +299,13 @@ def table_of(
     """The table; its accuracy column is named after what was measured."""
     count = len(reference.right)
     what = "pairs, in folds" if len(reference.folds) else "images"
-    columns = tuple(
-        replace(column, title=reference.kind) if column.key == "accuracy" else column
-        for column in COLUMNS
-    )
+    share = reference.unit == SHARE
+    measured = {
+        "accuracy": {"title": reference.kind}
+        | ({} if share else {"kind": Kind.NUMBER, "unit": reference.unit}),
+        "loss": {} if share else {"kind": Kind.NUMBER, "unit": reference.unit},
+    }
+    columns = tuple(replace(column, **measured.get(column.key, {})) for column in COLUMNS)
     notes = (f"Measured on {count} {what} that no choice was made on.",)
     if request.limit is not None and not len(reference.folds):
         notes = (f"Measured on the first {count} test images (--limit).",)
@@ -314,9 +319,11 @@ def plots_of(table: Table, reference: Outcome) -> tuple[Scatter, ...]:
         accuracy = row.get("accuracy")
         if isinstance(accuracy, Measured) and row["format"] != _FLOAT:
             points.append((Variant(str(row["format"]), str(row["activation"])), row, accuracy))
-    base = 100 * reference.accuracy.value
-    near = [a for _, _, a in points if 100 * a.value >= base - _SHOWN_POINTS]
-    lowest = min([100 * (a.value - (a.error or 0.0)) for a in near], default=base)
+    share = reference.unit == SHARE
+    times = 100 if share else 1
+    base = times * reference.accuracy.value
+    near = [a for _, _, a in points if not share or times * a.value >= base - _SHOWN_POINTS]
+    lowest = min([times * (a.value - (a.error or 0.0)) for a in near], default=base)
 
     def drawn(x: str) -> tuple[Point, ...]:
         found = []
@@ -324,19 +331,22 @@ def plots_of(table: Table, reference: Outcome) -> tuple[Scatter, ...]:
             size = row["size"]
             assert isinstance(size, int | float)
             place = size / 1000 if x == "size" else variant.weight_format.bits
-            error = None if accuracy.error is None else 100 * accuracy.error
-            found.append(Point(variant.weight, variant.family, place, 100 * accuracy.value, error))
+            error = None if accuracy.error is None else times * accuracy.error
+            value = times * accuracy.value
+            found.append(Point(variant.weight, variant.family, place, value, error))
         return tuple(found)
 
-    y_label = f"{reference.kind}, percent; bars: standard error"
+    unit = "percent" if share else reference.unit
+    y_label = f"{', '.join(filter(None, (reference.kind, unit)))}; bars: standard error"
+    what = reference.kind[:1].upper() + reference.kind[1:]
     common: dict[str, Any] = {
         "floor": lowest,
         "baseline": (f"float32: {base:.2f}", base),
     }
     return (
-        Scatter("Accuracy against size", "stored parameters, kB", y_label, drawn("size"),
+        Scatter(f"{what} against size", "stored parameters, kB", y_label, drawn("size"),
                 log_x=True, **common),
-        Scatter("Accuracy against width", "bits of a weight", y_label, drawn("bits"), **common),
+        Scatter(f"{what} against width", "bits of a weight", y_label, drawn("bits"), **common),
     )  # fmt: skip
 
 

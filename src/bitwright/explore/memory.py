@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from bitwright.base.trust import importable
@@ -69,19 +68,16 @@ def memory_table(
 def _row(
     name: str, classes: int | None, shape: tuple[int, int, int] | None, bits: Sequence[int]
 ) -> MemoryRow:
-    model: Any = name
-    folders: tuple[Path, ...] = ()
     if is_by_name(name):
         usual = {info.name: info.image for info in list_models()}
         image = known_shape(name, shape, usual.get(name))
+        with importable():
+            built, classes = build_for(name, classes, image)
     else:
         recipe = recipe_named(name)
         # weights say nothing about how many there are
-        model = recipe.model.model_copy(update={"weights": None})
-        folders = (recipe.base_dir,)
-        splits = Workspace(recipe).data
-        image, classes = splits.image_shape, splits.num_classes
-    with importable(*folders):
-        built, classes = build_for(model, classes, image)
+        plain = recipe.model.model_copy(update={"weights": None})
+        work = Workspace(recipe.model_copy(update={"model": plain}))
+        built, image, classes = work.fresh_model(), work.data.image_shape, work.num_classes
     count = sum(p.numel() for p in built.parameters() if p.requires_grad)
     return MemoryRow(name, image, classes, count, {b: parameter_mb(count, b) for b in bits})

@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.errors import RecipeError, RunError
+from bitwright.base.figures import Measured
 from bitwright.base.plugins import own_code
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
+from bitwright.base.statistics import mean_difference, mean_of, share_of
 from bitwright.base.store import content_key
 from bitwright.base.trust import module_folders
 from bitwright.explore.changes import job_arguments, with_bits, with_seed
@@ -29,10 +31,11 @@ from bitwright.jobs import Job, JobResult, run_jobs
 from bitwright.pipeline.recipe import Recipe
 from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.versions import versions
+from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.report.scatter import Point, Scatter
-from bitwright.report.statistics import mean_difference, mean_of, share_of
-from bitwright.report.table import Column, Kind, Measured, Table, Value
+from bitwright.report.table import Column, Kind, Table, Value
 from bitwright.report.table_page import Section, write_report
+from bitwright.tasks.catalog import SHARE
 from bitwright.train.config import PHASES
 
 _Found = Mapping[tuple[int | None, int], JobResult]
@@ -147,6 +150,13 @@ def _check(request: StudyRequest) -> None:
         raise RecipeError(f"no such arm: {named}", hint=f"arms: {', '.join(ARMS)}")
     if request.seeds < 1:
         raise RecipeError(f"expected at least one seed, found {request.seeds}", where="--seeds")
+    metric = Workspace(request.recipe).task.metric
+    if metric.unit != SHARE:
+        raise RecipeError(
+            f"a study compares shares in percent, and {metric.name} is none",
+            where="task",
+            hint="put a metric of your own whose unit is share in front: task.metric",
+        )
     for bits in request.bits:
         if not 1 <= bits <= 16:
             raise RecipeError(f"expected 1 to 16 bits, found {bits}", where="--bits")
@@ -252,8 +262,9 @@ def _difference(results: Sequence[JobResult], arm: str, other: str) -> Measured:
 
 def _outcome(result: JobResult, arm: str) -> Outcome:
     with np.load(result.folder / RIGHT) as kept:
-        right = np.asarray(kept[arm], dtype=np.bool_)
-    return Outcome(share_of(right), right, np.empty(0))
+        right = np.asarray(kept[arm])
+    whole = right.dtype == np.bool_
+    return Outcome(share_of(right) if whole else mean_of(right), right, np.empty(0))
 
 
 def _formats(request: StudyRequest, bits: int | None) -> str:

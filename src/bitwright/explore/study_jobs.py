@@ -66,9 +66,9 @@ def train_arms(arguments: Mapping[str, Any], folder: Path) -> dict[str, dict[str
     """Measure the wanted arms at the recipe's formats; the float networks are there already.
 
     Returns:
-        For each arm its accuracy on training, validation and test images (shares) and the epochs
-        that it was trained in few bits. ``right.npz`` beside it says which test images each arm
-        classified correctly.
+        For each arm the task's metric on training, validation and test images, and the epochs that
+        it was trained in few bits. ``right.npz`` beside it says which test images each arm
+        classified correctly, or the metric of each.
     """
     # What the float networks depend on is in the version: their content.
     recipe = arguments["recipe"]
@@ -80,10 +80,12 @@ def train_arms(arguments: Mapping[str, Any], folder: Path) -> dict[str, dict[str
     for arm in arguments["arms"]:
         model, epochs = bench.trained(arm)
         parts = {
-            name: _measured(bench.work, model, name) for name in ("train", "validation", "test")
+            name: _measured(bench.work, model, name)
+            for name in ("train", "validation", "test")
+            if len(getattr(bench.work.data, name))
         }
         found[arm] = {name: part.accuracy for name, part in parts.items()} | {"epochs": epochs}
-        right[arm] = parts["test"].predictions == bench.work.data.test.labels
+        right[arm] = parts["test"].first.known
     np.savez_compressed(folder / RIGHT, **right)
     return found
 
@@ -156,7 +158,14 @@ class _Bench:
         from bitwright.train import study
 
         teacher = copy.deepcopy(self.teacher) if phases.needs_teacher else None
-        study(model, self.work.data, phases, run_dir=self.folder / name, teacher=teacher)
+        study(
+            model,
+            self.work.data,
+            phases,
+            run_dir=self.folder / name,
+            teacher=teacher,
+            task=self.work.task,
+        )
         return sum(config.epochs for _, config in phases.present)
 
 
@@ -171,4 +180,4 @@ def as_long(phases: Phases) -> TrainConfig:
 def _measured(work: Workspace, model: nn.Module, part: str) -> Evaluation:
     from bitwright.train import evaluate
 
-    return evaluate(model, getattr(work.data, part))
+    return evaluate(model, getattr(work.data, part), task=work.task)

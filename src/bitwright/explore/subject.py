@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,12 @@ from bitwright.models.catalog import PRETRAINED, ModelSpec
 from bitwright.pipeline.export_network import trained_run
 from bitwright.pipeline.import_network import MODEL
 from bitwright.pipeline.inspection.inspect import is_by_name
-from bitwright.report.statistics import share_of
 
 if TYPE_CHECKING:
     from torch import nn
 
     from bitwright.data import DataSplits
+    from bitwright.tasks import Task
 
 _BATCH = 250
 
@@ -47,6 +47,7 @@ class Subject:
         benchmark: takes the place of validation and test, for a network that gives no scores.
         quant: of the recipe: format of the input, threshold bits.
         batch_size: images a batch, where a metric is measured.
+        task: what the network is for.
     """
 
     name: str
@@ -57,12 +58,12 @@ class Subject:
     benchmark: Benchmark | None = None
     quant: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int = 100
+    task: Task | None = None
 
     @property
-    def sample_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of one image."""
-        height, width, channels = self.train.image_shape
-        return channels, height, width
+    def sample_shape(self) -> tuple[int, ...]:
+        """Of one input as the model takes it: (C, H, W), (C, L) or (F,)."""
+        return self.train.sample_shape
 
     def measure(self, model: nn.Module, limit: int | None = None) -> Outcome:
         """Measure a model on the images (or pairs) that no choice was made on.
@@ -85,8 +86,16 @@ class Subject:
 
         count = len(self.test) if limit is None else min(limit, len(self.test))
         part = self.test.take(range(count))
-        right = evaluate(model, part, batch_size=_BATCH).predictions == part.labels
-        return Outcome(share_of(right), right, np.empty(0))
+        found = evaluate(model, part, batch_size=_BATCH, task=self.its_task).first
+        words = (found.metric.name, found.metric.unit)
+        return Outcome(found.summary, found.known, np.empty(0), *words)
+
+    @property
+    def its_task(self) -> Task:
+        """What the network is for; classification where nobody has said."""
+        from bitwright.tasks import CLASSIFICATION
+
+        return CLASSIFICATION if self.task is None else self.task
 
     def final(self, model: nn.Module) -> dict[str, float]:
         """Figures of a model on images that no choice was made on."""
@@ -94,7 +103,7 @@ class Subject:
             return {}
         found = self.measure(model)
         if self.benchmark is None:
-            return {"test accuracy": found.accuracy.value}
+            return {f"test {found.kind}": found.accuracy.value}
         error = {} if found.accuracy.error is None else {"standard error": found.accuracy.error}
         return {found.kind: found.accuracy.value, **error}
 
@@ -157,9 +166,10 @@ def find_subject(
 
 def _of_run(place: Path, data: str | None, seed: int) -> Subject:
     work, model = trained_run(place, None if data is None else Path(data))
-    quant = work.recipe.quant
+    quant = work.quant
     kept = {k: quant[k] for k in ("input", "threshold_bits") if k in quant}
-    return _with_splits(work.recipe.name, model, work.data, seed, kept)
+    subject = _with_splits(work.recipe.name, model, work.data, seed, kept)
+    return replace(subject, task=work.task)
 
 
 def _of_model(
@@ -215,6 +225,8 @@ def _known_data() -> str:
 def _data_spec(data: str) -> DatasetSpec:
     if any(data == info.name for info in DATASETS if info.name != "folder"):
         return DatasetSpec(name=data)
+    if is_plugin(data):
+        return DatasetSpec(name=data)
     place = Path(data).expanduser()
     if not place.exists():
         raise RecipeError(
@@ -232,7 +244,7 @@ def _with_splits(
         name,
         model.eval(),
         _shuffled(splits.train, seed),
-        splits.validation,
+        splits.validation if len(splits.validation) else None,
         splits.test,
         quant=quant,
     )

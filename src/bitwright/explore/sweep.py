@@ -184,7 +184,7 @@ def _calibrated(folder: Path) -> dict[str, Any]:
     """Accuracy of post-training quantization alone, which a summary leaves out."""
     place = folder / step_folder("quantize")
     found = Results.load({"quantize": place}).quantize if place.is_dir() else None
-    return {} if found is None else {"accuracy, calibrated": found.accuracy_calibrated.to_json()}
+    return {} if found is None else {f"{found.metric}, calibrated": found.calibrated.to_json()}
 
 
 class _Teller:
@@ -244,14 +244,14 @@ def _keys(request: SweepRequest, progress: Progress) -> list[dict[str, str]]:
     checked: set[str] = set()
     data: tuple[str, DataSplits] | None = None
     fields = [point.recipe.resolved() for point in request.points]
-    sources = [digest_of([entry["data"], entry["seed"]]) for entry in fields]
+    sources = [digest_of([entry["data"], entry["task"], entry["seed"]]) for entry in fields]
     for number in sorted(range(len(fields)), key=lambda index: sources[index]):
         point, entry = request.points[number], fields[number]
         progress("checking the points", len(found), len(fields))
         work = Workspace(point.recipe)
         if data is not None and data[0] == sources[number]:
             work.data = data[1]
-        kind = digest_of([entry[name] for name in ("data", "model", "quant", "teacher")])
+        kind = digest_of([entry[name] for name in ("data", "model", "task", "quant", "teacher")])
         try:
             data = (sources[number], work.data)
             folder = request.out / _POINTS / point.folder

@@ -8,31 +8,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bitwright.base.statistics import mean_of
 from bitwright.explore.sweep_axes import Axis, SweepPoint, short, shown
 from bitwright.jobs import JobResult
 from bitwright.report.scatter import Point, Scatter
-from bitwright.report.statistics import mean_of
 from bitwright.report.table import Column, Kind, Table, Value
 from bitwright.report.table_page import Section
 
 SEED = "seed"
 _SHARE = "share"
 #: Of these the first that there is, is drawn.
-_DRAWN = ("accuracy, RTL", "accuracy, integer graph", "accuracy, quantized", "accuracy, float")
+_DRAWN = ("RTL", "integer graph", "quantized", "float")
 #: Beyond this ratio of largest to smallest an axis is logarithmic.
 _WIDE = 20.0
 # Figures of a pipeline in the order it makes them.
-_ORDER = (
-    "accuracy, teacher",
-    "accuracy, float",
-    "accuracy, calibrated",
-    "accuracy, quantized",
-    "accuracy, integer graph",
-    "accuracy, RTL",
-)
+_ORDER = ("teacher", "float", "calibrated", "quantized", "integer graph", "RTL")
 _ABOUT = {
-    "accuracy, calibrated": "quantized after training only, before training in few bits",
-    "accuracy, quantized": "the integers, after training in few bits",
+    "calibrated": "quantized after training only, before training in few bits",
+    "quantized": "the integers, after training in few bits",
 }
 
 
@@ -126,7 +119,7 @@ def _labels(outcomes: Sequence[Outcome]) -> dict[str, str]:
         for outcome in outcomes
         for label, figure in outcome.figures.items()
     }
-    ordered = [label for label in _ORDER if label in units]
+    ordered = [label for stage in _ORDER for label in units if _stage(label) == stage]
     return {label: units[label] for label in (*ordered, *(x for x in units if x not in ordered))}
 
 
@@ -135,8 +128,14 @@ def _axis_column(axis: Axis) -> Column:
     return Column(axis.key, axis.key, Kind.NUMBER if numeric else Kind.TEXT)
 
 
+def _stage(label: str) -> str:
+    """Of a label such as ``accuracy, RTL`` the part that says where it was measured."""
+    metric, _, stage = label.rpartition(", ")
+    return stage if metric else ""
+
+
 def _figure_column(label: str, unit: str) -> Column:
-    about = _ABOUT.get(label, "")
+    about = _ABOUT.get(_stage(label), "")
     if unit == _SHARE:
         return Column(label, label, Kind.SHARE, about=about)
     return Column(label, label, Kind.NUMBER, "" if unit == "count" else unit, about=about)
@@ -154,14 +153,16 @@ def _cell(value: Any) -> Value:
 def _plots(
     axes: Sequence[Axis], groups: Sequence[Sequence[Outcome]], labels: Mapping[str, str]
 ) -> tuple[Scatter, ...]:
-    """Accuracy along the first numeric axis; the other axes make the series."""
-    label = next((name for name in _DRAWN if name in labels), None)
+    """The task's metric along the first numeric axis; the other axes make the series."""
+    found = (name for stage in _DRAWN for name in labels if _stage(name) == stage)
+    label = next(found, None)
     if label is None:
         return ()
     along = next((axis for axis in axes if _axis_column(axis).kind is Kind.NUMBER), None)
+    times = 100 if labels[label] == _SHARE else 1
     points = []
     for number, group in enumerate(groups, 1):
-        values = [100 * float(o.figures[label]["value"]) for o in group if label in o.figures]
+        values = [times * float(o.figures[label]["value"]) for o in group if label in o.figures]
         if not values:
             continue
         settings = dict(group[0].point.settings)
@@ -179,4 +180,6 @@ def _plots(
     xs = [point.x for point in points]
     wide = min(xs) > 0 and max(xs) / min(xs) >= _WIDE
     axis_name = "point" if along is None else along.key
-    return (Scatter(title, axis_name, "test images, %", tuple(points), log_x=wide),)
+    unit = "%" if labels[label] == _SHARE else labels[label]
+    y_name = f"test images, {unit}".rstrip(", ")
+    return (Scatter(title, axis_name, y_name, tuple(points), log_x=wide),)

@@ -55,8 +55,8 @@ def block_terms(block: Block, family: str) -> dict[str, float]:
 
 
 def block_resources(block: Block, family: str) -> Resources:
-    """Predicted resources of one block: multipliers and block RAMs counted, LUTs and registers
-    fitted.
+    """Predicted resources of one block: multipliers, block RAMs and memories of registers counted,
+    LUTs and other registers fitted.
 
     Raises:
         TargetError: there are no coefficients for the family.
@@ -68,7 +68,7 @@ def block_resources(block: Block, family: str) -> Resources:
     line = _line(families, family, block.cost_kind)
     terms = block_terms(block, family)
     lut, ff = (sum(line[k].get(n, 0.0) * v for n, v in terms.items()) for k in ("lut", "ff"))
-    fitted = Resources(lut=lut, ff=ff, dsp=counted.dsp, bram=counted.bram)
+    fitted = Resources(lut=lut, ff=ff + counted.ff, dsp=counted.dsp, bram=counted.bram)
     return fitted + block.more_cost(family)
 
 

@@ -96,6 +96,8 @@ def parse_memory(text: str, width: int) -> Bits:
 _BRAM_SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
     # DP16KD; the 512 x 36 shape exists as simple dual port (PDPW16KD).
     "ecp5": ((16384, 1), (8192, 2), (4096, 4), (2048, 9), (1024, 18), (512, 36)),
+    # SB_RAM40_4K.
+    "ice40": ((2048, 2), (1024, 4), (512, 8), (256, 16)),
     # RAMB18E1 / E2, simple dual port.
     "xc7": ((16384, 1), (8192, 2), (4096, 4), (2048, 9), (1024, 18), (512, 36)),
     "xcup": ((16384, 1), (8192, 2), (4096, 4), (2048, 9), (1024, 18), (512, 36)),
@@ -116,14 +118,16 @@ STYLE_CODES = {"auto": 0, "block": 1, "distributed": 2}
 
 # One LUT memory primitive, as (depth, width, LUTs it takes): TRELLIS_DPR16X4 (two slices and the
 # write port of a third), RAM32M, RAM32M16, MLAB (ten ALMs as 32 x 20, two ALUTs each).
+# iCE40 has none: there every bit is a flip-flop, and what is counted here is the read multiplexer.
 _LUTRAM: dict[str, tuple[int, int, int]] = {
     "ecp5": (16, 4, 6),
+    "ice40": (1, 1, 0),
     "xc7": (32, 6, 4),
     "xcup": (32, 14, 8),
     "cyclonev": (32, 20, 20),
 }
 # Bits of read-only memory in one LUT.
-_LUTROM = {"ecp5": 16, "xc7": 64, "xcup": 64, "cyclonev": 64}
+_LUTROM = {"ecp5": 16, "ice40": 16, "xc7": 64, "xcup": 64, "cyclonev": 64}
 # A block RAM is taken where it saves more LUTs than this.
 _LUTS_WORTH_A_BRAM = 96
 
@@ -146,7 +150,8 @@ def ram_resources(family: str, depth: int, width: int, style: str) -> Resources:
     """A simple dual-port memory in LUT RAM or block RAM (`auto`: as `ram_style` decides)."""
     if ram_style(family, depth, width, style) == "block":
         return Resources(bram=bram_count(family, depth, width))
-    return Resources(lut=ram_luts(family, depth, width))
+    in_registers = _LUTRAM[family][2] == 0
+    return Resources(lut=ram_luts(family, depth, width), ff=depth * width if in_registers else 0)
 
 
 def rom_resources(family: str, depth: int, width: int, style: str) -> Resources:
@@ -200,6 +205,7 @@ def packing(word_bits: int, words: int, data_bits: int) -> tuple[int, int]:
 # Operand widths (signed) of one hardware multiplier, and what one counts as.
 _MULTIPLIER: dict[str, tuple[int, int, float]] = {
     "ecp5": (18, 18, 1.0),
+    "ice40": (16, 16, 1.0),
     "xc7": (25, 18, 1.0),
     "xcup": (27, 18, 1.0),
     "cyclonev": (18, 18, 0.5),

@@ -315,6 +315,14 @@ class Product:
         return 0 if self.dsp else self.weight.width * (self.operand_bits + 1)
 
     @property
+    def small(self) -> bool:
+        """Whether each bit of a digit's product is a function of four bits: one LUT, no adder."""
+        if self.xnor:
+            return True
+        plain = not (self.is_float or self.one_bit or self.dsp)
+        return plain and self.act.width + min(2, self.factor) <= 4
+
+    @property
     def shifter(self) -> int:
         """Bits of the multiplexers, of two inputs each, that move a product to its place."""
         return self.term_bits * (self.act.reach + self.weight.reach).bit_length()

@@ -47,6 +47,7 @@ from bitwright.interop.ops import FloatArray
 from bitwright.models.catalog import MODEL_FILES, MODEL_FORMATS, WEIGHT_FILES, ModelSpec
 from bitwright.models.factory import as_spec, build_model, check_model
 from bitwright.models.memory import Held, check_image
+from bitwright.models.output import Output, scores
 from bitwright.models.tensors import (
     check_numbers,
     check_state,
@@ -90,6 +91,7 @@ def model_from_spec(
     *,
     seed: int = 0,
     data: str | None = None,
+    output: Output | None = None,
 ) -> nn.Module:
     """`models.build_model`, for which a model and its weights may also be files.
 
@@ -108,12 +110,14 @@ def model_from_spec(
     weights = wanted.weights if isinstance(wanted.weights, Path) else None
     if not wanted.is_file:
         named = wanted if weights is None else wanted.model_copy(update={"weights": None})
-        model = build_model(named, num_classes, input_shape, seed=seed, data=data)
+        model = build_model(named, num_classes, input_shape, seed=seed, data=data, output=output)
         if weights is not None:
             load_weights(model, weights, input_shape)
         return model
     model = read_spec(wanted, num_classes, input_shape).model
-    check_model(model, num_classes, input_shape, wanted.name)
+    if output is None and num_classes is not None:
+        output = scores(num_classes)
+    check_model(model, output, input_shape, wanted.name)
     return model.train()
 
 

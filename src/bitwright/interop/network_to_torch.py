@@ -125,7 +125,9 @@ def _module(layer: Layer, given: Size) -> nn.Module:
     try:
         module = _empty(layer, given)
     except (*BROKEN, AssertionError, RuntimeError) as error:  # what only torch knows to be wrong
-        raise ModelError(f"torch refuses {layer.op}: {error}", where=f"layer {layer.name}") from error
+        raise ModelError(
+            f"torch refuses {layer.op}: {error}", where=f"layer {layer.name}"
+        ) from error
     if any(values.dtype == np.float64 for values in layer.arrays.values()):
         module.double()
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -66,7 +66,6 @@ class OpSpec:
 _MALFORMED = (LookupError, ValueError, TypeError, ArithmeticError)
 
 
-
 def _whole(value: object) -> bool:
     """An integer of 64 bits."""
     return isinstance(value, int) and -(1 << 63) <= value < 1 << 63

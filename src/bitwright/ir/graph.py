@@ -114,15 +114,7 @@ def verify(graph: Graph) -> None:
         GraphError: names the first node that breaks a rule.
     """
     known: dict[str, TensorType] = {}
-    if not _GRAPH_NAME.fullmatch(graph.name):
-        raise GraphError(
-            f"{graph.name!r} is no name of a graph: letters, digits, '_', '.' and '-' are expected"
-        )
-    for name in (*graph.inputs, *(n for node in graph.nodes for n in (node.name, *node.outputs))):
-        if not _NAME.fullmatch(name):
-            raise GraphError(
-                f"{name!r} is no name: letters, digits, '_' and '.' are expected", where=graph.name
-            )
+    _check_names(graph)
     for edge in graph.inputs:
         if edge not in graph.types:
             raise GraphError(f"input {edge!r} has no type", where=graph.name)
@@ -156,6 +148,18 @@ def verify(graph: Graph) -> None:
     stray = sorted(set(graph.types) - set(known))
     if stray:
         raise GraphError(f"types are given for edges that do not exist: {stray}", where=graph.name)
+
+
+def _check_names(graph: Graph) -> None:
+    if not _GRAPH_NAME.fullmatch(graph.name):
+        raise GraphError(
+            f"{graph.name!r} is no name of a graph: letters, digits, '_', '.' and '-' are expected"
+        )
+    for name in (*graph.inputs, *(n for node in graph.nodes for n in (node.name, *node.outputs))):
+        if not _NAME.fullmatch(name):
+            raise GraphError(
+                f"{name!r} is no name: letters, digits, '_' and '.' are expected", where=graph.name
+            )
 
 
 def _check_input(edge: str, kind: TensorType) -> None:

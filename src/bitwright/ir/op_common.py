@@ -57,6 +57,6 @@ def window_shape(
     rows, columns = (size[axis] + padding[axis] + padding[axis + 2] for axis in range(2))
     need(
         rows * columns <= MAX_FRAME,
-        f"an image of {rows} x {columns} with its padding; at most {MAX_FRAME} pixels are supported",
+        f"an image of {rows} x {columns} with its padding; at most {MAX_FRAME} pixels are allowed",
     )
     return out[0], out[1]

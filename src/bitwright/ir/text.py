@@ -31,9 +31,7 @@ from bitwright.ir.graph import Graph, print_graph, verify
 from bitwright.ir.node import Attr, IntArray, Node, array_digest
 from bitwright.ir.types import MAX_NODES, TensorType, parse_type
 
-_HEAD = re.compile(
-    r"(?P<outputs>[\w., ]+) = (?P<name>[\w.]+):(?P<op>\w+)\((?P<inputs>[^)]*)\)"
-)
+_HEAD = re.compile(r"(?P<outputs>[\w., ]+) = (?P<name>[\w.]+):(?P<op>\w+)\((?P<inputs>[^)]*)\)")
 _MOST_TEXT = 64 << 20
 #: Signs of a line: a type with one scale for each of 100 000 channels has 3 million.
 _MOST_LINE = 4 << 20

@@ -90,14 +90,14 @@ class ModelInfo:
         summary: what it is, with its source.
         factory: ``module:function`` in ``bitwright.models``, or of a plug-in with its package.
         options: fixed options of this name.
-        image: (H, W, C) that it is usually given.
+        image: (H, W, C) that it is usually given; of a network of signals (L, C).
     """
 
     name: str
     summary: str
     factory: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    image: tuple[int, int, int] = (32, 32, 3)
+    image: tuple[int, ...] = (32, 32, 3)
 
 
 _FINN = "FINN, Umuroglu et al. 2017, section 5"
@@ -121,6 +121,7 @@ _DENSENET_BLOCKS = {
     264: (6, 12, 64, 48),
 }
 _DIGITS, _MNIST, _IMAGENET = (8, 8, 1), (28, 28, 1), (224, 224, 3)
+_SHAPES = (32, 32, 1)
 
 
 def _perceptron(name: str, width: int, also: str = "") -> ModelInfo:
@@ -139,6 +140,12 @@ MODELS = (
     *(_perceptron(f"dnn{width}", width) for width in (30, 300, 800, 1200)),
     _perceptron("kl_mlp_student", 300, "; as dnn300"),
     _perceptron("kl_mlp_teacher", 1200, "; as dnn1200"),
+    ModelInfo(
+        "signal_cnn",
+        "convolutions along time, for signals; options: widths, kernel, stride",
+        "plain:signal_cnn",
+        image=(512, 1),
+    ),
     ModelInfo(
         "digits_cnn",
         "two 3 x 3 convolutions for 8 x 8 images",
@@ -221,6 +228,18 @@ MODELS = (
             {"blocks": blocks, "transition_activation": False},
         )
         for depth, blocks in _DENSENET_BLOCKS.items()
+    ),
+    ModelInfo(
+        "box_cnn",
+        "a small detector: 3 x 3 convolutions and a grid of boxes; options: widths",
+        "dense:box_cnn",
+        image=_SHAPES,
+    ),
+    ModelInfo(
+        "unet",
+        "a small U-Net: maps as large as the image, one bypass; options: widths",
+        "dense:unet",
+        image=_SHAPES,
     ),
     ModelInfo(
         "skynet",

@@ -67,7 +67,10 @@ _SHARE = (lambda value: _is_real(value) and 0 < value <= 1, "must lie above 0 an
 #: What the options of the families may be, and how to say it.
 _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("blocks", "widths", "strides"), _SIZES),
-    **dict.fromkeys(("growth", "stem_width", "final_width", "stem_stride", "embedding"), _COUNT),
+    **dict.fromkeys(
+        ("growth", "stem_width", "final_width", "stem_stride", "embedding", "kernel", "stride"),
+        _COUNT,
+    ),
     **dict.fromkeys(("width", "compression"), _SHARE),
     "bottleneck": (lambda value: _is_whole(value, 0), "must be a whole number from 0 on"),
     "dropout": (lambda value: _is_real(value) and 0 <= value < 1, "must be at least 0 and below 1"),
@@ -92,12 +95,12 @@ def scaled(channels: int, width: float, least: int = 1) -> int:
     return max(least, int(channels * width))
 
 
-def too_small(model: str, shape: Shape, after: str) -> ModelError:
+def too_small(model: str, shape: Sequence[int], after: str) -> ModelError:
     """The error for images of which nothing is left."""
     return ModelError(
-        f"images of {shape} (H, W, C) are too small: nothing is left after {after}",
+        f"inputs of {tuple(shape)}, channels last, are too small: nothing is left after {after}",
         where=model,
-        hint="choose a smaller model, or larger images",
+        hint="choose a smaller model, or larger inputs",
     )
 
 

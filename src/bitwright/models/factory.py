@@ -18,17 +18,21 @@ from bitwright.base.plugins import load_attribute, load_plugin, place_of, users_
 from bitwright.models.catalog import ModelSpec, list_models
 from bitwright.models.memory import Held, check_image, check_memory, is_small, without_numbers
 from bitwright.models.modes import evaluating
+from bitwright.models.output import Output, scores
 from bitwright.models.pretrained import find_pretrained, load_into, named
+
+_KINDS = {2: "a row (N, F)", 3: "a signal (N, C, L)", 4: "an image of (N, C, H, W)"}
 
 
 def build_model(
     spec: str | ModelSpec | Mapping[str, Any],
     num_classes: int | None,
-    input_shape: tuple[int, int, int],
+    input_shape: tuple[int, ...],
     *,
     seed: int = 0,
     data: str | None = None,
     held: Held | None = None,
+    output: Output | None = None,
 ) -> nn.Module:
     """Build a model with fresh weights, the same for the same seed, and try it on one image.
 
@@ -36,18 +40,21 @@ def build_model(
         spec: a name of ``list_models()``, ``package.module:factory``, a ``ModelSpec`` or a mapping
             of its fields, of which no file is read but pretrained weights
             (`interop.model_files.model_from_spec` reads them all). A user's factory is a function
-            or ``nn.Module`` class; it gets the options, and ``num_classes`` and ``input_shape`` if
-            it has arguments of these names.
+            or ``nn.Module`` class; it gets the options, and ``num_classes``, ``num_outputs`` and
+            ``input_shape`` if it has arguments of these names.
         num_classes: length of the score vector; None for a model that gives something else, as a
             detector does: then any one tensor for a batch will do.
-        input_shape: (H, W, C) of an image; the model itself is fed (N, C, H, W).
+        input_shape: of one input, channels last: (H, W, C), (L, C) or (F,); the model itself is fed
+            (N, C, H, W), (N, C, L) or (N, F).
         seed: of torch's generator while the model is built; its state is restored afterwards.
         data: name of the data set, of which ``weights: pretrained`` are taken.
+        output: what the model must give, where that is not a score for each class: ``num_outputs``
+            is its number of values or channels.
         held: what the file holds that names a model of the zoo; it is looked at before any number
             is made.
 
     Returns:
-        The model; its attribute ``sample_shape`` holds (C, H, W) of an image.
+        The model; its attribute ``sample_shape`` holds the shape of one input as it takes it.
 
     Raises:
         DataError: a file of weights is missing, damaged, or of another network; the file that names
@@ -68,8 +75,11 @@ def build_model(
     if wanted.is_pretrained:
         entry = find_pretrained(wanted, input_shape, num_classes, data)
     factory, options = _own(wanted) if wanted.is_own else _ours(wanted)
-    arguments = _arguments(factory, options, num_classes, input_shape, wanted)
-    sample_shape = (input_shape[2], *input_shape[:2])
+    if output is None and num_classes is not None:
+        output = scores(num_classes)
+    sizes = {"num_classes": num_classes, "num_outputs": None if output is None else output.size}
+    arguments = _arguments(factory, options, sizes, input_shape, wanted)
+    sample_shape = _torch_shape(input_shape)
     shapes = None if wanted.is_own else without_numbers(factory, arguments, held)
     if shapes is not None:
         check_memory(shapes, sample_shape, wanted.name)
@@ -90,10 +100,15 @@ def build_model(
     if held is not None and not is_small(sample_shape, held.room):
         check_image(model, sample_shape, held.room, held.where)
         tried = shapes  # a large image tells no more than its shape does
-    check_model(model, num_classes, input_shape, wanted.name, tried=tried)
+    check_model(model, output, input_shape, wanted.name, tried=tried)
     if entry is not None:
         load_into(model, entry)
     return model
+
+
+def _torch_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of one input, channels last, as torch has it: channels first."""
+    return (shape[-1], *shape[:-1])
 
 
 def load_pretrained(name: str) -> nn.Module:
@@ -150,13 +165,12 @@ def _own(spec: ModelSpec) -> tuple[Callable[..., Any], dict[str, Any]]:
 def _arguments(
     factory: Callable[..., Any],
     options: dict[str, Any],
-    num_classes: int | None,
-    input_shape: tuple[int, int, int],
+    sizes: Mapping[str, int | None],
+    input_shape: tuple[int, ...],
     spec: ModelSpec,
 ) -> dict[str, Any]:
     offered: dict[str, Any] = {"input_shape": input_shape}
-    if num_classes is not None:
-        offered["num_classes"] = num_classes
+    offered |= {name: size for name, size in sizes.items() if size is not None}
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):
@@ -164,7 +178,7 @@ def _arguments(
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     unknown = [name for name in options if name not in parameters]
     if unknown and not takes_any:
-        known = [name for name in parameters if name not in ("num_classes", "input_shape")]
+        known = [name for name in parameters if name not in ("input_shape", *sizes)]
         raise RecipeError(
             f"{spec.name} has no option {unknown[0]!r}",
             where="model.options",
@@ -180,46 +194,43 @@ def _arguments(
 
 def check_model(
     model: nn.Module,
-    num_classes: int | None,
-    input_shape: tuple[int, int, int],
+    output: Output | None,
+    input_shape: tuple[int, ...],
     name: str,
     *,
     tried: nn.Module | None = None,
 ) -> None:
-    """Try a model on one image, and note in it what images it is for: ``sample_shape``, (C, H, W).
+    """Try a model on one input, and note in it what inputs it is for: ``sample_shape``.
 
     Many a network computes something for images of other sizes, too.
 
     Args:
+        output: what it must give; None: any one tensor for a batch.
         tried: the same model with shapes alone, for images whose numbers would take long.
 
     Raises:
         ModelError: it fails, or gives something of another shape.
     """
-    height, width, channels = input_shape
+    image = (1, *_torch_shape(input_shape))
     try:
         with evaluating(model):
-            image = (1, channels, height, width)
             if tried is None:
-                scores = model(torch.zeros(image))
+                found = model(torch.zeros(image))
             else:
                 with evaluating(tried):
-                    scores = tried(torch.empty(image, device="meta"))
+                    found = tried(torch.empty(image, device="meta"))
     except Exception as error:  # the user's forward may fail in any way
         raise ModelError(
-            f"fails on an image of (N, C, H, W) = (1, {channels}, {height}, {width}): "
-            f"{type(error).__name__}: {error}",
+            f"fails on {_KINDS[len(image)]} = {image}: {type(error).__name__}: {error}",
             where=place_of(error, name, __file__),
-            hint="the model must take the data set's images",
+            hint="the model must take the data set's inputs",
         ) from error
-    shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
-    if num_classes is None:
+    shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+    if output is None:
         if not isinstance(shape, tuple) or shape[:1] != (1,):
             raise ModelError(f"gives {shape} for one image; expected one tensor", where=name)
-    elif shape != (1, num_classes):
+    elif not isinstance(shape, tuple) or shape[:1] != (1,) or not output.fits(shape[1:]):
         raise ModelError(
-            f"gives {shape} for one image; expected scores of shape (1, {num_classes})",
-            where=name,
-            hint=f"the data set has {num_classes} classes; take num_classes as an argument",
+            f"gives {shape} for one image; expected {output}", where=name, hint=output.hint
         )
-    vars(model)["sample_shape"] = (channels, height, width)
+    vars(model)["sample_shape"] = image[1:]

@@ -62,7 +62,8 @@ class Held:
         tensors: how many.
         check: raises if a model, given with shapes alone, is not the one whose numbers they are.
         where: the file.
-        room: bytes of activations that are held at a time for one image of it; see `base.memory.room_for`.
+        room: bytes of activations that are held at a time for one image of it; see
+            `base.memory.room_for`.
     """
 
     tensors: int

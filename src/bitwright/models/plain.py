@@ -25,7 +25,7 @@ class Stack:
         self._name = name
         self._input_shape = input_shape
         self._activation = activation_layer(name, activation)
-        self._height, self._width, self._channels = input_shape
+        self._height, self._width, self._channels = image_of(name, input_shape)
         self._layers: OrderedDict[str, nn.Module] = OrderedDict()
         self._count = {"conv": 0, "pool": 0, "dropout": 0, "fc": 0}
 
@@ -55,8 +55,9 @@ class Stack:
         self._slide(kernel, 2, 0)
 
     def flatten(self) -> None:
-        """One vector an image."""
-        self._layers["flatten"] = nn.Flatten()
+        """One vector an input; a row of a table is one already."""
+        if len(self._input_shape) > 1:
+            self._layers["flatten"] = nn.Flatten()
         self._channels *= self._height * self._width
         self._height = self._width = 1
 
@@ -93,6 +94,24 @@ class Stack:
         self._height, self._width = height, width
 
 
+def image_of(name: str, shape: Sequence[int]) -> Shape:
+    """(H, W, C) of an image, or of a row of a table, (F,), as a perceptron sees it.
+
+    Raises:
+        ModelError: it is the shape of a signal, (L, C).
+    """
+    match tuple(shape):
+        case (height, width, channels):
+            return height, width, channels
+        case (features,):
+            return 1, 1, features
+    raise ModelError(
+        f"takes images or rows of a table, not signals {tuple(shape)} (length, channels)",
+        where=name,
+        hint="signal_cnn takes signals",
+    )
+
+
 def mlp(
     num_classes: int,
     input_shape: Shape,
@@ -108,6 +127,46 @@ def mlp(
     for width in widths:
         stack.dense(width, norm=batch_norm)
     return stack.classify(num_classes)
+
+
+def signal_cnn(
+    num_classes: int,
+    input_shape: Sequence[int],
+    *,
+    widths: Sequence[int] = (16, 24, 32),
+    kernel: int = 9,
+    stride: int = 2,
+    activation: str = "relu",
+) -> nn.Sequential:
+    """Convolutions along time with batch norm, the first with a stride, each with a pool of 2; the
+    mean over time, then the classifier.
+
+    Args:
+        input_shape: (L, C) of a signal.
+        kernel: samples of the first window; those behind have 3.
+        stride: of the first convolution.
+    """
+    check_options("signal_cnn", widths=widths, kernel=kernel, stride=stride)
+    if len(input_shape) != 2:
+        raise ModelError(
+            f"takes signals (length, channels), not inputs {tuple(input_shape)}", where="signal_cnn"
+        )
+    layer = activation_layer("signal_cnn", activation)
+    length, channels = input_shape
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for number, width in enumerate(widths, 1):
+        size, step = (kernel, stride) if number == 1 else (3, 1)
+        layers[f"conv{number}"] = nn.Conv1d(channels, width, size, step, size // 2, bias=False)
+        layers[f"bn{number}"] = nn.BatchNorm1d(width)
+        layers[f"act{number}"] = layer()
+        layers[f"pool{number}"] = nn.MaxPool1d(2)
+        channels, length = width, ((length + 2 * (size // 2) - size) // step + 1) // 2
+        if length < 1:
+            raise too_small("signal_cnn", input_shape, f"pool{number}")
+    layers["mean"] = nn.AdaptiveAvgPool1d(1)
+    layers["flatten"] = nn.Flatten()
+    layers["fc"] = nn.Linear(channels, num_classes)
+    return nn.Sequential(layers)
 
 
 def plain_cnn(

@@ -36,6 +36,7 @@ GRAPH_FORMATS = ("qonnx", "qdq", "artifact")
 _GOLDEN = 2
 _EXPORT_IMAGES = 20
 _IMAGES = 2
+_IMAGE_AXES = 3
 _TOLERANCE = 1e-5
 
 
@@ -208,10 +209,10 @@ def _quantized_of_run(run: Path) -> LoadedModel:
     model = quantized_model(work, sorted(run.glob("*-quantize"))[0])
     loaded = LoadedModel(
         model, shape, _convention(work), None, spec.model_copy(update={"weights": None}),
-        work.quant, work.data.num_classes,
+        work.quant, work.num_classes,
     )  # fmt: skip
     if spec.is_file:
-        layers = read_spec(spec, work.data.num_classes, shape)
+        layers = read_spec(spec, work.num_classes, shape)
         loaded = replace(loaded, network=layers.network, spec=layers.spec or loaded.spec)
     return loaded
 
@@ -331,6 +332,13 @@ def trained_run(run: Path, data: Path | None = None) -> tuple[Workspace, nn.Modu
 def _convention(work: Workspace) -> InputConvention:
     from bitwright.interop.network import InputConvention
 
+    if len(work.data.image_shape) != _IMAGE_AXES:
+        raise RunError(
+            f"is a network of {work.data.train.noun}, and files of other frameworks hold networks "
+            "of images here",
+            where=work.recipe.name,
+            hint="the run's own files (step lower: QONNX; step quantize) hold networks of any kind",
+        )
     order = {1: "grey", 3: "RGB"}.get(work.data.image_shape[2], "")
     return InputConvention(order, work.data.scale)
 

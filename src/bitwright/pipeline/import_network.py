@@ -357,12 +357,17 @@ def _brief(kind: TensorType) -> str:
 
 def _hardware(design: Design, simulated: bool, progress: Progress) -> dict[str, Any]:
     """Map what was imported, and prove it on random frames."""
+    from bitwright.pipeline.steps.rates import rate_rows
+    from bitwright.pipeline.steps.results_run import Results
+
     mapped = load_result(MapResult, steps.map_design(design, progress))
     facts: dict[str, Any] = {
         "target": mapped.target,
         "interval": mapped.interval,
         "latency": mapped.latency,
         "resources": mapped.resources.to_json(),
+        "lut_kind": mapped.lut_kind,
+        "rates": [row.model_dump(mode="json") for row in rate_rows(Results(map=mapped))],
         "source": "model",
         "simulated_frames": 0,
     }

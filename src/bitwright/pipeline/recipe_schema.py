@@ -25,6 +25,7 @@ from bitwright.data.spec import DatasetSpec
 from bitwright.low_precision.config import AS_TRAINED, formats_as_trained
 from bitwright.models.catalog import ModelSpec
 from bitwright.pipeline.recipe_hardware import Count, HardwareSection, Section
+from bitwright.tasks.catalog import TaskSpec
 from bitwright.train.config import Phases, TrainConfig
 
 
@@ -111,10 +112,12 @@ class ImplementSection(Section):
 
     Attributes:
         seeds: placement seeds to try; the fastest result that meets the clock is kept.
+        board: name or TOML file of the board that the bitstream is for; None: the target's own.
         timeout_s: longest time that one tool may take, in seconds.
     """
 
     seeds: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
+    board: str | None = None
     timeout_s: Annotated[float, Field(gt=0, le=24 * 3600)] = 1200.0
 
 
@@ -139,6 +142,8 @@ class Recipe(Section):
         seed: of everything random, unless a section has its own.
         data: what is learned and measured on; a name alone has the defaults.
         model: the network; a name alone has the defaults.
+        task: what the network is for: what labels are, what it must give, loss and metrics; a name
+            alone has the defaults.
         quant: the policy: which operand of which layer gets which format; or ``as_trained``: the
             lowest level of ``train.float.low_precision``.
         teacher: who teaches, a section or a list of them; several are an ensemble, none is the
@@ -156,6 +161,7 @@ class Recipe(Section):
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
     data: Annotated[DatasetSpec, BeforeValidator(name_alone)]
     model: Annotated[ModelSpec, BeforeValidator(name_alone)]
+    task: Annotated[TaskSpec, BeforeValidator(name_alone)] = TaskSpec()
     quant: dict[str, Any] = Field(default_factory=dict)
     teacher: tuple[TeacherSection, ...] = ()
     train: TrainSection = TrainSection()

@@ -42,6 +42,22 @@ _PROBES = ((2, 3, 24, 48), (2, 8, 48, 24), (2, 12, 8, 8), (2, 4, 6, 12), (2, 9, 
 Shapes = dict[fx.Node, tuple[int, ...]]
 
 
+def moves(node: fx.Node) -> bool:
+    """Whether a node moves elements of a tensor: a reshape, a transpose."""
+    if node.op == "call_method":
+        return str(node.target) in _MOVING_METHODS
+    if node.op == "call_module":
+        return False
+    return node.op == "call_function" and node.target in _MOVING_FUNCTIONS
+
+
+def sizes(node: fx.Node) -> bool:
+    """Whether a node gives the size of a tensor."""
+    if node.op == "call_method":
+        return str(node.target) in _SCALAR_METHODS
+    return node.op == "call_function" and node.target is getattr
+
+
 @dataclass
 class _Chains:
     """Which nodes of a graph give sizes, and which move elements."""

@@ -21,6 +21,7 @@ from bitwright.quantize.op_match import PASSING, Kind
 from bitwright.quantize.plan import make_plan
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.quantizer import Phase, set_phase
+from bitwright.quantize.signals import raised
 from bitwright.quantize.spec import QuantSpec, Scope
 
 #: Operands that stay float, by the name of the node that gives them.
@@ -112,14 +113,14 @@ def _copy_of(model: QuantizedModel, policy: Policy) -> QuantizedModel:
 def _convert(model: nn.Module, policy: Policy, example: Tensor | None) -> QuantizedModel:
     if isinstance(model, IntegerModel):
         raise ModelError("the model is frozen already; apply works on float or training models")
-    copied = copy.deepcopy(model)
+    copied = raised(copy.deepcopy(model), example)
     # The plan is made on the copy, so that its nodes name the modules that are replaced.
     plan = make_plan(copied, policy, example)
     quantizers = _insert_quantizers(copied, plan)
     for group in plan.groups:
         ScaleGroup([quantizers[node] for node in group])
     _replace_layers(copied, plan, quantizers)
-    _share_codebooks(copied, plan, codebook_groups(model))
+    _share_codebooks(copied, plan, codebook_groups(copied))
     _replace_functions(copied, plan, quantizers)
     result = QuantizedModel(copied, plan.graph, class_name=f"Quantized{type(model).__name__}")
     result.graph.eliminate_dead_code()

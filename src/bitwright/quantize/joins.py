@@ -175,6 +175,20 @@ class GlobalAverage(nn.Module):
         return x.mean((2, 3), keepdim=self.keep)
 
 
+class RaiseSignal(nn.Module):
+    """A signal (N, C, L) as an image of one row, (N, C, 1, L): a network of signals begins so."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unsqueeze(2)
+
+
+class LowerSignal(nn.Module):
+    """An image of one row as a signal again, where such a network ends."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.squeeze(2)
+
+
 class Rearrange(nn.Module):
     """Blocks of pixels become channels; with block 1, channels change places.
 

@@ -127,6 +127,7 @@ class QuantConv2d(QuantLayer):
         self.in_channels, self.out_channels = conv.in_channels, conv.out_channels
         self.kernel_size, self.stride = conv.kernel_size, conv.stride
         self.padding, self.dilation, self.groups = conv.padding, conv.dilation, conv.groups
+        self.register_load_state_dict_pre_hook(_take_signals)
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.quantized_weight(), self.quantized_bias()
@@ -138,6 +139,13 @@ class QuantConv2d(QuantLayer):
             f"stride={self.stride}, padding={self.padding}, groups={self.groups}, "
             f"bias={self.bias is not None}"
         )
+
+
+def _take_signals(layer: nn.Module, state: dict[str, Tensor], prefix: str, *others: object) -> None:
+    """The weight of a ``Conv1d``, (O, C, K), is that of a kernel of one row."""
+    given, weight = state.get(f"{prefix}weight"), layer.weight
+    if isinstance(given, Tensor) and given.dim() == weight.dim() - 1 and weight.shape[2] == 1:
+        state[f"{prefix}weight"] = given.unsqueeze(2)
 
 
 def own_border(layer: QuantConv2d) -> tuple[int, int, int, int]:

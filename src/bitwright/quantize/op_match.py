@@ -21,7 +21,14 @@ from torch import fx, nn
 from bitwright.quantize import elementwise
 from bitwright.quantize import op_checks as checks
 from bitwright.quantize.elementwise import Elementwise, of_module
-from bitwright.quantize.joins import GlobalAverage, Rearrange, ScaleShift, rearrange
+from bitwright.quantize.joins import (
+    GlobalAverage,
+    LowerSignal,
+    RaiseSignal,
+    Rearrange,
+    ScaleShift,
+    rearrange,
+)
 from bitwright.quantize.op_checks import Complaint, argument
 from bitwright.quantize.trace import user_line
 
@@ -50,6 +57,7 @@ class Kind(StrEnum):
     CONSTANT = "constant"
     COPY = "copy"
     SIZE = "size"
+    ROW = "row"
 
 
 #: Kinds through which a quantized tensor stays quantized, on the same grid.
@@ -61,6 +69,7 @@ PASSING = (
     Kind.UPSAMPLE,
     Kind.REARRANGE,
     Kind.PAD,
+    Kind.ROW,
 )
 #: Kinds that multiply and add a constant, one for all or one a channel.
 AFFINE = (Kind.BATCH_NORM, Kind.SCALE)
@@ -76,7 +85,8 @@ _ADVICE = {
     "groupnorm": "use BatchNorm, which folds into the thresholds",
     "instancenorm2d": "use BatchNorm, which folds into the thresholds",
     "convtranspose2d": "use nn.Upsample(scale_factor=2) and a Conv2d",
-    "conv1d": "use Conv2d with a height of one",
+    "conv1d": "use an nn.Conv1d layer, so that its weight has a quantizer of its own",
+    "convtranspose1d": "use nn.Upsample(scale_factor=2) and a Conv1d",
     "mul": "a product of two tensors has no few-bit form here; multiply by constants only",
     "truediv": "divide by constants only",
     "conv2d": "use an nn.Conv2d layer, so that its weight has a quantizer of its own",
@@ -164,6 +174,8 @@ MODULES: dict[type[nn.Module], tuple[Kind, Check | None]] = {
     nn.ChannelShuffle: (Kind.REARRANGE, None),
     nn.ZeroPad2d: (Kind.PAD, checks.pad),
     nn.ConstantPad2d: (Kind.PAD, checks.pad),
+    RaiseSignal: (Kind.ROW, None),
+    LowerSignal: (Kind.ROW, None),
 }
 
 #: Layers that only conversion makes.
@@ -237,6 +249,11 @@ _SCALES: dict[Any, str] = {
 }
 
 
+def is_known(target: Any) -> bool:
+    """Whether a function or method is one that can be converted, with the right arguments."""
+    return target in _KINDS or target in _LAYERS or target in _SCALES
+
+
 def classify(node: fx.Node, modules: dict[str, nn.Module]) -> OpMatch:
     """The match of one node; ``modules`` maps the model's paths to its modules."""
     if node.op == "placeholder":
@@ -286,7 +303,8 @@ def _module(node: fx.Node, path: str, module: nn.Module) -> OpMatch:
 
 
 def _supported() -> str:
-    return ", ".join(sorted(kind.__name__ for kind in MODULES))
+    made = (RaiseSignal, LowerSignal)
+    return ", ".join(sorted(kind.__name__ for kind in MODULES if kind not in made))
 
 
 def _clip(module: nn.Module | None) -> Clip | None:

@@ -29,6 +29,7 @@ from bitwright.quantize.plan_activations import (
 )
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.shapes import example_shapes
+from bitwright.quantize.signals import raised
 from bitwright.quantize.spec import Granularity, Layer, Role, Scope
 from bitwright.quantize.trace import trace
 
@@ -82,6 +83,7 @@ def traced_plan(model: nn.Module, example_input: Tensor | None = None) -> Plan:
     Raises:
         ModelError: the model cannot be traced, or the example does not pass.
     """
+    model = raised(model, example_input)
     graph = trace(model)
     for node in reversed(list(graph.nodes)):
         if not node.users and node.op not in ("placeholder", "output"):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import linecache
 import re
@@ -16,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from bitwright.base.errors import ModelError
-from bitwright.quantize.joins import rearrange
+from bitwright.quantize.joins import LowerSignal, RaiseSignal, rearrange
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in \S+\n\s+(?P<text>[^\n]*)')
 _TORCH = str(Path(torch.__file__).parent)
@@ -25,6 +26,7 @@ _OURS = str(Path(__file__).parent)
 
 #: Layers of the user's own that are kept whole; `quantize.register_layer` adds to it.
 WHOLE: set[type[nn.Module]] = set()
+_OURS_WHOLE = (RaiseSignal, LowerSignal)
 
 
 class _Tracer(fx.Tracer):
@@ -36,7 +38,9 @@ class _Tracer(fx.Tracer):
         self.record_stack_traces = True
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m) in WHOLE or bool(super().is_leaf_module(m, module_qualified_name))
+        return type(m) in (*WHOLE, *_OURS_WHOLE) or bool(
+            super().is_leaf_module(m, module_qualified_name)
+        )
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         """An ``assert`` about sizes holds: the example input and freezing check the shapes."""
@@ -49,12 +53,18 @@ class _Tracer(fx.Tracer):
         return bool(super().to_bool(obj))
 
 
+class SignalModel(fx.GraphModule):
+    """A network of signals whose layers are those of images of one row (`signals.raised`)."""
+
+
 def trace(model: nn.Module) -> fx.Graph:
     """The graph of a module's ``forward``.
 
     Raises:
         ModelError: forward cannot be traced (it branches on data, say); with the user's line.
     """
+    if isinstance(model, SignalModel):
+        return copy.deepcopy(model.graph)  # with the user's lines
     tracer = _Tracer()
     try:
         graph = tracer.trace(model)

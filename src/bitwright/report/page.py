@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
 from markupsafe import Markup
 
-from bitwright.base.figures import number, show
+from bitwright.base.figures import Figure, number, show
 from bitwright.report.pipeline import folding_words, pipeline_diagram
 from bitwright.report.precision import precision_chart
 from bitwright.report.record import Report
@@ -23,10 +24,14 @@ def render_page(report: Report) -> str:
         "template.html",
         title=report.name,
         report=report,
-        accuracy_plot=bars(
-            "Accuracy at every stage",
-            [(a.stage, a.accuracy.value, show(a.accuracy)) for a in report.accuracy],
-            limit=1.0,
+        quality_plot=bars(
+            f"{_capital(report.metric)} at every stage",
+            [(s.stage, s.figure.value, _without_count(s.figure)) for s in report.quality],
+            limit=1.0 if report.quality and report.quality[0].figure.unit == "share" else None,
+        ),
+        distribution_plot=bars(
+            f"{_capital(report.metric)} of images, integer graph",
+            [(words, count, f"{number(count)} images") for words, count in report.distribution],
         ),
         curves=[line_chart(c.title, c.epochs, dict(c.series), c.y_label) for c in report.curves],
         precision_plot=precision_chart(report.precision),
@@ -49,6 +54,14 @@ def render_page(report: Report) -> str:
         usage=_usage(report),
         columns=_columns(report),
     )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _without_count(figure: Figure) -> str:
+    return show(replace(figure, count=None))
 
 
 def markdown_summary(report: Report) -> str:
@@ -85,6 +98,7 @@ def render_template(name: str, **values: Any) -> str:
     environment.filters["show"] = show
     environment.filters["number"] = number
     environment.globals["folding"] = folding_words
+    environment.filters["capital"] = _capital
     page: str = environment.get_template(name).render(style=Markup(_part("style.css")), **values)
     return page
 

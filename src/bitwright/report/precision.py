@@ -79,9 +79,9 @@ def _panels(rows: Sequence[PrecisionRow]) -> list[_Panel]:
         "threshold": tuple(row.threshold for row in rows),
         "p": tuple(row.p for row in rows),
     }
-    accuracy: Series = {
-        "training": tuple(row.train_accuracy for row in rows),
-        "validation": tuple(row.validation_accuracy for row in rows),
+    values: Series = {
+        "training": tuple(row.train_metric for row in rows),
+        "validation": tuple(row.validation_metric for row in rows),
         "top 5": tuple(row.validation_top5 for row in rows),
     }
     loss: Series = {
@@ -91,7 +91,7 @@ def _panels(rows: Sequence[PrecisionRow]) -> list[_Panel]:
     found = [
         _Panel("p and threshold: a violation where p is above it", compared, dots=("p",)),
         _Panel("loss, mean over images", loss),
-        _Panel("accuracy, share of images", accuracy),
+        _Panel(rows[0].metric.replace("_", " ") if rows else "", values),
     ]
     kept = ({k: v for k, v in panel.series.items() if _known(v)} for panel in found)
     return [

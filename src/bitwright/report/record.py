@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import AliasChoices, Field, model_validator
 
 from bitwright.base.figures import Figure, Resources
 from bitwright.base.records import BlockRow, EdgeRow, FifoRow, OperandRow, PathRow, Record
@@ -31,12 +34,18 @@ class Stage(Record):
     seconds: float | None = None
 
 
-class AccuracyStage(Record):
-    """Top-1 accuracy (a share) at one stage of the pipeline, on ``images`` held-out images."""
+class MetricStage(Record):
+    """The task's metrics at one stage of the pipeline, on ``images`` held-out images.
+
+    Attributes:
+        figure: by the metric that chooses.
+        others: name of each further metric -> its value.
+    """
 
     stage: str
-    accuracy: Figure
+    figure: Figure = Field(validation_alias=AliasChoices("figure", "accuracy"))
     images: int
+    others: dict[str, Figure] = Field(default_factory=dict)
 
 
 class Curve(Record):
@@ -77,12 +86,27 @@ class LayerRow(Record):
 
 
 class Sample(Record):
-    """One held-out image with what the accelerator said; ``png`` is base64."""
+    """One held-out image with what the accelerator said; ``png`` is base64.
+
+    Attributes:
+        right: whether that is right; None where there is more or less, but no right and wrong.
+        value: by the metric that chooses, in words; empty where it is no mean of images.
+    """
 
     index: int
     label: str
     prediction: str
     png: str
+    right: bool | None = None
+    value: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_classifier(cls, fields: Any) -> Any:
+        """Earlier versions left what is right to the words."""
+        if not isinstance(fields, Mapping) or "right" in fields:
+            return fields
+        return {**fields, "right": fields.get("label") == fields.get("prediction")}
 
 
 class Baseline(Record):
@@ -109,6 +133,10 @@ class Report(Record):
         interval: cycles an image, simulated or else predicted; 0 where nothing is known.
         clock_mhz: at which rates are said.
         lut_kind: what LUTs count: "packed" or cells of "synthesis".
+        metric: what ``quality`` is: the task's metric that chooses.
+        distribution: values of that metric over the images of the integer graph: middle of each
+            bar, and how many images it has; empty where all are right or wrong.
+        legend: what is drawn on the sample images.
     """
 
     name: str
@@ -116,7 +144,11 @@ class Report(Record):
     bitwright: str
     summary: tuple[SummaryRow, ...]
     stages: tuple[Stage, ...]
-    accuracy: tuple[AccuracyStage, ...]
+    quality: tuple[MetricStage, ...] = Field(validation_alias=AliasChoices("quality", "accuracy"))
+    task: str = "classification"
+    metric: str = "accuracy"
+    distribution: tuple[tuple[str, int], ...] = ()
+    legend: str = ""
     proof: tuple[str, ...] = ()
     curves: tuple[Curve, ...] = ()
     precision: tuple[PrecisionRow, ...] = ()

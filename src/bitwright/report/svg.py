@@ -9,6 +9,7 @@ from math import ceil, floor, log10
 
 from markupsafe import Markup, escape
 
+_LONG = 10_000  # counts with more digits do not fit into their cell
 #: How the lines of the style sheet begin that a drawing needs.
 _DRAWN = ("svg ", ".grid ")
 COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)")
@@ -155,6 +156,14 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]], limit: float | None
     return drawing(label_width + bar_width + 110, 12 + len(rows) * step, title, parts)
 
 
+def _brief(count: int) -> str:
+    """A count in four signs at most."""
+    for size, sign in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= size and count >= _LONG:
+            return f"{count // size}{sign}"
+    return str(count)
+
+
 MOST_CLASSES = 120
 """More classes than this have no confusion matrix: its cells could not be told apart."""
 
@@ -198,5 +207,5 @@ def heatmap(title: str, labels: Sequence[str], matrix: Sequence[Sequence[int]]) 
                 f"<title>{escape(label)} taken for {escape(labels[column])}: {count}</title></rect>"
             )
             if not many:
-                parts.append(text_at(x + cell / 2, y + cell / 2 + 4, str(count), style="b"))
+                parts.append(text_at(x + cell / 2, y + cell / 2 + 4, _brief(count), style="b"))
     return drawing(left + side + 6, top + side + 6, title, parts)

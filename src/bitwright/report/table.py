@@ -15,25 +15,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from bitwright.base.figures import number
+from bitwright.base.figures import Measured, number
 
 _DASH = "-"
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A measured number.
-
-    Attributes:
-        value: the number, in the column's unit.
-        error: its standard error in the same unit; None where there is none.
-    """
-
-    value: float
-    error: float | None = None
-
-    def to_json(self) -> dict[str, float | None]:
-        return {"value": self.value, "error": self.error}
 
 
 Value = str | int | float | bool | Measured | None

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -25,7 +26,7 @@ TIMEOUT_S = 600.0
 _JOBS = 2
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp")
 _RUNTIME_TRACE = ("verilated_vcd_c.cpp",)
-_HARNESS, _GLUE = "harness.cpp", "glue.cpp"
+_HARNESS = "harness.cpp"
 _HEADERS = ("harness.h", "memory.h", "random.h")
 _CHUNK_BYTES = 400_000
 _LONG_CYCLES = 15_000_000
@@ -74,8 +75,33 @@ def optimisation(cycles: int) -> str:
     return "-O2" if cycles >= _LONG_CYCLES else "-Og"
 
 
+@dataclass(frozen=True)
+class Harness:
+    """Hand-written C++ that drives a verilated design.
+
+    Attributes:
+        glue: file that is compiled with each design.
+        shared: whether the stream harness, compiled once per machine, drives it through the glue;
+            else the glue is a whole program.
+    """
+
+    glue: str
+    shared: bool
+
+
+STREAMS = Harness("glue.cpp", shared=True)
+BOARD = Harness("board.cpp", shared=False)
+
+
 def compile_program(
-    folder: Path, sources: Sequence[Path], config: str, program: Path, *, level: str, trace: bool
+    folder: Path,
+    sources: Sequence[Path],
+    config: str,
+    program: Path,
+    *,
+    level: str,
+    trace: bool,
+    harness: Harness = STREAMS,
 ) -> None:
     """Compile the verilated sources with the glue in ``folder`` and link them with the harness.
 
@@ -84,6 +110,7 @@ def compile_program(
         config: content of ``bitwright_config.h``.
         program: the executable to make.
         level: the compiler's optimisation, see `optimisation`.
+        harness: what drives the design.
 
     Raises:
         ToolError: the compiler is missing or fails.
@@ -92,8 +119,8 @@ def compile_program(
     flags = _flags(tool, trace)
     runtime = _runtime(tool, compiler, flags, trace)
     (folder / "bitwright_config.h").write_text(config)
-    (folder / _GLUE).write_bytes(harness_file(_GLUE))
-    units = _units(folder, [*sources, folder / _GLUE])
+    (folder / harness.glue).write_bytes(harness_file(harness.glue))
+    units = _units(folder, [*sources, folder / harness.glue])
     objects = [folder / f"unit{number}.o" for number in range(len(units))]
     common = ["-include", str(runtime / _COMMON_HEADER), f"-I{runtime}", f"-I{folder}"]
 
@@ -103,7 +130,8 @@ def compile_program(
 
     with ThreadPoolExecutor(_JOBS) as pool:
         list(pool.map(one, zip(units, objects, strict=True)))
-    objects += sorted(runtime.glob("*.o"))
+    driver = Path(_HARNESS).stem
+    objects += [o for o in sorted(runtime.glob("*.o")) if harness.shared or o.stem != driver]
     # Three times as fast as the usual linker, where it is there.
     linker = ["-fuse-ld=gold"] if shutil.which("ld.gold") else []
     argv = [compiler, *linker, "-pthread", *map(str, objects), "-o", str(program), "-lm"]
@@ -115,10 +143,10 @@ def harness_file(name: str) -> bytes:
     return resources.files("bitwright.sim").joinpath(name).read_bytes()
 
 
-def harness_identity() -> bytes:
+def harness_identity(harness: Harness = STREAMS) -> bytes:
     """All hand-written C++, and this file, which says how it is compiled, for cache keys."""
     how = our_code().meaning(Path(__file__)).encode()
-    return how + b"".join(harness_file(name) for name in (_HARNESS, _GLUE, *_HEADERS))
+    return how + b"".join(harness_file(name) for name in (_HARNESS, harness.glue, *_HEADERS))
 
 
 def _units(folder: Path, sources: Iterable[Path]) -> list[Path]:

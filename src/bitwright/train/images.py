@@ -21,18 +21,22 @@ from torch import Tensor
 
 from bitwright.base.errors import DataError
 from bitwright.data import Dataset
+from bitwright.data.dataset import Levels, channels_first
 from bitwright.data.decoding import RandomCrop
 from bitwright.data.image_files import ImageFiles
+from bitwright.data.labels import Labels
 from bitwright.train.config import Augmentation
 from bitwright.train.transforms import augment, cut_out, to_real
 
 _MEASURED_PIXELS = 500 * 96 * 96  # of a batch that is measured: larger images go in smaller batches
 _log = logging.getLogger(__name__)
-_Decode = Callable[[int], NDArray[np.uint8]]
+_Decode = Callable[[int], Levels]
+#: What torch computes with; it has next to nothing for uint16.
+_HELD = {"uint16": "int32"}
 
 
 class FileImages:
-    """Images in files, for a run: asked for by position as a tensor (N, C, H, W) uint8 is.
+    """Images in files, for a run: asked for by position as a tensor (N, C, H, W) is.
 
     ``images[positions]`` decodes at once; `split` and `batches` decode ahead, in threads, while the
     last batch is at work.
@@ -90,10 +94,10 @@ class FileImages:
             DataError: a file is damaged, and none may take its place.
         """
 
-        def window(position: int) -> NDArray[np.uint8]:
+        def window(position: int) -> Levels:
             return self.files.window(position, crop, int(indices[position]))
 
-        def decode(position: int) -> NDArray[np.uint8]:
+        def decode(position: int) -> Levels:
             try:
                 return window(position)
             except DataError as error:
@@ -103,7 +107,7 @@ class FileImages:
 
         return self._decoded((part.cpu().numpy() for part in parts), decode)
 
-    def _instead(self, position: int, error: DataError, window: _Decode) -> NDArray[np.uint8]:
+    def _instead(self, position: int, error: DataError, window: _Decode) -> Levels:
         """The next image of the class that can be decoded; what is damaged is named once."""
         if position not in self._replaced:
             self._replaced.add(position)
@@ -123,7 +127,7 @@ class FileImages:
 
     def _decoded(self, parts: Iterable[NDArray[np.int64]], decode: _Decode) -> Iterator[Tensor]:
         """Batches in order, ``ahead`` of them already at work in the background."""
-        waiting: deque[list[Future[NDArray[np.uint8]]]] = deque()
+        waiting: deque[list[Future[Levels]]] = deque()
         left = iter(parts)
         with ThreadPoolExecutor(self.files.threads, "decode") as pool:
             try:
@@ -136,10 +140,11 @@ class FileImages:
             finally:  # an error, or nobody wants the rest
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _joined(self, futures: Sequence[Future[NDArray[np.uint8]]]) -> Tensor:
+    def _joined(self, futures: Sequence[Future[Levels]]) -> Tensor:
         _, height, width, channels = self.files.shape
         on_gpu = self.device.type == "cuda"
-        batch = torch.empty((len(futures), channels, height, width), dtype=torch.uint8)
+        held = torch.int32 if self.files.dtype == np.uint16 else torch.uint8
+        batch = torch.empty((len(futures), channels, height, width), dtype=held)
         if on_gpu:
             batch = batch.pin_memory()
         for row, future in zip(batch.numpy(), futures, strict=True):
@@ -148,16 +153,24 @@ class FileImages:
 
 
 Images = Tensor | FileImages
-"""All images (N, C, H, W) uint8 of a split, by position."""
+"""All images (N, C, H, W), signals (N, C, L) or rows (N, F) of a split, by position."""
+
+
+def label_tensor(labels: Labels) -> Tensor:
+    """Labels as torch takes them: classes as int64, whatever whole numbers they are."""
+    found = torch.tensor(labels)
+    return found if found.is_floating_point() else found.to(torch.int64)
 
 
 def on_device(dataset: Dataset, device: torch.device | str) -> tuple[Images, Tensor]:
-    """Images (N, C, H, W) uint8, in one tensor or in their files, and labels (N,) int64."""
-    labels = torch.tensor(dataset.labels, dtype=torch.int64).to(device)
+    """Inputs (N, C, ...), in one tensor or in their files, and labels (N, ...)."""
+    labels = label_tensor(dataset.labels).to(device)
     if isinstance(dataset.images, ImageFiles):
-        return FileImages(dataset.images, dataset.labels, device), labels
-    planar = np.ascontiguousarray(dataset.images.transpose(0, 3, 1, 2))
-    return torch.from_numpy(planar).to(device), labels
+        groups = dataset.kind.groups(dataset.labels)
+        return FileImages(dataset.images, groups, device), labels
+    planar = channels_first(dataset.images)
+    held = planar.astype(_HELD.get(planar.dtype.name, planar.dtype), copy=False)
+    return torch.from_numpy(held).to(device), labels
 
 
 @dataclass(frozen=True, eq=False)

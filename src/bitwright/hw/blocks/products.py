@@ -156,7 +156,9 @@ class ProductUnit(Block):
         """What the unit counts to."""
 
     def features(self, family: str) -> dict[str, float]:
-        """Bits of products, of adders and of registers, per processing element times PE."""
+        """Bits of products, of adders and of registers, per processing element times PE; products
+        that need no carry chain, whose ends cost beside its bits, are `small`.
+        """
         product, lanes = self.product, self.pe * self.simd
         adders, count, width = 0, self.terms, product.term_bits
         trees = 1 if product.is_float else product.digits
@@ -168,7 +170,7 @@ class ProductUnit(Block):
             words = len(self.node.params["bias"]) // self.pe
             bias = rom_luts(family, words, self.pe * self.bias_bits)
         return {
-            "product": lanes * product.cells,
+            "small" if product.small else "product": lanes * product.cells,
             "partial": self.pe * (trees - 1) * (width + 2 * product.digits),
             "adder": self.pe * adders,
             "acc": self.pe * self.output_type.wire_bits,

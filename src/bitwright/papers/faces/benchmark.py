@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.source import code_key
+from bitwright.base.statistics import mean_of
 from bitwright.data import Dataset
 from bitwright.explore.measuring import Outcome
 from bitwright.explore.subject import Subject
 from bitwright.papers.faces.images import FacePreprocessing
 from bitwright.papers.faces.pairs import FaceProtocol
 from bitwright.papers.faces.protocols import orl_known, orl_protocol
-from bitwright.report.statistics import mean_of
 
 METRIC = "verification"
 

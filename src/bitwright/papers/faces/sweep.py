@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import RecipeError
+from bitwright.base.figures import Measured
 from bitwright.base.store import Store
 from bitwright.base.version import __version__
 from bitwright.papers.faces.matrix import MatrixRequest, Network, Pictures, Tell
@@ -22,7 +23,7 @@ from bitwright.papers.faces.networks import Made, clustered, table_fits
 from bitwright.papers.faces.verification import embeddings, verify_embeddings
 from bitwright.papers.ristretto.layers import layers_of
 from bitwright.report.scatter import Point, Scatter
-from bitwright.report.table import Column, Kind, Measured, Table, Value
+from bitwright.report.table import Column, Kind, Table, Value
 from bitwright.report.table_page import Section, write_report
 
 NAME = "faces-clusters"

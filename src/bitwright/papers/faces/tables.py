@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bitwright.base.figures import Measured
+from bitwright.base.statistics import mcnemar, mean_of
 from bitwright.papers.faces.recipe import EXACT, FOLDED, METHODS, ORIGINAL, OWN, Row
-from bitwright.report.statistics import mcnemar, mean_of
-from bitwright.report.table import Column, Kind, Measured, Table, Value
+from bitwright.report.table import Column, Kind, Table, Value
 
 PLAIN, OURS = "plain", "ours"
 _TITLES = {

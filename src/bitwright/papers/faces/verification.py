@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
+from bitwright.base.statistics import mean_of
 from bitwright.papers.faces.pairs import FaceProtocol, PairRows
 from bitwright.papers.faces.recipe import Sweep
-from bitwright.report.statistics import mean_of
 from bitwright.train.evaluation import Model, run_batches
 
 _BATCH = 50

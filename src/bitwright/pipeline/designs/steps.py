@@ -378,7 +378,7 @@ def _report(design: Design, mapped: Path) -> Report:
         bitwright=__version__,
         summary=summary_of(design),
         stages=(),
-        accuracy=(),
+        quality=(),
         proof=() if proof is None else (proof_words(proof),),
         blocks=result.blocks,
         fifos=tuple(

@@ -75,7 +75,7 @@ def diff_run(
         progress(f"comparing: {stage.value}", len(results), len(wanted))
         results.append(levels.compare(stage))
     progress("comparing", len(wanted), len(wanted))
-    return DiffReport(source, tuple(results))
+    return DiffReport(source, tuple(results), levels.said())
 
 
 class _Levels:
@@ -88,6 +88,25 @@ class _Levels:
     def folder(self, step: str) -> Path:
         """Where a step's results lie."""
         return self.run_dir / step_folder(step)
+
+    def said(self) -> dict[str, str]:
+        """What the levels that were compared say of the input."""
+        import torch
+
+        from bitwright.pipeline.steps.lower import real_outputs
+        from bitwright.quantize.integers.affine import SCORES
+
+        task, test = self.work.task, self.work.data.test
+        found: dict[str, str] = {}
+        for name, level in (("float model", "float"), ("quantized model", "model")):
+            if level in self._kept:
+                with torch.no_grad():
+                    output = self._kept[level].eval()(self.image)
+                found[name] = task.say_output(output, test)
+        if "edges" in self._kept:
+            output = real_outputs(self._kept["graph"], self._kept["edges"][SCORES])
+            found["integer graph"] = task.say_output(output, test)
+        return found
 
     def compare(self, stage: Stage) -> StageResult:
         """One comparison; the earlier ones have been done."""
@@ -106,9 +125,9 @@ class _Levels:
 
         model = quantized_model(self.work, self.folder("quantize"))
         found = recorded(model, self.image)
-        teacher = trained_model(self.work, self.folder("train"))
-        expected = float_values(teacher, self.work.policy, self.image)
-        self._kept |= {"model": model, "values": found}
+        trained = trained_model(self.work, self.folder("train"))
+        expected = float_values(trained, self.work.policy, self.image)
+        self._kept |= {"float": trained, "model": model, "values": found}
         return against_float(expected, found, model, self.bound)
 
     def _integers(self) -> StageResult:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -121,10 +121,12 @@ class DiffReport:
     Attributes:
         source: which input.
         stages: in order; those asked for.
+        said: what each level says of the input, in the words of the recipe's task.
     """
 
     source: str
     stages: tuple[StageResult, ...] = field(default_factory=tuple)
+    said: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def bad(self) -> StageResult | None:
@@ -136,6 +138,7 @@ class DiffReport:
             "input": self.source,
             "equal": self.bad is None,
             "stages": [stage.to_json() for stage in self.stages],
+            "said": dict(self.said),
         }
 
 

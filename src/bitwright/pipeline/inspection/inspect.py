@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import ModelError, RecipeError
 from bitwright.base.trust import importable
+from bitwright.data.dataset import torch_shape
 from bitwright.models.catalog import MODEL_FILES, list_models
 from bitwright.pipeline.inspection.results import Inspection, Problem
 from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
@@ -15,7 +17,7 @@ from bitwright.pipeline.recipe import Recipe, find_recipe, load_recipe
 if TYPE_CHECKING:
     from torch import nn
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]
 _CLASSES = 10  # of a classifier whose number of classes is not said
 
 
@@ -64,7 +66,9 @@ def inspect_model(
         loaded = load_model(Path(model), input_shape=input_shape, classes=classes)
         input_shape, formats = loaded.input_shape, dict(loaded.quant) or formats
     shape = known_shape(model, input_shape)
-    return _built(model, model, classes, shape, Policy.from_dict(formats), Path.cwd(), 0)
+    with importable(Path.cwd()):
+        policy = Policy.from_dict(formats)
+        return _built(model, lambda: build_for(model, classes, shape)[0], shape, policy)
 
 
 def is_by_name(name: str) -> bool:
@@ -113,25 +117,18 @@ def _of_recipe(recipe: Recipe) -> Inspection:
     from bitwright.pipeline.steps.workspace import Workspace
 
     work = Workspace(recipe)
-    classes = getattr(work.data, "num_classes", None)
-    return _built(
-        recipe.name, recipe.model, classes, work.data.image_shape, work.policy, recipe.base_dir,
-        recipe.seed,
-    )  # fmt: skip
+    with importable(recipe.base_dir):
+        return _built(recipe.name, work.fresh_model, work.data.image_shape, work.policy)
 
 
-def _built(
-    name: str, model: Any, classes: int | None, shape: Shape, policy: Any, folder: Path, seed: int
-) -> Inspection:
+def _built(name: str, make: Callable[[], nn.Module], shape: Shape, policy: Any) -> Inspection:
     from bitwright.pipeline.inspection.torch_model import inspect_torch
 
-    height, width, channels = shape
-    with importable(folder):
-        try:
-            built, _ = build_for(model, classes, shape, seed)
-        except ModelError as error:
-            return Inspection(name, (), (Problem.of(error, name),))
-        return inspect_torch(built, policy, (channels, height, width), name)
+    try:
+        model = make()
+    except ModelError as error:
+        return Inspection(name, (), (Problem.of(error, name),))
+    return inspect_torch(model, policy, torch_shape(shape), name)
 
 
 def build_for(

@@ -26,13 +26,15 @@ def facts_of(work: Workspace) -> dict[str, Any]:
     folding = work.recipe.hardware.folding_config_file
     mapping = {key: value for key, value in hardware.items() if key != "folding_config_file"}
     own = {
-        name: own_code(fields[name], work.module_folders) for name in ("quant", "teacher", "train")
+        name: own_code(fields[name], work.module_folders)
+        for name in ("quant", "task", "teacher", "train", "data")
     }
     return {
         "name": work.recipe.name,
         "seed": work.recipe.seed,
-        "data": [_which_images(fields["data"]), work.data.digest()],
+        "data": [_which_images(fields["data"]), work.data.digest(), own["data"]],
         "model": [fields["model"] | {"weights": None}, _version(work, work.recipe.model)],
+        "task": [fields["task"], own["task"]],
         "teacher": [
             fields["teacher"],
             [_teacher_version(work, entry) for entry in work.recipe.teacher],

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,14 @@ from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress
 from bitwright.formats import parse_format
+from bitwright.host.board_files import DataLevels, HostInput
+from bitwright.host.description import Preprocessing
 from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval, load_graph, save_graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.quantize import quantized_model, read_integers
 from bitwright.pipeline.steps.results import AccumulatorRow, LayerFacts, LowerResult
 from bitwright.pipeline.steps.workspace import Workspace
+from bitwright.quantize.integers.affine import LABEL, SCORES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,10 +35,16 @@ GRAPH = "graph.bwg"
 QONNX = "model.onnx"
 CERTIFICATE = "certificate.json"
 LEVELS = "levels.npz"
+INPUT = "input.json"
+"""How whoever feeds the hardware makes levels of what there is in the world."""
+_INPUTS = "inputs"
+_KEPT = {LABEL: "labels"}  # what an edge is called in the file, if it has another name there
 REFERENCE_IMAGES = 200
 QONNX_IMAGES = 20
 _CHECK_FRAMES = 4
 _BATCH = 250
+_PIXELS = 256
+_IMAGE_AXES = 3
 
 
 def lower(work: Workspace, context: StepContext) -> None:
@@ -46,25 +55,26 @@ def lower(work: Workspace, context: StepContext) -> None:
     model = quantized_model(work, context.inputs["quantize"]).eval()
     _require_same(model, integers, work.sample_shape)
     context.progress("lowering", 0, 0)
-    raw = replace(integers.graph, name=graph_name(work.recipe.name))
-    graph = optimise(raw, check=_CHECK_FRAMES)
+    graph = optimise(named_graph(work, integers), check=_CHECK_FRAMES)
     save_graph(graph, context.folder / GRAPH)
-    inputs, scores, labels = _compare(work, model, integers, graph, context.progress)
+    inputs, found = _compare(work, model, integers, graph, context.progress)
     context.progress("certifying every accumulator", 0, 0)
     certificate = certify(graph)
     check(certificate, graph)
     atomic_write(context.folder / CERTIFICATE, certificate.to_json())
     compared, refused = _export(graph, inputs, context)
-    np.savez_compressed(context.folder / LEVELS, inputs=inputs, scores=scores, labels=labels)
-    accuracy = float((labels[:, 0] == work.data.test.labels).mean())
+    kept: dict[str, Any] = {_KEPT.get(edge, edge): levels for edge, levels in found.items()}
+    np.savez_compressed(context.folder / LEVELS, inputs=inputs, **kept)
+    atomic_write(context.folder / INPUT, host_input(work, integers).model_dump_json(indent=1))
+    metrics = figures_of(work, graph, found[SCORES], Source.MEASUREMENT)
     float_weights = sum(p.numel() for p in work.fresh_model().parameters())
     weight_bits, size_bits = _sizes(graph)
     LowerResult(
         digest=graph.digest,
-        accuracy=Figure(accuracy, "share", Source.MEASUREMENT),
-        compared_images=len(scores),
-        compared_values=int(scores.size + labels.size),
-        reference_images=min(REFERENCE_IMAGES, len(scores)),
+        metrics=metrics,
+        compared_images=len(inputs),
+        compared_values=sum(levels.size for levels in found.values()),
+        reference_images=min(REFERENCE_IMAGES, len(inputs)),
         qonnx_images=compared,
         qonnx_refused=refused,
         size_bits=size_bits,
@@ -75,10 +85,96 @@ def lower(work: Workspace, context: StepContext) -> None:
     ).save(context.folder)
 
 
+def host_input(work: Workspace, integers: IntegerModel) -> HostInput:
+    """How a host makes levels of what there is in the world, as training does it, and what the
+    labels are called.
+    """
+    kind, prepared = integers.graph.types[integers.graph.inputs[0]], work.data.preparation
+    return HostInput(
+        inputs=work.data.train.noun,
+        shape=work.data.image_shape,
+        format=integers.input_format.name,
+        scale=kind.scale[0],
+        rounding=integers.rounding.value,
+        data=DataLevels(type=work.data.train.images.dtype.name, scale=work.data.scale),
+        preparation=None if prepared is None else prepared.to_json(),
+        preprocessing=_preprocessing(work, integers),
+        classes=work.data.classes,
+    )
+
+
+def _preprocessing(work: Workspace, integers: IntegerModel) -> Preprocessing | None:
+    """Of image files: they have pixels from 0 to 255; a data set with a scale of its own gets the
+    nearest raw value. None where the network takes something else.
+    """
+    import torch
+
+    data, stream = work.data, work.recipe.data.stream
+    levels_of_bytes = data.train.images.dtype == np.uint8 and data.preparation is None
+    if not levels_of_bytes or len(data.image_shape) != _IMAGE_AXES:
+        return None
+    height, width, channels = data.image_shape
+    if channels not in (1, 3):
+        return None
+    raw = np.rint(np.arange(_PIXELS) * (1 / (_PIXELS - 1) / data.scale)).astype(np.uint8)
+    reals = raw.astype(np.float32) * np.float32(data.scale)
+    rows = [
+        integers.input_levels(torch.full((1, channels, height, width), float(real)))[0, :, 0, 0]
+        for real in reals
+    ]
+    table = torch.stack(rows, dim=1).to(torch.int64).tolist()  # channels x pixel values
+    same = all(row == table[0] for row in table)
+    return Preprocessing(
+        size=(height, width),
+        channels=channels,
+        fit="stretch" if stream is None else "middle",
+        short_side=None if stream is None else stream.short_side,
+        levels=tuple(tuple(row) for row in (table[:1] if same else table)),
+    )
+
+
 def graph_name(name: str) -> str:
     """A recipe's name as an identifier: it also names the top module."""
     text = "".join(c if c.isascii() and c.isalnum() else "_" for c in name).strip("_").lower()
     return text if text[:1].isalpha() else f"net_{text}"
+
+
+def named_graph(work: Workspace, integers: IntegerModel) -> Graph:
+    """The integer graph under the recipe's name; the place of the highest score is among its
+    outputs only where the task ranks them.
+    """
+    graph: Graph = replace(integers.graph, name=graph_name(work.recipe.name))
+    if work.task.ranked or LABEL not in graph.outputs:
+        return graph
+    nodes = tuple(node for node in graph if node.output != LABEL)
+    types = {edge: kind for edge, kind in graph.types.items() if edge != LABEL}
+    outputs = tuple(edge for edge in graph.outputs if edge != LABEL)
+    kept: Graph = replace(graph, nodes=nodes, outputs=outputs, types=types)
+    return kept
+
+
+def real_outputs(graph: Graph, scores: IntArray) -> Tensor:
+    """Levels of the scores (N, K) or (N, H, W, C) as the reals they stand for, in torch's order:
+    (N, K) or (N, C, H, W) float32, as a model in evaluation gives them.
+    """
+    import torch
+
+    from bitwright.quantize import IntegerModel
+
+    levels = torch.from_numpy(np.ascontiguousarray(scores))
+    moved = levels.permute(0, 3, 1, 2) if levels.dim() == 4 else levels
+    return IntegerModel(graph).real(SCORES, moved).to(torch.float32)
+
+
+def figures_of(
+    work: Workspace, graph: Graph, scores: IntArray, source: Source
+) -> dict[str, Figure]:
+    """Every metric of the task on levels of the scores of the first test images."""
+    from bitwright.train.images import label_tensor
+
+    labels = label_tensor(work.data.test.labels[: len(scores)])
+    found = work.task.measure(real_outputs(graph, scores), labels)
+    return {each.metric.name: each.figure(source) for each in found}
 
 
 def read_graph(folder: Path) -> Graph:
@@ -87,14 +183,18 @@ def read_graph(folder: Path) -> Graph:
 
 
 def read_levels(folder: Path) -> dict[str, IntArray]:
-    """``inputs`` (N, H, W, C), ``scores`` (N, classes) and ``labels`` (N, 1) of every test image.
+    """``inputs`` (N, H, W, C) and every output of the graph, for every test image: ``scores``
+    (N, K) or (N, H, W, C), and, where a task ranks them, ``label`` (N, 1).
 
     Raises:
         DataError: the file is broken.
     """
     try:
         with np.load(folder / LEVELS, allow_pickle=False) as file:
-            return {name: np.asarray(file[name], dtype=np.int64) for name in file.files}
+            edges = {kept: edge for edge, kept in _KEPT.items()}
+            return {
+                edges.get(name, name): np.asarray(file[name], dtype=np.int64) for name in file.files
+            }
     except (OSError, ValueError, KeyError) as error:
         raise DataError(
             f"cannot be read: {error}", where=str(folder / LEVELS), hint="run the step lower again"
@@ -124,9 +224,12 @@ def _compare(
     integers: IntegerModel,
     graph: Graph,
     progress: Progress,
-) -> tuple[IntArray, IntArray, IntArray]:
+) -> tuple[IntArray, dict[str, IntArray]]:
     """Trained model == optimised graph: every score of every test image; on the first images every
     edge, by the interpreter that is the definition.
+
+    Returns:
+        Levels of the inputs, and of each output by its edge.
     """
     import torch
 
@@ -136,44 +239,47 @@ def _compare(
     reals = work.data.test.reals()
     progress("comparing with the trained model", 0, len(reals))
     compare_edges(graph, integers.edges(torch.from_numpy(reals[:REFERENCE_IMAGES]))).require()
-    executor, scale = Executor(graph), integers.score_scale
-    parts: list[tuple[IntArray, IntArray, IntArray]] = []
+    executor = Executor(graph)
+    parts: list[dict[str, IntArray]] = []
     for start in range(0, len(reals), _BATCH):
         batch = torch.from_numpy(reals[start : start + _BATCH])
         levels = _in_layout(integers.input_levels(batch))
         found = executor.run({graph.inputs[0]: levels})
         with torch.no_grad():
             expected = model(batch).numpy()
-        _require_equal(expected, (found["scores"] * scale).astype(np.float32), start)
-        parts.append((levels, found["scores"], found["label"]))
+        given = real_outputs(graph, found[SCORES]).numpy()
+        _require_equal(expected, given, start)
+        parts.append({_INPUTS: levels} | {edge: found[edge] for edge in graph.outputs})
         progress("comparing with the trained model", start + len(batch), len(reals))
-    inputs, scores, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
-    _require_reference(graph, inputs[:REFERENCE_IMAGES], scores, labels)
-    return inputs, scores, labels
+    every = {edge: np.concatenate([part[edge] for part in parts]) for edge in parts[0]}
+    inputs = every.pop(_INPUTS)
+    _require_reference(graph, inputs[:REFERENCE_IMAGES], every)
+    return inputs, every
 
 
 def _in_layout(levels: Tensor) -> IntArray:
-    """(N, C, H, W) -> (N, H, W, C), int64."""
-    moved = levels.permute(0, 2, 3, 1).contiguous().numpy()
+    """(N, C, H, W) -> (N, H, W, C), or (N, F) as it is; int64."""
+    moved = levels.movedim(1, -1).contiguous().numpy()
     return np.asarray(moved.astype(np.int64))
 
 
 def _require_equal(expected: NDArray[np.float32], found: NDArray[np.float32], start: int) -> None:
     differing = np.argwhere(expected != found)
     if len(differing):
-        image, channel = (int(i) for i in differing[0])
+        image, *place = (int(i) for i in differing[0])
+        at = (image, *place)
         raise MismatchError(
-            f"{len(differing)} scores differ; first: test image {start + image}, class {channel}: "
-            f"the trained model gives {expected[image, channel]}, the graph "
-            f"{found[image, channel]}",
+            f"{len(differing)} scores differ; first: test image {start + image}, "
+            f"output {', '.join(map(str, place))}: the trained model gives {expected[at]}, the "
+            f"graph {found[at]}",
             where="integer graph against trained model",
         )
 
 
-def _require_reference(graph: Graph, inputs: IntArray, scores: IntArray, labels: IntArray) -> None:
+def _require_reference(graph: Graph, inputs: IntArray, outputs: dict[str, IntArray]) -> None:
     """The interpreter is the definition; the executor only serves it."""
     defined = graph.run({graph.inputs[0]: inputs})
-    for edge, found in (("scores", scores), ("label", labels)):
+    for edge, found in outputs.items():
         if not np.array_equal(defined[edge], found[: len(inputs)]):
             raise MismatchError("interpreter and executor disagree", where=f"edge {edge}")
 

@@ -18,13 +18,13 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "lower": ("quantize",),
     "map": ("lower",),
     "simulate": ("lower", "map"),
-    "implement": ("map",),
+    "implement": ("lower", "map"),
     "report": ("train", "quantize", "lower", "map"),
 }
 _USES: dict[str, tuple[str, ...]] = {"report": ("teach", "simulate", "implement")}
 _FACTS: dict[str, tuple[str, ...]] = {
-    "teach": ("seed", "data", "teacher"),
-    "train": ("seed", "data", "model", "train.float", "pretrained"),
+    "teach": ("seed", "data", "task", "teacher"),
+    "train": ("seed", "data", "task", "model", "train.float", "pretrained"),
     "quantize": ("quant", "train.quantized", "seed"),
     "lower": ("name",),
     "map": ("hardware",),

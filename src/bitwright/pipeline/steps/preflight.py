@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from bitwright.ir import Graph
 from bitwright.pipeline.context import LOGS
@@ -30,6 +29,7 @@ def preflight(work: Workspace, run: Run, chosen: Sequence[str]) -> None:
     _check_test_images(work, pending)
     if not {"teach", "train", "quantize"} & set(pending):
         return  # the network itself has been through all this
+    check_task(work)
     _check_memory(work, pending)
     check_model(work)
     _check_precision(work, pending)
@@ -58,7 +58,8 @@ def _check_test_images(work: Workspace, pending: Sequence[str]) -> None:
             f"every one of {len(work.data.test)} test images is compared when lowering, and of "
             f"their size {most} are what memory holds",
             where="data.keep.test",
-            hint=f"--set data.keep.test={most // 10} keeps fewer; --until quantize lowers nothing",
+            hint=f"--set data.keep.test={max(1, most // 10)} keeps fewer; "
+            "--until quantize lowers nothing",
         )
 
 
@@ -83,6 +84,25 @@ def _check_memory(work: Workspace, pending: Sequence[str]) -> None:
         each = 2 if "16" in str(phase.precision) else 4
         images = 0 if on_gpu else phase.batch_size
         check_memory(model, work.sample_shape, work.recipe.model.name, images, each)
+
+
+def check_task(work: Workspace) -> None:
+    """What the recipe says of training means something for its task, and the network gives what
+    the task needs: building it tells.
+
+    Raises:
+        RecipeError, ModelError: names what does not fit, and what would.
+    """
+    from bitwright.train.start import check_task as check_settings
+
+    train = work.recipe.train
+    phases = [train.float_, *(entry.train for entry in work.recipe.teacher if entry.train)]
+    if train.quantized is not None:
+        phases += [config for _, config in train.quantized.present]
+    for config in phases:
+        check_settings(work.task, config)
+    work.task.metric  # noqa: B018 - raises where there is none
+    work.fresh_model()
 
 
 def check_model(work: Workspace) -> None:
@@ -170,7 +190,9 @@ def _check_features(work: Workspace) -> None:
 
     teachers = work.fresh_teachers()
     student = work.fresh_model()
-    teacher = Ensemble(teachers) if len(teachers) > 1 else next(iter(teachers), student)
+    teacher = (
+        Ensemble(teachers, task=work.task) if len(teachers) > 1 else next(iter(teachers), student)
+    )
     train = work.recipe.train
     phases = (
         () if train.quantized is None else tuple(config for _, config in train.quantized.present)
@@ -200,34 +222,36 @@ def dry_run(work: Workspace) -> MapResult:
 def untrained_graph(work: Workspace) -> Graph:
     """The integer graph of the recipe's network before training."""
     from bitwright.lower import optimise
-    from bitwright.pipeline.steps.lower import graph_name
+    from bitwright.pipeline.steps.lower import named_graph
     from bitwright.pipeline.steps.quantize import calibrated, integer_model
 
     work.progress("checking the whole path on the untrained network", 0, 0)
     model = calibrated(
         work, work.fresh_model(), work.progress, images=_CALIBRATION_IMAGES, quick=True
     )
-    made = integer_model(work, model).graph
-    graph: Graph = optimise(replace(made, name=graph_name(work.recipe.name)))
+    graph: Graph = optimise(named_graph(work, integer_model(work, model)))
     return graph
 
 
 def _check_tools(work: Workspace, pending: Sequence[str]) -> None:
-    """The target is known, and the tools that it needs are there.
+    """The target and the board are known, and the tools that they need are there.
 
     Raises:
-        TargetError: unknown target.
+        TargetError: unknown target or board, or a board that is not made with this target.
         ToolError: a tool is missing; says how to install it.
     """
     from bitwright.base.tools.finder import require
-    from bitwright.build.target import load_target
+    from bitwright.build.pnr_tools import pnr_tools
+    from bitwright.build.target import load_board, load_target
 
     if not {"map", "simulate", "implement"} & set(pending):
         return
     target = load_target(work.recipe.hardware.target)
+    if work.recipe.implement.board is not None:
+        load_board(work.recipe.implement.board).mounted(target)
     if "simulate" in pending:
         require("verilator")
     if "implement" in pending:
         require("yosys")
         if target.places_and_routes:
-            require("nextpnr-ecp5")
+            require(pnr_tools(target).nextpnr)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.figures import Figure, Source
+from bitwright.base.figures import Figure
 from bitwright.base.progress import Progress
 from bitwright.base.records import OperandRow
 from bitwright.base.trust import importable
@@ -38,17 +38,17 @@ def quantize(work: Workspace, context: StepContext) -> None:
 
     base = trained_model(work, context.inputs["train"])
     model = calibrated(work, base, context.progress)
-    before = evaluate(integer_model(work, model), work.data.test)
+    before = evaluate(integer_model(work, model), work.data.test, task=work.task)
     phases: tuple[PhaseRow, ...] = ()
     if work.recipe.train.quantized is not None:
         phases = _study(work, context, model, base)
     save_weights(context.folder / WEIGHTS, model)
     integers = integer_model(work, model)
     save_graph(integers.graph, context.folder / INTEGERS)
-    after = evaluate(integers, work.data.test)
+    after = evaluate(integers, work.data.test, task=work.task)
     QuantizeResult(
-        accuracy=Figure(after.accuracy, "share", Source.MEASUREMENT),
-        accuracy_calibrated=Figure(before.accuracy, "share", Source.MEASUREMENT),
+        metrics=after.figures,
+        calibrated=before.first.figure(),
         phases=phases,
         operands=explain(work, work.fresh_model()),
         input_rounding=integers.rounding.value,
@@ -73,18 +73,18 @@ def _study(
         run_dir=context.folder / LOGS,
         teacher=teacher,
         on_progress=told,
+        task=work.task,
     )
     if settings.co_study is not None and teacher is not None:
         save_weights(context.folder / TEACHER, teacher)
-        share = evaluate(teacher, work.data.test).accuracy
-        learned["co_study"] = Figure(share, "share", Source.MEASUREMENT)
+        learned["co_study"] = evaluate(teacher, work.data.test, task=work.task).first.figure()
     return tuple(
         PhaseRow(
             name=entry.name,
             history=epochs_of(entry.result.history),
             kept_epoch=entry.result.kept_epoch,
-            validation_accuracy=entry.result.validation_accuracy,
-            teacher_accuracy=learned.get(entry.name),
+            validation_metric=entry.result.validation_metric,
+            teacher_figure=learned.get(entry.name),
         )
         for entry in results
     )

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
@@ -21,10 +18,11 @@ from bitwright.ir import IntArray, print_graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.baseline import cpu_name, measure
 from bitwright.pipeline.steps.energy import energy_of
-from bitwright.pipeline.steps.lower import read_graph, read_levels
+from bitwright.pipeline.steps.lower import read_graph, read_levels, real_outputs
 from bitwright.pipeline.steps.map import read_hardware
 from bitwright.pipeline.steps.rates import clock_of, interval_of
-from bitwright.pipeline.steps.report_words import accuracy, phase_title, proof, required, stages
+from bitwright.pipeline.steps.report_images import confusion, distribution, samples
+from bitwright.pipeline.steps.report_words import phase_title, proof, quality, required, stages
 from bitwright.pipeline.steps.results import Epoch, LayerFacts, LowerResult, TrainResult
 from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.pipeline.steps.results_run import Results
@@ -32,8 +30,9 @@ from bitwright.pipeline.steps.summary import PAGE, RECORD, summary_rows
 from bitwright.pipeline.steps.train import trained_model
 from bitwright.pipeline.steps.versions import versions
 from bitwright.pipeline.steps.workspace import Workspace
+from bitwright.quantize.integers.affine import SCORES
 from bitwright.report.page import markdown_summary, render_page
-from bitwright.report.record import Baseline, Curve, Energy, LayerRow, Report, Sample
+from bitwright.report.record import Baseline, Curve, Energy, LayerRow, Report
 
 _BASELINE_IMAGES = 100
 #: What a row of the page says of a layer just as the step `lower` has found it.
@@ -57,7 +56,8 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
     levels = read_levels(context.inputs["lower"])
     energy = _energy(work, context, found)
     baselines = _baselines(work, context, levels["inputs"])
-    predictions = levels["labels"][:, 0]
+    graph = read_graph(context.inputs["lower"])
+    outputs = real_outputs(graph, levels[SCORES])
     recipe = work.recipe
     marks = {} if found.simulate is None else found.simulate.high_water
     return Report(
@@ -66,7 +66,11 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
         bitwright=__version__,
         summary=summary_rows(found, energy, baselines),
         stages=stages(context, found),
-        accuracy=accuracy(found),
+        quality=quality(found),
+        task=work.task.name,
+        metric=found.metric,
+        distribution=distribution(work, outputs),
+        legend=work.task.legend,
         proof=proof(found),
         curves=(
             *_curves("Training in floating point", trained.history),
@@ -95,14 +99,14 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
         clock_mhz=clock_of(found) or 0,
         lut_kind=mapped.lut_kind,
         classes=trained.data.classes,
-        confusion=_confusion(work.data.test.labels, predictions, len(trained.data.classes)),
-        samples=_samples(work, predictions, recipe.report.sample_images),
+        confusion=confusion(work, outputs),
+        samples=samples(work, outputs, recipe.report.sample_images),
         energy=energy,
         baselines=baselines,
         cpu=cpu_name(),
         facts=_facts(work, found),
         recipe=recipe.to_yaml(),
-        graph=print_graph(read_graph(context.inputs["lower"])),
+        graph=print_graph(graph),
     )
 
 
@@ -112,16 +116,23 @@ def _curves(title: str, history: Sequence[Epoch]) -> tuple[Curve, ...]:
     epochs = tuple(entry.epoch for entry in history)
     loss = {
         "training": tuple(entry.train_loss for entry in history),
-        "validation": tuple(entry.validation_loss for entry in history),
+        **_measured_series(entry.validation_loss for entry in history),
     }
-    accuracy = {
-        "training": tuple(entry.train_accuracy for entry in history),
-        "validation": tuple(entry.validation_accuracy for entry in history),
+    values = {
+        "training": tuple(entry.train_metric for entry in history),
+        **_measured_series(entry.validation_metric for entry in history),
     }
+    metric = history[0].metric.replace("_", " ")
     return (
         Curve(title=f"{title}: loss", y_label="mean over images", epochs=epochs, series=loss),
-        Curve(title=f"{title}: accuracy", y_label="share", epochs=epochs, series=accuracy),
+        Curve(title=f"{title}: {metric}", y_label="over images", epochs=epochs, series=values),
     )
+
+
+def _measured_series(values: Iterable[float | None]) -> dict[str, tuple[float, ...]]:
+    """The curve of validation; none without validation images."""
+    found = tuple(value for value in values if value is not None)
+    return {"validation": found} if found else {}
 
 
 def _layers(lowered: LowerResult, mapped: MapResult, found: Results) -> tuple[LayerRow, ...]:
@@ -171,39 +182,6 @@ def _critical_path(found: Results) -> tuple[PathRow, ...]:
     )
 
 
-def _confusion(truth: IntArray, predictions: IntArray, classes: int) -> tuple[tuple[int, ...], ...]:
-    """Row = label, column = prediction of the integer graph."""
-    table = np.zeros((classes, classes), dtype=np.int64)
-    np.add.at(table, (truth, predictions), 1)
-    return tuple(tuple(int(count) for count in row) for row in table)
-
-
-def _samples(work: Workspace, predictions: IntArray, count: int) -> tuple[Sample, ...]:
-    """Some held-out images, the wrongly recognised first: half of the room at most."""
-    test = work.data.test
-    wrong = np.flatnonzero(predictions != test.labels)[: count // 2]
-    right = np.flatnonzero(predictions == test.labels)[: count - len(wrong)]
-    return tuple(
-        Sample(
-            index=int(test.indices[at]),
-            label=test.classes[int(test.labels[at])],
-            prediction=test.classes[int(predictions[at])],
-            png=_png(test.images[at], test.scale),
-        )
-        for at in (*wrong, *right)
-    )
-
-
-def _png(image: NDArray[np.uint8], scale: float) -> str:
-    """An image as base64, stretched to the full range of grey."""
-    from PIL import Image
-
-    pixels = np.clip(np.rint(image.astype(np.float64) * scale * 255), 0, 255).astype(np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode("ascii")
-
-
 def _energy(work: Workspace, context: StepContext, found: Results) -> Energy | None:
     clock = clock_of(found)
     if clock is None:
@@ -242,6 +220,7 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
         "data": f"{data.name}: {data.train} training, {data.validation} validation, "
         f"{data.test} held-out images",
         "data SHA-256": data.digest,
+        **({"inputs": data.inputs} if data.inputs else {}),
         **_training_facts(trained),
         "integer graph": lowered.digest,
         "processor": cpu_name(),

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from bitwright.base.figures import Figure
+from bitwright.base.figures import Figure, show
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.run_files import read_record
 from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.results import LowerResult, PhaseRow, QuantizeResult, TrainResult
 from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.pipeline.steps.results_run import Results
-from bitwright.report.record import AccuracyStage, Stage
+from bitwright.report.record import MetricStage, Stage
 
 
 def required(
@@ -50,13 +50,13 @@ def phase_title(phase: PhaseRow, found: QuantizeResult) -> str:
 def _headlines(found: Results) -> dict[str, str]:
     lines: dict[str, str] = {}
     if found.teach is not None:
-        measured = found.teach.accuracy
-        lines["teach"] = "a file of logits" if measured is None else _percent(measured)
+        measured = found.teach.figure
+        lines["teach"] = "a file of logits" if measured is None else _brief(measured)
     if found.train is not None:
         given = "" if found.train.shipped is None else ", pretrained"
         lines["train"] = f"{found.train.parameters:,} parameters{given}"
     if found.quantize is not None:
-        lines["quantize"] = _percent(found.quantize.accuracy)
+        lines["quantize"] = _brief(found.quantize.figure)
     if found.lower is not None:
         lines["lower"] = f"{found.lower.size_bits / 8192:.1f} KiB"
     if found.map is not None:
@@ -69,24 +69,30 @@ def _headlines(found: Results) -> dict[str, str]:
     return lines
 
 
-def _percent(figure: Figure) -> str:
-    return f"{100 * figure.value:.2f} %"
+def _brief(figure: Figure | None) -> str:
+    return show(figure and Figure(figure.value, figure.unit, figure.source))
 
 
-def accuracy(found: Results) -> tuple[AccuracyStage, ...]:
-    """Top-1 at every stage of the pipeline."""
+def quality(found: Results) -> tuple[MetricStage, ...]:
+    """The task's metrics at every stage of the pipeline."""
     trained, quantized, lowered, _ = required(found)
-    images = trained.data.test
+    images, calibrated = trained.data.test, {quantized.metric: quantized.calibrated}
     rows = [
-        ("float", trained.accuracy, images),
-        ("calibrated", quantized.accuracy_calibrated, images),
-        ("quantized", quantized.accuracy, images),
-        ("integer graph", lowered.accuracy, images),
+        ("float", trained.metrics, images),
+        ("calibrated", calibrated, images),
+        ("quantized", quantized.metrics, images),
+        ("integer graph", lowered.metrics, images),
     ]
     if found.simulate is not None:
-        rows.append(("RTL", found.simulate.accuracy, found.simulate.images))
+        rows.append(("RTL", found.simulate.metrics, found.simulate.images))
     return tuple(
-        AccuracyStage(stage=stage, accuracy=figure, images=count) for stage, figure, count in rows
+        MetricStage(
+            stage=stage,
+            figure=figures[trained.metric],
+            images=count,
+            others={name: f for name, f in figures.items() if name != trained.metric},
+        )
+        for stage, figures, count in rows
     )
 
 

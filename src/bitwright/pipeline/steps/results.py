@@ -6,16 +6,25 @@ Shares are in [0, 1]; figures that could come from several places are `Figure`s 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import (
+    AliasChoices,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from bitwright.base.errors import RunError
 from bitwright.base.figures import Figure
 from bitwright.base.files import atomic_write
 from bitwright.base.records import OperandRow, Record
 from bitwright.train.precision_rows import PrecisionRow
+from bitwright.train.records import named, unnamed
 
 FILE = "result.json"
 
@@ -29,6 +38,11 @@ class Result(Record):
 
 
 _R = TypeVar("_R", bound=Result)
+
+
+def _also(*names: str, **more: Any) -> Any:
+    """A field that earlier versions had under another name."""
+    return Field(validation_alias=AliasChoices(*names), **more)
 
 
 def load_result(kind: type[_R], folder: Path) -> _R:
@@ -47,15 +61,56 @@ def load_result(kind: type[_R], folder: Path) -> _R:
         ) from error
 
 
+class Metered(Result):
+    """Base of the results that measure a network on test images.
+
+    Attributes:
+        metrics: name of each metric of the task -> its value; the first one is what chooses.
+    """
+
+    metrics: dict[str, Figure]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accuracy_alone(cls, fields: Any) -> Any:
+        """Earlier versions knew no other figure."""
+        if not isinstance(fields, Mapping) or "accuracy" not in fields:
+            return fields
+        left = {name: value for name, value in fields.items() if name != "accuracy"}
+        given = fields["accuracy"]
+        return left | {"metrics": {} if given is None else {"accuracy": given}}
+
+    @property
+    def metric(self) -> str:
+        """The name of the first metric; empty if nothing was measured."""
+        return next(iter(self.metrics), "")
+
+    @property
+    def figure(self) -> Figure | None:
+        """The value of the first metric."""
+        return self.metrics.get(self.metric)
+
+
 class Epoch(Result):
-    """One epoch of a training curve."""
+    """One epoch of a training curve, by the metric that chooses, whose key is ``metric``."""
 
     epoch: int
     lr: float
     train_loss: float
-    train_accuracy: float
-    validation_loss: float
-    validation_accuracy: float
+    train_metric: float
+    validation_loss: float | None
+    validation_metric: float | None
+    metric: str = "accuracy"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_record(cls, record: Any) -> Any:
+        return unnamed(record) if isinstance(record, Mapping) else record
+
+    @model_serializer(mode="wrap")
+    def _to_record(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        made: dict[str, Any] = named(fields(self))
+        return made
 
 
 class DataFacts(Result):
@@ -63,33 +118,33 @@ class DataFacts(Result):
 
     Attributes:
         source: the file or folder they came from, without its place, or the library.
+        inputs: what was made of numbers that are no levels, in words.
     """
 
     name: str
     source: str
     digest: str
     classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     train: int
     validation: int
     test: int
+    inputs: str = ""
 
 
-class TeacherRow(Result):
-    """One teacher; its accuracy is on the test images, None for a file of logits."""
+class TeacherRow(Metered):
+    """One teacher; nothing is measured of a file of logits."""
 
     model: str
     parameters: int
-    accuracy: Figure | None
     history: tuple[Epoch, ...]
     kept_epoch: int
 
 
-class TeachResult(Result):
-    """The teachers, and their accuracy together."""
+class TeachResult(Metered):
+    """The teachers, and how well they do together."""
 
     teachers: tuple[TeacherRow, ...]
-    accuracy: Figure | None
 
 
 class Shipped(Result):
@@ -107,7 +162,7 @@ class Shipped(Result):
     sha256: str
 
 
-class TrainResult(Result):
+class TrainResult(Metered):
     """The float model; ``shipped`` where it came with the package, its history too.
 
     Attributes:
@@ -116,7 +171,6 @@ class TrainResult(Result):
 
     data: DataFacts
     parameters: int
-    accuracy: Figure
     history: tuple[Epoch, ...]
     kept_epoch: int
     shipped: Shipped | None = None
@@ -127,25 +181,25 @@ class PhaseRow(Result):
     """One phase of training in few bits.
 
     Attributes:
-        teacher_accuracy: of the network that learned along, on the test images, when the phase was
+        validation_metric: of the kept weights, by the metric that chooses.
+        teacher_figure: of the network that learned along, on the test images, when the phase was
             over; only of a co-study.
     """
 
     name: str
     history: tuple[Epoch, ...]
     kept_epoch: int
-    validation_accuracy: float
-    teacher_accuracy: Figure | None = None
+    validation_metric: float | None = _also("validation_metric", "validation_accuracy")
+    teacher_figure: Figure | None = _also("teacher_figure", "teacher_accuracy", default=None)
 
 
-class QuantizeResult(Result):
-    """The integer network; ``accuracy_calibrated`` is that before training in few bits.
+class QuantizeResult(Metered):
+    """The integer network; ``calibrated`` is its figure before training in few bits.
 
     ``input_rounding`` is the rule from real inputs to their levels.
     """
 
-    accuracy: Figure
-    accuracy_calibrated: Figure
+    calibrated: Figure = _also("calibrated", "accuracy_calibrated")
     phases: tuple[PhaseRow, ...]
     operands: tuple[OperandRow, ...]
     input_rounding: str = "half_even"
@@ -183,7 +237,7 @@ class LayerFacts(Result):
     accumulator_bits: int
 
 
-class LowerResult(Result):
+class LowerResult(Metered):
     """The integer graph, and what was compared with ``==``.
 
     Attributes:
@@ -196,7 +250,6 @@ class LowerResult(Result):
     """
 
     digest: str
-    accuracy: Figure
     compared_images: int
     compared_values: int
     reference_images: int

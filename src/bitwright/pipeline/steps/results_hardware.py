@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bitwright.base.figures import Figure, Resources
+from bitwright.base.figures import Resources
 from bitwright.base.records import BlockRow, EdgeRow, FifoRow
-from bitwright.pipeline.steps.results import Result
+from bitwright.pipeline.steps.results import Metered, Result
 
 
 class LinkRow(Result):
@@ -67,7 +67,7 @@ class MapResult(Result):
         return self.rated_mhz or self.clock_mhz
 
 
-class SimulateResult(Result):
+class SimulateResult(Metered):
     """The proof, cycle by cycle.
 
     Attributes:
@@ -86,7 +86,6 @@ class SimulateResult(Result):
     stall_patterns: tuple[str, ...]
     compared_values: int
     differences: int
-    accuracy: Figure
     interval: int
     predicted_interval: int
     latency: int

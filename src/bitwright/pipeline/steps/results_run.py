@@ -33,6 +33,14 @@ class Results:
     simulate: SimulateResult | None = None
     implement: ImplementResult | None = None
 
+    @property
+    def metric(self) -> str:
+        """The name of the metric that chooses; of a run that has measured nothing yet that of a
+        classifier.
+        """
+        results = (self.train, self.quantize, self.lower, self.simulate, self.teach)
+        return next((r.metric for r in results if r is not None and r.metric), "accuracy")
+
     @classmethod
     def load(cls, folders: Mapping[str, Path]) -> Results:
         """Read the results that lie in these folders (step -> folder).

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from bitwright.base.errors import RecipeError
 from bitwright.data.spec import Keep
 from bitwright.models.pretrained import Pretrained, find_pretrained, matching
+from bitwright.tasks.catalog import TaskSpec
 from bitwright.train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def shipped(recipe: Recipe, splits: DataSplits) -> Pretrained | None:
     """The entry that is the result of a recipe's float training; None: it has to be trained."""
     config = recipe.train.float_
     if not recipe.train.pretrained or recipe.model.weights is not None or config.distillation:
+        return None
+    if recipe.task != TaskSpec():  # no checkpoint was made for another
         return None
     if recipe.data.keep != Keep():  # no checkpoint was made of fewer images
         return None

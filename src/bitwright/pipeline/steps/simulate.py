@@ -4,29 +4,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bitwright.base.errors import MismatchError
-from bitwright.base.figures import Figure, Source
+from bitwright.base.figures import Source
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress
 from bitwright.ir import IntArray
 from bitwright.pipeline.context import StepContext
-from bitwright.pipeline.steps.lower import read_levels
+from bitwright.pipeline.steps.lower import figures_of, read_graph, read_levels
 from bitwright.pipeline.steps.map import RTL
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
 from bitwright.pipeline.steps.workspace import Workspace
+from bitwright.quantize.integers.affine import SCORES
 from bitwright.sim import SimResult, Simulator, StallPattern, burst_stalls, compare, random_stalls
 
 _CHUNK = 100
 _CHUNK_CYCLES = 2_000_000
 _LEAST_FRAMES = 3
 _RATE_FRAMES = 12
-_SCORES, _LABEL = "m_axis_0", "m_axis_1"
+_SCORES = "m_axis_0"
 
 
 @dataclass(frozen=True)
@@ -34,20 +36,20 @@ class _Proof:
     """A design and what it must give.
 
     Attributes:
-        inputs, scores, labels: levels of the held-out images, in test order.
+        inputs: levels of the held-out images, in test order.
+        outputs: of each port, what must come out.
         interval: predicted cycles an image.
     """
 
     simulator: Simulator
     inputs: IntArray
-    scores: IntArray
-    labels: IntArray
+    outputs: Mapping[str, IntArray]
     interval: int
 
     def run(
         self, chosen: IntArray, stalls: StallPattern | None = None, reset_at: int | None = None
     ) -> SimResult:
-        """Simulate these images and compare every score and label with ``==``.
+        """Simulate these images and compare every output with ``==``.
 
         Raises:
             MismatchError: a value differs; names image, output and element.
@@ -55,8 +57,7 @@ class _Proof:
         (port,) = self.simulator.design.inputs
         beats = self.simulator.pack({port.name: self.inputs[chosen]})
         result = self.simulator.run(beats, len(chosen), stalls, reset_at=reset_at)
-        expected = {_SCORES: self.scores[chosen], _LABEL: self.labels[chosen]}
-        difference = compare(expected, result.levels)
+        difference = compare(self.expected(chosen), result.levels)
         if difference is not None:
             image = int(chosen[difference.frame])
             raise MismatchError(
@@ -65,6 +66,10 @@ class _Proof:
                 hint="this is a bug in Bitwright; please report it with the run directory",
             )
         return result
+
+    def expected(self, chosen: IntArray) -> dict[str, IntArray]:
+        """Levels of each port for some of the images."""
+        return {port: levels[chosen] for port, levels in self.outputs.items()}
 
 
 def simulate(work: Workspace, context: StepContext) -> None:
@@ -77,7 +82,10 @@ def simulate(work: Workspace, context: StepContext) -> None:
     total = len(levels["inputs"])
     count = total if wanted.images == "all" else min(wanted.images, total)
     simulator = Simulator.build(context.inputs["map"] / RTL, frames=count)
-    proof = _Proof(simulator, levels["inputs"], levels["scores"], levels["labels"], mapped.interval)
+    graph = read_graph(context.inputs["lower"])
+    ports = zip((port.name for port in simulator.design.outputs), graph.outputs, strict=True)
+    outputs = {port: levels[edge] for port, edge in ports}
+    proof = _Proof(simulator, levels["inputs"], outputs, mapped.interval)
     stalled_count = min(wanted.stall_images, count)
     plain = _back_to_back(proof, np.arange(count), context.progress)
     rate, latency = _check_rate(proof, context.progress)
@@ -85,16 +93,15 @@ def simulate(work: Workspace, context: StepContext) -> None:
     after_reset = _with_reset(proof, context.progress)
     _with_damaged_frames(proof, context.progress)
     every = [*plain, rate, *stalled, after_reset]
-    labels = np.concatenate([result.levels[_LABEL] for result in plain])[:, 0]
+    scores = np.concatenate([result.levels[_SCORES] for result in plain])
+    scores = scores.reshape(count, *levels[SCORES].shape[1:])
     result = SimulateResult(
         images=count,
         stall_images=stalled_count,
         stall_patterns=tuple(result.stalls for result in stalled),
         compared_values=sum(values.size for r in every for values in r.levels.values()),
         differences=0,
-        accuracy=Figure(
-            float((labels == work.data.test.labels[:count]).mean()), "share", Source.SIMULATION
-        ),
+        metrics=figures_of(work, graph, scores, Source.SIMULATION),
         interval=int(rate.interval or 0),
         predicted_interval=mapped.interval,
         latency=latency,
@@ -171,8 +178,7 @@ def _with_damaged_frames(proof: _Proof, progress: Progress) -> None:
     result = proof.simulator.run({port.name: beats}, len(lengths), lasts={port.name: lasts})
     frames = np.array([0, len(lengths) - 1])
     got = {name: levels[frames] for name, levels in result.levels.items()}
-    expected = {_SCORES: proof.scores[[0, 0]], _LABEL: proof.labels[[0, 0]]}
-    difference = compare(expected, got)
+    difference = compare(proof.expected(np.array([0, 0])), got)
     if difference is not None or result.frame_error != 1:
         raise MismatchError(
             f"behind frames with a lost and a surplus beat: {difference or 'no flag is raised'}",

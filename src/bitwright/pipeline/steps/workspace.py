@@ -14,12 +14,15 @@ from bitwright.data import DataSplits, load_dataset
 from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.shipped import check_unseen, shipped
 from bitwright.quantize.policy import Policy
+from bitwright.tasks.catalog import labels_of
 
 if TYPE_CHECKING:
     from torch import nn
 
     from bitwright.models import ModelSpec, Pretrained
+    from bitwright.models.output import Output
     from bitwright.pipeline.recipe_schema import Recipe
+    from bitwright.tasks import Task
     from bitwright.train.teacher_outputs import TeacherOutputs
 
 
@@ -38,18 +41,45 @@ class Workspace:
     @cached_property
     def data(self) -> DataSplits:
         """The data set, loaded when first needed."""
-        return load_dataset(self.recipe.data, None, self.recipe.seed, progress=self.progress)
+        kind = labels_of(self.recipe.task)
+        kind = self.task.labels if kind is None else kind
+        with importable(self.recipe.base_dir):
+            return load_dataset(
+                self.recipe.data, None, self.recipe.seed, labels=kind, progress=self.progress
+            )
+
+    @cached_property
+    def task(self) -> Task:
+        """What the network is for."""
+        from bitwright.tasks.factory import make_task
+
+        with importable(self.recipe.base_dir):
+            return make_task(self.recipe.task)
+
+    @cached_property
+    def output(self) -> Output:
+        """What the network must give for an image."""
+        return self.task.output(self.data)
+
+    @property
+    def num_classes(self) -> int | None:
+        """What a model is told of the number of classes: of a vector its values."""
+        is_vector = len(self.output.shape) == 1
+        found: int | None = self.output.size if is_vector else self.data.num_classes
+        return found
 
     @cached_property
     def quant(self) -> dict[str, Any]:
-        """The section ``quant``: what the model's file says, if it does, then the recipe."""
+        """The section ``quant``: what the model's file says, if it does, then the recipe. Where
+        neither speaks of the input, it takes the levels of the data as they are.
+        """
         from bitwright.interop.model_files import formats_from_spec
 
         given: dict[str, Any] = {}
+        if (levels := self.data.input_format) is not None:
+            given = {"input": {"format": levels, "scale": "const", "value": self.data.scale}}
         if self.recipe.model.is_file:
-            given = formats_from_spec(
-                self.recipe.model, self.data.num_classes, self.data.image_shape
-            )
+            given |= formats_from_spec(self.recipe.model, self.num_classes, self.data.image_shape)
         return {**given, **self.recipe.quant}
 
     @cached_property
@@ -64,10 +94,10 @@ class Workspace:
         return module_folders(self.recipe.base_dir)
 
     @property
-    def sample_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of one image, as torch models take it."""
-        height, width, channels = self.data.image_shape
-        return channels, height, width
+    def sample_shape(self) -> tuple[int, ...]:
+        """Of one input as torch models take it: (C, H, W), (C, L) or (F,)."""
+        shape: tuple[int, ...] = self.data.sample_shape
+        return shape
 
     @cached_property
     def shipped(self) -> Pretrained | None:
@@ -98,7 +128,7 @@ class Workspace:
         for entry in self.recipe.teacher:
             if entry.logits is not None:
                 outputs = read_outputs(entry.logits)
-                outputs.of(self.data.train, str(entry.logits))
+                outputs.of(self.data.train, str(entry.logits), self.output)
                 return outputs
         return None
 
@@ -108,5 +138,10 @@ class Workspace:
         check_unseen(spec, self.data)
         with importable(self.recipe.base_dir):
             return model_from_spec(
-                spec, self.data.num_classes, self.data.image_shape, seed=seed, data=self.data.name
+                spec,
+                self.num_classes,
+                self.data.image_shape,
+                seed=seed,
+                data=self.data.name,
+                output=self.output,
             )

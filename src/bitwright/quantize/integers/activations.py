@@ -59,6 +59,7 @@ def _input(
     """The network's input: its levels are what the graph takes."""
     number_format, unit = module.format, float(module.unit)
     channels, *size = value.shape
+    size = [1, *size] if len(size) == 1 else size  # a signal is an image of one row
     # The scale of the format and its lsb, multiplied again as the levels' definition does it.
     scale = unit / module.spec.format.lsb * number_format.lsb
     low, high = number_format.min_level, number_format.max_level

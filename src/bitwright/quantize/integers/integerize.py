@@ -29,7 +29,15 @@ from bitwright.quantize.integers.affine import (
     unquantized,
 )
 from bitwright.quantize.integers.model import IntegerModel
-from bitwright.quantize.joins import Concatenate, GlobalAverage, QuantAdd, Rearrange, ScaleShift
+from bitwright.quantize.joins import (
+    Concatenate,
+    GlobalAverage,
+    LowerSignal,
+    QuantAdd,
+    RaiseSignal,
+    Rearrange,
+    ScaleShift,
+)
 from bitwright.quantize.layers import QuantConv2d, QuantLayer, QuantLinear
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.policy_defaults import simulated_only
@@ -53,7 +61,7 @@ def integerize(
     Args:
         model: converted, every scale set.
         policy: by which it was converted.
-        sample_shape: of one input sample as torch has it, (C, H, W) or (C,).
+        sample_shape: of one input sample as torch has it, (C, H, W), (C, L) or (C,).
         name: of the graph.
 
     Returns:
@@ -73,9 +81,9 @@ def integerize(
             where="integerize",
             hint="pass example_input or sample_shape to apply, or run the model once before",
         )
-    if len(sample_shape) not in (1, 3):
+    if len(sample_shape) not in (1, 2, 3):
         raise ModelError(
-            f"input shape {sample_shape} is neither (C, H, W) nor (C,)",
+            f"input shape {sample_shape} is none of (C, H, W), (C, L) and (C,)",
             where="integerize",
             hint="give the shape of one sample, without the batch axis",
         )
@@ -207,6 +215,11 @@ def _nothing(context: Context, node: fx.Node, module: nn.Module, value: AffineVa
     return value
 
 
+def _row(context: Context, node: fx.Node, module: nn.Module, value: AffineValue) -> AffineValue:
+    """A signal is an image of one row: the same levels in the same order."""
+    return replace(value, shape=tuple(context.shapes[node]))
+
+
 #: What each kind of layer is in integers; `quantize.register_layer` adds to it.
 LAYERS: dict[type[nn.Module], Integerize] = {
     ActivationQuantizer: activations.quantizer,
@@ -216,6 +229,7 @@ LAYERS: dict[type[nn.Module], Integerize] = {
     **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d, GlobalAverage), joins.average),
     nn.Flatten: joins.flatten,
     **dict.fromkeys((nn.Dropout, nn.Dropout2d), _nothing),
+    **dict.fromkeys((RaiseSignal, LowerSignal), _row),
     **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d), joins.upsample),
     **dict.fromkeys((nn.PixelUnshuffle, nn.ChannelShuffle, Rearrange), joins.rearranged),
     **dict.fromkeys((nn.ZeroPad2d, nn.ConstantPad2d), joins.padded),

@@ -19,6 +19,7 @@ from bitwright.quantize.integers.affine import SCORES, AffineValue
 from bitwright.quantize.integers.torch_executor import TorchExecutor, in_graph_layout
 
 #: Smallest array types first.
+_SIGNALS = 3  # axes of a batch
 _ARRAYS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
 
@@ -75,13 +76,16 @@ class IntegerModel(nn.Module):
 
     @torch.no_grad()
     def input_levels(self, x: Tensor) -> Tensor:
-        """Real inputs (N, C, H, W) or (N, C) -> levels, float64.
+        """Real inputs (N, C, H, W), (N, C, L) or (N, C) -> levels, float64; of a signal those of
+        the image of one row that it is.
 
         Raises:
             ModelError: another shape.
         """
         kind = self.graph.types[self.graph.inputs[0]]
         expected = (kind.shape[-1], *kind.shape[:-1])
+        if x.dim() == _SIGNALS and kind.shape[:-2] == (1,):
+            x = x.unsqueeze(2)
         if tuple(x.shape[1:]) != expected:
             raise ModelError(
                 f"expected samples of shape {expected}, got {tuple(x.shape[1:])}",
@@ -118,7 +122,8 @@ class IntegerModel(nn.Module):
 
     def scores(self, x: Tensor) -> Tensor:
         """The scores of real inputs, float64."""
-        return self.real(SCORES, self.levels(x))
+        found = self.real(SCORES, self.levels(x))
+        return found.squeeze(2) if x.dim() == _SIGNALS and found.dim() > _SIGNALS else found
 
     def real(self, edge: str, levels: Tensor) -> Tensor:
         """Levels of an edge, channels on axis 1, as the reals they stand for, float64."""

@@ -37,6 +37,7 @@ from bitwright.quantize.ptq.samples import (
     check_fit,
     sample_count,
 )
+from bitwright.quantize.signals import raised
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ def prepare_network(
 
     The same methods give a network of the same structure, whatever its weights are.
     """
-    prepared: nn.Module = model
+    prepared = raised(model, example)
     done: dict[str, Any] = {}
     wanted = parse_methods(methods)
     for method in wanted:

@@ -9,7 +9,7 @@ from math import comb, sqrt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bitwright.report.table import Measured
+from bitwright.base.figures import Measured
 
 
 def mean_of(values: ArrayLike) -> Measured:

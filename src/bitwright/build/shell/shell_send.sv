@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packets of the device (docs/board-protocol.md): hello, status and answers. An answer of Bytes
+// bytes goes in packets of at most Chunk, each when all of its bytes are here, so that a packet
+// never waits for the core. Every packet tells what has been received, and so stands for a status.
+`default_nettype none
+module shell_send #(
+  parameter int           Bytes = 20,
+  parameter int           Chunk = 20,
+  parameter logic [255:0] Hello = '0
+) (
+  input  logic        clk_i,
+  input  logic        rst_ni,
+  input  logic        in_valid_i,
+  output logic        in_ready_o,
+  input  logic [7:0]  in_data_i,
+  input  logic [7:0]  session_i,
+  input  logic [7:0]  sequence_i,
+  input  logic [15:0] received_i,
+  input  logic [15:0] consumed_i,
+  input  logic [7:0]  damaged_i,
+  input  logic [7:0]  flags_i,
+  input  logic [31:0] cycles_i,
+  input  logic        want_hello_i,
+  input  logic        want_status_i,
+  output logic        hello_taken_o,
+  output logic        status_taken_o,
+  output logic        answered_o,  // the last byte of an answer is on its way
+  output logic        out_valid_o,
+  input  logic        out_ready_i,
+  output logic [7:0]  out_data_o
+);
+  if (Bytes < 1 || Chunk < 1 || Chunk > 255) begin : gen_check
+    $error("shell_send: Bytes must be at least 1 and Chunk 1 to 255");
+  end
+
+  localparam int CHUNKS = (Bytes + Chunk - 1) / Chunk;
+  localparam int LAST   = Bytes - (CHUNKS - 1) * Chunk;  // bytes of the last chunk
+  localparam int DEPTH  = Chunk < 8 ? 16 : 1 << $clog2(2 * Chunk);
+  localparam logic [15:0] LAST_CHUNK = 16'(CHUNKS - 1);
+  localparam logic [7:0] HELLO_BYTES = 8'd32, HEADER_LAST = 8'd19, CRC_LAST = 8'd3;
+  localparam logic [3:0] VERSION = 4'd1, HELLO = 4'd1, STATUS = 4'd2, ANSWER = 4'd3;
+
+  typedef enum logic [1:0] {IDLE, HEADER, PAYLOAD, CHECK} state_t;
+
+  state_t      state_q;
+  logic [3:0]  kind_q;
+  logic [7:0]  index_q, length_q;
+  logic [15:0] received_q, consumed_q, frame_q, chunk_q;
+  logic [8:0]  have_q;  // bytes of answers that wait
+  logic [7:0]  need, header_byte, answer_byte, sequence_q, damaged_q, flags_q;
+  logic [31:0] crc;
+  logic        last_chunk, whole, out_fire, idle, push, pop, fifo_valid, ends, crc_busy;
+
+  assign last_chunk = chunk_q == LAST_CHUNK;
+  assign need       = last_chunk ? 8'(LAST) : 8'(Chunk);
+  assign whole      = have_q >= 9'(need);
+  assign out_fire   = out_valid_o & out_ready_i;
+  assign push       = in_valid_i & in_ready_o;
+  assign pop        = out_fire && state_q == PAYLOAD && kind_q == ANSWER;
+  assign ends       = out_fire && state_q == CHECK && index_q == CRC_LAST;
+  assign answered_o = ends && kind_q == ANSWER && last_chunk;
+
+  assign idle           = rst_ni && state_q == IDLE;
+  assign hello_taken_o  = idle && want_hello_i;
+  assign status_taken_o = idle && (want_hello_i || whole || want_status_i);
+  assign out_valid_o    = state_q != IDLE && !crc_busy;
+
+  always_ff @(posedge clk_i) begin : p_state
+    if (!rst_ni) begin
+      state_q <= IDLE;
+      frame_q <= '0;
+      chunk_q <= '0;
+      have_q  <= '0;
+    end else begin
+      have_q <= have_q + 9'(push) - 9'(pop);
+      unique case (state_q)
+        IDLE: if (status_taken_o) state_q <= HEADER;
+        HEADER: if (out_fire && index_q == HEADER_LAST) begin
+          state_q <= length_q == '0 ? CHECK : PAYLOAD;
+        end
+        PAYLOAD: if (out_fire && index_q + 8'd1 == length_q) state_q <= CHECK;
+        default: if (ends) begin
+          state_q <= IDLE;
+          if (kind_q == ANSWER) chunk_q <= last_chunk ? '0 : chunk_q + 1'b1;
+          if (answered_o) frame_q <= frame_q + 1'b1;
+        end
+      endcase
+    end
+  end
+
+  always_ff @(posedge clk_i) begin : p_packet
+    if (state_q == IDLE) begin
+      index_q    <= '0;
+      kind_q     <= want_hello_i ? HELLO : whole ? ANSWER : STATUS;
+      length_q   <= want_hello_i ? HELLO_BYTES : whole ? need : '0;
+      received_q <= received_i;
+      consumed_q <= consumed_i;
+      sequence_q <= sequence_i;
+      damaged_q  <= damaged_i;
+      flags_q    <= flags_i;
+    end else if (out_fire) begin
+      index_q <= index_q + 8'd1;
+      if (state_q == HEADER && index_q == HEADER_LAST) index_q <= '0;
+      if (state_q == PAYLOAD && index_q + 8'd1 == length_q) index_q <= '0;
+    end
+  end
+
+  always_comb begin : p_header
+    unique case (index_q[4:0])
+      5'd0:    header_byte = 8'h42;
+      5'd1:    header_byte = 8'h77;
+      5'd2:    header_byte = {VERSION, kind_q};
+      5'd3:    header_byte = session_i;
+      5'd4:    header_byte = sequence_q;
+      5'd5:    header_byte = length_q;
+      5'd6:    header_byte = received_q[7:0];
+      5'd7:    header_byte = received_q[15:8];
+      5'd8:    header_byte = consumed_q[7:0];
+      5'd9:    header_byte = consumed_q[15:8];
+      5'd10:   header_byte = frame_q[7:0];
+      5'd11:   header_byte = frame_q[15:8];
+      5'd12:   header_byte = chunk_q[7:0];
+      5'd13:   header_byte = chunk_q[15:8];
+      5'd14:   header_byte = damaged_q;
+      5'd15:   header_byte = flags_q;
+      default: header_byte = cycles_i[{index_q[1:0], 3'b000} +: 8];
+    endcase
+  end
+
+  always_comb begin : p_byte
+    unique case (state_q)
+      HEADER:  out_data_o = header_byte;
+      PAYLOAD: out_data_o = kind_q == HELLO ? Hello[{index_q[4:0], 3'b000} +: 8] : answer_byte;
+      default: out_data_o = crc[{index_q[1:0], 3'b000} +: 8];
+    endcase
+  end
+
+  stream_fifo #(.Width(8), .Depth(DEPTH), .RamStyle(DEPTH > 64 ? 1 : 2)) i_fifo (
+    .clk_i, .rst_ni,
+    .in_valid_i, .in_ready_o, .in_data_i,
+    .out_valid_o(fifo_valid), .out_ready_i(pop), .out_data_o(answer_byte)
+  );
+  shell_crc i_crc (
+    .clk_i, .clear_i(state_q == IDLE || (state_q == HEADER && index_q < 8'd2)),
+    .valid_i(out_fire && state_q != CHECK), .data_i(out_data_o),
+    .busy_o(crc_busy), .crc_o(crc)
+  );
+
+`ifndef SYNTHESIS
+  answer_is_here: assert property (@(posedge clk_i) disable iff (!rst_ni) pop |-> fifo_valid);
+`endif
+endmodule
+`default_nettype wire

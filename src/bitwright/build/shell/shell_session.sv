@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the device makes of the host's packets: it opens sessions for the right design, and hands
+// the bytes of the input stream to the core in order, each once, and only those of whole packets
+// that follow what is there. Bytes of a packet are stored behind the stream's end, which moves
+// when the packet turns out to be good. core_rst_no is low for 2^6 clocks when a session opens.
+// For the answering side: what has been received and consumed, and which replies are wanted.
+`default_nettype none
+module shell_session #(
+  parameter int          BufferBits = 11,
+  parameter logic [63:0] Digest     = '0
+) (
+  input  logic        clk_i,
+  input  logic        rst_ni,
+  input  logic [3:0]  kind_i,
+  input  logic [7:0]  session_i,
+  input  logic [7:0]  sequence_i,
+  input  logic [7:0]  length_i,
+  input  logic [15:0] offset_i,
+  input  logic        payload_valid_i,
+  input  logic [7:0]  payload_index_i,
+  input  logic [7:0]  payload_data_i,
+  input  logic        done_i,
+  input  logic        good_i,
+  output logic        core_rst_no,
+  output logic        out_valid_o,
+  input  logic        out_ready_i,
+  output logic [7:0]  out_data_o,
+  output logic [7:0]  session_o,
+  output logic [7:0]  sequence_o,
+  output logic [15:0] received_o,
+  output logic [15:0] consumed_o,
+  output logic [7:0]  damaged_o,
+  output logic [7:0]  flags_o,
+  output logic        want_hello_o,
+  output logic        want_status_o,
+  input  logic        hello_taken_i,
+  input  logic        status_taken_i
+);
+  if (BufferBits < 8 || BufferBits > 14) begin : gen_check
+    $error("shell_session: BufferBits must be 8 to 14");
+  end
+
+  localparam logic [3:0] HELLO = 4'd1, OPEN = 4'd2, DATA = 4'd3;
+  localparam logic [7:0] DIGEST_BYTES = 8'd8;
+  localparam logic [16:0] DEPTH = 17'(1 << BufferBits);
+
+  logic        open_q, other_digest_q, refused_q, match_q, fits_q;
+  logic [5:0]  hold_q;  // clocks of the core's reset still to come
+  logic [7:0]  digest_byte;
+  logic [15:0] stored;
+  logic [BufferBits-1:0] end_addr;
+  logic        wr_en, rd_en, room, first, opens, takes, fresh;
+
+  assign digest_byte = Digest[{payload_index_i[2:0], 3'b000} +: 8];
+  assign first       = payload_index_i == '0;
+  assign stored      = received_o - consumed_o;
+  assign room        = {1'b0, stored} + 17'(payload_index_i) < DEPTH;
+  assign end_addr    = received_o[BufferBits-1:0] + BufferBits'(payload_index_i);
+  assign wr_en       = payload_valid_i && kind_i == DATA && room;
+  assign rd_en       = stored != '0 && (!out_valid_o || out_ready_i) && core_rst_no;
+
+  assign opens = done_i && good_i && kind_i == OPEN && match_q && length_i == DIGEST_BYTES;
+  assign fresh = opens && !(open_q && session_i == session_o);
+  assign takes = done_i && good_i && kind_i == DATA && open_q && session_i == session_o &&
+                 offset_i == received_o && (fits_q || length_i == '0);
+  assign flags_o     = {5'd0, refused_q, other_digest_q, open_q};
+  assign core_rst_no = rst_ni && hold_q == '0;
+
+  always_ff @(posedge clk_i) begin : p_payload
+    if (payload_valid_i) begin
+      match_q <= (match_q || first) && payload_data_i == digest_byte;
+      fits_q  <= (fits_q || first) && room;
+    end
+  end
+
+  always_ff @(posedge clk_i) begin : p_session
+    if (!rst_ni) begin
+      open_q         <= 1'b0;
+      other_digest_q <= 1'b0;
+      refused_q      <= 1'b0;
+      session_o      <= '0;
+      sequence_o     <= '0;
+      damaged_o      <= '0;
+      hold_q         <= '0;
+      want_hello_o   <= 1'b0;
+      want_status_o  <= 1'b0;
+    end else begin
+      if (hold_q != '0) hold_q <= hold_q - 1'b1;
+      if (hello_taken_i) want_hello_o <= 1'b0;
+      if (status_taken_i) want_status_o <= 1'b0;
+      if (done_i && !good_i) damaged_o <= damaged_o + 1'b1;
+      if (done_i && good_i) begin
+        sequence_o <= sequence_i;
+        if (kind_i == OPEN) other_digest_q <= !opens;
+        if (kind_i == DATA) refused_q <= !open_q || session_i != session_o;
+        if (kind_i == HELLO) want_hello_o <= 1'b1;
+      end
+      if (done_i && !(good_i && kind_i == HELLO)) want_status_o <= 1'b1;
+      if (fresh) begin
+        open_q    <= 1'b1;
+        refused_q <= 1'b0;
+        session_o <= session_i;
+        hold_q    <= '1;
+      end
+    end
+  end
+
+  always_ff @(posedge clk_i) begin : p_stream
+    if (!core_rst_no || fresh) begin
+      received_o  <= '0;
+      consumed_o  <= '0;
+      out_valid_o <= 1'b0;
+    end else begin
+      if (takes) received_o <= received_o + 16'(length_i);
+      if (rd_en) consumed_o <= consumed_o + 1'b1;
+      if (rd_en) out_valid_o <= 1'b1;
+      else if (out_ready_i) out_valid_o <= 1'b0;
+    end
+  end
+
+  mem_ram #(.Width(8), .Depth(1 << BufferBits), .Style(1)) i_store (
+    .clk_i,
+    .wr_en_i(wr_en), .wr_addr_i(end_addr), .wr_data_i(payload_data_i),
+    .rd_en_i(rd_en), .rd_addr_i(consumed_o[BufferBits-1:0]), .rd_data_o(out_data_o)
+  );
+
+`ifndef SYNTHESIS
+  never_more_than_fits: assert property (@(posedge clk_i) disable iff (!rst_ni)
+    {1'b0, stored} <= DEPTH);
+`endif
+endmodule
+`default_nettype wire

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A design beside a processor: DMA and registers around it, and what its driver must know.
+
+The hand-written part is in ``soc/*.sv``: registers on AXI4-Lite, a reader and a writer on AXI4. It
+is the same for Zynq and Cyclone V. This module writes the top that wires it up, in plain Verilog,
+which Vivado wants of a module in a block design, and the constants of the C driver.
+
+In memory a frame is its beats in order, each in a slot of 1, 2, 4 or a multiple of 8 bytes, low end
+first; the frame is filled up to a multiple of 8 bytes. Frames follow one another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bitwright.build.shell import beyond_shell
+from bitwright.sim.spec import Design, Port, load_design
+
+_SOC = Path(__file__).parent / "soc"
+_LIBRARY = Path(__file__).parent.parent / "rtl" / "lib"
+_MODULES = ("soc_control", "soc_reader", "soc_writer", "soc_beats_in", "soc_beats_out")
+_LIBRARY_FILES = ("stream_fifo.sv", "mem_ram.sv", "stream_check.sv")
+_DRIVER_FILES = ("bitwright_soc.h", "bitwright_soc.c", "example.c")
+_WORD = 8
+DRIVER = "driver"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the frames of a stream lie in memory.
+
+    Attributes:
+        slot: bytes of a beat.
+        words: 64-bit words of a frame.
+    """
+
+    slot: int
+    words: int
+
+    @property
+    def frame_bytes(self) -> int:
+        return self.words * _WORD
+
+
+def layout(port: Port) -> Layout:
+    """The layout of a stream's frames."""
+    needed = (port.width + 7) // 8
+    narrow = next((slot for slot in (1, 2, 4) if slot >= needed), 0)
+    slot = narrow or -(-needed // _WORD) * _WORD
+    return Layout(slot, -(-port.beats * slot // _WORD))
+
+
+@dataclass(frozen=True)
+class SocDesign:
+    """A design with DMA and registers.
+
+    Attributes:
+        top: name of its top module, in ``TOP.v``.
+        files: Verilog of everything, relative to the folder, the top last.
+        memories: images, relative to the folder.
+        masters: names of its AXI4 ports.
+        digest: what the register 0x04 holds: of everything that the design consists of.
+    """
+
+    top: str
+    files: tuple[str, ...]
+    memories: tuple[str, ...]
+    masters: tuple[str, ...]
+    digest: int
+
+
+def beyond_soc(design: Design) -> str | None:
+    """Why a design cannot stand beside a processor like this; None if it can."""
+    reason = beyond_shell(design)
+    return None if reason is None else reason.replace("serial shell", "project with a processor")
+
+
+def write_soc(design_dir: Path, folder: Path) -> SocDesign:
+    """Copy a design into a folder, with the modules around it, its top, and its driver.
+
+    Raises:
+        GraphError: the design folder is not whole.
+        ValueError: the design is beyond it (`beyond_soc` says why).
+    """
+    design = load_design(design_dir)
+    reason = beyond_soc(design)
+    if reason is not None:
+        raise ValueError(reason)
+    for name in (*design.files, *design.memories):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(design_dir / name, folder / name)
+    present = {Path(name).name for name in design.files}
+    sources = [_SOC / f"{name}.sv" for name in _MODULES]
+    sources += [_LIBRARY / name for name in _LIBRARY_FILES if name not in present]
+    (folder / "soc").mkdir(parents=True, exist_ok=True)
+    for source in sources:
+        shutil.copyfile(source, folder / "soc" / source.name)
+    top = f"{design.top}_soc"
+    digest = _digest(design)
+    (folder / f"{top}.v").write_text(soc_top(design, digest))
+    _write_driver(design, digest, folder / DRIVER)
+    return SocDesign(
+        top=top,
+        files=(*design.files, *(f"soc/{source.name}" for source in sources), f"{top}.v"),
+        memories=tuple(design.memories),
+        masters=tuple(masters(design)),
+        digest=digest,
+    )
+
+
+def masters(design: Design) -> list[str]:
+    """Names of the AXI4 ports, one for every output; the first also reads the input."""
+    return [f"m_axi_{k}" for k in range(len(design.outputs))]
+
+
+def _digest(design: Design) -> int:
+    """32 bits of SHA-256 over names and contents of sources and memories, in order."""
+    whole = hashlib.sha256()
+    for name in (*design.files, *design.memories):
+        body = (design.folder / name).read_bytes()
+        whole.update(f"{name}\0{len(body)}\0".encode() + body)
+    return int.from_bytes(whole.digest()[:4], "big")
+
+
+# --- the top -------------------------------------------------------------------------------------
+
+#: Signals of an AXI4 port: name, direction seen from the design, width, what stands still.
+Signal = tuple[str, str, int, str]
+
+
+def _address(channel: str) -> tuple[Signal, ...]:
+    """The address channel of reads ("ar") or of writes ("aw")."""
+    return (
+        (f"{channel}id", "output", 1, "1'b0"),
+        (f"{channel}addr", "output", 64, ""),
+        (f"{channel}len", "output", 8, ""),
+        (f"{channel}size", "output", 3, "3'd3"),
+        (f"{channel}burst", "output", 2, "2'd1"),
+        (f"{channel}cache", "output", 4, "4'd3"),
+        (f"{channel}prot", "output", 3, "3'd0"),
+        (f"{channel}valid", "output", 1, ""),
+        (f"{channel}ready", "input", 1, ""),
+    )
+
+
+AXI_SIGNALS: tuple[Signal, ...] = (
+    *_address("ar"),
+    ("rid", "input", 1, ""),
+    ("rdata", "input", 64, ""),
+    ("rresp", "input", 2, ""),
+    ("rlast", "input", 1, ""),
+    ("rvalid", "input", 1, ""),
+    ("rready", "output", 1, ""),
+    *_address("aw"),
+    ("wdata", "output", 64, ""),
+    ("wstrb", "output", 8, "8'hff"),
+    ("wlast", "output", 1, ""),
+    ("wvalid", "output", 1, ""),
+    ("wready", "input", 1, ""),
+    ("bid", "input", 1, ""),
+    ("bresp", "input", 2, ""),
+    ("bvalid", "input", 1, ""),
+    ("bready", "output", 1, ""),
+)
+#: On ports that only write.
+_NO_READS = {"araddr": "64'd0", "arlen": "8'd0", "arvalid": "1'b0", "rready": "1'b1"}
+CONTROL_SIGNALS: tuple[Signal, ...] = (
+    ("awaddr", "input", 8, ""),
+    ("awprot", "input", 3, ""),
+    ("awvalid", "input", 1, ""),
+    ("awready", "output", 1, ""),
+    ("wdata", "input", 32, ""),
+    ("wstrb", "input", 4, ""),
+    ("wvalid", "input", 1, ""),
+    ("wready", "output", 1, ""),
+    ("bresp", "output", 2, "2'd0"),
+    ("bvalid", "output", 1, ""),
+    ("bready", "input", 1, ""),
+    ("araddr", "input", 8, ""),
+    ("arprot", "input", 3, ""),
+    ("arvalid", "input", 1, ""),
+    ("arready", "output", 1, ""),
+    ("rdata", "output", 32, ""),
+    ("rresp", "output", 2, "2'd0"),
+    ("rvalid", "output", 1, ""),
+    ("rready", "input", 1, ""),
+)
+CONTROL = "s_axi_control"
+
+
+def _ports(prefix: str, signals: Sequence[Signal]) -> str:
+    return ",\n".join(
+        f"  {direction:6s} wire {f'[{width - 1}:0] ' if width > 1 else ''}{prefix}_{name}"
+        for name, direction, width, _ in signals
+    )
+
+
+def _constants(prefix: str, *, reads: bool) -> str:
+    signals = CONTROL_SIGNALS if prefix == CONTROL else AXI_SIGNALS
+    still = {name: value for name, _, _, value in signals if value}
+    still |= {} if reads else _NO_READS
+    return "\n".join(f"  assign {prefix}_{name} = {value};" for name, value in still.items())
+
+
+def soc_top(design: Design, digest: int) -> str:
+    """Verilog of the top around a design with one input."""
+    source, count = design.inputs[0], len(design.outputs)
+    names = masters(design)
+    buses = ":".join((CONTROL, *names))
+    busy = " | ".join(("in_busy", *(f"out{k}_busy" for k in range(count))))
+    error = " | ".join(("in_error", *(f"out{k}_error" for k in range(count))))
+    place = layout(source)
+    streams = "\n".join(_output(k, port) for k, port in enumerate(design.outputs))
+    joined = ",\n".join(
+        f"    .{port.name}_tdata(out{k}_data), .{port.name}_tvalid(out{k}_valid),\n"
+        f"    .{port.name}_tready(out{k}_ready), .{port.name}_tlast()"
+        for k, port in enumerate(design.outputs)
+    )
+    if design.frame_error:  # beats are counted here, so tlast is always in place
+        joined += f",\n    .{design.frame_error}()"
+    listed = ",\n".join(
+        (_ports(CONTROL, CONTROL_SIGNALS), *(_ports(name, AXI_SIGNALS) for name in names))
+    )
+    constants = "\n".join(
+        _constants(name, reads=name in (CONTROL, names[0])) for name in (CONTROL, *names)
+    )
+    return f"""\
+// SPDX-License-Identifier: Apache-2.0
+// Generated by Bitwright: instances and constants only. Do not edit.
+`default_nettype none
+module {design.top}_soc (
+  (* X_INTERFACE_INFO = "xilinx.com:signal:clock:1.0 aclk CLK",
+     X_INTERFACE_PARAMETER = "ASSOCIATED_BUSIF {buses}, ASSOCIATED_RESET aresetn" *)
+  input  wire        aclk,
+  (* X_INTERFACE_INFO = "xilinx.com:signal:reset:1.0 aresetn RST",
+     X_INTERFACE_PARAMETER = "POLARITY ACTIVE_LOW" *)
+  input  wire        aresetn,
+{listed}
+);
+  wire          start, in_busy, in_error, word_valid, word_ready;
+  wire          beat_valid, beat_ready, beat_last;
+  wire [31:0]   frames;
+  wire [63:0]   in_addr, word;
+  wire [{64 * count - 1}:0] out_addr;
+  wire [{source.width - 1}:0] beat;
+
+{constants}
+
+  soc_control #(.Digest(32'h{digest:08x}), .Outputs({count})) i_control (
+    .clk_i(aclk), .rst_ni(aresetn),
+    .awaddr_i(s_axi_control_awaddr), .awvalid_i(s_axi_control_awvalid),
+    .awready_o(s_axi_control_awready),
+    .wdata_i(s_axi_control_wdata), .wvalid_i(s_axi_control_wvalid),
+    .wready_o(s_axi_control_wready),
+    .bvalid_o(s_axi_control_bvalid), .bready_i(s_axi_control_bready),
+    .araddr_i(s_axi_control_araddr), .arvalid_i(s_axi_control_arvalid),
+    .arready_o(s_axi_control_arready),
+    .rdata_o(s_axi_control_rdata), .rvalid_o(s_axi_control_rvalid),
+    .rready_i(s_axi_control_rready),
+    .start_o(start), .frames_o(frames), .in_addr_o(in_addr), .out_addr_o(out_addr),
+    .busy_i({busy}),
+    .error_i({error})
+  );
+  soc_reader #(.FrameWords({place.words})) i_reader (
+    .clk_i(aclk), .rst_ni(aresetn), .start_i(start), .addr_i(in_addr), .frames_i(frames),
+    .busy_o(in_busy), .error_o(in_error),
+    .araddr_o(m_axi_0_araddr), .arlen_o(m_axi_0_arlen),
+    .arvalid_o(m_axi_0_arvalid), .arready_i(m_axi_0_arready),
+    .rdata_i(m_axi_0_rdata), .rresp_i(m_axi_0_rresp),
+    .rvalid_i(m_axi_0_rvalid), .rready_o(m_axi_0_rready),
+    .out_valid_o(word_valid), .out_ready_i(word_ready), .out_data_o(word)
+  );
+  soc_beats_in #(.Width({source.width}), .Slot({place.slot}), .Beats({source.beats})) i_in (
+    .clk_i(aclk), .rst_ni(aresetn),
+    .in_valid_i(word_valid), .in_ready_o(word_ready), .in_data_i(word),
+    .out_valid_o(beat_valid), .out_ready_i(beat_ready), .out_data_o(beat),
+    .out_last_o(beat_last)
+  );
+{streams}
+  {design.top} i_design (
+    .{design.clock}(aclk), .{design.reset}(aresetn),
+    .{source.name}_tdata(beat), .{source.name}_tvalid(beat_valid),
+    .{source.name}_tready(beat_ready), .{source.name}_tlast(beat_last),
+{joined}
+  );
+endmodule
+`default_nettype wire
+"""
+
+
+def _output(index: int, port: Port) -> str:
+    place, axi, name = layout(port), f"m_axi_{index}", f"out{index}"
+    return f"""\
+  wire          {name}_valid, {name}_ready, {name}_filled, {name}_taken, {name}_busy, {name}_error;
+  wire [{port.width - 1}:0] {name}_data;
+  wire [63:0]   {name}_word;
+  soc_beats_out #(.Width({port.width}), .Slot({place.slot}), .Beats({port.beats})) i_{name} (
+    .clk_i(aclk), .rst_ni(aresetn),
+    .in_valid_i({name}_valid), .in_ready_o({name}_ready), .in_data_i({name}_data),
+    .out_valid_o({name}_filled), .out_ready_i({name}_taken), .out_data_o({name}_word)
+  );
+  soc_writer #(.FrameWords({place.words})) i_writer{index} (
+    .clk_i(aclk), .rst_ni(aresetn), .start_i(start),
+    .addr_i(out_addr[{64 * index} +: 64]), .frames_i(frames),
+    .busy_o({name}_busy), .error_o({name}_error),
+    .awaddr_o({axi}_awaddr), .awlen_o({axi}_awlen),
+    .awvalid_o({axi}_awvalid), .awready_i({axi}_awready),
+    .wdata_o({axi}_wdata), .wlast_o({axi}_wlast),
+    .wvalid_o({axi}_wvalid), .wready_i({axi}_wready),
+    .bresp_i({axi}_bresp), .bvalid_i({axi}_bvalid), .bready_o({axi}_bready),
+    .in_valid_i({name}_filled), .in_ready_o({name}_taken), .in_data_i({name}_word)
+  );"""
+
+
+# --- the driver ----------------------------------------------------------------------------------
+
+
+def _write_driver(design: Design, digest: int, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _DRIVER_FILES:
+        shutil.copyfile(_SOC / DRIVER / name, folder / name)
+    (folder / "design.h").write_text(driver_header(design, digest))
+
+
+def driver_header(design: Design, digest: int) -> str:
+    """C constants: the streams of the design and where their frames lie."""
+    streams = ",\n".join(_stream(port) for port in (*design.inputs, *design.outputs))
+    return f"""\
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Generated by Bitwright for the design {design.top}. Do not edit. */
+#ifndef BITWRIGHT_DESIGN_H
+#define BITWRIGHT_DESIGN_H
+
+#include "bitwright_soc.h"
+
+#define BITWRIGHT_DIGEST UINT32_C(0x{digest:08x})
+#define BITWRIGHT_OUTPUTS {len(design.outputs)}u
+
+/* The input first, then the outputs: name, slot bytes, frame bytes, beats, lanes, lane bits,
+   signed, bipolar. */
+static const struct bw_stream bitwright_streams[1 + BITWRIGHT_OUTPUTS] = {{
+{streams}
+}};
+
+#endif
+"""
+
+
+def _stream(port: Port) -> str:
+    place = layout(port)
+    sizes = (place.slot, place.frame_bytes, port.beats, port.lanes, port.lane_bits)
+    flags = (int(port.signed), int(port.bipolar))
+    listed = ", ".join(f"{value}u" for value in (*sizes, *flags))
+    return f'    {{"{port.tensor or port.name}", {listed}}}'

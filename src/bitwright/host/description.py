@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host knows of a design on a board: ``board.json``, written beside the bitstream.
+
+Input goes over the line as the beats of the core (`bitwright.sim.beats`), each in whole bytes.
+Of outputs every element has 1, 2, 4 or 8 bytes of its own, two's complement, low byte first, so
+that any language reads them as integers; an element that is a code of a format is not extended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from bitwright.base.described import Strict
+from bitwright.base.errors import GraphError
+from bitwright.base.files import read_text
+from bitwright.formats import parse_format
+from bitwright.host.protocol import Hello
+from bitwright.sim.beats import pack
+from bitwright.sim.spec import Design, Port
+
+FILE = "board.json"
+_MOST_BYTES = 1 << 24
+
+
+class Input(Strict):
+    """The stream into the core.
+
+    Attributes:
+        port: layout of its beats.
+        shape: of a frame, (H, W, C) or (C,); of a design of one's own (elements,).
+        format: of the levels; None: integers.
+        scale: real value of level 1; empty where nobody said.
+    """
+
+    port: Port
+    shape: tuple[int, ...]
+    format: str | None = None
+    scale: tuple[float, ...] = ()
+
+    @property
+    def frame_bytes(self) -> int:
+        return self.port.beats * (self.port.width // 8)
+
+    def pack(self, levels: NDArray[np.int64]) -> list[bytes]:
+        """Levels (N, ...) -> the bytes of each frame.
+
+        Raises:
+            GraphError: the shape or a level is wrong.
+        """
+        count = len(levels)
+        beats = pack(self.port.spec, levels).reshape(count, self.frame_bytes)
+        return [frame.tobytes() for frame in beats]
+
+
+class Output(Strict):
+    """A stream out of the core; attributes as of `Input`."""
+
+    name: str
+    port: Port
+    shape: tuple[int, ...]
+    scale: tuple[float, ...] = ()
+
+    @property
+    def element_bytes(self) -> int:
+        """Of an element on the line."""
+        return next(size for size in (1, 2, 4, 8) if 8 * size >= self.port.lane_bits)
+
+    @property
+    def elements(self) -> int:
+        return self.port.beats * self.port.lanes
+
+    @property
+    def frame_bytes(self) -> int:
+        return self.elements * self.element_bytes
+
+    @property
+    def signed(self) -> bool:
+        """Whether elements are two's complement on the line."""
+        return self.port.codes is None and (self.port.signed or self.port.bipolar)
+
+    def unpack(self, answers: bytes, count: int) -> NDArray[np.int64]:
+        """Bytes of ``count`` frames -> levels (count, elements).
+
+        Raises:
+            FormatError: an element holds a code that is no number.
+        """
+        kind = f"<{'i' if self.signed else 'u'}{self.element_bytes}"
+        found = np.frombuffer(answers, dtype=kind).reshape(count, self.elements).astype(np.int64)
+        if self.port.codes is not None:
+            codes = parse_format(self.port.codes)
+            found = np.asarray(codes.levels(codes.from_bits(found)), dtype=np.int64)
+        return found
+
+
+class Preprocessing(Strict):
+    """How an image file becomes levels, as training does it: `bitwright.host.images` applies it.
+
+    Attributes:
+        size: (height, width) of the network's input.
+        channels: 1: grey, 3: red, green, blue.
+        fit: ``stretch``: the whole image is resized, proportions or not; ``middle``: its short side
+            becomes ``short_side`` pixels, and ``size`` is cut out of the middle.
+        filter: of resizing, one of Pillow's, with its area of support growing with the factor.
+        levels: level of every pixel value 0 to 255; one row, or one a channel.
+    """
+
+    size: tuple[int, int]
+    channels: Literal[1, 3]
+    fit: Literal["stretch", "middle"] = "stretch"
+    short_side: int | None = None
+    filter: Literal["bilinear"] = "bilinear"
+    levels: tuple[tuple[int, ...], ...] = Field(min_length=1)
+
+
+class Description(Strict):
+    """A design behind the serial shell.
+
+    Attributes:
+        protocol: version that the shell speaks.
+        name: of the design.
+        digest: of its sources and memories, 16 hexadecimal digits; the board has it too.
+        graph: digest of the integer graph; empty for a design of one's own.
+        clock_mhz: of the core.
+        baud: of the serial line.
+        buffer_bytes: input that the board can hold.
+        chunk: bytes of an answer in a packet, at most.
+        interval, latency: clocks between frames and of one frame, by the timing model; 0: unknown.
+        input, outputs: the streams, in the order of the line.
+        preprocessing: of image files; None: the host must give levels.
+        classes: names of the labels.
+    """
+
+    protocol: int
+    name: str
+    digest: str = Field(pattern=r"^[0-9a-f]{16}$")
+    graph: str = ""
+    clock_mhz: float = Field(gt=0)
+    baud: float = Field(gt=0)
+    buffer_bytes: int = Field(gt=0)
+    chunk: int = Field(gt=0, le=255)
+    interval: int = 0
+    latency: int = 0
+    input: Input
+    outputs: tuple[Output, ...] = Field(min_length=1)
+    preprocessing: Preprocessing | None = None
+    classes: tuple[str, ...] = ()
+
+    @property
+    def answer_bytes(self) -> int:
+        return sum(output.frame_bytes for output in self.outputs)
+
+    def hello(self) -> Hello:
+        """What the board says of itself."""
+        return Hello(
+            self.digest,
+            self.input.frame_bytes,
+            self.answer_bytes,
+            round(self.clock_mhz * 1000),
+            self.buffer_bytes,
+            self.chunk,
+            self.name,
+        )
+
+    def unpack(self, answers: list[bytes]) -> dict[str, NDArray[np.int64]]:
+        """Answers -> output -> levels (N, elements).
+
+        Raises:
+            FormatError: an element holds a code that is no number.
+        """
+        found, start = {}, 0
+        for output in self.outputs:
+            end = start + output.frame_bytes
+            joined = b"".join(answer[start:end] for answer in answers)
+            found[output.name] = output.unpack(joined, len(answers))
+            start = end
+        return found
+
+    def to_json(self) -> str:
+        return json.dumps(self.model_dump(mode="json"), indent=1) + "\n"
+
+
+def read_description(path: Path) -> Description:
+    """Read a ``board.json``.
+
+    Raises:
+        GraphError: it is missing or malformed.
+    """
+    try:
+        return Description.model_validate_json(read_text(path, most=_MOST_BYTES))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "(file)"
+        raise GraphError(f"{field}: {first['msg']}", where=str(path)) from error
+
+
+def describe_streams(design: Design) -> tuple[Input, tuple[Output, ...]]:
+    """The streams of a design, as far as its folder knows them."""
+    (source,) = design.inputs
+    outputs = tuple(
+        Output(name=port.tensor or port.name, port=port, shape=(port.beats * port.lanes,))
+        for port in design.outputs
+    )
+    return Input(port=source, shape=(source.beats * source.lanes,)), outputs
+
+
+def design_digest(design: Design) -> str:
+    """Hash of all that makes a design what it computes: sources, memories, parameters, streams."""
+    digest = hashlib.sha256()
+    ports = [port.model_dump(mode="json") for port in (*design.inputs, *design.outputs)]
+    digest.update(json.dumps([design.top, design.parameters, ports], sort_keys=True).encode())
+    for name in (*design.files, *design.memories):
+        content = (design.folder / name).read_bytes()
+        digest.update(json.dumps([name, len(content)]).encode() + content)
+    return digest.hexdigest()[:16]
