@@ -39,7 +39,7 @@ class GraphBuilder:
         """A node name that is not taken yet."""
         return self._counter.free(stem, self._names, self.types)
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self._names or name in self.types
 
     def add(
