@@ -17,6 +17,7 @@ from bitwright.base.errors import BitwrightError, DataError, ModelError, RecipeE
 from bitwright.base.plugins import own_code
 from bitwright.base.trust import importable
 from bitwright.data import Arrays, DatasetSpec, DataSplits, load_dataset
+from bitwright.data.labels import BoxLabels, LabelKind, MapLabels, ValueLabels
 from bitwright.data.own import splits_of
 from bitwright.data.preparation import fit_preparation
 from bitwright.data.shown import picture_of
@@ -30,6 +31,28 @@ SIGNALS = RANDOM.uniform(-0.5, 0.25, size=(40, 2, 16))
 def split(given: Any, **fields: Any) -> DataSplits:
     spec = DatasetSpec(name="my_data:load", **fields)
     return splits_of(given, spec, "mine", "my_data:load", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "names"),
+    [
+        (ValueLabels(), LABELS, ("value 0",)),  # ages, say: whole, but no classes
+        (ValueLabels(), LABELS / 3, ("value 0",)),
+        (ValueLabels(), np.stack([LABELS, LABELS / 3], axis=1), ("value 0", "value 1")),
+        (BoxLabels(), np.tile([1, 0.1, 0.1, 0.4, 0.9], (40, 1, 1)), ("0", "1")),
+        (MapLabels(), np.tile(np.eye(4, dtype=np.uint8), (40, 1, 1)), ("0", "1")),
+    ],
+)
+def test_labels_are_of_the_kind_that_the_task_wants(
+    kind: LabelKind, labels: np.ndarray[Any, Any], names: tuple[str, ...]
+) -> None:
+    spec = DatasetSpec(name="my_data:load")
+    images = np.zeros((40, 4, 4, 1), np.uint8)
+    found = splits_of((images, labels), spec, "mine", "my_data:load", kind=kind, seed=0)
+    assert found.train.kind == kind and found.classes == names
+    every = np.concatenate([part.labels for part in parts_of(found)])
+    order = np.concatenate([part.indices for part in parts_of(found)])
+    assert np.allclose(every.reshape(40, -1), labels[order].reshape(40, -1))
 
 
 def parts_of(splits: DataSplits) -> tuple[Any, ...]:

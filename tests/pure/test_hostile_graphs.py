@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bitwright.base import memory
-from bitwright.base.errors import FormatError, GraphError, RecipeError
+from bitwright.base.errors import FormatError, GraphError
 from bitwright.base.names import NameCounter
 from bitwright.formats import parse_format
 from bitwright.hw.names import identifiers
@@ -33,7 +33,6 @@ from bitwright.ir import (
 from bitwright.ir import footprint as measure
 from bitwright.ir.executor import Executor
 from bitwright.ir.footprint import checked_frames, frames_within, held_bytes, work
-from bitwright.pipeline.recipe_yaml import load_value
 
 SMALL = "uint4[2,2,1] * 0x1.0000000000000p+0 in [0,15]"
 UPSAMPLE = '{"factor": [1, 1]} <> @'
@@ -263,9 +262,6 @@ def test_tables_of_codebooks_may_be_long() -> None:
         parse_format(f"cb2{{1,{'9' * 5000}}}")
 
 
-def test_whole_numbers_of_a_recipe_have_64_bits() -> None:
-    assert load_value("0xffffffffffffffff", "here") == (1 << 64) - 1
-    with pytest.raises(RecipeError, match="more than 64 bits"):
-        load_value(f"0x{'f' * 20_000}", "here")
+def test_a_number_is_no_name_of_a_format() -> None:
     with pytest.raises(FormatError, match="named by a string"):
         parse_format(1 << 80_000)  # type: ignore[arg-type]

@@ -113,6 +113,12 @@ def _weights(folder: Path) -> Path:
     return folder / "net.pt"
 
 
+def _old_weights(folder: Path) -> Path:
+    path = folder / "old.pt"
+    torch.save(_network().state_dict(), path, _use_new_zipfile_serialization=False)
+    return path
+
+
 def _read_weights(path: Path) -> object:
     return load_weights(_network(), path, SHAPE)
 
@@ -321,6 +327,7 @@ READERS = (
     Reader("safetensors", partial(_saved, "safetensors", "net.safetensors"), load_model),
     Reader("zoo", _zoo_tensors, partial(load_model, classes=3)),
     Reader("pt", _weights, _read_weights),
+    Reader("pt before torch 1.6", _old_weights, _read_weights),
     Reader("bwq", _packed, load_packed_model, 0.05),
     Reader("bwg", _graph, partial(load_graph, dialects={"integer": INTEGER})),
     Reader("onnx", _onnx, load_onnx),

@@ -199,7 +199,7 @@ def test_training_starts_from_them(tmp_path: Path) -> None:
     assert same(work.fresh_model(), load_pretrained("digits-cnn"))
     Pipeline(recipe, tmp_path).step("train")
     found = load_result(TrainResult, tmp_path / step_folder("train"))
-    assert found.accuracy.value == named("digits-cnn").accuracy
+    assert found.figure.value == named("digits-cnn").accuracy
     assert found.shipped is None and found.history == ()
 
 
@@ -208,7 +208,7 @@ def test_a_recipe_takes_what_its_training_gave(tmp_path: Path, capsys) -> None:
     assert "pretrained weights digits-cnn, not trained in this run" in capsys.readouterr().out
     entry = named("digits-cnn")
     found = load_result(TrainResult, tmp_path / step_folder("train"))
-    assert found.accuracy.value == entry.accuracy
+    assert found.figure.value == entry.accuracy
     assert found.shipped is not None
     assert (found.shipped.name, found.shipped.command) == (entry.name, entry.command)
     assert len(found.history) == len(entry.history) == 60

@@ -18,7 +18,7 @@ from torch import nn
 from bitwright.base.errors import DataError, ModelError, RecipeError, RunError
 from bitwright.data import Dataset, DataSplits, load_dataset
 from bitwright.models import build_model
-from bitwright.quantize import Policy, apply
+from bitwright.quantize import Policy, apply, quantizer
 from bitwright.train import (
     Augmentation,
     Distillation,
@@ -113,8 +113,12 @@ def test_a_resumed_run_ends_with_the_same_weights(
 
 @pytest.mark.parametrize("formats", [("int4", "uint4", "uint4"), ("bipolar", "bipolar", "uint1")])
 def test_a_quantized_model_resumes_to_the_bit_too(
-    few: DataSplits, tmp_path: Path, formats: tuple[str, str, str]
+    few: DataSplits, tmp_path: Path, formats: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def unknown() -> None:
+        pytest.fail("a state of the run's own does not say its formats")
+
+    monkeypatch.setattr(quantizer, "_tell_unknown", unknown)
     policy = Policy.uniform(*formats)
     images = torch.from_numpy(few.train.take(range(64)).reals())
 

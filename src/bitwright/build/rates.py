@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import ceil
 
 from bitwright.base.errors import TargetError
-from bitwright.build.shell import MOST_CHUNK
 from bitwright.build.target import Target, load_board
-from bitwright.host.protocol import DEVICE_OVERHEAD, HOST_OVERHEAD, MOST_PAYLOAD
+from bitwright.host.protocol import element_bytes
+from bitwright.host.protocol import line_bytes as packet_bytes
 
 _BITS_A_BYTE = 10  # a start bit, eight of data, a stop bit
 
@@ -54,16 +54,9 @@ class Link:
 
 
 def line_bytes(inputs: Iterable[Stream], outputs: Iterable[Stream]) -> tuple[int, int]:
-    """Bytes on the line for one image, in and out, everything that frames them included.
-
-    The protocol is that of `bitwright.host.protocol`: packets with a head and a checksum, as long
-    as they may be. Packets that are sent again, and those that only confirm, are not counted.
-    """
-    sent, answered = sum(s.bytes for s in inputs), sum(s.bytes for s in outputs)
-    return (
-        sent + ceil(sent / MOST_PAYLOAD) * HOST_OVERHEAD,
-        answered + ceil(answered / MOST_CHUNK) * DEVICE_OVERHEAD,
-    )
+    """Bytes on the line for one image, in and out, packets and checksums included."""
+    answer = sum(stream.beats * element_bytes(stream.width) for stream in outputs)
+    return packet_bytes(sum(stream.bytes for stream in inputs), answer)
 
 
 def link_of(

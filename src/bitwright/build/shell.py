@@ -19,7 +19,7 @@ from bitwright.build.pins import pin_file, pin_suffix
 from bitwright.build.plls import Clock, choose_clock, clock_instance, clock_module
 from bitwright.build.target import Board, Target
 from bitwright.host.description import FILE, Description, Output, describe_streams, design_digest
-from bitwright.host.protocol import VERSION
+from bitwright.host.protocol import ANSWER_CHUNK, VERSION
 from bitwright.sim.spec import Design, Port, load_design
 
 _SHELL = Path(__file__).parent / "shell"
@@ -44,7 +44,6 @@ _MAX_BAUD_ERROR = 0.02
 _LEAST_CLOCKS_PER_BIT = 6
 _BUFFER_BITS = 11  # of the input store: one block RAM of an ECP5
 _PAUSE_BITS = 20
-MOST_CHUNK = 128  # bytes of an answer in a packet
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,7 @@ def describe(design: Design, clock_mhz: float, line: SerialLine) -> Description:
         clock_mhz=clock_mhz,
         baud=line.baud,
         buffer_bytes=1 << _BUFFER_BITS,
-        chunk=min(MOST_CHUNK, sum(output.frame_bytes for output in outputs)),
+        chunk=min(ANSWER_CHUNK, sum(output.frame_bytes for output in outputs)),
         interval=design.interval,
         latency=design.latency,
         input=source,

@@ -5,66 +5,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
-from pydantic import ValidationError
-
-from bitwright.base.described import Strict
-from bitwright.base.errors import GraphError
-from bitwright.base.files import atomic_write, read_text
-from bitwright.host.description import FILE, Description, Preprocessing
+from bitwright.base.files import atomic_write
+from bitwright.data.preprocessing import HostInput, Preprocessing
+from bitwright.host.description import FILE, Description
 from bitwright.ir import Graph
 
-_MOST_BYTES = 1 << 24
 _C = Path(__file__).parent / "c"
-C_FILES = ("bitwright_board.h", "bitwright_board.c")
+C_FILES = ("bitwright_board.h", "bitwright_board.c", "bitwright_main.c")
 HEADER = "bitwright_design.h"
-
-
-class DataLevels(Strict):
-    """The numbers that a data set holds: ``real = level * scale``."""
-
-    type: str
-    scale: float
-
-
-class HostInput(Strict):
-    """What the recipe says of a network's input and labels, for hosts.
-
-    Attributes:
-        inputs: what one input is called: images, tables, signals.
-        shape: of one, channels last.
-        format, scale, rounding: of the network's levels: ``level = round(real / scale)``.
-        data: what its reals were made of.
-        preparation: how the levels of the data set were made of other numbers; None where they are
-            as they came.
-        preprocessing: of image files; None: the network takes none, or not of bytes.
-        classes: names of the labels.
-    """
-
-    inputs: str
-    shape: tuple[int, ...]
-    format: str
-    scale: float
-    rounding: str
-    data: DataLevels
-    preparation: dict[str, Any] | None = None
-    preprocessing: Preprocessing | None = None
-    classes: tuple[str, ...] = ()
-
-
-def read_input(path: Path) -> HostInput | None:
-    """What a run noted; None if there is nothing.
-
-    Raises:
-        GraphError: the file is malformed.
-    """
-    if not path.is_file():
-        return None
-    try:
-        return HostInput.model_validate_json(read_text(path, most=_MOST_BYTES))
-    except ValidationError as error:
-        raise GraphError(f"malformed: {error.errors()[0]['msg']}", where=str(path)) from error
 
 
 def complete(base: Description, graph: Graph | None, given: HostInput | None) -> Description:

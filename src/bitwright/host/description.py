@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,9 @@ from pydantic import Field, ValidationError
 from bitwright.base.described import Strict
 from bitwright.base.errors import GraphError
 from bitwright.base.files import read_text
+from bitwright.data.preprocessing import Preprocessing
 from bitwright.formats import parse_format
-from bitwright.host.protocol import Hello
+from bitwright.host.protocol import Hello, element_bytes
 from bitwright.sim.beats import pack
 from bitwright.sim.spec import Design, Port
 
@@ -70,7 +70,7 @@ class Output(Strict):
     @property
     def element_bytes(self) -> int:
         """Of an element on the line."""
-        return next(size for size in (1, 2, 4, 8) if 8 * size >= self.port.lane_bits)
+        return element_bytes(self.port.lane_bits)
 
     @property
     def elements(self) -> int:
@@ -97,26 +97,6 @@ class Output(Strict):
             codes = parse_format(self.port.codes)
             found = np.asarray(codes.levels(codes.from_bits(found)), dtype=np.int64)
         return found
-
-
-class Preprocessing(Strict):
-    """How an image file becomes levels, as training does it: `bitwright.host.images` applies it.
-
-    Attributes:
-        size: (height, width) of the network's input.
-        channels: 1: grey, 3: red, green, blue.
-        fit: ``stretch``: the whole image is resized, proportions or not; ``middle``: its short side
-            becomes ``short_side`` pixels, and ``size`` is cut out of the middle.
-        filter: of resizing, one of Pillow's, with its area of support growing with the factor.
-        levels: level of every pixel value 0 to 255; one row, or one a channel.
-    """
-
-    size: tuple[int, int]
-    channels: Literal[1, 3]
-    fit: Literal["stretch", "middle"] = "stretch"
-    short_side: int | None = None
-    filter: Literal["bilinear"] = "bilinear"
-    levels: tuple[tuple[int, ...], ...] = Field(min_length=1)
 
 
 class Description(Strict):

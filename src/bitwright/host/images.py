@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image files to levels, as the design's description says: training's own decoding, applied here."""
+"""Image files to levels, as the description says: by the decoding that training uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.base.files import read_bytes
-from bitwright.host.description import Description, Preprocessing
+from bitwright.data.preprocessing import Preprocessing
+from bitwright.host.description import Description
 
 _MOST_BYTES = 1 << 30
 
@@ -52,8 +53,9 @@ def read_image(path: Path, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     content, grey = read_bytes(path, most=_MOST_BYTES), preprocessing.channels == 1
     if preprocessing.fit == "middle" and preprocessing.short_side is not None:
         framing = Framing(preprocessing.size, preprocessing.short_side, grey)
-        return frame_image(content, framing, str(path))
-    return decode_image(content, Decoding(preprocessing.size, grey), str(path))
+        return np.asarray(frame_image(content, framing, str(path)))
+    decoding = Decoding(preprocessing.size, grey)
+    return np.asarray(decode_image(content, decoding, str(path)))
 
 
 def to_levels(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.int64]:

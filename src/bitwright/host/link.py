@@ -130,6 +130,7 @@ class Link:
     Attributes:
         description: of the design that the board must have.
         hello: what the board said of itself.
+        session: its number.
         statistics: since it was opened.
     """
 
@@ -146,7 +147,7 @@ class Link:
         self.hello: Hello | None = None
         self._line, self._clock, self._patience = line, clock, patience_s
         self._parser = Parser(description.chunk)
-        self._session = 0
+        self.session = 0
         self._order = 0  # of the next packet
         self._wait = 0.2  # until silence means loss
         self._round_trip = 0.0
@@ -178,23 +179,31 @@ class Link:
             ToolError: no board answers; it speaks another version, or has another design.
         """
         link = Link(line, description, patience_s=patience_s)
-        link.hello = link._greet()
-        wanted = description.hello()
-        if link.hello.digest != wanted.digest:
+        link.begin()
+        return link
+
+    def begin(self) -> None:
+        """Greet the board, make sure that it has the design, and begin a session.
+
+        Raises:
+            ToolError: as of `open`.
+        """
+        self.hello = self._greet()
+        wanted = self.description.hello()
+        if self.hello.digest != wanted.digest:
             raise ToolError(
-                f"the board has the design {link.hello.name} ({link.hello.digest}), and expected "
+                f"the board has the design {self.hello.name} ({self.hello.digest}), and expected "
                 f"is {wanted.name} ({wanted.digest})",
                 where="board",
                 hint="load the bitstream that belongs to this design: `bitwright board load`",
             )
-        if replaced(link.hello) != replaced(wanted):
+        if _layout(self.hello) != _layout(wanted):
             raise ToolError(
-                f"the board says of itself {link.hello}, and expected is {wanted}",
+                f"the board says of itself {self.hello}, and expected is {wanted}",
                 where="board",
                 hint="use the board.json that lies beside the bitstream",
             )
-        link._begin()
-        return link
+        self._begin()
 
     def close(self) -> None:
         """End the session; the board waits for another."""
@@ -221,20 +230,20 @@ class Link:
                 hint="is the bitstream loaded (`bitwright board load`), the port right "
                 "(`bitwright board list`), and no other program on it?",
             )
-        self._session = said[1].session
+        self.session = said[1].session
         return said[0]
 
     def _begin(self) -> None:
         """Open a session of another number than the board's last: that throws away what it has."""
         digest = bytes.fromhex(self.description.digest)
-        self._session += random.randrange(128)
+        self.session += random.randrange(128)
 
         def open_another() -> None:  # a late reply to an earlier try is not mistaken for this one's
-            self._session = (self._session + 1) % 256
+            self.session = (self.session + 1) % 256
             self._send(Request.OPEN, payload=digest)
 
         def opened(packet: Packet) -> bool | None:
-            fresh = packet.session == self._session and not packet.received and not packet.frame
+            fresh = packet.session == self.session and not packet.received and not packet.frame
             return True if fresh and Flags.OPEN in packet.flags else None
 
         if self._ask(open_another, opened) is None:
@@ -292,29 +301,34 @@ class Link:
             moved = False
             for packet in self._receive():
                 heard, silence, moved = self._clock(), self._timeout(), True
-                for answer in self._take(packet):
-                    done[answer.number] = answer
+                done |= {answer.number: answer for answer in self._take(packet)}
             self.statistics.seconds = base + self._clock() - began
             while given in done:
                 yield done.pop(given)
                 given += 1
             if not moved and self._clock() - heard > silence:
                 if self._clock() - heard > self._patience:
-                    raise ToolError(
-                        f"the board has been silent for {self._patience:g} s, {given} of {count} "
-                        "frames are answered",
-                        where="board",
-                        hint="is it still connected? load the bitstream again",
-                    )
-                self.statistics.timeouts += 1
+                    raise self._gone(given, count)
                 silence = min(_MOST_WAIT_S, 2 * silence)
-                for packet in self._parser.hurry():
-                    for answer in self._take(packet):
-                        done[answer.number] = answer
-                self._post(self._base, b"")  # its reply says what became of all before it
+                done |= {answer.number: answer for answer in self._break_silence()}
         while given in done:
             yield done.pop(given)
             given += 1
+
+    def _gone(self, given: int, count: int) -> ToolError:
+        return ToolError(
+            f"the board has been silent for {self._patience:g} s, {given} of {count} frames are "
+            "answered",
+            where="board",
+            hint="is it still connected? load the bitstream again",
+        )
+
+    def _break_silence(self) -> list[Answer]:
+        """Ask the board where it is: its reply says what became of all that was sent before."""
+        self.statistics.timeouts += 1
+        late = [answer for packet in self._parser.hurry() for answer in self._take(packet)]
+        self._post(self._base, b"")
+        return late
 
     def _checked(self, frame: bytes) -> bytes:
         if len(frame) != self.description.input.frame_bytes:
@@ -371,7 +385,7 @@ class Link:
     # --- packets ---------------------------------------------------------------------------------
 
     def _send(self, kind: Request, offset: int = 0, payload: bytes = b"") -> None:
-        data = request(kind, self._session, self._order, offset, payload)
+        data = request(kind, self.session, self._order, offset, payload)
         if self._noisy:  # a packet that lost a byte takes this one, not the next's
             data += _FILLER
         self._line.write(data)
@@ -387,7 +401,7 @@ class Link:
 
     def _take(self, packet: Packet) -> Iterator[Answer]:
         """Learn from a packet; the frames that are whole by it."""
-        if packet.session != self._session or Flags.OPEN not in packet.flags:
+        if packet.session != self.session or Flags.OPEN not in packet.flags:
             raise ToolError(
                 "the board was started again or serves another program",
                 where="board",
@@ -450,6 +464,6 @@ class Link:
             self._rewind()
 
 
-def replaced(hello: Hello) -> tuple[int, ...]:
+def _layout(hello: Hello) -> tuple[int, ...]:
     """What must agree besides the digest."""
     return hello.input_bytes, hello.answer_bytes, hello.buffer_bytes, hello.chunk

@@ -15,6 +15,8 @@ DIGEST_BYTES = 8
 HELLO_BYTES = 32
 NAME_BYTES = 12
 MOST_PAYLOAD = 255
+ANSWER_CHUNK = 128
+"""Bytes of an answer in a packet, at most."""
 _HOST = struct.Struct("<BBBBH")
 _DEVICE = struct.Struct("<BBBBHHHHBBI")
 _HELLO = struct.Struct(f"<{DIGEST_BYTES}sIIIBB{NAME_BYTES - 2}s")
@@ -22,6 +24,21 @@ _CRC = struct.Struct("<I")
 _MAGIC = 2
 DEVICE_OVERHEAD = _MAGIC + _DEVICE.size + _CRC.size
 HOST_OVERHEAD = _MAGIC + _HOST.size + _CRC.size
+
+
+def element_bytes(bits: int) -> int:
+    """Of an element of an output on the line: the smallest integer of a computer that holds it."""
+    return next((size for size in (1, 2, 4, 8) if 8 * size >= bits), -(-bits // 8))
+
+
+def line_bytes(frame: int, answer: int) -> tuple[int, int]:
+    """Bytes on the line for one of many images, to the device and back, packets included.
+
+    Args:
+        frame, answer: bytes of an input frame and of its answer.
+    """
+    there = frame + -(-frame * HOST_OVERHEAD // MOST_PAYLOAD)  # packets go over ends of frames
+    return there, answer + DEVICE_OVERHEAD * -(-answer // min(answer, ANSWER_CHUNK))
 
 
 class Request(IntEnum):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from bitwright.base.errors import ToolError
@@ -115,7 +114,7 @@ def serial_ports(usb: dict[tuple[int, int], str]) -> list[SerialPort]:
     ]
 
 
-def _pyserial() -> ModuleType:
+def _pyserial() -> Any:
     try:
         import serial
     except ImportError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, GraphError, RunError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.build.implement import RESULT, read_result
@@ -16,11 +17,12 @@ from bitwright.build.pnr_tools import BITSTREAMS
 from bitwright.build.shell import choose_line
 from bitwright.build.simulated import Faults, LineReport, RunningBoard, SimulatedBoard
 from bitwright.build.target import list_boards
+from bitwright.data.preprocessing import read_input
 from bitwright.host import Description, Link, SerialLine, Statistics, read_description
-from bitwright.host.board_files import complete, read_input
+from bitwright.host.board_files import complete
 from bitwright.host.description import FILE
 from bitwright.host.images import image_files, levels_of
-from bitwright.host.protocol import DEVICE_OVERHEAD, HOST_OVERHEAD, MOST_PAYLOAD
+from bitwright.host.protocol import line_bytes
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
 from bitwright.pipeline.run_files import check_run_folder
 from bitwright.pipeline.steps.lower import GRAPH, INPUT, LEVELS, read_levels
@@ -96,10 +98,8 @@ class BoardResult:
         """Images a second that a line of `baud` carries at most, packets and checksums included:
         both directions work at once, and the slower one counts.
         """
-        there = self.description.input.frame_bytes * (1 + HOST_OVERHEAD / MOST_PAYLOAD)
-        answer, chunk = self.description.answer_bytes, self.description.chunk
-        back = answer + DEVICE_OVERHEAD * -(-answer // chunk)
-        return self.baud / 10 / max(there, back)
+        sizes = self.description.input.frame_bytes, self.description.answer_bytes
+        return self.baud / 10 / max(line_bytes(*sizes))
 
 
 def find_subject(place: str | Path) -> BoardSubject:
@@ -184,15 +184,12 @@ def choose_images(
 
 
 def _read_levels(path: Path, shape: tuple[int, ...]) -> IntArray:
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"cannot be read: {error}", where=str(path)) from error
+    found = read_array(path)
     size = int(np.prod(shape))
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu" or found.size % size:
+    if found.size % size:
         raise DataError(
             f"expected integers (N, {', '.join(map(str, shape))}), "
-            f"found {getattr(found, 'dtype', '?')} {getattr(found, 'shape', '?')}",
+            f"found {found.dtype} {found.shape}",
             where=str(path),
         )
     return np.asarray(found.reshape(-1, *shape), dtype=np.int64)

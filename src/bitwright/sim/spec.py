@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bitwright.base.errors import GraphError
-from bitwright.base.files import file_inside
+from bitwright.base.files import file_inside, regular_bytes
 from bitwright.formats import parse_format
 from bitwright.sim.beats import StreamSpec
 from bitwright.sim.memory import NAME, MemoryPort
@@ -19,6 +19,9 @@ from bitwright.sim.memory import NAME, MemoryPort
 #: tools, which take quotes, tabs and semicolons for commands.
 FILE = r"^[A-Za-z0-9_.][A-Za-z0-9_./+ -]*$"
 FileName = Annotated[str, Field(pattern=FILE)]
+
+#: Of a design; one of a hundred layers has a thousand.
+_MOST_FILES = 10_000
 
 
 class _Entry(BaseModel):
@@ -84,14 +87,20 @@ class Design(_Entry):
     top: str = Field(pattern=NAME)
     clock: str = Field(pattern=NAME)
     reset: str = Field(pattern=NAME)
-    files: tuple[FileName, ...] = Field(min_length=1)
-    memories: tuple[FileName, ...] = ()
+    files: tuple[FileName, ...] = Field(min_length=1, max_length=_MOST_FILES)
+    memories: tuple[FileName, ...] = Field(default=(), max_length=_MOST_FILES)
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
     parameters: dict[Annotated[str, Field(pattern=NAME)], int | str] = {}
     memory_ports: tuple[MemoryPort, ...] = ()
     predicted: dict[str, int] = {}
     frame_error: str | None = Field(default=None, pattern=NAME)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Every file that it names."""
+        images = (port.image for port in self.memory_ports)
+        return tuple(dict.fromkeys((*self.files, *self.memories, *images)))
 
     @property
     def interval(self) -> int:
@@ -113,7 +122,9 @@ def load_design(folder: Path) -> Design:
     """
     path = folder / "design.json"
     try:
-        design = Design.model_validate_json(path.read_bytes()).model_copy(update={"folder": folder})
+        design = Design.model_validate_json(regular_bytes(path)).model_copy(
+            update={"folder": folder}
+        )
         for port in (*design.inputs, *design.outputs):
             _ = port.spec  # which checks it
     except OSError as error:
@@ -126,9 +137,11 @@ def load_design(folder: Path) -> Design:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "(file)"
         raise GraphError(f"{field}: {first['msg']}", where=str(path)) from error
-    images = (port.image for port in design.memory_ports)
-    for name in (*design.files, *design.memories, *images):
+    for name in design.named:
         try:
+            plain = PurePosixPath(name)
+            if ".." in plain.parts or plain.is_absolute():  # in this folder, but not in a copy
+                raise ValueError(name)
             file_inside(folder, name)
         except (OSError, ValueError):
             raise GraphError(

@@ -99,10 +99,12 @@ def run_tapped(
         GraphError: a stream is not in the design, or the inputs do not fit it.
         ToolError: Verilator or the compiler is missing or rejects the design.
     """
-    load_design(design_dir)  # whole, before anything is done with it
+    design = load_design(design_dir)  # whole, before anything is done with it
     with tempfile.TemporaryDirectory(prefix="bitwright-taps-") as scratch:
         folder = Path(scratch) / "design"
-        shutil.copytree(design_dir, folder)
+        for name in ("design.json", *design.named):  # whatever else a folder holds
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(design_dir / name, folder / name)
         _insert(folder, taps)
         simulator = Simulator.build(folder, assertions=False)
         problem, cycles = "", 0

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,8 +170,7 @@ def _epoch(run: Run, epoch: int) -> None:
     goodness = Best().goodness if first is None else first.goodness
     lost = Best().loss if measured is None else measured.loss
     if first is None or run.config.keep == "last" or run.best.is_beaten_by(goodness, lost):
-        kept = run.student.evaluated.state_dict()
-        state = {name: value.detach().clone() for name, value in kept.items()}
+        state = deepcopy(run.student.evaluated.state_dict())  # its metadata says the formats
         run.best = Best(epoch + 1, goodness, lost, state)
     if run.fabric.is_global_zero:
         save(run, epoch + 1)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,7 @@ def save(run: Run, epochs_done: int) -> None:
         },
         "precision": run.fabric.strategy.precision.state_dict(),
         "rng": rng,
-        "best": asdict(run.best),
+        "best": dict(vars(run.best)),  # `asdict` would lose the metadata of the state
         "history": [entry.to_record() for entry in run.history],
         "task": _task_of(run),
     }
@@ -194,7 +194,7 @@ def restore(run: Run) -> int:
         if run.precision is not None:
             run.precision.load_state_dict(content["low_precision"])
         epochs_done = int(content["epoch"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise DataError(
             f"holds something unexpected: {error}",
             where=str(path),

@@ -35,7 +35,16 @@ module shell_crc (
   end
 
 `ifndef SYNTHESIS
-  no_byte_while_busy: assert property (@(posedge clk_i) busy_o |-> !valid_i || clear_i);
+  // Before the first clock edge of the reset the user's signals are unknown.
+  logic settled_q;
+
+  initial settled_q = 1'b0;
+
+  always_ff @(posedge clk_i) begin : p_settled
+    settled_q <= 1'b1;
+  end
+  no_byte_while_busy: assert property (@(posedge clk_i)
+    settled_q && busy_o |-> !valid_i || clear_i);
 `endif
 endmodule
 `default_nettype wire

@@ -29,14 +29,15 @@ module shell_send #(
   input  logic        out_ready_i,
   output logic [7:0]  out_data_o
 );
-  if (Bytes < 1 || Chunk < 1 || Chunk > 255) begin : gen_check
-    $error("shell_send: Bytes must be at least 1 and Chunk 1 to 255");
+  if (Bytes < 1 || Chunk < 1 || Chunk > 255 || (Bytes - 1) / Chunk > 65535) begin : gen_check
+    $error("shell_send: Bytes must be at least 1, Chunk 1 to 255, chunks 2^16 at most");
   end
 
   localparam int CHUNKS = (Bytes + Chunk - 1) / Chunk;
   localparam int LAST   = Bytes - (CHUNKS - 1) * Chunk;  // bytes of the last chunk
   localparam int DEPTH  = Chunk < 8 ? 16 : 1 << $clog2(2 * Chunk);
-  localparam logic [15:0] LAST_CHUNK = 16'(CHUNKS - 1);
+  localparam int CHUNK_BITS = CHUNKS > 1 ? $clog2(CHUNKS) : 1;
+  localparam logic [CHUNK_BITS-1:0] LAST_CHUNK = CHUNK_BITS'(CHUNKS - 1);
   localparam logic [7:0] HELLO_BYTES = 8'd32, HEADER_LAST = 8'd19, CRC_LAST = 8'd3;
   localparam logic [3:0] VERSION = 4'd1, HELLO = 4'd1, STATUS = 4'd2, ANSWER = 4'd3;
 
@@ -45,13 +46,15 @@ module shell_send #(
   state_t      state_q;
   logic [3:0]  kind_q;
   logic [7:0]  index_q, length_q;
-  logic [15:0] received_q, consumed_q, frame_q, chunk_q;
+  logic [15:0] received_q, consumed_q, frame_q, chunk;
+  logic [CHUNK_BITS-1:0] chunk_q;
   logic [8:0]  have_q;  // bytes of answers that wait
   logic [7:0]  need, header_byte, answer_byte, sequence_q, damaged_q, flags_q;
   logic [31:0] crc;
   logic        last_chunk, whole, out_fire, idle, push, pop, fifo_valid, ends, crc_busy;
 
   assign last_chunk = chunk_q == LAST_CHUNK;
+  assign chunk      = 16'(chunk_q);
   assign need       = last_chunk ? 8'(LAST) : 8'(Chunk);
   assign whole      = have_q >= 9'(need);
   assign out_fire   = out_valid_o & out_ready_i;
@@ -119,8 +122,8 @@ module shell_send #(
       5'd9:    header_byte = consumed_q[15:8];
       5'd10:   header_byte = frame_q[7:0];
       5'd11:   header_byte = frame_q[15:8];
-      5'd12:   header_byte = chunk_q[7:0];
-      5'd13:   header_byte = chunk_q[15:8];
+      5'd12:   header_byte = chunk[7:0];
+      5'd13:   header_byte = chunk[15:8];
       5'd14:   header_byte = damaged_q;
       5'd15:   header_byte = flags_q;
       default: header_byte = cycles_i[{index_q[1:0], 3'b000} +: 8];
@@ -135,7 +138,7 @@ module shell_send #(
     endcase
   end
 
-  stream_fifo #(.Width(8), .Depth(DEPTH), .RamStyle(DEPTH > 64 ? 1 : 2)) i_fifo (
+  stream_fifo #(.Width(8), .Depth(DEPTH), .RamStyle(1)) i_fifo (
     .clk_i, .rst_ni,
     .in_valid_i, .in_ready_o, .in_data_i,
     .out_valid_o(fifo_valid), .out_ready_i(pop), .out_data_o(answer_byte)

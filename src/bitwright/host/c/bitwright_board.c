@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Host of a board in C99 and POSIX; see bitwright_board.h. With -DBITWRIGHT_MAIN it is a program:
- *   cc -std=c99 -O2 -DBITWRIGHT_MAIN bitwright_board.c -o board && ./board PORT IMAGE.pgm...
+ * Host of a board in C99 and POSIX; see bitwright_board.h. All that a program of one's own needs.
  */
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE /* baud rates above 38400, and POSIX beside -std=c99 */
@@ -465,83 +464,3 @@ int64_t bitwright_element(const uint8_t *answer, unsigned output, size_t index) 
   if (table[output].is_signed && at[bytes - 1] & 0x80u && bytes < 8) value |= ~(uint64_t)0 << (8 * bytes);
   return (int64_t)value;
 }
-
-#ifdef BITWRIGHT_MAIN
-/* A whole file of frames as the line has them (.frames), or an image of the network's size, PGM or
- * PPM with 255 as its largest value; the frames that it holds, 0: none. */
-static size_t read_frames(const char *name, uint8_t **frames, size_t held) {
-  FILE *file = fopen(name, "rb");
-  size_t count = 0;
-  uint8_t frame[BITWRIGHT_INPUT_BYTES];
-  if (!file) return 0;
-  const size_t dots = strlen(name);
-  int is_raw = dots > 7 && strcmp(name + dots - 7, ".frames") == 0;
-#if BITWRIGHT_HAS_IMAGES
-  static uint8_t pixels[BITWRIGHT_INPUT_ELEMENTS];
-  if (!is_raw) {
-    unsigned width = 0, height = 0, largest = 0;
-    char kind = 0;
-    if (fscanf(file, "P%c %u %u %u", &kind, &width, &height, &largest) == 4 && largest == 255 &&
-        kind == (BITWRIGHT_CHANNELS == 1 ? '5' : '6') && width == BITWRIGHT_WIDTH &&
-        height == BITWRIGHT_HEIGHT && fgetc(file) != EOF &&
-        fread(pixels, 1, sizeof pixels, file) == sizeof pixels) {
-      uint8_t *more = realloc(*frames, (held + 1) * BITWRIGHT_INPUT_BYTES);
-      if (more) {
-        *frames = more;
-        bitwright_pack_pixels(pixels, more + held * BITWRIGHT_INPUT_BYTES);
-        count = 1;
-      }
-    }
-  }
-#endif
-  while (is_raw && fread(frame, 1, sizeof frame, file) == sizeof frame) {
-    uint8_t *more = realloc(*frames, (held + count + 1) * BITWRIGHT_INPUT_BYTES);
-    if (!more) break;
-    *frames = more;
-    memcpy(more + (held + count++) * BITWRIGHT_INPUT_BYTES, frame, sizeof frame);
-  }
-  (void)fclose(file);
-  return count;
-}
-
-int main(int argc, char **argv) {
-  bitwright_board board;
-  uint8_t *frames = NULL, *answers = NULL;
-  uint32_t *cycles = NULL;
-  size_t count = 0;
-  if (argc < 3) {
-    (void)fprintf(stderr, "usage: %s PORT IMAGE...: PGM or PPM of the network's size\n", argv[0]);
-    return 2;
-  }
-  for (int i = 2; i < argc; i++) {
-    const size_t found = read_frames(argv[i], &frames, count);
-    if (!found) return (void)fprintf(stderr, "%s: no image of the network's size\n", argv[i]), 1;
-    count += found;
-  }
-  answers = malloc(count * BITWRIGHT_ANSWER_BYTES);
-  cycles = calloc(count, sizeof *cycles);
-  if (!answers || !cycles || bitwright_open(&board, argv[1]) != 0 ||
-      bitwright_run(&board, frames, count, answers, cycles) != 0) {
-    (void)fprintf(stderr, "%s: %s\n", argv[1], answers && cycles ? board.error : "no memory");
-    return 1;
-  }
-  for (size_t k = 0; k < count; k++) { /* an image a line: its outputs, one after another */
-    const uint8_t *answer = answers + k * BITWRIGHT_ANSWER_BYTES;
-    static const size_t elements[] = {BITWRIGHT_OUTPUT_ELEMENTS};
-    for (unsigned output = 0; output < BITWRIGHT_OUTPUTS; output++) {
-      for (size_t i = 0; i < elements[output]; i++) {
-        (void)printf("%lld ", (long long)bitwright_element(answer, output, i));
-      }
-    }
-    (void)printf("\n");
-  }
-  (void)fprintf(stderr, "%lu bytes sent, %lu received, %lu images sent again\n",
-                board.statistics.sent_bytes, board.statistics.got_bytes,
-                board.statistics.repeated_frames);
-  bitwright_close(&board);
-  free(frames);
-  free(answers);
-  free(cycles);
-  return 0;
-}
-#endif

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bitwright.base.files import atomic_write
-from bitwright.host.board_files import complete, export_host, read_input
+from bitwright.data.preprocessing import read_input
+from bitwright.host.board_files import complete, export_host
 from bitwright.host.description import FILE, read_description
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.lower import INPUT, read_graph

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recipe says of a network's input, for hosts: it imports nothing but what it stands on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from bitwright.base.described import Strict
+from bitwright.base.errors import GraphError
+from bitwright.base.files import read_text
+
+_MOST_BYTES = 1 << 24
+
+
+class Preprocessing(Strict):
+    """How an image file becomes levels, as training does it: `bitwright.host.images` applies it.
+
+    Attributes:
+        size: (height, width) of the network's input.
+        channels: 1: grey, 3: red, green, blue.
+        fit: ``stretch``: the whole image is resized, proportions or not; ``middle``: its short side
+            becomes ``short_side`` pixels, and ``size`` is cut out of the middle.
+        filter: of resizing, one of Pillow's, with its area of support growing with the factor.
+        levels: level of every pixel value 0 to 255; one row, or one a channel.
+    """
+
+    size: tuple[int, int]
+    channels: Literal[1, 3]
+    fit: Literal["stretch", "middle"] = "stretch"
+    short_side: int | None = None
+    filter: Literal["bilinear"] = "bilinear"
+    levels: tuple[tuple[int, ...], ...] = Field(min_length=1)
+
+
+class DataLevels(Strict):
+    """The numbers that a data set holds: ``real = level * scale``."""
+
+    type: str
+    scale: float
+
+
+class HostInput(Strict):
+    """What the recipe says of a network's input and labels, for hosts.
+
+    Attributes:
+        inputs: what one input is called: images, tables, signals.
+        shape: of one, channels last.
+        format, scale, rounding: of the network's levels: ``level = round(real / scale)``.
+        data: what its reals were made of.
+        preparation: how the levels of the data set were made of other numbers; None where they are
+            as they came.
+        preprocessing: of image files; None: the network takes none, or not of bytes.
+        classes: names of the labels.
+    """
+
+    inputs: str
+    shape: tuple[int, ...]
+    format: str
+    scale: float
+    rounding: str
+    data: DataLevels
+    preparation: dict[str, Any] | None = None
+    preprocessing: Preprocessing | None = None
+    classes: tuple[str, ...] = ()
+
+
+def read_input(path: Path) -> HostInput | None:
+    """What a run noted; None if there is nothing.
+
+    Raises:
+        GraphError: the file is malformed.
+    """
+    if not path.is_file():
+        return None
+    try:
+        return HostInput.model_validate_json(read_text(path, most=_MOST_BYTES))
+    except ValidationError as error:
+        raise GraphError(f"malformed: {error.errors()[0]['msg']}", where=str(path)) from error
