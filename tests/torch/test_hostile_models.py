@@ -20,6 +20,7 @@ from safetensors.torch import save
 from tests.torch.hostile_files import branches, packed_file, tensor_file
 from torch import Tensor, nn
 
+from bitwright.base import memory
 from bitwright.base.errors import BitwrightError, DataError, ModelError
 from bitwright.cli import entry
 from bitwright.interop.caffe.files import parse_prototxt
@@ -29,7 +30,7 @@ from bitwright.interop.model_files import load_model, load_weights, save_model
 from bitwright.interop.network import InputConvention
 from bitwright.interop.packed import load_packed, save_packed
 from bitwright.interop.packed_model import load_packed_model
-from bitwright.models import build_model, memory
+from bitwright.models import build_model
 from bitwright.models.catalog import ModelSpec
 from bitwright.models.memory import Held, without_numbers
 from bitwright.models.tensors import load_plain, load_tensors

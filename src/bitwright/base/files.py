@@ -246,6 +246,19 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(_TOO_DEEP) from None
 
 
+def parse_json_start(text: str) -> tuple[Any, int]:
+    """The JSON value that a text begins with, and where it ends; takes time with its length.
+
+    Raises:
+        ValueError: as `parse_json`.
+    """
+    try:
+        value, end = json.JSONDecoder().raw_decode(text)
+        return _flat(value), end
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
 def parse_toml(text: str) -> dict[str, Any]:
     """The table of a TOML text.
 

@@ -14,6 +14,8 @@ _GROUPS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
+#: Bytes of what is computed at a time for one image, of a size that only a file says.
+MOST_OF_A_FILE = 1 << 30
 _WORDS = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc")
 
 
@@ -34,6 +36,21 @@ def machine_memory() -> int:
         if limit != resource.RLIM_INFINITY:
             found.append(limit)
     return min(size for size in found if size > 0)
+
+
+def room_for(*, chosen: bool) -> int:
+    """Bytes that one image may take at a time in the model or the graph of a file.
+
+    Args:
+        chosen: the caller has said what size images have, or the file is the user's own; it may be
+            a stranger's who says so otherwise.
+    """
+    return machine_memory() if chosen else min(MOST_OF_A_FILE, machine_memory())
+
+
+def shown(size: int) -> str:
+    """A number of bytes as messages say it."""
+    return f"{size / 2**30:.1f} GiB" if size >= 1 << 30 else f"{size / 2**20:.1f} MiB"
 
 
 def check_room(size: int, what: str, where: str, hint: str) -> None:

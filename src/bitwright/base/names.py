@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Container
 
 #: Letters of a name; the instances and files called after it add some, and file systems take 255.
 _MOST = 60
@@ -26,6 +27,29 @@ def plain_word(name: str, *, joined: bool = False) -> str:
         return text
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
     return f"{text[: _MOST - _DIGITS - 1]}_{digest}"
+
+
+class NameCounter:
+    """Finds free names; remembers how far each stem has been counted, so that thousands of one stem
+    take no more time than thousands of different ones.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def free(self, stem: str, *taken: Container[str]) -> str:
+        """The stem, with a number from 2 on if it is taken.
+
+        Args:
+            taken: the same in every call; they may grow in between.
+        """
+        number = self._counts.get(stem, 1)
+        name = stem if number == 1 else f"{stem}_{number}"
+        while any(name in names for names in taken):
+            number += 1
+            name = f"{stem}_{number}"
+        self._counts[stem] = number
+        return name
 
 
 def visible(name: str) -> str:

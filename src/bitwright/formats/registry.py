@@ -7,6 +7,7 @@ recipes name it: ``format: package.module:name`` (see `load_format`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ from bitwright.formats.base import Format
 
 #: Formats of up to this many bits are checked code by code when they are registered.
 _CHECKED_BITS = 12
+#: Signs of a name, besides the tables of codebooks in it.
+_MOST, _TABLE = 100, re.compile(r"\{[^{}]*\}")
 
 
 @dataclass(frozen=True)
@@ -156,12 +159,13 @@ def parse_format(text: str | Format) -> Format:
     A `Format` is returned as it is. Upper and lower case are the same.
 
     Raises:
-        FormatError: unknown name, or parameters out of range.
+        FormatError: unknown name, one of more than 100 signs (tables of codebooks do not count), or
+            parameters out of range.
     """
     if isinstance(text, Format):
         return text
     if not isinstance(text, str):
-        raise FormatError(f"a format is named by a string, not {text!r}")
+        raise FormatError(f"a format is named by a string, not by a value of {type(text)}")
     value = _parsed(text)
     if value is not None:
         return value
@@ -170,6 +174,10 @@ def parse_format(text: str | Format) -> Format:
 
 
 def _parsed(text: str) -> Format | None:
-    """The format of a name; None if no family knows it."""
+    """The format of a name; None if no family knows it, or if it is longer than any name: formats
+    inside of formats are read by functions inside of functions.
+    """
+    if len(text) > _MOST and len(_TABLE.sub("", text)) > _MOST:
+        return None
     found = (family.parse(text.strip()) for family in _FAMILIES)
     return next((value for value in found if value is not None), None)

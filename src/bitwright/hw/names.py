@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bitwright.base.names import plain_word
+from bitwright.base.names import NameCounter, plain_word
 from bitwright.ir import Graph
 
 # The reserved words that a network's author could plausibly use as a name.
@@ -39,16 +39,11 @@ def identifier(name: str) -> str:
 
 def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
     """Distinct identifiers for distinct names, in order; none of `taken`."""
-    used = set(taken)
+    used, counter = set(taken), NameCounter()
     result: dict[str, str] = {}
     for name in names:
-        stem = candidate = identifier(name)
-        count = 1
-        while candidate in used:
-            count += 1
-            candidate = f"{stem}_{count}"
-        used.add(candidate)
-        result[name] = candidate
+        result[name] = counter.free(identifier(name), used)
+        used.add(result[name])
     return result
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from bitwright.base.errors import ModelError
+from bitwright.base.names import NameCounter
 from bitwright.formats import parse_format
 from bitwright.hw.blocks.requant import MAX_OUT_BITS, ROUNDINGS
 from bitwright.hw.blocks.threshold import MAX_BITS
@@ -76,15 +77,12 @@ class _Streams:
         self.graph, self.builder = graph, builder
         self._free: dict[str, list[str]] = {}
         self._taken = {*graph.types, *(node.name for node in graph)}
+        self._counter = NameCounter()
         self.outputs: dict[str, str] = {}
 
     def fresh(self, stem: str) -> str:
         """A name that neither graph has: ``relu_1`` may be a node of the user's."""
-        name, count = stem, 1
-        while name in self._taken or self.builder.unique(name) != name:
-            count += 1
-            name = f"{stem}_{count}"
-        return name
+        return self._counter.free(stem, self._taken, self.builder)
 
     def define(self, edge: str, make: Callable[[str], str]) -> None:
         """Make the stream of an integer edge, and a tree of forks if it has several readers.

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, ModelError, RecipeError
+from bitwright.base.memory import room_for
 from bitwright.base.trust import data_file
 from bitwright.interop import ops
 from bitwright.interop.caffe import read as caffe_read
@@ -45,7 +46,7 @@ from bitwright.interop.network_to_torch import STATE_NAMES, module_of
 from bitwright.interop.ops import FloatArray
 from bitwright.models.catalog import MODEL_FILES, MODEL_FORMATS, WEIGHT_FILES, ModelSpec
 from bitwright.models.factory import as_spec, build_model, check_model
-from bitwright.models.memory import Held, check_image, room_for
+from bitwright.models.memory import Held, check_image
 from bitwright.models.output import Output, scores
 from bitwright.models.tensors import (
     check_numbers,
@@ -177,7 +178,7 @@ def load_model(
     Raises:
         DataError: a file is missing, damaged, cut short, or of another network.
         ModelError: a layer is of a kind that is not supported, the file names code that is not
-            trusted, or one image takes too much memory (`models.memory.room_for`).
+            trusted, or one image takes too much memory (`base.memory.room_for`).
         RecipeError: an ending that is no model's.
     """
     ending, room = path.suffix.lower(), room_for(chosen=input_shape is not None or trust is None)
@@ -217,7 +218,7 @@ def module_within(network: Network, room: int, where: str) -> nn.Module:
     """`module_of` a network of a file, if one image does not take too much memory.
 
     Args:
-        room: bytes of activations; see `models.memory.room_for`.
+        room: bytes of activations; see `base.memory.room_for`.
         where: the file.
 
     Raises:

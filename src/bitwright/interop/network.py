@@ -6,22 +6,26 @@ A file format reads or writes a `Network`; `network_from_torch` and `network_to_
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
-from math import prod
+from functools import cached_property
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bitwright.base.errors import DataError, ModelError
+from bitwright.base.names import NameCounter
 from bitwright.interop import ops
 from bitwright.interop.ops import ARRAYS, FloatArray, Size, windows
+from bitwright.ir.types import MAX_NODES
 
 #: Numbers that a layer may give for one image: 1 GiB of them.
 _MOST = 1 << 28
+#: Integers of a layer lie below; beyond are numbers that no framework takes.
+_LARGEST = 1 << 31
 #: Signs of a layer's name, and parts of it between dots, each of which becomes a module.
 _LONGEST_NAME, _MOST_PARTS = 10_000, 100
 _SHOWN = 60
@@ -47,7 +51,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class InputConvention:
-    """What the network expects to be fed, beside the shape.
+    """What the network expects to be fed, beside the shape; its numbers are finite.
 
     Attributes:
         channel_order: ``RGB``, ``BGR`` or ``grey``; empty if unknown.
@@ -58,6 +62,13 @@ class InputConvention:
     channel_order: str = ""
     scale: float = 1.0
     mean: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not all(map(isfinite, (self.scale, *self.mean))):
+            raise ModelError(
+                f"the scale {self.scale} and the mean {self.mean} of the input must be finite",
+                where="input",
+            )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -85,6 +96,8 @@ class Network:
     def __post_init__(self) -> None:
         shapes: dict[str, Size] = {}
         _check_name(self.name, "network")
+        if len(self.layers) > MAX_NODES:
+            raise ModelError(f"{len(self.layers)} layers; at most {MAX_NODES} are read")
         for layer in self.layers:
             _check_name(layer.name, "layer")
             if layer.name in shapes:
@@ -96,6 +109,11 @@ class Network:
                         where=f"layer {layer.name}",
                     )
             shapes[layer.name] = shape_of(layer, [shapes[name] for name in layer.inputs])
+        inputs = [layer for layer in self.layers if isinstance(layer.op, ops.Input)]
+        if inputs != [*self.layers[:1]]:
+            raise ModelError(
+                f"has {len(inputs)} inputs; expected one, in front of all layers", where=self.name
+            )
         if self.output not in shapes:
             raise ModelError(f"no layer {self.output!r}, named as the output", where=self.name)
         object.__setattr__(self, "shapes", shapes)
@@ -105,11 +123,23 @@ class Network:
         return self.layers[0]
 
     def __getitem__(self, name: str) -> Layer:
-        return next(layer for layer in self.layers if layer.name == name)
+        return self._by_name[name]
 
     def readers(self, name: str) -> tuple[Layer, ...]:
         """The layers that read one."""
-        return tuple(layer for layer in self.layers if name in layer.inputs)
+        return tuple(self._readers.get(name, ()))
+
+    @cached_property
+    def _by_name(self) -> dict[str, Layer]:
+        return {layer.name: layer for layer in self.layers}
+
+    @cached_property
+    def _readers(self) -> dict[str, list[Layer]]:
+        found: dict[str, list[Layer]] = {}
+        for layer in self.layers:
+            for name in dict.fromkeys(layer.inputs):
+                found.setdefault(name, []).append(layer)
+        return found
 
     def with_arrays(self, arrays: Mapping[str, Mapping[str, FloatArray]]) -> Network:
         """The same network with other numbers, by layer."""
@@ -148,18 +178,13 @@ def _check_name(name: str, what: str) -> None:
         )
 
 
-def unique_name(name: str, taken: Container[str]) -> str:
-    """The name, with a number from 2 on if it is taken."""
-    numbered = (f"{name}_{number}" for number in count(2))
-    return name if name not in taken else next(n for n in numbered if n not in taken)
-
-
 class NetworkBuilder:
     """Layers so far, with the shapes of their outputs: what every reader fills."""
 
     def __init__(self) -> None:
         self.layers: dict[str, Layer] = {}
         self.shapes: dict[str, Size] = {}
+        self._counter = NameCounter()
 
     def add(
         self,
@@ -174,7 +199,7 @@ class NetworkBuilder:
         Raises:
             ModelError: its shapes do not fit.
         """
-        unique = unique_name(name, self.shapes)
+        unique = self._counter.free(name, self.shapes)
         layer = Layer(unique, op, inputs, arrays or {}, notes or {})
         self.shapes[unique] = shape_of(layer, [self.shapes[i] for i in inputs])
         self.layers[unique] = layer
@@ -218,13 +243,43 @@ def shape_of(layer: Layer, given: list[Size]) -> Size:
     """Shape of a layer's output for the shapes of its inputs.
 
     Raises:
-        ModelError: they do not fit, the layer has the wrong arrays, or its output is larger than
-            any network's.
+        ModelError: they do not fit, the layer has the wrong arrays or options that none has, or its
+            output is larger than any network's.
     """
+    _check_values(layer)
     found = _shape_of(layer, given)
     if prod(found) > _MOST:
         raise ModelError(f"gives {_list([found])} numbers", where=f"layer {layer.name}")
     return found
+
+
+def _check_values(layer: Layer) -> None:
+    """Refuse options that no layer has, whichever file says them: all readers come by here.
+
+    Raises:
+        ModelError: an integer is too large, a real not finite, a word unknown, or out of its range.
+    """
+    op, where = layer.op, f"layer {layer.name}"
+    for name, value in vars(op).items():
+        for number in value if isinstance(value, tuple) else (value,):
+            small = abs(number) < _LARGEST if isinstance(number, int) else True
+            if not small or (isinstance(number, float) and not isfinite(number)):
+                said = str(number) if small else f"an integer of {number.bit_length()} bits"
+                raise ModelError(f"{type(op).__name__} with {name} = {said}", where=where)
+    reason = None
+    match op:
+        case ops.Norm(eps) if eps < 0:
+            reason = f"eps is {eps}, expected 0 or more"
+        case ops.Dropout(share) if not 0 <= share <= 1:
+            reason = f"the share that is dropped is {share}, expected 0 to 1"
+        case ops.Clip(low, high) if low >= high:
+            reason = f"clips to {low} .. {high}, expected two ends of a range"
+        case ops.Pool(mode=mode) | ops.GlobalPool(mode) if mode not in ops.MODES:
+            reason = f"pools by {mode!r}, expected {' or '.join(ops.MODES)}"
+        case ops.Activation(function) if function not in ops.FUNCTIONS:
+            reason = f"the activation {function!r}, expected one of {', '.join(ops.FUNCTIONS)}"
+    if reason is not None:
+        raise ModelError(reason, where=where)
 
 
 def _shape_of(layer: Layer, given: list[Size]) -> Size:  # noqa: PLR0912 - one rule each
@@ -289,6 +344,9 @@ def _conv_shape(layer: Layer, op: ops.Conv, given: Size) -> Size:
     outputs, inputs, *kernel = (int(side) for side in shape)
     if min(op.groups, *op.stride, *op.dilation) < 1 or min(op.padding) < 0:
         raise ModelError(f"no convolution: {op}", where=where)
+    if min(shape) < 1:
+        raise ModelError(f"weights of shape {shape} hold nothing", where=where)
+    _check_padded(where, given, op.padding)
     if inputs * op.groups != given[0] or outputs % op.groups:
         raise ModelError(
             f"weights of shape {tuple(shape)} in {op.groups} groups do not fit {given[0]} channels",
@@ -306,7 +364,7 @@ def _conv_shape(layer: Layer, op: ops.Conv, given: Size) -> Size:
 def _dense_shape(layer: Layer, given: Size) -> Size:
     where = f"layer {layer.name}"
     shape = layer.arrays["weight"].shape
-    if len(shape) != 2 or len(given) != 1 or shape[1] != given[0]:
+    if len(shape) != 2 or min(shape) < 1 or len(given) != 1 or shape[1] != given[0]:
         raise ModelError(f"weights of shape {shape} do not fit an input of {given}", where=where)
     _require_vector(layer, "bias", int(shape[0]))
     return (int(shape[0]),)
@@ -336,9 +394,18 @@ def _spatial(layer: Layer, given: Size, op: ops.Pool) -> Size:
         if k < 1 or s < 1 or not 0 <= 2 * p <= k:
             raise ModelError(f"no pool: kernel {k}, stride {s}, padding {p}", where=where)
         sides.append(windows(side, k, s, p, round_up=op.round_up))
+    _check_padded(where, given, op.padding)
     if min(sides) < 1:
         raise ModelError(f"a window of {op.kernel} does not fit an image of {given}", where=where)
     return tuple(sides)
+
+
+def _check_padded(where: str, given: Size, padding: Size) -> None:
+    """Refuse zeros around an image that are more than any network's numbers."""
+    channels, *sides = given
+    padded = (channels, *(side + 2 * p for side, p in zip(sides, padding, strict=True)))
+    if prod(padded) > _MOST:
+        raise ModelError(f"pads an image to {_list([padded])} numbers", where=where)
 
 
 def _require_image(where: str, given: Size) -> None:

@@ -44,6 +44,7 @@ def merge_pads(network: Network) -> Network:
     network = _join_pads(network)
     layers: dict[str, Layer] = {}
     gone: dict[str, str] = {}
+    taken: set[str] = set()  # pads that all of their readers do
     for layer in network.layers:
         inputs = tuple(gone.get(name, name) for name in layer.inputs)
         moved = replace(layer, inputs=inputs)
@@ -56,9 +57,10 @@ def merge_pads(network: Network) -> Network:
                 continue
             if _all_take(network, layers, moved, layer.name):
                 layers[layer.name] = moved  # its readers look at it, then it goes
+                taken.add(layer.name)
                 continue
-        taken = _with_padding(network, layers, moved, layer.inputs)
-        layers[layer.name] = taken
+        front = layers[inputs[0]] if inputs and inputs[0] in taken else None
+        layers[layer.name] = moved if front is None else _with_padding(front, moved)
     used = {name for layer in layers.values() for name in layer.inputs} | {network.output}
     kept = {k: v for k, v in layers.items() if not isinstance(v.op, ops.Pad) or k in used}
     return _rebuilt(network, kept, gone)
@@ -111,13 +113,19 @@ def _takes(network: Network, layers: Mapping[str, Layer], pad: Layer, reader: La
 
 def never_negative(layers: Mapping[str, Layer], name: str) -> bool:
     """Whether no output of a layer can be below zero, whatever the image."""
-    layer = layers[name]
-    match layer.op:
-        case ops.Activation(function, slope):
-            return function in _NEVER_NEGATIVE and slope == 0
-        case ops.Pool() | ops.Concat():
-            return all(never_negative(layers, other) for other in layer.inputs)
-    return False
+    seen, left = {name}, [name]
+    while left:
+        layer = layers[left.pop()]
+        match layer.op:
+            case ops.Activation(function, slope):
+                if function not in _NEVER_NEGATIVE or slope != 0:
+                    return False
+            case ops.Pool() | ops.Concat():
+                left += {*layer.inputs} - seen
+                seen.update(layer.inputs)
+            case _:
+                return False
+    return True
 
 
 def _all_take(network: Network, layers: Mapping[str, Layer], pad: Layer, name: str) -> bool:
@@ -125,19 +133,9 @@ def _all_take(network: Network, layers: Mapping[str, Layer], pad: Layer, name: s
     return name != network.output and all(_takes(network, layers, pad, r) for r in readers)
 
 
-def _with_padding(
-    network: Network, layers: Mapping[str, Layer], layer: Layer, was: tuple[str, ...]
-) -> Layer:
-    """The layer with the padding of the `Pad` in front of it, if that one has to go."""
-    front = layers.get(layer.inputs[0]) if layer.inputs else None
-    if (
-        front is None
-        or not isinstance(front.op, ops.Pad)
-        or not isinstance(layer.op, ops.Conv | ops.Pool)
-    ):
-        return layer
-    if not _all_take(network, layers, front, was[0]):
-        return layer
+def _with_padding(front: Layer, layer: Layer) -> Layer:
+    """The layer with the padding of the `Pad` in front of it, which it can do."""
+    assert isinstance(front.op, ops.Pad) and isinstance(layer.op, ops.Conv | ops.Pool)
     amount = _symmetric(front.op)
     assert amount is not None
     padding = (layer.op.padding[0] + amount[0], layer.op.padding[1] + amount[1])

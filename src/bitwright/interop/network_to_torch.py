@@ -5,21 +5,25 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 
 import numpy as np
 import torch
 from torch import fx, nn
 
 from bitwright.base.errors import ModelError
+from bitwright.base.names import NameCounter
 from bitwright.interop import ops
-from bitwright.interop.network import Layer, Network, unique_name
+from bitwright.interop.network import Layer, Network
+from bitwright.interop.network_json import BROKEN
 from bitwright.interop.ops import Size
 
 _RESERVED = frozenset(dir(fx.GraphModule)) | frozenset(dir(nn.Module())) | frozenset(
     ("graph", "code", "weight", "bias", "self", "torch", "data")
 )  # fmt: skip
 
+#: What is no module but a function, or the image itself.
+_NO_MODULE = (ops.Input, ops.Concat, ops.Add)
 #: Activations without options, by the names of `ops.Activation`.
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {
     "relu": nn.ReLU, "relu6": nn.ReLU6, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh,
@@ -61,14 +65,36 @@ def module_of(network: Network) -> fx.GraphModule:
 
 
 def module_paths(network: Network) -> dict[str, str]:
-    """Where each layer's module stands; paths are identifiers joined by dots."""
+    """Where each layer's module stands; paths are identifiers joined by dots, and none lies inside
+    of another layer's module.
+    """
+    modules = {module_path(x.name) for x in network.layers if not isinstance(x.op, _NO_MODULE)}
+    wishes = {layer.name: _beside(module_path(layer.name), modules) for layer in network.layers}
+    folders = {front for path in wishes.values() for front in _folders(path)}
     taken: set[str] = set()
+    counter = NameCounter()
     paths = {}
-    for layer in network.layers:
-        path = unique_name(module_path(layer.name), taken)
-        taken.add(path)
-        paths[layer.name] = path
+    for name, wish in wishes.items():
+        paths[name] = counter.free(wish, taken, folders)
+        taken.add(paths[name])
     return paths
+
+
+def _folders(path: str) -> Iterator[str]:
+    """``a`` and ``a.b`` of ``a.b.c``."""
+    return (path[:end] for end, sign in enumerate(path) if sign == ".")
+
+
+def _beside(path: str, modules: Set[str]) -> str:
+    """The path, with underscores instead of dots behind the module of another layer: that one has
+    attributes of its own (``stride``), and is replaced as a whole when it is quantized.
+    """
+    made, *rest = path.split(".")
+    front = made
+    for part in rest:
+        made += f"_{part}" if front in modules else f".{part}"
+        front += f".{part}"
+    return made
 
 
 def module_path(name: str) -> str:
@@ -82,7 +108,7 @@ def _component(text: str) -> str:
 
 
 def _tree(modules: Mapping[str, nn.Module]) -> nn.Module:
-    """The modules at their paths; a module may have another one inside its path."""
+    """The modules at their paths."""
     root = nn.Module()
     for path in sorted(modules, key=lambda p: p.count(".")):
         place = root
@@ -96,7 +122,12 @@ def _tree(modules: Mapping[str, nn.Module]) -> nn.Module:
 
 
 def _module(layer: Layer, given: Size) -> nn.Module:
-    module = _empty(layer, given)
+    try:
+        module = _empty(layer, given)
+    except (*BROKEN, AssertionError, RuntimeError) as error:  # what only torch knows to be wrong
+        raise ModelError(
+            f"torch refuses {layer.op}: {error}", where=f"layer {layer.name}"
+        ) from error
     if any(values.dtype == np.float64 for values in layer.arrays.values()):
         module.double()
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+#: What a `Pool` and a `GlobalPool` do, and the functions of an `Activation`.
+MODES = ("max", "mean")
+FUNCTIONS = ("relu", "relu6", "sigmoid", "tanh", "softmax")
 FloatArray = NDArray[np.floating[Any]]
 Pair = tuple[int, int]
 Size = tuple[int, ...]
@@ -120,7 +123,7 @@ class Flatten:
 
 @dataclass(frozen=True)
 class Dropout:
-    """Nothing, in evaluation."""
+    """Nothing, in evaluation; in training a share of 0 to 1 of the values is left out."""
 
     share: float = 0.5
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from bitwright.base.errors import DataError
+from bitwright.base.memory import room_for
 from bitwright.base.trust import check_names, data_file
 from bitwright.interop.caffe.quantized import is_quantized, quantized
 from bitwright.interop.model_files import LoadedModel, module_within
@@ -35,7 +36,7 @@ from bitwright.interop.packed import (
 )
 from bitwright.models.catalog import ModelSpec
 from bitwright.models.factory import build_model
-from bitwright.models.memory import Held, room_for
+from bitwright.models.memory import Held
 from bitwright.quantize import Policy, apply
 from bitwright.quantize.method_words import named_code
 from bitwright.quantize.ptq.post_training import prepare_network

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bitwright.base.errors import GraphError
+from bitwright.base.names import NameCounter
 from bitwright.ir.dialect import Dialect
 from bitwright.ir.graph import Graph, verify
 from bitwright.ir.node import Attr, IntArray, Node
@@ -26,6 +27,7 @@ class GraphBuilder:
         self._inputs: list[str] = []
         self._nodes: list[Node] = []
         self._names: set[str] = set()
+        self._counter = NameCounter()
 
     def input(self, name: str, tensor_type: TensorType) -> str:
         """Declare a graph input; returns the edge's name."""
@@ -35,11 +37,10 @@ class GraphBuilder:
 
     def unique(self, stem: str) -> str:
         """A node name that is not taken yet."""
-        name, count = stem, 1
-        while name in self._names or name in self.types:
-            count += 1
-            name = f"{stem}_{count}"
-        return name
+        return self._counter.free(stem, self._names, self.types)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names or name in self.types
 
     def add(
         self,
@@ -84,6 +85,7 @@ class GraphBuilder:
         """Give an edge another name, wherever it is made and read; returns it."""
         if name in self.types:
             raise GraphError(f"edge {name!r} is defined twice")
+        self._counter = NameCounter()  # the edge's old name is free now
         self.types = {name if e == edge else e: kind for e, kind in self.types.items()}
         self._inputs = [name if e == edge else e for e in self._inputs]
         for index, node in enumerate(self._nodes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from types import MappingProxyType
 
 from bitwright.base.errors import GraphError
@@ -64,12 +65,22 @@ class OpSpec:
 #: What Python and numpy raise for attributes and parameters that contradict each other.
 _MALFORMED = (LookupError, ValueError, TypeError, ArithmeticError)
 
+
+def _whole(value: object) -> bool:
+    """An integer of 64 bits."""
+    return isinstance(value, int) and -(1 << 63) <= value < 1 << 63
+
+
+def _real(value: object) -> bool:
+    return _whole(value) or (isinstance(value, float) and isfinite(value))
+
+
 _KINDS: dict[str, Callable[[object], bool]] = {
-    "int": lambda v: isinstance(v, int) and not isinstance(v, bool),
+    "int": lambda v: _whole(v) and not isinstance(v, bool),
     "str": lambda v: isinstance(v, str),
     "bool": lambda v: isinstance(v, bool),
-    "ints": lambda v: isinstance(v, tuple) and all(isinstance(i, int) for i in v),
-    "floats": lambda v: isinstance(v, tuple) and all(isinstance(i, int | float) for i in v),
+    "ints": lambda v: isinstance(v, tuple) and all(map(_whole, v)),
+    "floats": lambda v: isinstance(v, tuple) and all(map(_real, v)),
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ from types import MappingProxyType
 import numpy as np
 
 from bitwright.base.errors import GraphError
+from bitwright.base.memory import check_room
 from bitwright.ir.dialect import Dialect
 from bitwright.ir.levels import check_levels, random_levels
 from bitwright.ir.node import IntArray, Node
@@ -25,6 +27,7 @@ from bitwright.ir.types import TensorType
 
 #: What nodes and edges are called: files are written (C, SystemVerilog, ONNX) in which they stand.
 _NAME = re.compile(r"[\w.]+")
+_GRAPH_NAME = re.compile(r"[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -111,14 +114,11 @@ def verify(graph: Graph) -> None:
         GraphError: names the first node that breaks a rule.
     """
     known: dict[str, TensorType] = {}
-    for name in (*graph.inputs, *(n for node in graph.nodes for n in (node.name, *node.outputs))):
-        if not _NAME.fullmatch(name):
-            raise GraphError(
-                f"{name!r} is no name: letters, digits, '_' and '.' are expected", where=graph.name
-            )
+    _check_names(graph)
     for edge in graph.inputs:
         if edge not in graph.types:
             raise GraphError(f"input {edge!r} has no type", where=graph.name)
+        _check_input(edge, graph.types[edge])
         known[edge] = graph.types[edge]
     names: set[str] = set()
     for node in graph.nodes:
@@ -150,21 +150,57 @@ def verify(graph: Graph) -> None:
         raise GraphError(f"types are given for edges that do not exist: {stray}", where=graph.name)
 
 
+def _check_names(graph: Graph) -> None:
+    if not _GRAPH_NAME.fullmatch(graph.name):
+        raise GraphError(
+            f"{graph.name!r} is no name of a graph: letters, digits, '_', '.' and '-' are expected"
+        )
+    for name in (*graph.inputs, *(n for node in graph.nodes for n in (node.name, *node.outputs))):
+        if not _NAME.fullmatch(name):
+            raise GraphError(
+                f"{name!r} is no name: letters, digits, '_' and '.' are expected", where=graph.name
+            )
+
+
+def _check_input(edge: str, kind: TensorType) -> None:
+    """What holds of every other edge by the rule of its operation."""
+    levels = kind.format
+    if levels is not None and not levels.min_level <= kind.lo <= kind.hi <= levels.max_level:
+        raise GraphError(
+            f"the interval [{kind.lo}, {kind.hi}] leaves that of {levels.name}, "
+            f"[{levels.min_level}, {levels.max_level}]",
+            where=edge,
+        )
+    if any(scale <= 0 for scale in kind.scale):
+        raise GraphError("the scale of an input must be positive", where=edge)
+
+
 def run(graph: Graph, feeds: Mapping[str, IntArray], *, edges: bool = False) -> dict[str, IntArray]:
     """Execute a graph on levels; see `Graph.run`.
 
-    Every edge is checked against its type, so a wrong interval cannot pass unseen.
+    Every edge is checked against its type, so a wrong interval cannot pass unseen; it is let go
+    behind its last reader, unless it is an output or all are asked for.
     """
     absent = sorted(set(graph.inputs) - set(feeds))
     if absent:
         raise GraphError(f"no value for inputs {absent}", where=graph.name)
     values = {e: check_levels(e, graph.types[e], feeds[e]) for e in graph.inputs}
+    if edges:
+        frames = len(next(iter(values.values()), ()))
+        size = 8 * frames * sum(kind.size for kind in graph.types.values())
+        check_room(size, f"all edges of {frames} frames", graph.name, "run fewer at a time")
+    left = Counter(edge for node in graph.nodes for edge in {*node.inputs})
+    kept = {*graph.types} if edges else {*graph.outputs}
     for node in graph.nodes:
         spec = graph.dialect.spec(node)
         types = tuple(graph.types[edge] for edge in node.inputs)
         results = spec.reference(node, types, tuple(values[edge] for edge in node.inputs))
         for edge, result in zip(node.outputs, results, strict=True):
             values[edge] = check_levels(edge, graph.types[edge], result)
+        left.subtract({*node.inputs})
+        for edge in {*node.inputs, *node.outputs}:
+            if not left[edge] and edge not in kept:
+                values.pop(edge, None)
     return values if edges else {edge: values[edge] for edge in graph.outputs}
 
 

@@ -7,11 +7,15 @@ import numpy as np
 
 from bitwright.ir.node import IntArray
 
+#: Bytes of the patches of a convolution that are written out at a time, if a row is no larger.
+STRIP = 64 << 20
 SHIFT_ROUNDINGS = ("half_even", "half_up", "floor")
 
 
 def pad_image(x: IntArray, padding: tuple[int, ...], value: int) -> IntArray:
     """Pad ``(N, H, W, C)`` by (top, left, bottom, right) with a level."""
+    if not any(padding):
+        return x
     top, left, bottom, right = padding
     return np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=value)
 
@@ -37,13 +41,19 @@ def conv2d(
     """Exact convolution of ``(N, H, W, C)`` by ``(O, KH, KW, C/groups)``."""
     rows, kernel_h, kernel_w, columns = weight.shape
     patches = windows(pad_image(x, padding, 0), (kernel_h, kernel_w), stride, dilation)
-    outs = []
+    frames, height, width = patches.shape[:3]
+    result = np.empty((frames, height, width, rows), np.int64)
+    terms = kernel_h * kernel_w * columns
+    strip = max(1, STRIP // (8 * max(frames * width * terms, 1)))  # rows of the image
     for group in range(groups):
         part = patches[..., group * columns : (group + 1) * columns]
         rows_of = slice(group * rows // groups, (group + 1) * rows // groups)
-        flat = part.reshape(*part.shape[:3], kernel_h * kernel_w * columns)
-        outs.append(flat @ weight[rows_of].reshape(rows // groups, -1).T)
-    return np.concatenate(outs, axis=-1)
+        factors = weight[rows_of].reshape(rows // groups, terms).T
+        for top in range(0, height, strip):
+            some = part[:, top : top + strip]
+            flat = some.reshape(*some.shape[:3], terms)
+            result[:, top : top + strip, :, rows_of] = flat @ factors
+    return result
 
 
 def max_pool(

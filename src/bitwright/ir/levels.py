@@ -25,7 +25,7 @@ def check_levels(name: str, tensor_type: TensorType, levels: IntArray) -> IntArr
             f"expected shape (N, {', '.join(map(str, tensor_type.shape))}), got {array.shape}",
             where=name,
         )
-    array = array.astype(np.int64)
+    array = array.astype(np.int64, copy=False)
     if array.size and (array.min() < tensor_type.lo or array.max() > tensor_type.hi):
         raise GraphError(
             f"levels [{array.min()}, {array.max()}] leave the interval "

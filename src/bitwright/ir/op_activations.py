@@ -53,7 +53,8 @@ def _check_product(node: Node, tensor: TensorType) -> None:
     """Multiplier, offset, shift and rounding of the requantizations."""
     multiplier = per_channel(node, "multiplier", tensor.channels)
     offset = per_channel(node, "offset", tensor.channels)
-    need(node.integer("shift") >= 0, "shift must be >= 0")
+    shift = node.integer("shift")
+    need(0 <= shift < 63, f"shift must be 0 .. 62, got {shift}")
     bound = max(abs(tensor.lo), abs(tensor.hi)) * int(np.abs(multiplier).max()) + int(
         np.abs(offset).max()
     )

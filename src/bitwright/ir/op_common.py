@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bitwright.base.errors import GraphError
 from bitwright.ir.node import IntArray, Node
-from bitwright.ir.types import TensorType
+from bitwright.ir.types import MAX_FRAME, TensorType
 
 Types = tuple[TensorType, ...]
 Arrays = tuple[IntArray, ...]
@@ -54,4 +54,9 @@ def window_shape(
         need(min(kernel[axis], stride[axis], dilation[axis]) >= 1, "kernel and stride must be >= 1")
         need(room >= 0, f"a window of {span} does not fit into {size[axis]} with {padding=}")
         out.append(room // stride[axis] + 1)
+    rows, columns = (size[axis] + padding[axis] + padding[axis + 2] for axis in range(2))
+    need(
+        rows * columns <= MAX_FRAME,
+        f"an image of {rows} x {columns} with its padding; at most {MAX_FRAME} pixels are allowed",
+    )
     return out[0], out[1]

@@ -24,17 +24,17 @@ import numpy as np
 from bitwright.base.archives import check_members, opened_zip, read_member, unpacking
 from bitwright.base.arrays import read_npy
 from bitwright.base.errors import DataError, GraphError
-from bitwright.base.files import atomic_write, parse_json
+from bitwright.base.files import atomic_write, parse_json_start
 from bitwright.ir.dialect import Dialect
+from bitwright.ir.footprint import check_frame
 from bitwright.ir.graph import Graph, print_graph, verify
 from bitwright.ir.node import Attr, IntArray, Node, array_digest
-from bitwright.ir.types import TensorType, parse_type
+from bitwright.ir.types import MAX_NODES, TensorType, parse_type
 
-_NODE = re.compile(
-    r"^(?P<outputs>[\w., ]+) = (?P<name>[\w.]+):(?P<op>\w+)\((?P<inputs>[^)]*)\) "
-    r"(?P<attrs>\{.*\}) <(?P<params>[^>]*)> @(?P<source>\S*) : (?P<types>.+)$"
-)
+_HEAD = re.compile(r"(?P<outputs>[\w., ]+) = (?P<name>[\w.]+):(?P<op>\w+)\((?P<inputs>[^)]*)\)")
 _MOST_TEXT = 64 << 20
+#: Signs of a line: a type with one scale for each of 100 000 channels has 3 million.
+_MOST_LINE = 4 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -54,11 +54,16 @@ def parse_graph(
     head = lines[0].split() if lines else []
     if len(head) != 3 or head[0] != "graph" or head[2] not in dialects:
         raise GraphError(f"expected 'graph NAME DIALECT' with {sorted(dialects)}, got {head}")
+    if len(lines) > MAX_NODES:
+        raise GraphError(f"{len(lines)} lines; at most {MAX_NODES} are read", where=head[1])
     inputs: list[str] = []
     outputs: tuple[str, ...] = ()
     nodes: list[Node] = []
     types: dict[str, TensorType] = {}
     for number, line in enumerate(lines[1:], start=2):
+        if len(line) > _MOST_LINE:
+            said = f"{len(line)} signs; at most {_MOST_LINE} are read"
+            raise GraphError(said, where=f"line {number}")
         if line.startswith("input "):
             edge, _, type_text = line[6:].partition(" : ")
             inputs.append(edge)
@@ -77,18 +82,15 @@ def parse_graph(
 def _parse_node(
     line: str, number: int, params: Mapping[str, IntArray]
 ) -> tuple[Node, list[TensorType]]:
-    match = _NODE.match(line)
-    if match is None:
-        raise GraphError(f"cannot read {line!r}", where=f"line {number}")
     try:
-        hashes = dict(item.split("=", 1) for item in match["params"].split())
-        attrs = parse_json(match["attrs"])
+        match, attrs, words, source, type_text = _parts(line)
+        hashes = dict(item.split("=", 1) for item in words.split())
     except ValueError as error:
         raise GraphError(f"cannot read {line!r}: {error}", where=f"line {number}") from error
-    unknown = sorted(set(hashes.values()) - set(params))
+    unknown = sorted(digest for digest in hashes.values() if digest not in params)
     if unknown:
         raise GraphError(f"no parameter with hash {unknown}", where=f"line {number}")
-    kinds = [parse_type(part) for part in match["types"].split(" ; ")]
+    kinds = [parse_type(part) for part in type_text.split(" ; ")]
     outputs = tuple(match["outputs"].split(", "))
     if len(kinds) != len(outputs):
         raise GraphError(
@@ -101,9 +103,31 @@ def _parse_node(
         outputs=outputs,
         attrs={name: _attr(value) for name, value in attrs.items()},
         params={name: params[digest] for name, digest in hashes.items()},
-        source=match["source"],
+        source=source,
     )
     return node, kinds
+
+
+def _parts(line: str) -> tuple[re.Match[str], dict[str, object], str, str, str]:
+    """``OUTPUTS = NAME:OP(INPUTS)``, attributes, parameters, source and types of a node's line.
+
+    From the left to the right, each part found once: no sign is looked at again, whatever a line
+    holds (a pattern over the whole line takes time with the square of its length, or worse).
+
+    Raises:
+        ValueError: it is no such line.
+    """
+    head, _, rest = line.partition(" {")
+    match = _HEAD.fullmatch(head)
+    if match is None:
+        raise ValueError("expected 'OUTPUTS = NAME:OP(INPUTS) {ATTRIBUTES} <PARAMETERS> ..'")
+    attrs, end = parse_json_start("{" + rest)
+    begin, words = rest[end - 1 : end + 1], rest[end + 1 :]
+    words, closed, tail = words.partition("> @")
+    source, colon, types = tail.partition(" : ")
+    if begin != " <" or not (closed and colon and types) or ">" in words or " " in source:
+        raise ValueError("expected '<PARAMETERS> @SOURCE : TYPES' behind the attributes")
+    return match, attrs, words, source, types
 
 
 def _attr(value: object) -> Attr:
@@ -131,11 +155,16 @@ def _add(archive: zipfile.ZipFile, name: str, body: bytes) -> None:
     archive.writestr(zipfile.ZipInfo(name, _EPOCH), body, zipfile.ZIP_DEFLATED)
 
 
-def load_graph(path: Path, dialects: Mapping[str, Dialect]) -> Graph:
+def load_graph(path: Path, dialects: Mapping[str, Dialect], *, chosen: bool = False) -> Graph:
     """Inverse of `save_graph`.
+
+    Args:
+        chosen: the file is one's own, and may ask for frames as large as the machine has room for;
+            see `base.memory.room_for`.
 
     Raises:
         DataError: the file is missing, truncated or corrupt (a parameter's hash differs).
+        GraphError: its text is no graph, or one frame takes too much memory or work.
     """
     where = str(path)
     with opened_zip(path, "graph file", "make it again") as archive:
@@ -150,4 +179,6 @@ def load_graph(path: Path, dialects: Mapping[str, Dialect]) -> Graph:
     for digest, value in params.items():
         if array_digest(value) != digest:
             raise DataError(f"parameter {digest} does not have that hash", where=str(path))
-    return parse_graph(text, params, dialects)
+    graph = parse_graph(text, params, dialects)
+    check_frame(graph, where, chosen=chosen)
+    return graph

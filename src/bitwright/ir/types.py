@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 
 from bitwright.base.errors import GraphError
 from bitwright.formats import Format, parse_format
@@ -13,6 +13,8 @@ from bitwright.formats import Format, parse_format
 _INT63 = 1 << 62
 #: Elements of one frame: an image of 4096 x 4096 with 4 channels.
 MAX_FRAME = 1 << 26
+#: Nodes of a graph that a file holds.
+MAX_NODES = 100_000
 
 _TYPE = re.compile(
     r"^(?P<format>[^\[\]]+)\[(?P<shape>[\d,]*)\] \* (?P<scale>[^ ]+) in "
@@ -61,6 +63,8 @@ class TensorType:
                 f"interval [{self.lo}, {self.hi}] needs more than 63 bits",
                 hint="use fewer bits or a smaller layer",
             )
+        if not all(map(isfinite, self.scale)):
+            raise GraphError("a scale must be a finite number")
         if len(self.scale) not in (0, 1, self.channels):
             raise GraphError(
                 f"scale has {len(self.scale)} entries; expected 1 or {self.channels} (channels)"

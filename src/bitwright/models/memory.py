@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bitwright.base.errors import DataError, ModelError
-from bitwright.base.memory import machine_memory
+from bitwright.base.memory import MOST_OF_A_FILE, machine_memory, shown
 from bitwright.models.modes import evaluating
 
 _log = logging.getLogger(__name__)
@@ -31,8 +31,6 @@ _COPIES = 3
 #: Numbers that layers give for each number of an image; in the zoo at most 3 500. Below that much
 #: there is room in any case, and torch need not load what it knows about shapes (1.5 s).
 _MOST_EACH = 10_000
-#: Bytes of activations that are held at a time for one image, of a size that only a file says.
-MOST_OF_A_FILE = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,8 @@ class Held:
         tensors: how many.
         check: raises if a model, given with shapes alone, is not the one whose numbers they are.
         where: the file.
-        room: bytes of activations that are held at a time for one image of it; see `room_for`.
+        room: bytes of activations that are held at a time for one image of it; see
+            `base.memory.room_for`.
     """
 
     tensors: int
@@ -153,16 +152,6 @@ def footprint(model: nn.Module, sample_shape: tuple[int, ...]) -> Footprint:
     return Footprint(_count(state), sum(given))
 
 
-def room_for(*, chosen: bool) -> int:
-    """Bytes of activations that one image may take in the model of a file.
-
-    Args:
-        chosen: the caller has said what size images have, or the file is the user's own; it may be
-            a stranger's who says so otherwise.
-    """
-    return machine_memory() if chosen else min(MOST_OF_A_FILE, machine_memory())
-
-
 def is_small(sample_shape: tuple[int, ...], room: int) -> bool:
     """Whether an image of this shape fits into any network of the zoo, as far as can be said
     without a look at the network.
@@ -178,7 +167,7 @@ def check_image(model: nn.Module, sample_shape: tuple[int, ...], room: int, wher
 
     Args:
         sample_shape: of an image, such as (C, H, W).
-        room: bytes; see `room_for`.
+        room: bytes; see `base.memory.room_for`.
         where: the file that says what size images have.
 
     Raises:
@@ -187,8 +176,8 @@ def check_image(model: nn.Module, sample_shape: tuple[int, ...], room: int, wher
     peak = live_bytes(model, sample_shape)
     if peak > room:
         raise ModelError(
-            f"takes {_shown(peak)} of memory for one image of the shape {tuple(sample_shape)}; "
-            f"{_shown(room)} are allowed",
+            f"takes {shown(peak)} of memory for one image of the shape {tuple(sample_shape)}; "
+            f"{shown(room)} are allowed",
             where=where,
             hint="if images really are that large, say so: --input-shape HxWxC, or in Python "
             "input_shape=(H, W, C); then it may take what the machine has",
@@ -274,8 +263,8 @@ def check_memory(
         return
     held = f", {found.activations} activations for each of {images} images at a time"
     message = (
-        f"takes {_shown(needed)} of memory or more for images of (C, H, W) = "
-        f"{tuple(sample_shape)}, this machine has {_shown(there)}: {found.parameters} parameters"
+        f"takes {shown(needed)} of memory or more for images of (C, H, W) = "
+        f"{tuple(sample_shape)}, this machine has {shown(there)}: {found.parameters} parameters"
         f"{held if images else ''}"
     )
     if needed > there:
@@ -290,7 +279,3 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
 
 def _count(state: dict[str, Tensor]) -> int:
     return sum(value.numel() for value in state.values())
-
-
-def _shown(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 1 << 30 else f"{size / 2**20:.1f} MiB"

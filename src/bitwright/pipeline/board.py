@@ -138,7 +138,8 @@ def find_subject(place: str | Path) -> BoardSubject:
         )
     file = found.lowered / GRAPH if found.lowered else None
     if file is not None and file.is_file():
-        return replace(found, graph=load_graph(file, {"integer": INTEGER}))
+        own = (folder / "run.json").is_file()  # its recipe says what size images have
+        return replace(found, graph=load_graph(file, {"integer": INTEGER}, chosen=own))
     return found
 
 

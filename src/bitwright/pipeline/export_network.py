@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import BitwrightError, DataError, MismatchError, RecipeError, RunError
 from bitwright.base.files import check_free
+from bitwright.base.memory import room_for
 from bitwright.base.trust import importable
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
 from bitwright.models.catalog import MODEL_FORMATS, PACKED
@@ -80,14 +81,15 @@ def export_graph(source: Path, kind: str, out: Path) -> dict[str, Any]:
     from bitwright.interop.onnx.export_qonnx import export_qonnx
 
     graph, feeds = read_graph(source)
+    room = room_for(chosen=feeds is not None)  # then it is a run, whose data set has that size
     done: Any
     more: dict[str, Any] = {}
     if kind == "artifact":
         some = None if feeds is None else {edge: v[:_GOLDEN] for edge, v in feeds.items()}
-        done = export_artifact(graph, out, feeds=some)
+        done = export_artifact(graph, out, feeds=some, room=room)
         more = {"bytes": dict(done.files), "arena_bytes": done.arena_bytes}
     else:
-        done = (export_qonnx if kind == "qonnx" else export_qdq)(graph, out, feeds=feeds)
+        done = (export_qonnx if kind == "qonnx" else export_qdq)(graph, out, feeds=feeds, room=room)
         more = {"bytes": {out.name: out.stat().st_size}}
     return {
         "format": kind,
@@ -271,6 +273,7 @@ def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:
         return load(source).graph, None
     if not source.is_dir():
         return load_graph(source, {"integer": INTEGER}), None
+    own = (source / "recipe.yaml").is_file()  # a run, whose recipe says what size images have
     folder = next((f for f in (source, *source.glob("*-lower")) if (f / GRAPH).is_file()), None)
     if folder is None:
         raise RunError(
@@ -278,7 +281,7 @@ def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:
             where=str(source),
             hint=f"run `bitwright lower {source}` first, or `bitwright import FILE.onnx`",
         )
-    graph = load_graph(folder / GRAPH, {"integer": INTEGER})
+    graph = load_graph(folder / GRAPH, {"integer": INTEGER}, chosen=own)
     try:
         from bitwright.pipeline.steps.lower import read_levels
 

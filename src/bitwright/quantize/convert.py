@@ -181,11 +181,19 @@ def _own_path(root: nn.Module, plan: Plan, node: fx.Node, taken: set[str]) -> st
 
 def _fresh(root: nn.Module, wish: str) -> str:
     """An unused path: the wish, or with a number behind it."""
-    known = {name for name, _ in root.named_modules()} | set(vars(root))
     number, name = 1, wish
-    while name in known or hasattr(root, name):
+    while _has(root, name):
         number, name = number + 1, f"{wish}_{number}"
     return name
+
+
+def _has(root: nn.Module, path: str) -> bool:
+    """Whether a module, or anything else, stands there."""
+    owner: object = root
+    *folders, last = path.split(".")
+    for folder in folders:
+        owner = getattr(owner, folder, None)
+    return hasattr(owner, last)
 
 
 def _set(root: nn.Module, path: str, module: nn.Module) -> None:

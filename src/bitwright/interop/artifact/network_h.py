@@ -9,6 +9,7 @@ from zlib import crc32
 
 from bitwright.interop.artifact.packing import Packed
 from bitwright.ir import Graph, Node
+from bitwright.ir.placement import first_fit
 
 _ROUNDINGS = {"half_even": 0, "half_up": 1, "floor": 2}
 _PARAMS = {
@@ -50,23 +51,9 @@ def arena(graph: Graph) -> tuple[dict[str, int], int]:
         last[edge] = len(order)
     for edge in graph.inputs:  # all of them are there from the beginning
         born[edge] = 0
-    places: dict[str, int] = {}
-    total = 0
-    for edge in order:
-        size = graph.types[edge].size
-        living = sorted(
-            (places[other], places[other] + graph.types[other].size)
-            for other in places
-            if last[other] >= born[edge] and born[other] <= last[edge]
-        )
-        start = 0
-        for begin, end in living:
-            if start + size <= begin:
-                break
-            start = max(start, end)
-        places[edge] = start
-        total = max(total, start + size)
-    return places, total
+    spans = [(born[edge], last[edge]) for edge in order]
+    places, total = first_fit([graph.types[edge].size for edge in order], spans)
+    return dict(zip(order, places, strict=True)), total
 
 
 def _attributes(node: Node) -> list[int]:

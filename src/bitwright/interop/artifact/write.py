@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.errors import GraphError, MismatchError, RunError, ToolError
+from bitwright.base.memory import room_for
 from bitwright.base.tools.python import python
 from bitwright.interop.artifact.network_h import arena, network_h
 from bitwright.interop.artifact.packing import Packed, pack
 from bitwright.ir import Graph, IntArray, Node, random_feeds
+from bitwright.ir.footprint import frames_within
 
 SCHEMA = 1
 SOURCES = ("replay.py", "replay.c", "replay.h")
@@ -65,6 +67,7 @@ def export_artifact(
     feeds: Mapping[str, IntArray] | None = None,
     frames: int = 2,
     seed: int = 0,
+    room: int | None = None,
 ) -> ArtifactReport:
     """Write the artefact of a graph, after ``replay.py`` has run it with equal results.
 
@@ -72,15 +75,19 @@ def export_artifact(
         path: the folder; appears whole or not at all. An older artefact there is replaced.
         feeds: input levels of the golden frames; by default random ones.
         frames: how many random frames, if no feeds are given.
+        room: bytes of levels that are held at a time, by default what the machine has; so many
+            random frames are drawn as fit.
 
     Raises:
-        GraphError: a level needs more than 32 bits.
+        GraphError: a level needs more than 32 bits, or all levels of a frame take too much memory.
         RunError: the folder holds something else.
         MismatchError: the replay gives other values (a bug).
         ToolError: the replay cannot be run.
     """
     _check_place(path)
     _check_widths(graph)
+    most = room_for(chosen=True) if room is None else room
+    frames = frames_within(graph, frames, most, "artifact", edges=True)
     given = random_feeds(graph, frames, np.random.default_rng(seed)) if feeds is None else feeds
     levels = graph.run(given, edges=True)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -45,6 +45,9 @@ _LIMITS = {
     "bw_params": (1, 64),
     "mant_bits": (1, 52),
     "exp_bits": (2, 11),
+    # Steps and powers of two that float32 has.
+    **dict.fromkeys(("fl_layer_in", "fl_layer_out", "fl_params"), (-126, 126)),
+    **dict.fromkeys(("exp_min", "exp_max"), (-126, 126)),
 }
 
 
@@ -61,7 +64,7 @@ class QuantizationParam:
         exp_min, exp_max: the smallest and largest power of two of a weight.
 
     Raises:
-        DataError: a width is impossible, or the exponent window is empty.
+        DataError: a width or length is impossible, or the exponent window is empty.
     """
 
     precision: Precision = Precision.DYNAMIC_FIXED_POINT
@@ -100,6 +103,8 @@ class QuantizationParam:
             DataError: an unknown field, or a value of another kind.
         """
         known = [f.name for f in fields(cls)]
+        if not isinstance(data, Mapping):
+            raise DataError(f"expected fields, found {data!r}"[:200], where=where)
         given: dict[str, Any] = {}
         for name, value in data.items():
             if name not in known:

@@ -14,6 +14,7 @@ from bitwright.interop import ops
 from bitwright.interop.keras.arrays import from_keras
 from bitwright.interop.keras.files import KerasFile, KerasNode
 from bitwright.interop.network import Layer, Network, NetworkBuilder
+from bitwright.interop.network_json import BROKEN
 from bitwright.interop.network_passes import never_negative
 from bitwright.interop.ops import FloatArray, Pair, Size, windows
 
@@ -39,7 +40,7 @@ def nodes_of(config: Config) -> tuple[list[KerasNode], str | None]:
         if len(ends) != 1:
             raise ModelError(f"the model has {len(ends)} outputs; only one is supported")
         return nodes, str(ends[0][0])
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except BROKEN as error:
         raise ModelError(f"the configuration is broken: {type(error).__name__} {error}") from error
 
 
@@ -91,7 +92,7 @@ def build(nodes: list[KerasNode], file: KerasFile, output: str | None) -> Networ
     for node in nodes:
         try:
             builder.node(node)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except BROKEN as error:
             raise ModelError(
                 f"a {node.kind} whose configuration is broken: {type(error).__name__} {error}",
                 where=f"layer {node.name}",

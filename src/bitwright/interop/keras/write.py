@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.errors import ModelError
+from bitwright.base.names import NameCounter
 from bitwright.interop import ops
 from bitwright.interop.hdf5 import written
 from bitwright.interop.keras.arrays import flat_orders, is_depthwise, keras_name, order_of, to_keras
 from bitwright.interop.keras.files import CONVENTION, KerasNode
-from bitwright.interop.network import Layer, Network, unique_name
+from bitwright.interop.network import Layer, Network
 from bitwright.interop.network_passes import never_negative
 from bitwright.interop.ops import FloatArray, Pair, windows
 
@@ -134,6 +135,8 @@ class _Writer:
         self.orders = flat_orders(network)
         self.layers = {layer.name: layer for layer in network.layers}
         self.nodes: list[KerasNode] = []
+        self._names: set[str] = set()
+        self._counter = NameCounter()
         self.made: dict[str, str] = {}  # the Keras layer that makes a layer's output
 
     def layer(self, layer: Layer) -> None:
@@ -164,7 +167,8 @@ class _Writer:
         inputs: tuple[str, ...],
         arrays: dict[str, FloatArray] | None = None,
     ) -> str:
-        unique = unique_name(keras_name(name), {node.name for node in self.nodes})
+        unique = self._counter.free(keras_name(name), self._names)
+        self._names.add(unique)
         self.nodes.append(KerasNode(unique, kind, config, inputs, arrays or {}))
         return unique
 

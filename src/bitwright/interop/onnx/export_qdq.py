@@ -25,6 +25,7 @@ import numpy as np
 
 from bitwright.base.errors import GraphError, ToolError
 from bitwright.base.files import atomic_write
+from bitwright.base.memory import room_for
 from bitwright.interop.onnx.runtime import onnx_runtime
 from bitwright.interop.onnx.writer.affine_fit import fit_line
 from bitwright.interop.onnx.writer.nodes import clipped_thresholds, compared, conv, dense, simple
@@ -38,6 +39,7 @@ from bitwright.interop.onnx.writer.writer import (
     to_nchw,
 )
 from bitwright.ir import ChannelRange, Graph, IntArray, Node, TensorType, random_feeds
+from bitwright.ir.footprint import frames_within
 from bitwright.lower.ranges import analyse, compared_range
 
 _BYTE = 255
@@ -293,18 +295,23 @@ def export_qdq(
     feeds: Mapping[str, IntArray] | None = None,
     frames: int = 8,
     seed: int = 0,
+    room: int | None = None,
 ) -> QdqReport:
     """Write a QDQ file after proving that ONNX Runtime gives the graph's scores and labels.
 
     Args:
         path: where to write; appears whole or not at all.
         feeds: levels to compare on, for instance of real images; random frames are always added.
+        room: bytes of levels that are held at a time, by default what the machine has; so many
+            random frames are drawn as fit.
 
     Raises:
         MismatchError: ONNX Runtime computes something else; nothing is written.
         GraphError, ToolError: see `qdq_model`.
     """
     model, lines, comparisons = qdq_model(graph)
+    most = room_for(chosen=True) if room is None else room
+    frames = frames_within(graph, frames, most, "QDQ export")
     values = _compare(model, graph, random_feeds(graph, frames, np.random.default_rng(seed)))
     if feeds is not None:
         values += _compare(model, graph, feeds)

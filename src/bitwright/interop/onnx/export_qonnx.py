@@ -22,6 +22,7 @@ import numpy as np
 
 from bitwright.base.errors import MismatchError
 from bitwright.base.files import atomic_write
+from bitwright.base.memory import room_for
 from bitwright.interop.onnx.writer.nodes import simple, threshold
 from bitwright.interop.onnx.writer.writer import (
     QONNX_DOMAIN,
@@ -33,6 +34,7 @@ from bitwright.interop.onnx.writer.writer import (
     to_nchw,
 )
 from bitwright.ir import Graph, IntArray, random_feeds
+from bitwright.ir.footprint import frames_within
 from bitwright.lower.ranges import analyse
 
 
@@ -127,6 +129,7 @@ def export_qonnx(
     frames: int = 4,
     seed: int = 0,
     batch: int = 1,
+    room: int | None = None,
 ) -> ExportReport:
     """Write a QONNX file after proving that QONNX's executor agrees with the graph.
 
@@ -135,12 +138,16 @@ def export_qonnx(
         feeds: levels to compare on, for instance of real images; random frames are always added.
         frames: number of random frames.
         batch: fixed batch size of the file.
+        room: bytes of levels that are held at a time, by default what the machine has; so many
+            random frames are drawn as fit.
 
     Raises:
         MismatchError: QONNX computes something else; nothing is written.
         GraphError, ToolError: see `qonnx_model`.
     """
     model = qonnx_model(graph, batch=batch)
+    most = room_for(chosen=True) if room is None else room
+    frames = frames_within(graph, frames, most, "QONNX export", edges=True)
     count = -(-frames // batch) * batch
     values = _compare(model, graph, random_feeds(graph, count, np.random.default_rng(seed)))
     if feeds is not None:

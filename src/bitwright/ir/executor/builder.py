@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bitwright.ir.executor.compiler import Library
 from bitwright.ir.executor.layout import COp, CPlan, CTensor, Kind, Op, storage
 from bitwright.ir.graph import Graph
+from bitwright.ir.placement import first_fit
 from bitwright.ir.types import TensorType
 
 Array = NDArray[np.generic]
@@ -129,17 +130,10 @@ def aligned(table: Array) -> Array:
 
 def _allocate(buffers: list[_Buffer]) -> int:
     """First-fit offsets for buffers that are in use at the same time; returns the total size."""
-    placed: list[_Buffer] = []
-    total = 0
-    for buffer in sorted(buffers, key=lambda b: -b.size):
-        offset = 0
-        for other in sorted(placed, key=lambda b: b.offset):
-            together = other.first <= buffer.last and buffer.first <= other.last
-            if together and offset + buffer.size > other.offset:
-                offset = max(offset, other.offset + other.size)
-        buffer.offset = offset
-        placed.append(buffer)
-        total = max(total, offset + buffer.size)
+    ordered = sorted(buffers, key=lambda b: -b.size)
+    places, total = first_fit([b.size for b in ordered], [(b.first, b.last) for b in ordered])
+    for buffer, place in zip(ordered, places, strict=True):
+        buffer.offset = place
     return total
 
 

@@ -278,7 +278,7 @@ def diff_design(
         )
     frame, source = _frame(design, index, file)
     folder = map_design(design, progress)
-    hardware = load_graph(folder / HARDWARE, {"hardware": DIALECT})
+    hardware = load_graph(folder / HARDWARE, {"hardware": DIALECT}, chosen=True)
     edges = design.graph.run(frame, edges=True)
     feeds = random_feeds(hardware, 1, np.random.default_rng(0)) | frame
     values = hardware.run(feeds, edges=True)

@@ -179,7 +179,7 @@ def figures_of(
 
 def read_graph(folder: Path) -> Graph:
     """The integer graph as the step left it."""
-    return load_graph(folder / GRAPH, {"integer": INTEGER})
+    return load_graph(folder / GRAPH, {"integer": INTEGER}, chosen=True)
 
 
 def read_levels(folder: Path) -> dict[str, IntArray]:

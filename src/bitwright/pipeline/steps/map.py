@@ -209,7 +209,7 @@ def read_hardware(work: Workspace, folder: Path) -> Graph:
     """
     with importable(work.recipe.base_dir):
         register_named(load_result(MapResult, folder).own_blocks)
-    return load_graph(folder / HARDWARE, {"hardware": HARDWARE_DIALECT})
+    return load_graph(folder / HARDWARE, {"hardware": HARDWARE_DIALECT}, chosen=True)
 
 
 def _search(graph: Graph, goal: Goal, target: Target, outside: Outside | None) -> Folding:

@@ -184,7 +184,7 @@ def read_integers(folder: Path) -> IntegerModel:
             where=str(folder),
             hint="bitwright quantize makes it anew, from the weights trained before",
         )
-    graph = load_graph(folder / INTEGERS, {"integer": INTEGER})
+    graph = load_graph(folder / INTEGERS, {"integer": INTEGER}, chosen=True)
     return IntegerModel(graph, Rounding(load_result(QuantizeResult, folder).input_rounding))
 
 

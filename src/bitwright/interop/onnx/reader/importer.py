@@ -29,6 +29,7 @@ from bitwright.interop.onnx.reader.outputs import Output
 from bitwright.interop.onnx.reader.signatures import check_attributes
 from bitwright.interop.onnx.reader.values import Array, Const, Value
 from bitwright.ir import INTEGER, Graph, GraphBuilder, IntArray, Node, TensorType, rebuild
+from bitwright.ir.footprint import check_frame
 from bitwright.lower.passes import optimise
 
 SCORES, LABEL = "scores", "label"
@@ -149,6 +150,7 @@ def load(
     Raises:
         DataError: the file is damaged or is no ONNX.
         ModelError: names the node that cannot be converted, and what to change.
+        GraphError: one frame takes too much memory or work (`ir.footprint.check_frame`).
     """
     source = path if isinstance(path, bytes) else Path(path)
     model = read_model(source)
@@ -270,6 +272,7 @@ def _import(
         walk(low, node)
     found = outputs.finish(low, tuple(o.name for o in model.outputs))
     graph, found = _finish(low, found)
+    check_frame(graph, f"graph {model.name}")
     if optimised:
         graph = optimise(graph)
     notes = tuple(dict.fromkeys(low.notes))

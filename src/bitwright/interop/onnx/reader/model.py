@@ -22,14 +22,13 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError, ModelError, ToolError
 from bitwright.base.files import file_inside, open_regular, read_bytes
-from bitwright.ir.types import MAX_FRAME
+from bitwright.ir.types import MAX_FRAME, MAX_NODES
 
 Array = NDArray[Any]
 
 MAX_FILE = 1 << 31
 MAX_ELEMENTS = 1 << 27
 MAX_RANK = 8
-MAX_NODES = 100_000
 #: Operator set of a file that does not say which it uses.
 OPSET = 13
 _UNDEFINED, _STRING, _COMPLEX = 0, 8, (14, 15)

@@ -25,10 +25,11 @@ _UINT8 = 2
 
 def _bits(low: Importer, node: OnnxNode, place: int, most: int = _MAX_BITS) -> int:
     array = np.asarray(low.const(node, place).value, np.float64).ravel()
-    if array.size == 1 and array[0] % 1 == 0 and 1 <= array[0] <= most:
+    whole = array.size == 1 and bool(np.isfinite(array[0])) and array[0] % 1 == 0
+    if whole and 1 <= array[0] <= most:
         return int(array[0])
     message = f"bit width {array[:4].tolist()}; one whole width of 1 to {most} bits is supported"
-    if array.size == 1 and array[0] % 1 == 0 and array[0] > most:
+    if whole and array[0] > most:
         hint = "quantize activations to fewer bits; sums need no quantizer, they are exact here"
     else:
         hint = "round a learned bit width before the export"

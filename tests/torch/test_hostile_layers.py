@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of strangers' files with options that no layer has, in every kind of file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.torch.hostile_files import packed_file
+
+from bitwright.base.errors import BitwrightError, DataError, ModelError
+from bitwright.interop import ops
+from bitwright.interop.caffe.files import QUANTIZATION, parse_prototxt
+from bitwright.interop.caffe.quantized import quantized
+from bitwright.interop.caffe.read import network_of_net
+from bitwright.interop.keras.files import KerasFile, KerasLayer
+from bitwright.interop.keras.layers import build, nodes_of
+from bitwright.interop.network import InputConvention, Layer, Network
+from bitwright.interop.network_passes import never_negative
+from bitwright.interop.network_to_torch import module_of, module_paths
+from bitwright.interop.packed_model import load_packed_model
+
+NAN, INF, HUGE = float("nan"), float("inf"), 10**30
+WEIGHT = {"weight": np.ones((2, 1, 3, 3), np.float32)}
+VECTOR = {name: np.ones(1, np.float32) for name in ("mean", "variance")}
+
+
+def net(*layers: Layer, shape: tuple[int, ...] = (1, 8, 8)) -> Network:
+    return Network("n", (Layer("x", ops.Input(shape)), *layers), layers[-1].name)
+
+
+def relu(name: str, source: str) -> Layer:
+    return Layer(name, ops.Activation("relu"), (source,))
+
+
+@pytest.mark.parametrize(
+    ("op", "arrays", "said"),
+    [
+        (ops.Clip(1.0, 0.0), {}, "clips to 1.0 .. 0.0"),
+        (ops.Clip(NAN, 0.0), {}, "Clip with low = nan"),
+        (ops.Clip(0.0, INF), {}, "Clip with high = inf"),
+        (ops.Dropout(5.0), {}, "the share that is dropped is 5.0"),
+        (ops.Dropout(NAN), {}, "Dropout with share = nan"),
+        (ops.Activation("relu", NAN), {}, "Activation with slope = nan"),
+        (ops.Activation("evil"), {}, "the activation 'evil', expected one of relu"),
+        (ops.Pool("evil", (2, 2), (2, 2)), {}, "pools by 'evil', expected max or mean"),
+        (ops.GlobalPool("evil"), {}, "pools by 'evil'"),
+        (ops.Norm(-1.0), VECTOR, "eps is -1.0"),
+        (ops.Norm(NAN), VECTOR, "Norm with eps = nan"),
+        (ops.Conv((HUGE, HUGE)), WEIGHT, "Conv with stride = an integer of 100 bits"),
+        (ops.Conv((9, 9), (1 << 30, 1 << 30)), WEIGHT, "pads an image to 1 x 2147483656 x"),
+        (ops.Conv(), {"weight": np.ones((2, 1, 0, 0), np.float32)}, "hold nothing"),
+        (ops.Conv(), {"weight": np.ones((0, 1, 3, 3), np.float32)}, "hold nothing"),
+        (ops.Pool("max", (HUGE, HUGE), (1, 1)), {}, "Pool with kernel = an integer of 100 bits"),
+        (ops.Pool("mean", (1 << 30,) * 2, (1 << 30,) * 2, (1 << 29,) * 2), {}, "pads an image to"),
+        (ops.Pad((HUGE, 1 - HUGE, 0, 0)), {}, "Pad with amounts = an integer"),
+    ],
+)
+def test_options_that_no_layer_has(op: Any, arrays: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(ModelError, match=f"layer a: .*{said}"):
+        net(Layer("a", op, ("x",), arrays))
+
+
+def test_a_network_has_one_input_in_front() -> None:
+    with pytest.raises(ModelError, match="has 2 inputs; expected one"):
+        net(Layer("y", ops.Input((1, 8, 8))), Layer("a", ops.Add(), ("x", "y")))
+    with pytest.raises(ModelError, match=r"do not fit an input of \(3,\)"):
+        net(Layer("d", ops.Dense(), ("x",), {"weight": np.ones((0, 3), "f4")}), shape=(3,))
+
+
+@pytest.mark.parametrize("convention", [{"scale": NAN}, {"mean": (INF,)}])
+def test_the_input_is_scaled_by_numbers(convention: Mapping[str, Any]) -> None:
+    with pytest.raises(ModelError, match=r"the scale .* and the mean .* must be finite"):
+        InputConvention(**convention)
+
+
+@pytest.mark.parametrize("inside", ["stride", "weight", "inplace", "forward", "b"])
+def test_names_inside_of_names(inside: str) -> None:
+    """``c.stride`` was KeyError: the module ``c`` has a stride already."""
+    conv, last = Layer("c", ops.Conv(), ("x",), WEIGHT), relu(f"c.{inside}", "r")
+    network = net(conv, relu("r", "c"), relu(f"r.{inside}", "r"), last, relu("f.g", last.name))
+    paths = module_paths(network)
+    assert paths["c"] == "c" and paths["f.g"] == "f.g" and "." not in paths[last.name]
+    model = module_of(network)
+    assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 2, 6, 6)
+    assert [*model.state_dict()] == ["c.weight"]
+
+
+def test_a_number_makes_no_name_the_folder_of_another() -> None:
+    """The second of two names that both become ``_`` is not the folder of a third."""
+    network = net(relu("é", "x"), relu("è", "é"), relu("__2.inplace", "è"))
+    paths = module_paths(network)
+    assert [*paths.values()][1:] == ["_", "__3", "__2.inplace"]
+    assert module_of(network)(torch.zeros(1, 1, 8, 8)).shape == (1, 1, 8, 8)
+
+
+def test_quantizing_a_layer_leaves_those_called_after_it(tmp_path: Path) -> None:
+    layers = [
+        {"name": "x", "op": "Input", "options": {"shape": [1, 8, 8]}, "inputs": []},
+        {"name": "a", "op": "Activation", "options": {"function": "relu"}, "inputs": ["x"]},
+        {"name": "a.inplace", "op": "Flatten", "options": {}, "inputs": ["a"]},
+    ]
+    facts = {"version": 1, "name": "n", "output": "a.inplace", "input": {}}
+    facts["layers"] = [{**layer, "arrays": [], "notes": {}} for layer in layers]
+    quant = {"weight": "int4", "activation": "uint4", "input": "uint8"}
+    about = {"quant": quant, "classes": 1, "input_shape": [8, 8, 1], "input": {}, "shapes": {}}
+    path = tmp_path / "q.bwq"
+    path.write_bytes(packed_file({"about": about | {"layers": facts}, "entries": []}))
+    with pytest.raises(ModelError, match="belongs to another model or policy"):  # has no numbers
+        load_packed_model(path)
+
+
+def test_many_names_and_ways_take_time_as_they_are_many() -> None:
+    begin = time.process_time()
+    names = [chr(0x4E00 + k) for k in range(5000)]
+    network = net(*(relu(*pair) for pair in zip(names, ["x", *names], strict=False)))
+    assert len({*module_paths(network).values()}) == 5001
+    assert [layer.name for layer in network.readers(names[0])] == [names[1]]
+    chain = {"c0": Layer("c0", ops.Activation("relu"))}
+    for k in range(1, 3000):  # two to the power of 3 000 ways
+        chain[f"c{k}"] = Layer(f"c{k}", ops.Concat(), (f"c{k - 1}", f"c{k - 1}"))
+    assert never_negative(chain, "c2999")
+    assert not never_negative({**chain, "c0": Layer("c0", ops.Flatten())}, "c2999")
+    assert time.process_time() - begin < 8
+
+
+CAFFE = """name: "n" layer { name: "data" type: "Input" top: "data" %s
+    input_param { shape { dim: 1 dim: 1 dim: 8 dim: 8 } } }
+    layer { name: "a" type: "%s" bottom: "data" top: "a" %s }"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "front", "options", "said"),
+    [
+        ("Dropout", "", "dropout_param { dropout_ratio: nan }", "share = nan"),
+        ("ReLU", "", "relu_param { negative_slope: inf }", "slope = inf"),
+        ("ReLU", "transform_param { scale: nan }", "", "must be finite"),
+        ("ReLU", "transform_param { mean_value: inf }", "", "must be finite"),
+        ("Pooling", "", "pooling_param { kernel_size: 4294967295 stride: 4294967295 }", "kernel ="),
+    ],
+)
+def test_numbers_of_caffe(kind: str, front: str, options: str, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        network_of_net(parse_prototxt(CAFFE % (front, kind, options)), {}, {})
+
+
+@pytest.mark.parametrize(
+    "formats",
+    [
+        {"fl_params": 2**31 - 1}, {"fl_layer_in": -2000}, {"fl_layer_out": HUGE},
+        {"precision": "INTEGER_POWER_OF_2_WEIGHTS", "exp_min": -(10**9), "exp_max": 10**9}, 5,
+    ],
+)  # fmt: skip
+def test_formats_of_ristretto(formats: Any) -> None:
+    words = {"precision": "DYNAMIC_FIXED_POINT", "bw_params": 8} | formats if formats != 5 else 5
+    network = net(Layer("a", ops.Conv(), ("x",), WEIGHT, {QUANTIZATION: words}))
+    with pytest.raises(
+        DataError, match=r"layer a: .*expected -126 to 126|expected fields, found 5"
+    ):
+        quantized(network)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        ("Conv2D", {"strides": [0, 0], "padding": "same"}, "ZeroDivisionError"),
+        ("Conv2D", {"dilation_rate": HUGE}, "dilation = an integer"),
+        ("MaxPooling2D", {"pool_size": 2, "strides": [0, 0], "padding": "same"}, "ZeroDivision"),
+        ("AveragePooling2D", {"pool_size": [HUGE, HUGE], "strides": 1}, "kernel = an integer"),
+        ("ZeroPadding2D", {"padding": HUGE}, "amounts = an integer"),
+        ("BatchNormalization", {"epsilon": -1}, "eps is -1"),
+        ("Dropout", {"rate": 5}, "the share that is dropped is 5"),
+        ("InputLayer", {"batch_input_shape": [None, 1e400, 8, 1]}, "OverflowError"),
+        ("InputLayer", {"batch_input_shape": [None, 8, 8, 1]}, "has 2 inputs"),
+    ],
+)
+def test_numbers_of_keras(kind: str, options: Mapping[str, Any], said: str) -> None:
+    image = {"name": "x", "batch_input_shape": [None, 8, 8, 1]}
+    config = {"kernel_size": [3, 3], "strides": [1, 1], "filters": 2, "use_bias": False}
+    layers = [
+        {"class_name": "InputLayer", "config": image},
+        {"class_name": kind, "config": {**config, "name": "a", "activation": "linear", **options}},
+    ]
+    whole = {"class_name": "Sequential", "config": {"layers": json.loads(json.dumps(layers))}}
+    norm = {name: np.ones(1, "f4") for name in ("gamma", "beta", "moving_mean", "moving_variance")}
+    arrays = norm if kind == "BatchNormalization" else {"kernel": np.ones((3, 3, 1, 2), "f4")}
+    file = KerasFile(Path("k.h5"), (KerasLayer("a", arrays),), whole)
+    with pytest.raises(BitwrightError, match=said):
+        build(nodes_of(whole)[0], file, None)
