@@ -34,6 +34,8 @@ def _old(tmp_path: Path) -> Path:
 
 def test_its_recipe_means_the_same(old: Path) -> None:
     old_fields, fields = (load_recipe(name).resolved() for name in (old / "recipe.yaml", "digits"))
+    # A budget was of cells of synthesis; it is of what the device fills, and digits has more.
+    assert [f["hardware"]["budget"].pop("lut") for f in (old_fields, fields)] == [3000, 3400]
     for section in ("name", "seed", "data", "model", "train", "hardware", "simulate", "report"):
         assert old_fields[section] == fields[section]
     Policy.from_dict(old_fields["quant"])
