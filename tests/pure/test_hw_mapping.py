@@ -133,8 +133,8 @@ def test_illegal_buffers_and_stray_names() -> None:
     with pytest.raises(RecipeError, match="names \\['conv9'\\]") as caught:
         map_graph(digits_like(), Folding({"conv9": NodeFolding(pe=1)}))
     assert "conv_2_window" in str(caught.value.hint)
-    with pytest.raises(RecipeError, match="unknown family 'ice40'"):
-        MapOptions("ice40")
+    with pytest.raises(RecipeError, match="unknown family 'gowin'"):
+        MapOptions("gowin")
 
 
 def test_reuse_factor_is_another_word_for_pe_and_simd() -> None:
