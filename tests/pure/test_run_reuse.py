@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import pytest
 import bitwright
 from bitwright.base.errors import RunError
 from bitwright.base.files import exclusive
+from bitwright.base.store import content_key
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.run import Outcome, open_run
 
@@ -83,6 +86,27 @@ def test_a_damaged_neighbour_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "b" / "02-second" / "value.txt").read_text() == "15"
 
 
+def test_a_kept_step_of_a_strange_kind_is_no_hit(tmp_path: Path) -> None:
+    run(tmp_path / "a")
+    run(tmp_path / "b")
+    for index in tmp_path.glob(".shared/steps/*/entry.json"):
+        content = {**json.loads(index.read_text())["content"], "value": {"other": 1}}
+        index.write_text(json.dumps({"content": content, "sha256": content_key(content)}))
+    log_of(tmp_path)
+    assert all(o.taken_from is None for o in run(tmp_path / "c"))
+    assert log_of(tmp_path) == ["first", "second", "third"]
+
+
+def test_a_link_in_a_neighbour_is_not_followed(tmp_path: Path) -> None:
+    run(tmp_path / "a")
+    shutil.rmtree(tmp_path / ".shared")
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "a" / "01-first" / "link").symlink_to(tmp_path / "secret")
+    first, *_ = run(tmp_path / "b")
+    assert first.taken_from is None
+    assert not (tmp_path / "b" / "01-first" / "link").exists()
+
+
 def test_what_is_taken_over_is_not_tied_to_its_origin(tmp_path: Path) -> None:
     run(tmp_path / "a")
     run(tmp_path / "b")
@@ -134,6 +158,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from bitwright.base.files import exclusive
+from bitwright.base.store import content_key
 with exclusive(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bitwright.base import store as store_module
-from bitwright.base.store import Store, content_key
+from bitwright.base.store import Entry, Store, content_key
 
 
 @pytest.fixture(name="file")
@@ -60,6 +61,43 @@ def test_a_damaged_entry_is_dropped(tmp_path: Path, file: Path, harm: str) -> No
     assert not folder.exists()
     store.keep("kind", "key", "value", {"a.txt": file})
     assert store.find("kind", "key") is not None
+
+
+OUTSIDE = ["../../../outside", "/ABSOLUTE", "link", "linked/file", "./own", "deep//own", "pipe", ""]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_an_entry_names_no_file_but_its_own(tmp_path: Path, file: Path, name: str) -> None:
+    """Whoever gives an experiment away writes the index of its store, checksums included."""
+    outside = tmp_path / "outside"
+    outside.write_text("one")
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "file").write_text("one")
+    store = Store(tmp_path / "store")
+    folder = store.keep("kind", "key", None, {"own": file, "deep/own": file}).folder
+    (folder / "link").symlink_to(outside)
+    (folder / "linked").symlink_to(tmp_path / "others")
+    os.mkfifo(folder / "pipe")
+    name = name.replace("/ABSOLUTE", str(outside))
+    index = folder / "entry.json"
+    fields = json.loads(index.read_text())
+    fields["content"]["files"][name] = fields["content"]["files"]["own"]
+    index.write_text(json.dumps({**fields, "sha256": content_key(fields["content"])}))
+    with pytest.raises((ValueError, OSError)):
+        Entry(folder, (name,), None).bring(tmp_path / "x" / "y" / "z")
+    assert store.find("kind", "key") is None
+    assert outside.read_text() == "one" and (tmp_path / "others" / "file").exists()
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_what_a_link_leads_to_is_not_overwritten(tmp_path: Path, file: Path, link: bool) -> None:
+    entry = Store(tmp_path / "store").keep("kind", "key", None, {"a.txt": file})
+    (tmp_path / "of worth").write_text("worth")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a.txt").symlink_to(tmp_path / "of worth")
+    entry.bring(tmp_path / "out", link=link)
+    assert (tmp_path / "out" / "a.txt").read_text() == "one"
+    assert (tmp_path / "of worth").read_text() == "worth"
 
 
 def test_one_makes_what_two_want(tmp_path: Path) -> None:

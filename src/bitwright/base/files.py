@@ -47,6 +47,8 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
 }
+MOST_TEXT = 64 << 20
+"""Bytes of a description that are read: of a design, of a run, of what came of a step."""
 #: Names of a folder that a message lists.
 _NAMED = 6
 #: What the kernel says where no lock file can be opened, since something else is there.
@@ -184,17 +186,28 @@ def read_bytes(path: Path, *, hint: str | None = None, most: int | None = None) 
         DataError: it is missing, no regular file, cannot be read, or is longer.
     """
     try:
-        with open_regular(path) as file:
-            if most is None:
-                return file.read()
-            content = file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
-            # Files of /proc have no size but a content, and any file may grow meanwhile.
-            content += read_most(file, most - len(content))
+        return regular_bytes(path, most)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise DataError(f"has more than {most} bytes", where=str(path), hint=hint) from error
         reason = error.strerror or error
         raise DataError(f"cannot be read: {reason}", where=str(path), hint=hint) from error
+
+
+def regular_bytes(path: Path, most: int | None = MOST_TEXT) -> bytes:
+    """The content of a file of whatever origin, for those who say themselves what is wrong.
+
+    Raises:
+        OSError: it is missing, no regular file, cannot be read, or is longer.
+    """
+    with open_regular(path) as file:
+        if most is None:
+            return file.read()
+        content = file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
+        # Files of /proc have no size but a content, and any file may grow meanwhile.
+        content += read_most(file, most - len(content))
     if len(content) > most:
-        raise DataError(f"has more than {most} bytes", where=str(path), hint=hint)
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
     return content
 
 
@@ -309,7 +322,10 @@ def read_records(path: Path, made: Callable[[dict[str, Any]], T], hint: str) -> 
         DataError: the file is missing or no such file.
     """
     try:
-        return tuple(made(parse_json(line)) for line in read_text(path, hint=hint).splitlines())
+        records = [parse_json(line) for line in read_text(path, hint=hint).splitlines()]
+        if not all(isinstance(record, dict) for record in records):
+            raise ValueError("a line is no JSON object")
+        return tuple(map(made, records))
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"cannot be read: {reason}", where=str(path), hint=hint) from error

@@ -34,7 +34,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bitwright.base.files import cache_root, exclusive, flush, flush_entries, sha256_file
+from bitwright.base.errors import DataError
+from bitwright.base.files import (
+    cache_root,
+    exclusive,
+    file_inside,
+    flush,
+    flush_entries,
+    open_regular,
+    parse_json,
+    read_bytes,
+    sha256_file,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +56,7 @@ _LEFT_S = 24 * 3600
 #: How often a place is looked at again that another process has changed meanwhile.
 _LOOKS = 5
 _INDEX, _LOCKS, _NEW = "entry.json", ".locks", ".new-"
+_MOST_INDEX = 16 << 20
 #: Files that this process has read: what tells whether they have changed since, and their hash.
 _READ: dict[Path, tuple[tuple[int, ...], str]] = {}
 
@@ -77,17 +89,21 @@ class Entry:
     value: Any
 
     def bring(self, target: Path, *, link: bool = False) -> None:
-        """Put the files into another folder.
+        """Put the files into another folder. What has such a name there is replaced; a link, not
+        what it leads to.
 
         Args:
             link: as hard links, where the file system has them: no copy that takes room.
 
         Raises:
             OSError: they cannot be written.
+            ValueError: a name leads out of the entry.
         """
         target.mkdir(parents=True, exist_ok=True)
         for name in self.files:
-            _copy(self.folder / name, target / name, link)
+            source = _source(self.folder, name)
+            (target / name).unlink(missing_ok=True)
+            _copy(source, target / name, link)
 
 
 class Store:
@@ -321,15 +337,31 @@ def _identity(folder: Path) -> tuple[int, int, int] | None:
 def _whole(folder: Path) -> Entry | None:
     """The entry in a folder, if its index and all files are what was kept."""
     try:
-        fields = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        fields = parse_json(read_bytes(_source(folder, _INDEX), most=_MOST_INDEX))
         content = fields["content"]
         files: dict[str, str] = dict(content["files"])
         whole = fields["sha256"] == content_key(content)
-        if whole and all(_sha256_of(folder / name) == h for name, h in files.items()):
+        if whole and all(_sha256_of(_source(folder, name)) == h for name, h in files.items()):
             return Entry(folder, tuple(files), content["value"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (DataError, OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
     return None
+
+
+def _source(folder: Path, name: str) -> Path:
+    """A file of an entry, which anybody may have made: where entries are kept for an experiment, it
+    comes with the experiment. Names become those of files that we write.
+
+    Raises:
+        ValueError: the name leads elsewhere: by its parts, or by a link on the way.
+        OSError: there is no such file.
+    """
+    place = folder.resolve() / name
+    if folder.is_symlink() or file_inside(folder, name) != place:
+        raise ValueError(f"{name!r:.80} is no file of the entry {folder}")
+    if place.relative_to(folder.resolve()).as_posix() != name:
+        raise ValueError(f"{name!r:.80} is no plain name")
+    return place
 
 
 def _make(folder: Path) -> None:
@@ -377,13 +409,18 @@ def _remove(folder: Path, seen: tuple[int, int, int] | None = None) -> None:
 
 
 def _copy(source: Path, target: Path, link: bool) -> None:
+    """A regular file, not one that a link leads to, to where there is none."""
+    if source.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(source))
     target.parent.mkdir(parents=True, exist_ok=True)
     if link:
         try:
             os.link(source, target)
             return
-        except FileNotFoundError:
+        except (FileNotFoundError, FileExistsError):
             raise
         except OSError:  # another disk, or a file system without links
             pass
-    shutil.copy2(source, target)
+    with open_regular(source) as content, target.open("xb") as copy:
+        shutil.copyfileobj(content, copy)
+    shutil.copystat(source, target)

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bitwright.base.errors import RunError
 from bitwright.base.figures import Figure, Resources, Source
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, regular_bytes
 from bitwright.base.tools.process import Tick
 from bitwright.build.clocks import check_clock
 from bitwright.build.nextpnr import PnrOptions, PnrResult, best_of_seeds, pack_bitstream
@@ -143,7 +143,7 @@ def read_result(path: Path) -> ImplementResult:
         RunError: the file is missing or malformed.
     """
     try:
-        return _ADAPTER.validate_json(path.read_bytes())
+        return _ADAPTER.validate_json(regular_bytes(path))
     except (OSError, ValidationError) as error:
         raise RunError(f"cannot be read: {error}", where=str(path)) from error
 

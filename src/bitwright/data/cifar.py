@@ -7,7 +7,7 @@ folders (such as ``cifar10-jpg.zip``). Pickles of the Python archives are parsed
 
 from __future__ import annotations
 
-import pickletools
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bitwright.base.archives import read_tar
 from bitwright.base.errors import DataError
 from bitwright.base.files import read_bytes
+from bitwright.base.pickles import opcodes
 from bitwright.base.progress import Progress
 from bitwright.data import folders
 from bitwright.data.dataset import DataSplits
@@ -26,6 +27,7 @@ from bitwright.data.splits import Labelled, Labels, split_two
 SCALE = 1 / 255
 #: Of a batch: CIFAR-100 has all training images in one, of 154 MB.
 _MOST_BYTES = 256 << 20
+_MOST_LABELS = 200_000
 _PIXELS = 3 * 32 * 32
 _Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
@@ -222,14 +224,16 @@ def parse_python(content: bytes, where: str, edition: Edition = CIFAR10) -> _Arr
     pixels, labels, in_labels = b"", [], False
     filler = {"MARK", "APPENDS", "EMPTY_LIST", "BINPUT", "LONG_BINPUT"}
     try:
-        for opcode, argument, _ in pickletools.genops(content):
+        for name, argument in opcodes(io.BytesIO(content)):
             if isinstance(argument, str | bytes):
                 raw = argument.encode("latin-1") if isinstance(argument, str) else argument
                 pixels = max(pixels, raw, key=len)
                 in_labels = raw == edition.label_key
-            elif in_labels and opcode.name in {"BININT1", "BININT"}:
+            elif in_labels and name in {"BININT1", "BININT"}:
                 labels.append(argument)
-            elif opcode.name not in filler:
+                if len(labels) > _MOST_LABELS:
+                    raise ValueError(f"it has more than {_MOST_LABELS} labels")
+            elif name not in filler:
                 in_labels = False
     except (ValueError, UnicodeError) as error:
         raise DataError(

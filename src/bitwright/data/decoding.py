@@ -188,10 +188,12 @@ class Header:
     Attributes:
         grey: whether it has one channel.
         bits: 8 or 16 of each level.
+        numbers: of pixels and channels that there are to decode, whatever is made of them.
     """
 
     grey: bool
     bits: int
+    numbers: int
 
 
 def read_header(stream: IO[bytes], where: str) -> Header:
@@ -205,7 +207,8 @@ def read_header(stream: IO[bytes], where: str) -> Header:
 
 def _header(image: Picture) -> Header:
     deep = is_deep_colour(image) or image.mode.startswith("I") or image.mode == "F"
-    return Header(is_grey(image), 16 if deep else 8)
+    numbers = math.prod(image.size) * len(image.getbands())
+    return Header(is_grey(image), 16 if deep else 8, numbers)
 
 
 def read_size(stream: IO[bytes], where: str) -> tuple[int, int]:

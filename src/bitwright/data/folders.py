@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,12 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from bitwright.base.errors import DataError
+from bitwright.base.files import regular_size
 from bitwright.base.memory import check_room
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
 from bitwright.data.dataset import Dataset, DataSplits, Images
-from bitwright.data.decoding import Decoding, check_growth, decode_image
+from bitwright.data.decoding import Decoding, check_growth, decode_image, read_header
 from bitwright.data.listing import Layout, Listing, find_layout, list_images, opened
 from bitwright.data.pixels import Levels, top_of, warn_of_lost
 from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two
@@ -191,7 +193,8 @@ def decode_listing(listing: Listing, decoding: Decoding, progress: Progress) -> 
 
 
 def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> Levels:
-    count, packed = len(listing.names), 0
+    count, packed, stored = len(listing.names), 0, 0
+    archive = None if listing.path.is_dir() else regular_size(listing.path)
     with opened(listing) as read:
         where = f"{listing.path}:{listing.names[0]}"
         first = decode_image(read(listing.names[0]), decoding, where)
@@ -215,7 +218,11 @@ def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> Lev
                 )
                 hint = "if they are what you want, name their size (image_size)"
                 check_growth(made, packed, what, where, hint)
-            image = decode_image(content, decoding, where)
+            # Work, which whoever names a size has not asked for; in a zip file a picture of zeros
+            # shrinks once more.
+            stored += read_header(io.BytesIO(content), where).numbers
+            check_growth(stored, archive or packed, f"{position + 1} images", where, "leave it out")
+            image = decode_image(content, decoding, where) if position else first
             if image.dtype != first.dtype:
                 raise DataError(
                     f"has {image.dtype.itemsize * 8} bits a channel, but {listing.names[0]} "

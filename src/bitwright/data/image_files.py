@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
+from bitwright.base.files import regular_size
 from bitwright.base.memory import check_room, ran_out
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
-from bitwright.data.decoding import Framing, RandomCrop, frame_image, read_header
+from bitwright.data.decoding import Framing, RandomCrop, check_growth, frame_image, read_header
 from bitwright.data.listing import Listing, opened, peeked
 from bitwright.data.pixels import Levels
 
@@ -154,6 +155,9 @@ def damaged_files(
     """Files whose beginning is that of no image, with the reason; of each only the header is read.
 
     What has been found is kept for the next time, by names, sizes and times.
+
+    Raises:
+        DataError: they lie in a zip file, and are more than real images of so many bytes have.
     """
     count = len(listing.names)
     key = ""
@@ -162,24 +166,30 @@ def damaged_files(
         if (kept := Store().find(_KIND, key)) is not None:
             return dict(kept.value)
     found: dict[str, str] = {}
+    stored = 0
     with peeked(listing) as peek, ThreadPoolExecutor(threads) as pool:
 
-        def reason(name: str) -> str | None:
+        def looked_at(name: str) -> tuple[str | None, int]:
             try:
                 with peek(name) as stream:
-                    read_header(stream, name)
+                    return None, read_header(stream, name).numbers
             except DataError as error:
                 cause = error.__cause__
                 passing = isinstance(cause, OSError) and cause.errno is not None
                 if passing or (cause is not None and ran_out(cause)):
                     raise  # no room, too many open files: that says nothing of the image
-                return error.message
-            return None
+                return error.message, 0
 
         for start in range(0, count, _AT_ONCE):
             names = listing.names[start : start + _AT_ONCE]
-            reasons = zip(names, pool.map(reason, names), strict=True)
-            found.update({name: wrong for name, wrong in reasons if wrong is not None})
+            for name, (wrong, numbers) in zip(names, pool.map(looked_at, names), strict=True):
+                stored += numbers
+                if wrong is not None:
+                    found[name] = wrong
+            if not listing.path.is_dir():
+                what = f"{start + len(names)} images"
+                packed = regular_size(listing.path)
+                check_growth(stored, packed, what, str(listing.path), "leave them out")
             progress("looking at images", start + len(names), count)
     if key:
         Store().offer(_KIND, key, found)

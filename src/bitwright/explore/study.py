@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from bitwright.base.arrays import read_npz
 from bitwright.base.errors import RecipeError, RunError
 from bitwright.base.figures import Measured
 from bitwright.base.plugins import own_code
@@ -261,8 +262,7 @@ def _difference(results: Sequence[JobResult], arm: str, other: str) -> Measured:
 
 
 def _outcome(result: JobResult, arm: str) -> Outcome:
-    with np.load(result.folder / RIGHT) as kept:
-        right = np.asarray(kept[arm])
+    right = read_npz(result.folder / RIGHT, "biuf")[arm]
     whole = right.dtype == np.bool_
     return Outcome(share_of(right) if whole else mean_of(right), right, np.empty(0))
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import BitwrightError, RecipeError, RunError
-from bitwright.base.files import atomic_write, parse_json
+from bitwright.base.files import atomic_write, parse_json, regular_bytes
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.version import __version__
 from bitwright.data import DataSplits
@@ -151,7 +151,7 @@ def check_folder(out: Path, name: str) -> None:
     if not out.is_dir():
         raise RunError("is a file", where=str(out), hint=hint)
     try:
-        plan = parse_json((out / _PLAN).read_text(encoding="utf-8"))
+        plan = parse_json(regular_bytes(out / _PLAN))
         schema, owner, version = plan["schema"], plan["recipe"], plan["bitwright"]
     except FileNotFoundError:
         if any(not entry.name.startswith(".") for entry in out.iterdir()):

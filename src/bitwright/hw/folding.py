@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.files import atomic_write, parse_json
+from bitwright.base.files import atomic_write, parse_json, regular_bytes
 from bitwright.hw.blocks import Block, MatVec, divisors
 from bitwright.hw.dialect import MEM_MODES, MULT_STYLES, RAM_STYLES
 
@@ -141,7 +141,7 @@ def load_folding(path: Path) -> Folding:
         RecipeError: it cannot be read, or holds an unknown key or an impossible value.
     """
     try:
-        table = parse_json(path.read_text(encoding="utf-8"))
+        table = parse_json(regular_bytes(path))
     except (OSError, ValueError) as error:
         raise RecipeError(
             f"cannot be read: {error}", where=str(path), hint="a folding is a JSON file"

@@ -17,12 +17,12 @@ import io
 import re
 import zipfile
 from collections.abc import Mapping
-from math import prod
 from pathlib import Path
 
 import numpy as np
 
 from bitwright.base.archives import check_members, opened_zip, read_member, unpacking
+from bitwright.base.arrays import read_npy
 from bitwright.base.errors import DataError, GraphError
 from bitwright.base.files import atomic_write, parse_json
 from bitwright.ir.dialect import Dialect
@@ -143,7 +143,7 @@ def load_graph(path: Path, dialects: Mapping[str, Dialect]) -> Graph:
         with unpacking("graph file", where, "make it again"):
             text = read_member(archive, "graph.txt", where, _MOST_TEXT).decode()
             params = {
-                name[:-4]: _array(read_member(archive, name, where), f"{where}:{name}")
+                name[:-4]: read_npy(read_member(archive, name, where), f"{where}:{name}")
                 for name in archive.namelist()
                 if name.endswith(".npy")
             }
@@ -151,22 +151,3 @@ def load_graph(path: Path, dialects: Mapping[str, Dialect]) -> Graph:
         if array_digest(value) != digest:
             raise DataError(f"parameter {digest} does not have that hash", where=str(path))
     return parse_graph(text, params, dialects)
-
-
-def _array(content: bytes, where: str) -> IntArray:
-    """The array of a ``.npy`` file, which has as many bytes as it says."""
-    stream = io.BytesIO(content)
-    try:
-        version = np.lib.format.read_magic(stream)
-        if version != (1, 0):
-            raise ValueError(f"version {version}, not (1, 0)")
-        shape, _, kind = np.lib.format.read_array_header_1_0(stream)
-    except Exception as error:  # numpy parses the header as Python, and raises as Python does
-        raise DataError(f"is no .npy: {error}", where=where) from error
-    if kind.kind not in "iu":
-        raise DataError(f"holds {kind}, not integers", where=where)
-    if prod(shape) * kind.itemsize != len(content) - stream.tell():
-        raise DataError(f"does not hold the {shape} numbers that it says", where=where)
-    stream.seek(0)
-    value: IntArray = np.load(stream, allow_pickle=False)
-    return value

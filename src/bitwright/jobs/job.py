@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import BitwrightError, RunError
-from bitwright.base.files import atomic_write, parse_json
+from bitwright.base.files import atomic_write, parse_json, regular_bytes
 
 SCHEMA = 1
 JOB, LOG, RESULT, FAILURE, LOCK = "job.json", "job.log", "result.json", "failure.json", ".job.lock"
@@ -56,7 +56,7 @@ class Job:
     def finished(self) -> dict[str, Any] | None:
         """The content of ``result.json`` if it is whole and of this very job."""
         found = _read(self.folder / RESULT)
-        if found is None or found.get("schema") != SCHEMA:
+        if found is None or found.get("schema") != SCHEMA or not _is_told(found):
             return None
         asked = json.loads(json.dumps(self.request))
         return found if all(found.get(key) == value for key, value in asked.items()) else None
@@ -73,9 +73,11 @@ class Job:
         if found is None:
             return None
         try:
-            return JobFailure(**found)
+            failure = JobFailure(**found)
         except TypeError:
             return None
+        words = (failure.kind, failure.message, failure.where or "", failure.hint or "")
+        return failure if all(isinstance(word, str) for word in words) else None
 
     def prepare(self, threads: int) -> None:
         """Make the folder and say in it what is to be done.
@@ -170,9 +172,17 @@ def result_of(job: Job, found: Mapping[str, Any], *, was_done: bool, attempts: i
     )
 
 
+def _is_told(found: Mapping[str, Any]) -> bool:
+    """Whether the figures of a result are figures."""
+    return all(
+        type(found.get(name, 0)) in (int, float) and 0 <= found.get(name, 0) < 1 << 63
+        for name in ("seconds", "cpu_seconds", "threads")
+    )
+
+
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
+        found = parse_json(regular_bytes(path))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

@@ -9,7 +9,6 @@ input convention.
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitwright.base.archives import check_members, opened_zip
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, parse_json
 from bitwright.base.memory import ran_out, too_little
+from bitwright.models.torch_files import MOST_AXES, read_saved
 
 _KEY = "bitwright"
 _HINT = "pip install safetensors"
@@ -29,6 +28,9 @@ _KINDS = frozenset(
     {torch.float16, torch.bfloat16, torch.float32, torch.float64}
     | {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 )
+
+_MOST_TENSORS = 20_000  # the largest networks have a few thousand
+_PLAIN = (str, int, float, type(None), torch.dtype, torch.device)  # besides tensors and containers
 
 
 def save_tensors(
@@ -70,7 +72,10 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            names = list(file.keys())
+            if len(names) > _MOST_TENSORS:
+                raise ValueError(f"it has {len(names)} tensors, at most {_MOST_TENSORS} are read")
+            tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise DataError(
             f"is no whole safetensors file: {error}",
@@ -118,6 +123,8 @@ def _not_plain(values: Tensor) -> str | None:
         return "a nested tensor"
     if values.is_quantized:
         return f"a quantized tensor ({values.dtype})"
+    if values.dim() > MOST_AXES:
+        return f"a tensor of {values.dim()} axes, at most {MOST_AXES} are read"
     if values.layout is not torch.strided:
         return f"a sparse tensor ({values.layout})"
     if values.device.type != "cpu":
@@ -130,7 +137,8 @@ def _not_plain(values: Tensor) -> str | None:
 
 
 def load_plain(path: Path) -> Any:
-    """What ``torch.save`` wrote of tensors and plain values, onto the CPU; nothing is executed.
+    """What ``torch.save`` wrote of tensors and plain values, onto the CPU; nothing in the file is
+    executed: see `bitwright.models.torch_files`.
 
     Raises:
         DataError: it is missing, cut short, damaged, holds anything else, or would take far more
@@ -140,17 +148,11 @@ def load_plain(path: Path) -> Any:
     if not path.is_file():
         raise DataError("does not exist", where=where)
     try:
-        if zipfile.is_zipfile(path):  # torch itself reads flipped bits without a word
-            with opened_zip(path, exact=True) as archive:
-                check_members(archive, where)
-                broken = archive.testzip()
-            if broken is not None:
-                raise ValueError(f"checksum of {broken} differs")
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        _check_sizes(content)
+        content = read_saved(path)
+        _check_values(content)
     except DataError:
         raise
-    except Exception as error:  # torch raises many kinds for files that are damaged
+    except Exception as error:  # of many kinds for files that are damaged
         if ran_out(error):
             raise too_little(where) from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -158,9 +160,9 @@ def load_plain(path: Path) -> Any:
     return content
 
 
-def _check_sizes(content: Any) -> None:
-    """Refuse tensors that are no plain numbers, or claim more of them than the file holds: a view
-    of one, repeated.
+def _check_values(content: Any) -> None:
+    """Refuse what is no plain value, and tensors that are no plain numbers or claim more of them
+    than the file holds: a view of one, repeated.
     """
     seen: set[int] = set()
     waiting = [content]
@@ -175,8 +177,10 @@ def _check_sizes(content: Any) -> None:
                 raise ValueError(f"it holds {reason}")
         elif isinstance(value, Mapping):
             waiting += [*value.keys(), *value.values()]
-        elif isinstance(value, list | tuple | set):
+        elif isinstance(value, list | tuple):
             waiting += value
+        elif not isinstance(value, _PLAIN):
+            raise ValueError("it holds names of what is not called")
 
 
 def _facts(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, GraphError, RunError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.build.implement import RESULT, read_result
@@ -183,15 +184,12 @@ def choose_images(
 
 
 def _read_levels(path: Path, shape: tuple[int, ...]) -> IntArray:
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"cannot be read: {error}", where=str(path)) from error
+    found = read_array(path)
     size = int(np.prod(shape))
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu" or found.size % size:
+    if found.size % size:
         raise DataError(
             f"expected integers (N, {', '.join(map(str, shape))}), "
-            f"found {getattr(found, 'dtype', '?')} {getattr(found, 'shape', '?')}",
+            f"found {found.dtype} {found.shape}",
             where=str(path),
         )
     return np.asarray(found.reshape(-1, *shape), dtype=np.int64)

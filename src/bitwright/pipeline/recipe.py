@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bitwright.base.errors import RecipeError, RunError
+from bitwright.base.files import regular_bytes
 from bitwright.base.trust import importable
 from bitwright.pipeline.recipe_errors import explain_mistakes, run_with
 from bitwright.pipeline.recipe_paths import with_absolute_paths
@@ -125,9 +126,8 @@ def load_document(
     """
     path = find_recipe(name)
     try:
-        if path.stat().st_size > 4 * MOST_BYTES:  # of UTF-8: more characters than are read
-            raise RecipeError(f"has more than {MOST_BYTES} characters", where=str(path))
-        text = path.read_text(encoding="utf-8")
+        # of UTF-8: more characters than are read
+        text = regular_bytes(path, 4 * MOST_BYTES).decode()
     except UnicodeDecodeError as error:
         raise RecipeError(
             "is no text, so no recipe",
@@ -135,7 +135,8 @@ def load_document(
             hint="name a YAML file; a network needs the ending .onnx",
         ) from error
     except OSError as error:
-        raise RecipeError(f"cannot be read: {error}", where=str(path)) from error
+        reason = error.strerror or error
+        raise RecipeError(f"cannot be read: {reason}", where=str(path)) from error
     document = parse_document(text, str(path))
     if "kind" in document.value:
         raise RecipeError(

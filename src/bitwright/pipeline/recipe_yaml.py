@@ -17,6 +17,10 @@ Path = tuple[int | str, ...]
 #: times what the largest recipe has, and small enough to be read at once. And the deepest nesting.
 MOST_BYTES, _MOST_VALUES, _DEEPEST = 200_000, 20_000, 50
 
+#: Signs of a number. 1:30:00 is one, too (of base 60), for which PyYAML takes the square of them.
+_DIGITS = 100
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
 
 class _Loader(yaml.SafeLoader):
     """The safe loader, except that 1e-3 is a number (as in YAML 1.2) and a key stands only once."""
@@ -131,6 +135,9 @@ def _check_size(root: yaml.Node | None, where: str) -> None:
                 waiting.append((value, depth + 1))
         elif isinstance(node, yaml.SequenceNode):
             waiting += [(value, depth + 1) for value in node.value]
+        if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS and len(node.value) > _DIGITS:
+            line = node.start_mark.line + 1
+            raise RecipeError(f"a number has more than {_DIGITS} signs", where=f"{where}:{line}")
         if seen + len(waiting) > _MOST_VALUES or depth > _DEEPEST:
             raise RecipeError(
                 f"stands for more than {_MOST_VALUES} values, or deeper ones than {_DEEPEST}",

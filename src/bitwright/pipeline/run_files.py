@@ -21,8 +21,8 @@ from bitwright.base.files import (
     exclusive,
     flush,
     flush_entries,
-    open_regular,
     parse_json,
+    regular_bytes,
     sha256_file,
 )
 from bitwright.base.version import __version__
@@ -90,7 +90,7 @@ def check_run_folder(folder: Path) -> dict[str, Any] | None:
             raise RunError("is a file", where=str(folder), hint="name a folder with --run-dir")
         return None
     try:
-        header = parse_json(path.read_text(encoding="utf-8"))
+        header = parse_json(regular_bytes(path))
         schema = header["schema"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(
@@ -139,8 +139,7 @@ def _is_foreign(entry: Path) -> bool:
 def read_record(folder: Path) -> StepRecord | None:
     """The record of a finished step, or None if there is none that can be read."""
     try:
-        with open_regular(folder / "step.json") as file:
-            fields = parse_json(file.read())
+        fields = parse_json(regular_bytes(folder / "step.json"))
         if fields["schema"] != SCHEMA:
             return None
         artefacts = {

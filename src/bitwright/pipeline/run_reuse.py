@@ -9,6 +9,7 @@ the store when it is first asked for.
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -63,7 +64,8 @@ class SharedStep:
             OSError: the files cannot be written.
         """
         entry = self.store.find(_KIND, self.address) or self._from_neighbour()
-        if entry is None:
+        run = entry.value.get("run") if entry and isinstance(entry.value, dict) else None
+        if entry is None or not isinstance(run, str):
             return None
         shutil.rmtree(work, ignore_errors=True)
         try:
@@ -71,7 +73,7 @@ class SharedStep:
         except FileNotFoundError:  # it has just been dropped
             return None
         publish(work, final)
-        return Path(entry.value["run"])
+        return Path(run)
 
     def keep(self, folder: Path) -> Entry:
         """Enter the folder of a finished step; errors as `Store.keep`."""
@@ -89,4 +91,7 @@ class SharedStep:
                     return self.keep(folder)
             except FileNotFoundError:  # its run is replacing it right now
                 continue
+            except OSError as error:
+                if error.errno != errno.ELOOP:  # a link is no file of a step
+                    raise
         return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import GraphError
-from bitwright.base.files import parse_json
+from bitwright.base.files import parse_json, regular_bytes
 from bitwright.sim.beats import Levels
 from bitwright.sim.simulator import SimResult, Simulator
 from bitwright.sim.stalls import StallPattern
@@ -96,7 +96,7 @@ class PartsSimulator:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        table: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+        table: dict[str, Any] = parse_json(regular_bytes(path))
     except (OSError, ValueError) as error:
         raise GraphError(f"cannot be read: {error}", where=str(path)) from error
     return table

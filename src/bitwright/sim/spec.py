@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bitwright.base.errors import GraphError
-from bitwright.base.files import file_inside
+from bitwright.base.files import file_inside, regular_bytes
 from bitwright.formats import parse_format
 from bitwright.sim.beats import StreamSpec
 from bitwright.sim.memory import NAME, MemoryPort
@@ -19,6 +19,9 @@ from bitwright.sim.memory import NAME, MemoryPort
 #: tools, which take quotes, tabs and semicolons for commands.
 FILE = r"^[A-Za-z0-9_.][A-Za-z0-9_./+ -]*$"
 FileName = Annotated[str, Field(pattern=FILE)]
+
+#: Of a design; one of a hundred layers has a thousand.
+_MOST_FILES = 10_000
 
 
 class _Entry(BaseModel):
@@ -84,8 +87,8 @@ class Design(_Entry):
     top: str = Field(pattern=NAME)
     clock: str = Field(pattern=NAME)
     reset: str = Field(pattern=NAME)
-    files: tuple[FileName, ...] = Field(min_length=1)
-    memories: tuple[FileName, ...] = ()
+    files: tuple[FileName, ...] = Field(min_length=1, max_length=_MOST_FILES)
+    memories: tuple[FileName, ...] = Field(default=(), max_length=_MOST_FILES)
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
     parameters: dict[Annotated[str, Field(pattern=NAME)], int | str] = {}
@@ -113,7 +116,9 @@ def load_design(folder: Path) -> Design:
     """
     path = folder / "design.json"
     try:
-        design = Design.model_validate_json(path.read_bytes()).model_copy(update={"folder": folder})
+        design = Design.model_validate_json(regular_bytes(path)).model_copy(
+            update={"folder": folder}
+        )
         for port in (*design.inputs, *design.outputs):
             _ = port.spec  # which checks it
     except OSError as error:

@@ -36,7 +36,7 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path, *, fields: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU. Nothing in the file is executed (``weights_only``).
+    """Read a checkpoint onto the CPU. Nothing in the file is executed (`load_plain`).
 
     Args:
         path: the file.

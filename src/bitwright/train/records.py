@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from dataclasses import fields as dataclass_fields
@@ -16,6 +17,8 @@ METRICS = "metrics.jsonl"
 
 _METRIC = "accuracy"  # of records that name none
 _TRAIN, _VALIDATION = "train_", "validation_"
+_TIMES = ("lr", "seconds")
+_FIGURES = (*_TIMES, "train_loss", "train_metric", "validation_loss", "validation_metric")
 
 
 def named(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +90,9 @@ class EpochMetrics:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> EpochMetrics:
-        """What `to_record` gave; TypeError if it is no such record."""
+        """What `to_record` gave; TypeError or ValueError if it is no such record. Losses may be NaN
+        or infinite, as those of a run that diverged.
+        """
         fields = unnamed(record)
         own = {each.name for each in dataclass_fields(cls)}
         others = {
@@ -96,7 +101,25 @@ class EpochMetrics:
             if name.startswith(_VALIDATION) and name not in own
         }
         known = {name: value for name, value in others.items() if value is not None}
-        return cls(**fields, others=known)
+        found = cls(**fields, others=known)
+        _check_figures(found)
+        return found
+
+
+def _check_figures(found: EpochMetrics) -> None:
+    if type(found.epoch) is not int or found.epoch < 1:
+        raise ValueError(f"epoch is {found.epoch!r:.80}, expected 1 or more")
+    for name, word in (("metric", found.metric), ("precision", found.precision)):
+        if not isinstance(word, str) and (word is not None or name == "metric"):
+            raise TypeError(f"{name} is {word!r:.80}, expected a name")
+    figures = {name: getattr(found, name) for name in _FIGURES} | dict(found.others)
+    for name, value in figures.items():
+        if value is None and name.startswith(_VALIDATION):
+            continue
+        if type(value) not in (int, float):
+            raise TypeError(f"{name} is {value!r:.80}, expected a number")
+        if name in _TIMES and not 0 <= value < math.inf:
+            raise ValueError(f"{name} is {value}, expected a figure of 0 or more")
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ def restore(run: Run) -> int:
         if run.precision is not None:
             run.precision.load_state_dict(content["low_precision"])
         epochs_done = int(content["epoch"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise DataError(
             f"holds something unexpected: {error}",
             where=str(path),

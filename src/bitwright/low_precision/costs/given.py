@@ -36,7 +36,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from bitwright.base.described import Strict
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.figures import Source
-from bitwright.base.files import atomic_write, parse_json, parse_toml
+from bitwright.base.files import atomic_write, parse_json, parse_toml, regular_bytes
 from bitwright.low_precision.costs.model import SUM, Cost, CostTable, LevelCosts, PartCost, total
 from bitwright.low_precision.costs.schedule import Schedule, parse_schedule
 from bitwright.low_precision.ladder import parse_level
@@ -150,9 +150,7 @@ def read_costs(path: Path) -> GivenCosts:
         RecipeError: a number is missing or wrong (all are named).
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise DataError("is larger than 16 MB: no file of costs", where=str(path))
-        text = path.read_text(encoding="utf-8")
+        text = regular_bytes(path, _MOST_BYTES).decode()
         fields = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise DataError(

@@ -20,6 +20,7 @@ from bitwright.base.files import read_text
 from bitwright.papers.faces.images import FaceKey, FaceSet
 
 _SHOWN = 5
+_MOST_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,9 @@ def parse_pairs(text: str, where: str = "pairs") -> tuple[tuple[Pair, ...], ...]
     while lines and not lines[-1].strip():
         lines.pop()
     head = lines[0].split() if lines else []
-    if not 1 <= len(head) <= 2 or not all(word.isdecimal() for word in head):
+    if not 1 <= len(head) <= 2 or not all(
+        word.isdecimal() and len(word) <= _MOST_DIGITS for word in head
+    ):
         raise DataError(
             f"expected FOLDS and COUNT, or COUNT, found {' '.join(head)[:40]!r}",
             where=f"{where}:1",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from bitwright.base.errors import BitwrightError, RecipeError
+from bitwright.base.files import regular_bytes
 from bitwright.papers.faces.images import FacePreprocessing
 from bitwright.pipeline.recipe_yaml import parse_document
 
@@ -168,7 +169,7 @@ def load_matrix(path: Path) -> FaceMatrixRecipe:
         RecipeError: it cannot be read, is no YAML, or a field is wrong; names the field.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular_bytes(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(
             f"cannot be read: {error}", where=str(path), hint="it must be a YAML file"

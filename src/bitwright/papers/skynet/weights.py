@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, ModelError
-from bitwright.base.files import open_regular
+from bitwright.base.files import open_regular, read_bytes
 from bitwright.interop.hdf5 import read_hdf5
 from bitwright.models.skynet import SkyNet, folded_weights
 
@@ -87,7 +87,7 @@ def _from_folded(path: Path, model: SkyNet) -> dict[str, Tensor]:
     expected = sum(
         w.numel() + (0 if name == last else b.numel()) for name, (w, b) in folded.items()
     )
-    content = path.read_bytes()
+    content = read_bytes(path)
     if len(content) != 4 * expected:
         raise DataError(
             f"is no file of SkyNet weights: neither HDF5 nor {4 * expected} bytes of folded "

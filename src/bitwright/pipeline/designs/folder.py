@@ -12,17 +12,15 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import struct
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-from zipfile import BadZipFile
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
+from bitwright.base.arrays import read_npz
 from bitwright.base.errors import DataError, RecipeError, RunError
 from bitwright.base.files import atomic_write, parse_json, read_bytes, read_text
 from bitwright.base.version import __version__
@@ -193,25 +191,18 @@ def parse_settings(values: str | Mapping[str, Any], where: str) -> DesignSetting
         raise RecipeError(f"is no JSON: {error}", where=where) from error
 
 
-#: What zipfile and numpy raise for files that are none of theirs.
-_DAMAGED = (
-    OSError, ValueError, KeyError, EOFError, NotImplementedError, RuntimeError, MemoryError,
-    SyntaxError, TypeError, IndexError, OverflowError, BadZipFile, zlib.error, struct.error,
-)  # fmt: skip
-
-
 def _levels(path: Path, graph: Graph) -> dict[str, IntArray] | None:
     if not path.is_file():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: np.asarray(file[name]) for name in file.files}
+        found = read_npz(path)
         if set(found) != set(graph.inputs):
             raise ValueError(f"it holds {sorted(found)}, the graph takes {list(graph.inputs)}")
         return {edge: check_levels(graph, edge, array) for edge, array in found.items()}
-    except _DAMAGED as error:
+    except (DataError, ValueError) as error:
+        reason = error.message if isinstance(error, DataError) else error
         raise DataError(
-            f"cannot be read: {error}", where=str(path), hint="delete it, or make the design again"
+            f"cannot be read: {reason}", where=str(path), hint="delete it, or make the design again"
         ) from error
 
 

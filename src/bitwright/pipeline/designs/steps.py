@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, MismatchError, RecipeError
 from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
@@ -299,11 +300,12 @@ def _frame(design: Design, index: int, file: Path | None) -> tuple[dict[str, Int
         return chosen, f"{kind} frame {index}"
     (edge,) = design.graph.inputs
     try:
-        array = np.load(file, allow_pickle=False)
+        array = read_array(file)
         return {edge: check_levels(design.graph, edge, array[np.newaxis])}, str(file)
-    except (OSError, ValueError, EOFError) as error:
+    except (DataError, ValueError) as error:
+        reason = error.message if isinstance(error, DataError) else error
         raise DataError(
-            f"holds no levels of one frame: {getattr(error, 'strerror', None) or error}",
+            f"holds no levels of one frame: {reason}",
             where=str(file),
             hint=f"write integers {design.graph.types[edge].shape} with numpy.save",
         ) from error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, RecipeError, RunError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.ir import random_feeds
@@ -181,22 +182,15 @@ def _image(work: Workspace, index: int, file: Path | None) -> tuple[Tensor, str]
 def _array(work: Workspace, file: Path) -> Any:
     """Reals (C, H, W) of a file."""
     try:
-        array = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        # numpy's own words advise to load pickles, which is not safe.
-        cause = getattr(error, "strerror", None)
-        raise DataError(
-            "is no .npy file" + (f": {cause}" if cause else ""),
-            where=str(file),
-            hint="write it with numpy.save",
-        ) from error
+        array = read_array(file, "biuf")
+    except DataError as error:
+        said = f"is no .npy file of numbers: {error.message}"
+        raise DataError(said, where=str(file), hint="write it with numpy.save") from error
     wanted = work.sample_shape
     moved = (*wanted[1:], wanted[0])
-    shape = getattr(array, "shape", None)
-    real = shape is not None and np.issubdtype(array.dtype, np.number)
-    if not real or np.iscomplexobj(array) or shape not in (wanted, moved):
+    if not np.issubdtype(array.dtype, np.number) or array.shape not in (wanted, moved):
         raise DataError(
-            f"holds {getattr(array, 'dtype', type(array).__name__)} of shape {shape}",
+            f"holds {array.dtype} of shape {array.shape}",
             where=str(file),
             hint=f"save one image of shape {wanted} (C, H, W) or {moved} (H, W, C)",
         )
@@ -204,4 +198,4 @@ def _array(work: Workspace, file: Path) -> Any:
     reals = array.astype(np.float32) * np.float32(scale)
     if not np.isfinite(reals).all():
         raise DataError("holds NaN or infinity", where=str(file))
-    return np.ascontiguousarray(reals if shape == wanted else np.moveaxis(reals, -1, 0))
+    return np.ascontiguousarray(reals if array.shape == wanted else np.moveaxis(reals, -1, 0))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bitwright.base.files import sha256_file
+from bitwright.base.files import read_text, sha256_file
 from bitwright.base.plugins import load_attribute, own_code, plugged
 from bitwright.base.source import code_key, module_key
 from bitwright.base.trust import importable
@@ -46,7 +46,7 @@ def facts_of(work: Workspace) -> dict[str, Any]:
         "quant": [fields["quant"], own["quant"]],
         "hardware": [
             mapping,
-            folding.read_text() if folding is not None else None,
+            read_text(folding) if folding is not None else None,
             _own_hardware(work) if work.recipe.hardware.blocks else None,
         ],
         "simulate": fields["simulate"],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.arrays import read_npz
 from bitwright.base.errors import DataError, GraphError, MismatchError
 from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
@@ -189,16 +190,19 @@ def read_levels(folder: Path) -> dict[str, IntArray]:
     Raises:
         DataError: the file is broken.
     """
+    path, hint = folder / LEVELS, "run the step lower again"
     try:
-        with np.load(folder / LEVELS, allow_pickle=False) as file:
-            edges = {kept: edge for edge, kept in _KEPT.items()}
-            return {
-                edges.get(name, name): np.asarray(file[name], dtype=np.int64) for name in file.files
-            }
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(
-            f"cannot be read: {error}", where=str(folder / LEVELS), hint="run the step lower again"
-        ) from error
+        found = read_npz(path)
+    except DataError as error:
+        raise DataError(error.message, where=error.where, hint=hint) from error
+    counts = {array.shape[:1] for array in found.values()}
+    if (
+        _INPUTS not in found or len(found) == 1 or len(counts) != 1
+        or any(array.dtype != np.int64 for array in found.values())
+    ):  # fmt: skip
+        raise DataError("does not hold what the step wrote", where=str(path), hint=hint)
+    edges = {kept: edge for edge, kept in _KEPT.items()}
+    return {edges.get(name, name): array for name, array in found.items()}
 
 
 def _require_same(

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import (
     AliasChoices,
+    BaseModel,
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -21,7 +22,7 @@ from pydantic import (
 
 from bitwright.base.errors import RunError
 from bitwright.base.figures import Figure
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, regular_bytes
 from bitwright.base.records import OperandRow, Record
 from bitwright.train.precision_rows import PrecisionRow
 from bitwright.train.records import named, unnamed
@@ -51,12 +52,24 @@ def load_result(kind: type[_R], folder: Path) -> _R:
     Raises:
         RunError: it cannot be read.
     """
+    return read_record_of(kind, folder / FILE)
+
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+def read_record_of(kind: type[_M], path: Path) -> _M:
+    """What a file of a finished step's folder says.
+
+    Raises:
+        RunError: it cannot be read.
+    """
     try:
-        return kind.model_validate_json((folder / FILE).read_bytes())
+        return kind.model_validate_json(regular_bytes(path))
     except (OSError, ValidationError) as error:
         raise RunError(
             f"cannot be read: {error}",
-            where=str(folder / FILE),
+            where=str(path),
             hint="delete the folder: the step is then done again",
         ) from error
 

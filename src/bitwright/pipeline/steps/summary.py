@@ -12,6 +12,7 @@ from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
 from bitwright.pipeline.run import Run
 from bitwright.pipeline.steps.rates import rate_rows
+from bitwright.pipeline.steps.results import read_record_of
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.report.page import render_precision
 from bitwright.report.record import Baseline, Energy, Report, SummaryRow
@@ -68,8 +69,7 @@ def summarise(run: Run) -> Summary:
     folders = {step.name: run.folder_of(step.name) for step in run.steps if run.is_fresh(step.name)}
     seconds = {name: record.seconds for name in folders if (record := run.record(name)) is not None}
     if "report" in folders:
-        text = (folders["report"] / RECORD).read_text(encoding="utf-8")
-        rows = Report.model_validate_json(text).summary
+        rows = read_record_of(Report, folders["report"] / RECORD).summary
         return Summary(run.folder, rows, seconds, folders["report"] / PAGE)
     return Summary(run.folder, summary_rows(Results.load(folders)), seconds, None)
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError, ModelError, ToolError
-from bitwright.base.files import file_inside, read_bytes
+from bitwright.base.files import file_inside, open_regular, read_bytes
 from bitwright.ir.types import MAX_FRAME
 
 Array = NDArray[Any]
@@ -351,7 +351,7 @@ def _external(proto: Any, where: str, folder: Path | None, size: int) -> Data:
 
 def _bytes_of(data: Data, where: str) -> bytes:
     try:
-        with data.path.open("rb") as file:
+        with open_regular(data.path) as file:
             file.seek(data.offset)
             body = file.read(data.length)
     except OSError as error:

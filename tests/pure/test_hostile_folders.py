@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders that a stranger gave away: runs, sweeps and designs. Nothing in them is waited for, read
+without end, or believed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bitwright.base import archives
+from bitwright.base.arrays import read_array, read_npy
+from bitwright.base.errors import BitwrightError, DataError, GraphError, RecipeError
+from bitwright.base.store import Store
+from bitwright.build.implement import read_result
+from bitwright.data import cifar, folders
+from bitwright.data.decoding import Decoding
+from bitwright.data.image_files import damaged_files
+from bitwright.data.listing import list_images
+from bitwright.explore.sweep import check_folder
+from bitwright.hw.folding import load_folding
+from bitwright.jobs.job import SCHEMA, Job
+from bitwright.low_precision.costs.given import read_costs
+from bitwright.papers.faces.pairs import parse_pairs
+from bitwright.papers.faces.recipe import load_matrix
+from bitwright.pipeline.recipe import load_recipe
+from bitwright.pipeline.recipe_yaml import load_value
+from bitwright.pipeline.run_files import read_record
+from bitwright.pipeline.steps.lower import LEVELS, read_levels
+from bitwright.pipeline.steps.results import LowerResult, load_result
+from bitwright.sim.parts import PartsSimulator
+from bitwright.sim.spec import load_design
+from bitwright.train.records import read_metrics
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "design.json": lambda path: load_design(path.parent),
+    "partition.json": lambda path: PartsSimulator.build(path.parent),
+    "result.json": lambda path: load_result(LowerResult, path.parent),
+    "implemented.json": read_result,
+    "folding.json": load_folding,
+    "costs.json": read_costs,
+    "recipe.yaml": load_recipe,
+    "matrix.yaml": load_matrix,
+    "plan.json": lambda path: check_folder(path.parent, "x"),
+    "levels.npz": lambda path: read_levels(path.parent),
+    "metrics.jsonl": read_metrics,
+}
+
+
+def _put(kind: str, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(path)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["named pipe", "device"])
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_no_file_is_not_read(name: str, kind: str, tmp_path: Path) -> None:
+    _put(kind, tmp_path / name)
+    with pytest.raises(
+        BitwrightError, match=rf"{kind}, expected a regular file|there is no recipe"
+    ):
+        READERS[name](tmp_path / name)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["named pipe", "device"])
+def test_what_is_no_file_is_as_if_it_were_not_there(kind: str, tmp_path: Path) -> None:
+    _put(kind, tmp_path / "job" / "result.json")
+    _put(kind, tmp_path / "step" / "step.json")
+    _put(kind, tmp_path / "store" / "kind" / "key" / "entry.json")
+    assert Job("n", "m:f", {}, tmp_path / "job").finished() is None
+    assert read_record(tmp_path / "step") is None
+    assert Store(tmp_path / "store").find("kind", "key") is None
+
+
+@pytest.mark.parametrize("change", [{"seconds": "x"}, {"threads": math.inf}, {"cpu_seconds": -1.0},
+                                    {"seconds": math.nan}, {"threads": True}])  # fmt: skip
+def test_a_result_with_other_figures_does_not_count(change: Any, tmp_path: Path) -> None:
+    job = Job("n", "m:f", {}, tmp_path)
+    found = {"schema": SCHEMA, **job.request, "value": 1, "seconds": 1.5, "threads": 2}
+    (tmp_path / "result.json").write_text(json.dumps(found))
+    assert job.finished() == found
+    (tmp_path / "result.json").write_text(json.dumps(found | change))
+    assert job.finished() is None
+    (tmp_path / "failure.json").write_text(json.dumps({"kind": "Bug", "message": {"a": 1}}))
+    assert job.failure() is None
+
+
+def test_a_design_has_no_100_000_files(tmp_path: Path) -> None:
+    (tmp_path / "a.sv").write_text("")
+    table = {"top": "a", "clock": "clk", "reset": "rst", "files": ["a.sv"] * 100_000}
+    (tmp_path / "design.json").write_text(json.dumps(table))
+    with pytest.raises(GraphError, match=r"files: .* at most 10000 items"):
+        load_design(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"epoch": "x"}, "epoch is 'x'"), ({"lr": math.nan}, "lr is nan"), ({"epoch": 0}, "epoch is"),
+     ({"train_accuracy": None}, "train_metric is None"), ({"precision": 1}, "precision is 1"),
+     ({"seconds": True}, "seconds is True"), ({"train_loss": "a"}, "train_loss is 'a'")],
+)  # fmt: skip
+def test_metrics_are_figures(change: Any, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    good = dict(epoch=1, lr=0.1, train_loss=math.inf, train_accuracy=0.5, validation_loss=math.nan,
+                validation_accuracy=1, seconds=2.0)  # fmt: skip
+    path.write_text(json.dumps(good))
+    assert read_metrics(path)[0].lr == 0.1
+    path.write_text(json.dumps(good | change))
+    with pytest.raises(DataError, match=said):
+        read_metrics(path)
+    path.write_text("[1]")
+    with pytest.raises(DataError, match="a line is no JSON object"):
+        read_metrics(path)
+
+
+def _levels(**changes: Any) -> dict[str, Any]:
+    found = {
+        "inputs": np.zeros((2, 1, 1, 1)),
+        "scores": np.zeros((2, 3)),
+        "labels": np.ones((2, 1)),
+    }
+    return {name: array.astype(np.int64) for name, array in found.items()} | changes
+
+
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [
+        (_levels(scores=np.zeros((1 << 20,), np.int64)), "so far does no real data shrink"),
+        (_levels(scores=np.zeros((2, 3))), "float64, not integers"),
+        (_levels(scores=np.zeros((2, 3), np.int8)), "not hold what the step wrote"),
+        (_levels(scores=np.zeros((3, 3), np.int64)), "not hold what the step wrote"),
+        ({"inputs": np.zeros(2, np.int64)}, "not hold what"),
+        (None, "no whole file of arrays"),
+    ],
+)
+def test_levels_of_a_run(
+    levels: dict[str, Any] | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "FREE", 1 << 16)
+    np.savez_compressed(tmp_path / LEVELS, **_levels())
+    assert read_levels(tmp_path)["label"].tolist() == [[1], [1]]
+    if levels is None:
+        (tmp_path / LEVELS).write_bytes(b"PK\3\4" + bytes(100))
+    else:
+        np.savez_compressed(tmp_path / LEVELS, **levels)
+    with pytest.raises(DataError, match=said) as caught:
+        read_levels(tmp_path)
+    assert caught.value.hint == "run the step lower again"
+
+
+def test_an_array_has_the_axes_that_numpy_has() -> None:
+    head = str({"descr": "<i8", "fortran_order": False, "shape": (1,) * 100}).encode()
+    body = b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") + head + bytes(8)
+    with pytest.raises(DataError, match=r"is no \.npy"):
+        read_npy(body, "x")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"(" * (1 << 21), "more than 1048576 opcodes"),
+        (b"U\6labels" + b"K\1" * 200_001, "more than 200000 labels"),
+    ],
+)
+def test_a_batch_of_cifar_has_an_end(body: bytes, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        cifar.parse_python(b"\x80\2" + body + b".", "x")
+
+
+@pytest.mark.parametrize("size", [None, (8, 8)])
+def test_pictures_of_nothing_are_work(
+    size: tuple[int, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is decoded has more pixels than real pictures of so many bytes, whatever becomes of
+    them: 7 KB took 80 s.
+    """
+    monkeypatch.setattr(archives, "FREE", 1 << 16)
+    picture = io.BytesIO()
+    Image.new("RGB", (512, 512)).save(picture, "PNG")
+    with zipfile.ZipFile(tmp_path / "p.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(12):
+            archive.writestr(f"{'ab'[number % 2]}/{number}.png", picture.getvalue())
+    with pytest.raises(DataError, match="so far does no real image shrink"):
+        folders.load(
+            tmp_path / "p.zip", Decoding(size=size), name="i", seed=0, validation=0.2, test=0.2
+        )
+    with pytest.raises(DataError, match="so far does no real image shrink"):
+        damaged_files(list_images(tmp_path / "p.zip"), threads=1)
+
+
+def test_the_first_line_of_pairs_has_numbers_of_some_digits() -> None:
+    with pytest.raises(DataError, match="expected FOLDS and COUNT"):
+        parse_pairs("1" * 5000 + "\n")
+
+
+@pytest.mark.parametrize("text", ["1:" * 5000 + "1", "1" * 200, "-" + "1:" * 100 + "0.5"])
+def test_numbers_of_a_recipe_have_a_length(text: str) -> None:
+    with pytest.raises(RecipeError, match="a number has more than 100 signs"):
+        load_value(text, "x")
+
+
+@pytest.mark.timeout(20)
+def test_an_array_comes_from_a_file_of_its_own_length(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(6).reshape(2, 3))
+    assert read_array(path).tolist() == [[0, 1, 2], [3, 4, 5]]
+    np.save(path, np.zeros(2))
+    assert read_array(path, "biuf").tolist() == [0, 0]
+    with pytest.raises(DataError, match="float64, not integers"):
+        read_array(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match="does not hold"):
+        read_array(path, "biuf")
+    _put("named pipe", path)
+    with pytest.raises(DataError, match="expected a regular file"):
+        read_array(path)
