@@ -17,6 +17,7 @@ import bitwright
 from bitwright.base.errors import MismatchError, RecipeError, RunError
 from bitwright.cli import entry
 from bitwright.ir import INTEGER, load_graph
+from bitwright.pipeline.steps.levels import read_inputs, read_levels
 from bitwright.quantize import Policy, apply
 
 QUANT = {"input": "uint4", "weight": "int3", "activation": "uint3"}
@@ -62,8 +63,9 @@ def test_one_call_proves_what_the_loop_has_trained(built: bitwright.BuiltModel) 
     assert built.bitstream is None and "RTL = integer graph" in built.report.read_text()
     # The folder's levels and graph give the model's scores.
     graph = load_graph(built.design.folder / "graph.bwg", {"integer": INTEGER})
-    with np.load(built.design.folder / "levels.npz") as levels:
-        found = graph.run({graph.inputs[0]: levels[graph.inputs[0]]})
+    found = graph.run(read_inputs(built.design.folder, graph))
+    for edge, levels in read_levels(built.design.folder).items():
+        assert edge == "inputs" or np.array_equal(levels, found[edge])
     assert np.array_equal(
         np.float32(found["scores"] * built.integers.score_scale), built.integers(images()).numpy()
     )
