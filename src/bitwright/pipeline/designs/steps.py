@@ -225,7 +225,10 @@ def proof_words(proof: ProofResult) -> str:
 
 
 def _report(design: Design, mapped: Path) -> Report:
+    from bitwright.pipeline.steps.report import device_facts
+
     result, proof = load_result(MapResult, mapped), proof_of(design)
+    parts = result.partition
     marks = {} if proof is None else proof.high_water
     return Report(
         name=design.graph.name,
@@ -246,7 +249,11 @@ def _report(design: Design, mapped: Path) -> Report:
         lut_kind=result.lut_kind,
         capacity=result.capacity,
         target=result.target,
-        facts={"graph": design.graph.digest, "bitwright": __version__},
+        facts={
+            "graph": design.graph.digest,
+            **(device_facts(parts, result.target) if parts else {}),
+            "bitwright": __version__,
+        },
         recipe=design.settings.model_dump_json(indent=1),
         graph=print_graph(design.graph),
     )

@@ -16,7 +16,6 @@ from bitwright.base.arrays import read_npz
 from bitwright.base.errors import DataError
 from bitwright.ir import Graph, IntArray
 from bitwright.ir.levels import check_levels
-from bitwright.quantize.integers.affine import LABEL
 
 LEVELS = "levels.npz"
 INPUTS = "inputs"

@@ -227,7 +227,7 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
         "processor": cpu_name(),
     }
     if found.map is not None and found.map.partition is not None:
-        facts |= _device_facts(found.map.partition, found.map.target)
+        facts |= device_facts(found.map.partition, found.map.target)
     if found.implement is not None:
         runs = found.implement.runs.items()
         facts |= {f"tool, {role}": f"{run.tool}, {run.seconds:.0f} s" for role, run in runs}
@@ -237,7 +237,7 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
     return facts
 
 
-def _device_facts(table: dict[str, Any], target: str) -> dict[str, str]:
+def device_facts(table: dict[str, Any], target: str) -> dict[str, str]:
     """What each of several devices takes, and what goes between them."""
     facts = {"devices": f"{len(table['parts'])} of {target}"}
     for number, part in enumerate(table["parts"]):
