@@ -16,7 +16,8 @@ from bitwright.cli import entry
 from bitwright.pipeline.api import Pipeline, estimate_recipe, explain_recipe
 from bitwright.pipeline.export_network import read_model
 from bitwright.pipeline.recipe import load_recipe, recipe_from_dict
-from bitwright.pipeline.steps.lower import read_graph, read_levels
+from bitwright.pipeline.steps.levels import read_levels
+from bitwright.pipeline.steps.lower import read_graph
 from bitwright.pipeline.steps.quantize import read_integers
 from bitwright.pipeline.steps.results import LowerResult, QuantizeResult, load_result
 from bitwright.pipeline.steps.results_hardware import SimulateResult

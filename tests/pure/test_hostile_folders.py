@@ -36,7 +36,7 @@ from bitwright.papers.faces.recipe import load_matrix
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.recipe_yaml import load_value
 from bitwright.pipeline.run_files import read_record
-from bitwright.pipeline.steps.lower import LEVELS, read_levels
+from bitwright.pipeline.steps.levels import LEVELS, read_levels
 from bitwright.pipeline.steps.results import LowerResult, load_result
 from bitwright.sim.parts import PartsSimulator
 from bitwright.sim.spec import load_design

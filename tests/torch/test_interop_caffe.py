@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ from tests.interop_networks import images, networks
 from torch import nn
 
 from bitwright.base.errors import BitwrightError, DataError, ModelError
+from bitwright.cli import entry
 from bitwright.interop.caffe.files import blob_array, parse_prototxt, read_caffemodel
 from bitwright.interop.caffe.read import load_caffe, network_of_net
 from bitwright.interop.caffe.write import caffe_windows, net_of, save_caffe
+from bitwright.interop.model_files import load_model
 from bitwright.interop.network import InputConvention, Network
 from bitwright.interop.network_from_torch import network_of
 from bitwright.interop.network_to_torch import module_of
@@ -302,3 +305,27 @@ def test_hostile_names_become_plain_paths() -> None:
     model = module_of(network_of_net(net, numbers, {}, input_shape=(20, 20, 3)))
     assert "import os" not in model.code
     assert model(images((20, 20, 3))).shape == (2, 6)
+
+
+def test_export_takes_the_shape_that_a_file_leaves_open(
+    saved: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, (height, width, channels) = NETWORKS["plain"]
+    shape = f"{height}x{width}x{channels}"
+    text = saved[0].read_text()
+    first = re.search(r'layer \{\s+name: "(\w+)"\s+type: "Input".*?\n\}\n', text, re.DOTALL)
+    assert first
+    data = f'layer {{ name: "{first[1]}" type: "Data" top: "{first[1]}" }}\n'
+    saved[0].write_text(text.replace(first[0], data))
+    arguments = ["export", str(saved[0]), "--format", "safetensors", "--out"]
+    assert entry.run([*arguments, str(tmp_path / "no.safetensors")]) != 0
+    assert "--input-shape" in capsys.readouterr().err
+    out = tmp_path / "net.safetensors"
+    assert entry.run([*arguments, str(out), "--input-shape", shape]) == 0
+    loaded = load_model(out)
+    assert loaded.input_shape == (height, width, channels)
+    assert same_state(model, loaded.model)
+    capsys.readouterr()
+    arguments = ["export", str(tmp_path), "--out", str(tmp_path / "x.onnx")]
+    assert entry.run([*arguments, "--input-shape", shape]) == 2
+    assert "--input-shape" in capsys.readouterr().err

@@ -15,12 +15,20 @@ from torch import Tensor, nn
 
 import bitwright
 from bitwright.base.errors import MismatchError, RecipeError, RunError
+from bitwright.base.figures import Source
+from bitwright.base.tools.finder import find
+from bitwright.build.implement import read_result
 from bitwright.cli import entry
 from bitwright.ir import INTEGER, load_graph
+from bitwright.pipeline.board import bitstream_of as find_bitstream
+from bitwright.pipeline.board import find_subject
+from bitwright.pipeline.steps.levels import read_inputs, read_levels
+from bitwright.pipeline.steps.summary import RECORD
 from bitwright.quantize import Policy, apply
 
 QUANT = {"input": "uint4", "weight": "int3", "activation": "uint3"}
 HARDWARE = {"target": "ecp5-25k", "target_fps": 20_000}
+SMALL = {"lut": 350, "ff": 2000, "dsp": 0, "bram": 4}
 
 
 def network() -> nn.Module:
@@ -62,8 +70,9 @@ def test_one_call_proves_what_the_loop_has_trained(built: bitwright.BuiltModel) 
     assert built.bitstream is None and "RTL = integer graph" in built.report.read_text()
     # The folder's levels and graph give the model's scores.
     graph = load_graph(built.design.folder / "graph.bwg", {"integer": INTEGER})
-    with np.load(built.design.folder / "levels.npz") as levels:
-        found = graph.run({graph.inputs[0]: levels[graph.inputs[0]]})
+    found = graph.run(read_inputs(built.design.folder, graph))
+    for edge, levels in read_levels(built.design.folder).items():
+        assert edge == "inputs" or np.array_equal(levels, found[edge])
     assert np.array_equal(
         np.float32(found["scores"] * built.integers.score_scale), built.integers(images()).numpy()
     )
@@ -93,6 +102,55 @@ def test_verbs_on_a_folder_of_ones_own(
     assert "--data" in error["message"]
     error = said(capsys, "map", str(folder), "--set", "hardware.fil=0.5", code=2)["error"]
     assert "hardware.fil" in error["message"]
+
+
+def test_a_bitstream_and_the_simulated_board(
+    built: bitwright.BuiltModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if find("yosys") is None or find("nextpnr-ecp5") is None or find("ecppack") is None:
+        pytest.skip("no Yosys or no nextpnr-ecp5 works here")
+    names, hardware = ("a", "b", "c"), {**HARDWARE, "clock_mhz": 25}
+    made = bitwright.build_model(
+        built.integers, images(), hardware=hardware, out=tmp_path / "d", classes=names,
+        implement={"board": "colorlight-i5"}, simulate={"images": 3, "stall_images": 1},
+    )  # fmt: skip
+    folder = made.design.folder / "implement"
+    assert made.bitstream is not None and made.bitstream.parent == folder
+    assert bytes.fromhex("ffffbdb3") in made.bitstream.read_bytes()[:256]
+    assert find_bitstream(made.design.folder) == made.bitstream
+    figures = {row.label: row.figure for row in made.rows if row.figure is not None}
+    assert figures["Fmax"].source is Source.PLACE_AND_ROUTE and figures["Fmax"].value > 25
+    result = read_result(folder / "implement.json")
+    assert any("Colorlight i5" in note for note in result.notes)  # not the target's own board
+    assert {"board_description", "c_host", "c_design"} <= set(result.files)
+    assert all((folder / name).is_file() for name in result.files.values())
+    assert "BITWRIGHT_CLASSES 3u" in (folder / result.files["c_design"]).read_text()
+    stamp = (folder / "key.json").stat().st_mtime_ns
+    said(capsys, "implement", str(made.design.folder))
+    assert (folder / "key.json").stat().st_mtime_ns == stamp  # done before
+
+    answer = said(capsys, "board", str(made.design.folder), "--simulated", "--count", "2")
+    assert answer["compared"] == 2 * 4 and answer["differences"] == 0
+    scores = built.integers(images())[:2] / built.integers.score_scale
+    found = [image["outputs"]["scores"] for image in answer["images"]]
+    assert np.array_equal(np.array(found), np.rint(scores.numpy()))
+    classes = [names[int(k)] for k in scores.argmax(1)]
+    assert [image["class"] for image in answer["images"]] == classes
+
+
+def test_a_design_folder_on_several_devices(
+    built: bitwright.BuiltModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "graph.bwg").write_bytes((built.design.folder / "graph.bwg").read_bytes())
+    sections = ("target_fps=null", "target=xc7z020", "devices=2", f"budget={json.dumps(SMALL)}")
+    options = [part for text in sections for part in ("--set", f"hardware.{text}")]
+    said(capsys, "map", str(tmp_path), *options)
+    assert len(list((tmp_path / "map" / "devices").glob("part[0-9]*"))) == 2
+    record = json.loads((Path(said(capsys, "report", str(tmp_path))["step"]) / RECORD).read_text())
+    assert record["facts"]["devices"] == "2 of xc7z020"
+    assert said(capsys, "diff", str(tmp_path), "--until", "hardware")["stages"][0]["first"] is None
+    error = said(capsys, "diff", str(tmp_path), code=2)["error"]
+    assert "several devices" in error["message"] and "--until hardware" in error["hint"]
 
 
 def test_a_damaged_memory_image_is_found(built: bitwright.BuiltModel, tmp_path: Path) -> None:
@@ -149,6 +207,7 @@ def test_an_import_is_a_design_folder(
     found = said(capsys, "import", source, "--out", out, *options)["hardware"]
     assert found["simulated_frames"] == 4 and found["interval"] <= 250
     assert said(capsys, "diff", out)["stages"][-1]["first"] is None
+    assert find_subject(out).design == tmp_path / "in" / "map" / "rtl"
     slow = said(capsys, "map", out, "--set", "hardware.target_fps=1000")["figures"]
     assert slow["cycles an image, predicted"]["value"] > found["interval"]
     assert not (tmp_path / "in" / "simulate").exists()  # it was of another design

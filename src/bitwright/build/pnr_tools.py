@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from bitwright.base.errors import TargetError
 from bitwright.base.figures import Resources
@@ -142,3 +143,8 @@ _TOOLS: Mapping[str, PnrTools] = {
 
 BITSTREAMS = tuple(tools.bitstream for tools in _TOOLS.values())
 """Names of bitstreams, of every family."""
+
+
+def bitstream_in(folder: Path) -> Path | None:
+    """The bitstream that `bitwright.build.implement` left in a folder; None if there is none."""
+    return next((folder / name for name in BITSTREAMS if (folder / name).is_file()), None)

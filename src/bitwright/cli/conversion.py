@@ -180,6 +180,7 @@ def export(
             "Keras or safetensors; or the quantized model packed.",
         ),
     ] = "qonnx",
+    input_shape: Shape = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -187,7 +188,8 @@ def export(
     from bitwright.pipeline.export_network import export_network
 
     output = Output(json)
-    written = export_network(source, format_, out, force=force)
+    shape = parse_shape(input_shape)
+    written = export_network(source, format_, out, input_shape=shape, force=force)
     if output.answered(written):
         return
     sizes = ", ".join(f"{name} {size} bytes" for name, size in written["bytes"].items())

@@ -13,7 +13,7 @@ from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, GraphError, RunError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.build.implement import RESULT, read_result
-from bitwright.build.pnr_tools import BITSTREAMS
+from bitwright.build.pnr_tools import bitstream_in
 from bitwright.build.shell import choose_line
 from bitwright.build.simulated import Faults, LineReport, RunningBoard, SimulatedBoard
 from bitwright.build.target import list_boards
@@ -24,14 +24,16 @@ from bitwright.host.description import FILE
 from bitwright.host.images import image_files, levels_of
 from bitwright.host.protocol import line_bytes
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
+from bitwright.pipeline.designs.folder import is_design
+from bitwright.pipeline.designs.steps import IMPLEMENT, MAP
 from bitwright.pipeline.run_files import check_run_folder
-from bitwright.pipeline.steps.lower import GRAPH, INPUT, LEVELS, read_levels
+from bitwright.pipeline.steps.levels import INPUTS, LABEL, LEVELS, read_levels
+from bitwright.pipeline.steps.lower import GRAPH, INPUT
 from bitwright.pipeline.steps.map import RTL
 from bitwright.pipeline.steps.names import step_folder
 
 _DEFAULT_MHZ = 100.0
 _RANDOM = 16
-_LABEL = "label"
 
 
 @dataclass(frozen=True)
@@ -126,15 +128,18 @@ def find_subject(place: str | Path) -> BoardSubject:
         if (implemented / RESULT).is_file():
             found = replace(found, implemented=implemented)
     elif (folder / "design.json").is_file():
-        above = [f for f in (folder, folder.parent) if (f / GRAPH).is_file()]
+        # As `map` leaves it, two levels up: of a design folder.
+        above = [f for f in (folder, *folder.absolute().parents[:2]) if (f / GRAPH).is_file()]
         found = BoardSubject(folder, folder, None, above[0] if above else None)
     else:
-        found = BoardSubject(folder, folder / RTL, None, folder)
+        found = BoardSubject(folder, folder / MAP / RTL, None, folder)
+        if is_design(folder) and (folder / IMPLEMENT / RESULT).is_file():
+            found = replace(found, implemented=folder / IMPLEMENT)
     if not (found.design / "design.json").is_file():
         raise RunError(
             "has no RTL",
             where=str(folder),
-            hint="run `bitwright map` (of a recipe), or `bitwright import ... --target`, first",
+            hint="run `bitwright map` (of a recipe or a design folder) first",
         )
     file = found.lowered / GRAPH if found.lowered else None
     if file is not None and file.is_file():
@@ -168,7 +173,7 @@ def choose_images(
         files = image_files(places)[:count]
         names, levels = [str(file) for file in files], levels_of(files, description)
     elif subject.lowered is not None and (subject.lowered / LEVELS).is_file():
-        levels = read_levels(subject.lowered)["inputs"]
+        levels = read_levels(subject.lowered)[INPUTS]
         names = [f"test image {number}" for number in range(len(levels))]
     elif subject.graph is not None:
         rng = np.random.default_rng(0)
@@ -245,7 +250,7 @@ def run_on_board(
     return BoardResult(
         names=images.names,
         outputs=outputs,
-        labels=outputs[_LABEL][:, 0] if _LABEL in outputs else None,
+        labels=outputs[LABEL][:, 0] if LABEL in outputs else None,
         compared=compared,
         differences=differences,
         cycles=cycles,
@@ -274,9 +279,7 @@ def board_description(subject: BoardSubject) -> Description:
 
 def _known_count(subject: BoardSubject) -> int:
     has_levels = subject.lowered is not None and (subject.lowered / LEVELS).is_file()
-    return (
-        len(read_levels(subject.lowered)["inputs"]) if has_levels and subject.lowered else _RANDOM
-    )
+    return len(read_levels(subject.lowered)[INPUTS]) if has_levels and subject.lowered else _RANDOM
 
 
 def _clock(subject: BoardSubject) -> float:
@@ -305,8 +308,8 @@ def bitstream_of(place: Path) -> Path:
         return place
     found = find_subject(place)
     folders = [folder for folder in (found.implemented, found.place) if folder is not None]
-    for path in (folder / name for folder in folders for name in BITSTREAMS):
-        if path.is_file():
+    for path in map(bitstream_in, folders):
+        if path is not None:
             return path
     raise RunError(
         "has no bitstream",

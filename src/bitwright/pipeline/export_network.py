@@ -12,16 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.base.errors import BitwrightError, DataError, MismatchError, RecipeError, RunError
+from bitwright.base.errors import BitwrightError, MismatchError, RecipeError, RunError
 from bitwright.base.files import check_free
 from bitwright.base.memory import room_for
 from bitwright.base.trust import importable
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
 from bitwright.models.catalog import MODEL_FORMATS, PACKED
 from bitwright.pipeline.designs.folder import GRAPH
-from bitwright.pipeline.import_network import MODEL, integer_graph
+from bitwright.pipeline.import_network import MODEL, Shape, integer_graph
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.run_files import recipe_folder
+from bitwright.pipeline.steps.levels import LEVELS, read_inputs
 from bitwright.pipeline.steps.names import step_folder
 
 if TYPE_CHECKING:
@@ -40,26 +41,40 @@ _IMAGE_AXES = 3
 _TOLERANCE = 1e-5
 
 
-def export_network(source: Path, kind: str, out: Path, *, force: bool = False) -> dict[str, Any]:
+def export_network(
+    source: Path,
+    kind: str,
+    out: Path,
+    *,
+    input_shape: Shape | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
     """Write a network in one of `GRAPH_FORMATS`, `MODEL_FORMATS`, or packed.
 
     See `export_graph`, `export_model`, `export_packed`, which replace what is there.
 
     Args:
+        input_shape: (H, W, C) of an image, where a float model's file leaves it open.
         force: replace what is there.
 
     Raises:
-        RecipeError: an unknown kind.
+        RecipeError: an unknown kind, or a shape for what has one: an integer graph.
         RunError: something is there already.
     """
     for place in (out, out.with_suffix(".caffemodel")) if kind == "caffe" else (out,):
         check_free(place, force=force)
+    if input_shape is not None and (kind in GRAPH_FORMATS or source.is_dir()):
+        raise RecipeError(
+            "is of the file of a float model, which may leave it open",
+            where="--input-shape",
+            hint="an integer graph, a run and an imported folder know it; leave it out",
+        )
     if kind in GRAPH_FORMATS:
         return export_graph(source, kind, out)
     if kind in MODEL_FORMATS:
-        return export_model(source, kind, out)
+        return export_model(source, kind, out, input_shape)
     if kind == PACKED_FORMAT:
-        return export_packed(source, out)
+        return export_packed(source, out, input_shape)
     known = ", ".join((*GRAPH_FORMATS, *MODEL_FORMATS, PACKED_FORMAT))
     raise RecipeError(f"no format {kind!r}", where="--format", hint=known)
 
@@ -101,7 +116,9 @@ def export_graph(source: Path, kind: str, out: Path) -> dict[str, Any]:
     }
 
 
-def export_model(source: Path, kind: str, out: Path) -> dict[str, Any]:
+def export_model(
+    source: Path, kind: str, out: Path, input_shape: Shape | None = None
+) -> dict[str, Any]:
     """Write the float model of a run, of an imported folder or of a file for another framework.
 
     The model is rebuilt from what was written and its outputs compared before the call returns; if
@@ -114,7 +131,7 @@ def export_model(source: Path, kind: str, out: Path) -> dict[str, Any]:
     """
     from bitwright.interop.model_files import save_model, save_network
 
-    loaded = read_model(source)
+    loaded = read_model(source, input_shape)
     _check_ending(out, MODEL_FORMATS[kind])
     if loaded.network is not None:
         paths = save_network(loaded.network, kind, out)
@@ -143,7 +160,7 @@ def _check_ending(out: Path, endings: tuple[str, ...]) -> None:
         )
 
 
-def export_packed(source: Path, out: Path) -> dict[str, Any]:
+def export_packed(source: Path, out: Path, input_shape: Shape | None = None) -> dict[str, Any]:
     """Write the quantized model of a run, or of a file that says its formats, weights as codes.
 
     It is read back and its integer graph compared before the call returns.
@@ -156,7 +173,7 @@ def export_packed(source: Path, out: Path) -> dict[str, Any]:
     from bitwright.interop.packed_model import load_packed_model, save_packed_model
 
     _check_ending(out, (PACKED,))
-    packed = read_quantized(source)
+    packed = read_quantized(source, input_shape)
     graph = integer_graph(packed)
     report = save_packed_model(out, packed)
     try:
@@ -177,7 +194,7 @@ def export_packed(source: Path, out: Path) -> dict[str, Any]:
     }
 
 
-def read_quantized(source: Path) -> LoadedModel:
+def read_quantized(source: Path, input_shape: Shape | None = None) -> LoadedModel:
     """The quantized model of a run, of a packed file, or of a file that says its formats.
 
     Raises:
@@ -189,7 +206,7 @@ def read_quantized(source: Path) -> LoadedModel:
         return load_packed_model(source)
     if sorted(source.glob("*-quantize")):
         return _quantized_of_run(source)
-    loaded = read_model(source)
+    loaded = read_model(source, input_shape)
     if not loaded.quant:
         raise RunError(
             "holds no quantized model",
@@ -260,7 +277,7 @@ def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:
     """The integer graph of a run directory, an import folder, a ``.bwg`` or an ``.onnx`` file.
 
     Returns:
-        The graph, and for a run the levels of some real images.
+        The graph, and the levels of some real images of a run or a design folder, if it has any.
 
     Raises:
         RunError: the folder holds no graph (yet).
@@ -282,16 +299,17 @@ def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:
             hint=f"run `bitwright lower {source}` first, or `bitwright import FILE.onnx`",
         )
     graph = load_graph(folder / GRAPH, {"integer": INTEGER}, chosen=own)
-    try:
-        from bitwright.pipeline.steps.lower import read_levels
-
-        return graph, {graph.inputs[0]: read_levels(folder)["inputs"][:_EXPORT_IMAGES]}
-    except (DataError, KeyError):
+    if not (folder / LEVELS).is_file():
         return graph, None
+    feeds = read_inputs(folder, graph)
+    return graph, {edge: levels[:_EXPORT_IMAGES] for edge, levels in feeds.items()}
 
 
-def read_model(source: Path) -> LoadedModel:
+def read_model(source: Path, input_shape: Shape | None = None) -> LoadedModel:
     """The float model of a run directory, of a folder that `import` made, or of a file.
+
+    Args:
+        input_shape: (H, W, C), where a file leaves it open.
 
     Raises:
         RunError: there is none.
@@ -301,7 +319,7 @@ def read_model(source: Path) -> LoadedModel:
 
     _check_exists(source)
     if not source.is_dir():
-        return load_model(source)
+        return load_model(source, input_shape=input_shape)
     if (source / MODEL).is_file():
         return load_model(source / MODEL)
     work, model = trained_run(source)

@@ -28,7 +28,8 @@ from bitwright.base.progress import Progress, no_progress
 from bitwright.ir import Graph, TensorType, save_graph
 from bitwright.models.catalog import MODEL_FILES, WEIGHT_FILES, ModelSpec
 from bitwright.pipeline.designs import steps
-from bitwright.pipeline.designs.folder import GRAPH, LEVELS, SETTINGS, Design, parse_settings
+from bitwright.pipeline.designs.folder import GRAPH, INPUT, SETTINGS, Design, parse_settings
+from bitwright.pipeline.steps.levels import LEVELS
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import MapResult
 
@@ -256,7 +257,7 @@ def _drop_earlier(out: Path, source: Path, made: Set[str]) -> None:
     """Drop what an earlier import left and this one has not made; never the file that it reads."""
     for name in (steps.MAP, steps.SIMULATE, steps.IMPLEMENT, steps.REPORT):
         shutil.rmtree(out / name, ignore_errors=True)
-    for name in {SETTINGS, LEVELS, GRAPH, MODEL} - made:
+    for name in {SETTINGS, LEVELS, INPUT, GRAPH, MODEL} - made:
         if (out / name).resolve() != source.resolve():
             (out / name).unlink(missing_ok=True)
 

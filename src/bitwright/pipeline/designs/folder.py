@@ -3,7 +3,8 @@
 
 graph.bwg       the integer graph: the definition of the network
 hardware.json   what to build it for: the sections hardware, simulate and implement of a recipe
-levels.npz      levels of real inputs, if there are any; else random ones prove the design
+levels.npz      levels of real inputs and outputs, if there are any; else random ones prove it
+input.json      how a host makes levels of what there is in the world, if that is known
 map/ simulate/ implement/ report/    what `Design`'s steps have made, each with its key
 """
 
@@ -20,18 +21,20 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from bitwright.base.arrays import read_npz
-from bitwright.base.errors import DataError, RecipeError, RunError
+from bitwright.base.errors import DataError, MismatchError, RecipeError, RunError
 from bitwright.base.files import atomic_write, parse_json, read_bytes, read_text
 from bitwright.base.version import __version__
+from bitwright.host.board_files import HostInput, read_input
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds, save_graph
 from bitwright.pipeline.recipe_hardware import HardwareSection, Section
 from bitwright.pipeline.recipe_schema import ImplementSection, SimulateSection
 from bitwright.pipeline.recipe_yaml import Document
+from bitwright.pipeline.steps.levels import LEVELS, read_inputs, save_levels
 
-GRAPH, SETTINGS, LEVELS = "graph.bwg", "hardware.json", "levels.npz"
+GRAPH, SETTINGS, INPUT = "graph.bwg", "hardware.json", "input.json"
 _KEY = "key.json"
-_RANDOM = 20
+_RANDOM, _DEFINED = 20, 8
+_AGAIN = "delete it, or make the design again"
 
 
 class DesignSettings(Section):
@@ -63,12 +66,14 @@ class Design:
         graph: the integer graph.
         settings: what it is built for.
         levels: of each input of the graph, frames of real data; None: there are none.
+        host: how a host makes them, and what labels are called; None: unknown.
     """
 
     folder: Path
     graph: Graph
     settings: DesignSettings
     levels: Mapping[str, IntArray] | None = None
+    host: HostInput | None = None
 
     def frames(self) -> dict[str, IntArray]:
         """Input levels that the design is proven on: the real ones, or else random ones; as many as
@@ -85,11 +90,13 @@ class Design:
         self.folder.mkdir(parents=True, exist_ok=True)
         save_graph(self.graph, self.folder / GRAPH)
         self.save_settings()
-        if self.levels is None:
-            (self.folder / LEVELS).unlink(missing_ok=True)
-        else:
-            arrays: dict[str, Any] = dict(self.levels)
-            np.savez_compressed(self.folder / LEVELS, **arrays)
+        for name in (LEVELS, INPUT):
+            (self.folder / name).unlink(missing_ok=True)
+        if self.levels is not None:
+            (edge,) = self.graph.inputs
+            save_levels(self.folder, self.levels[edge], expected_outputs(self.graph, self.levels))
+        if self.host is not None:
+            atomic_write(self.folder / INPUT, self.host.model_dump_json(indent=1) + "\n")
 
     def save_settings(self) -> None:
         """Write the settings, which later calls start from."""
@@ -144,10 +151,28 @@ def open_design(folder: Path, assignments: Sequence[str] = ()) -> Design:
     place = folder / SETTINGS
     given = parse_settings(read_text(place), str(place)) if place.is_file() else DesignSettings()
     settings = changed(given, assignments)
-    design = Design(folder, graph, settings, _levels(folder / LEVELS, graph))
+    levels = read_inputs(folder, graph, hint=_AGAIN) if (folder / LEVELS).is_file() else None
+    design = Design(folder, graph, settings, levels, read_input(folder / INPUT))
     if settings != given:
         design.save_settings()
     return design
+
+
+def expected_outputs(graph: Graph, feeds: Mapping[str, IntArray]) -> dict[str, IntArray]:
+    """Outputs of many frames, by the executor; of the first ones by the definition, too.
+
+    Raises:
+        GraphError: an array is no levels of its input.
+        MismatchError: the two disagree: a bug.
+    """
+    from bitwright.ir.executor import Executor
+
+    found = Executor(graph).run(dict(feeds))
+    defined = graph.run({edge: levels[:_DEFINED] for edge, levels in feeds.items()})
+    for edge in graph.outputs:
+        if not np.array_equal(defined[edge], found[edge][:_DEFINED]):
+            raise MismatchError("interpreter and executor disagree", where=f"edge {edge}")
+    return {edge: found[edge] for edge in graph.outputs}
 
 
 def changed(settings: DesignSettings, assignments: Sequence[str]) -> DesignSettings:
@@ -189,32 +214,3 @@ def parse_settings(values: str | Mapping[str, Any], where: str) -> DesignSetting
         ) from error
     except ValueError as error:
         raise RecipeError(f"is no JSON: {error}", where=where) from error
-
-
-def _levels(path: Path, graph: Graph) -> dict[str, IntArray] | None:
-    if not path.is_file():
-        return None
-    try:
-        found = read_npz(path)
-        if set(found) != set(graph.inputs):
-            raise ValueError(f"it holds {sorted(found)}, the graph takes {list(graph.inputs)}")
-        return {edge: check_levels(graph, edge, array) for edge, array in found.items()}
-    except (DataError, ValueError) as error:
-        reason = error.message if isinstance(error, DataError) else error
-        raise DataError(
-            f"cannot be read: {reason}", where=str(path), hint="delete it, or make the design again"
-        ) from error
-
-
-def check_levels(graph: Graph, edge: str, array: np.ndarray[Any, Any]) -> IntArray:
-    """Frames of an input as int64.
-
-    Raises:
-        ValueError: they are not of its shape, or not levels of it.
-    """
-    kind = graph.types[edge]
-    if array.shape[1:] != kind.shape or not len(array) or array.dtype.kind not in "iu":
-        raise ValueError(f"{array.dtype} of shape {array.shape}, expected frames of {kind.shape}")
-    if array.min() < kind.lo or array.max() > kind.hi:
-        raise ValueError(f"levels beyond {kind.lo} .. {kind.hi}")
-    return array.astype(np.int64)

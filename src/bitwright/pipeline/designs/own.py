@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ from bitwright.base.errors import MismatchError, ModelError, RecipeError, RunErr
 from bitwright.base.files import check_free
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.trust import importable
+from bitwright.build.pnr_tools import bitstream_in
+from bitwright.host.board_files import DataLevels, HostInput
 from bitwright.pipeline.designs import steps
 from bitwright.pipeline.designs.folder import (
     Design,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
+    from bitwright.ir import Graph
     from bitwright.quantize import IntegerModel
 
 _CHECK_FRAMES = 4
@@ -67,6 +70,7 @@ def build_model(  # noqa: PLR0913 - a section of a recipe each
     simulate: Mapping[str, Any] | None = None,
     implement: bool | Mapping[str, Any] = False,
     name: str | None = None,
+    classes: Sequence[str] = (),
     force: bool = False,
     progress: Progress = no_progress,
 ) -> BuiltModel:
@@ -83,6 +87,7 @@ def build_model(  # noqa: PLR0913 - a section of a recipe each
         simulate: the section ``simulate``; by default all images, 20 of them with stalls.
         implement: True to synthesise, place and route, or the section ``implement``.
         name: of the top module; by default that of the model's class.
+        classes: what the labels are called, for whoever reads the board's answers.
         force: replace an earlier design folder.
 
     Raises:
@@ -104,25 +109,18 @@ def build_model(  # noqa: PLR0913 - a section of a recipe each
     reals = _reals(images)
     integers = _integers(model, reals, quant, progress)
     design = _design(integers, reals, place, settings, name or type(model).__name__, progress)
+    design = replace(design, host=_host(design.graph, integers, classes))
     if place.exists():
         shutil.rmtree(place)
     design.save()
     steps.simulate_design(design, progress)
     bitstream = None
     if implement:
-        bitstream = bitstream_of(steps.implement_design(design, progress))
+        bitstream = bitstream_in(steps.implement_design(design, progress))
     page = steps.report_design(design, progress) / "report.html"
     return BuiltModel(
         design, integers, steps.summary_of(design), steps.proof_of(design), page, bitstream
     )
-
-
-def bitstream_of(folder: Path) -> Path | None:
-    """The bitstream that a step `implement` left; None if its flow makes none."""
-    from bitwright.build.implement import RESULT, read_result
-
-    files = read_result(folder / RESULT).files
-    return folder / files["bitstream"] if "bitstream" in files else None
 
 
 def _check_place(place: Path, force: bool) -> None:
@@ -180,6 +178,20 @@ def _integers(
     return frozen
 
 
+def _host(graph: Graph, integers: IntegerModel, classes: Sequence[str]) -> HostInput:
+    """The reals that the model takes are made levels of as in training."""
+    kind = graph.types[graph.inputs[0]]
+    return HostInput(
+        inputs="images" if len(kind.shape) > 1 else "tables",
+        shape=kind.shape,
+        format=integers.input_format.name,
+        scale=kind.scale[0],
+        rounding=integers.rounding.value,
+        data=DataLevels(type="float32", scale=1.0),
+        classes=tuple(classes),
+    )
+
+
 def _design(
     integers: IntegerModel,
     reals: Tensor,
@@ -217,4 +229,4 @@ def _design(
     return Design(place, graph, settings, {edge: frames})
 
 
-__all__ = ["BuiltModel", "bitstream_of", "build_model"]
+__all__ = ["BuiltModel", "build_model"]

@@ -4,50 +4,34 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bitwright.base.arrays import read_array
-from bitwright.base.errors import DataError, MismatchError, RecipeError
-from bitwright.base.figures import Figure, Source
+from bitwright.base.errors import DataError, GraphError, RecipeError
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.version import __version__
-from bitwright.ir import Graph, IntArray, load_graph, print_graph, random_feeds, save_graph
-from bitwright.pipeline.designs.folder import Design, check_levels
+from bitwright.ir import IntArray, load_graph, print_graph, random_feeds
+from bitwright.ir.levels import check_levels
+from bitwright.pipeline.designs.folder import Design, expected_outputs
 from bitwright.pipeline.diff.results import DiffReport, Stage, StageResult
-from bitwright.pipeline.steps.results import Result, load_result
-from bitwright.pipeline.steps.results_hardware import MapResult
+from bitwright.pipeline.steps.results import load_result
+from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
 from bitwright.report.record import Report, SummaryRow
 
 MAP, SIMULATE, IMPLEMENT, REPORT = "map", "simulate", "implement", "report"
-_CHUNK, _CHUNK_CYCLES, _LEAST, _RATE = 100, 2_000_000, 3, 12
-_CHECKED = 8
-_BUG = "this is a bug in Bitwright; please report it with the design folder"
 
 
-class ProofResult(Result):
-    """The RTL, cycle by cycle, against the graph: every value of every output, by ``==``.
+class ProofResult(SimulateResult):
+    """What the step simulate of a run has found; without metrics, since labels are unknown.
 
     Attributes:
-        images: frames back to back; ``real``: of data, not random.
-        stall_images: how many of them again, with each of ``stall_patterns`` on both sides.
-        compared_values: over all runs.
-        interval, latency: cycles an image in the steady state; of a lone image.
-        high_water: FIFO -> most beats it ever held.
+        real: frames are of data, not random.
     """
 
-    images: int
     real: bool
-    stall_images: int
-    stall_patterns: tuple[str, ...]
-    compared_values: int
-    interval: int
-    latency: int
-    high_water: dict[str, int]
 
 
 def map_design(design: Design, progress: Progress = no_progress) -> Path:
@@ -57,55 +41,15 @@ def map_design(design: Design, progress: Progress = no_progress) -> Path:
         TargetError: it does not fit its target, or cannot be as fast as asked.
         ModelError: an operation has no hardware.
     """
-    return design.step(
-        MAP, design.settings.hardware.model_dump(mode="json"),
-        lambda folder: _map(design, folder, progress),
-    )  # fmt: skip
 
+    def make(folder: Path) -> None:
+        from bitwright.pipeline.steps.map import map_network
 
-def _map(design: Design, folder: Path, progress: Progress) -> None:
-    from bitwright.build.target import load_target
-    from bitwright.hw import folding_of
-    from bitwright.hw.tokens import check_tokens_if_fast
-    from bitwright.pipeline.steps.map import (
-        FOLDING,
-        HARDWARE,
-        RTL,
-        choose_mapping,
-        describe_mapping,
-        require_equal,
-    )
-    from bitwright.rtl.emit import emit
+        map_network(design.graph, design.settings.hardware, design.frames(), folder, progress)
+        for later in (SIMULATE, IMPLEMENT, REPORT):  # they were of another design
+            shutil.rmtree(design.folder / later, ignore_errors=True)
 
-    wanted, graph = design.settings.hardware, design.graph
-    if wanted.devices > 1:
-        raise RecipeError(
-            "a design folder is built for one device",
-            where="hardware.devices",
-            hint="several devices need a recipe",
-        )
-    target = load_target(wanted.target)
-    hardware = choose_mapping(graph, wanted, target, progress)
-    progress("checking the hardware graph", 0, 0)
-    frames = {edge: values[:_CHECKED] for edge, values in design.frames().items()}
-    drawn = random_feeds(graph, _CHECKED, np.random.default_rng(design.settings.seed))
-    for feeds in (frames, drawn):
-        found = hardware.run(random_feeds(hardware, len(next(iter(feeds.values()))),
-                                          np.random.default_rng(0)) | feeds)  # fmt: skip
-        require_equal(graph, graph.run(feeds), found, "the hardware graph")
-    run, unchecked = check_tokens_if_fast(hardware)
-    save_graph(hardware, folder / HARDWARE)
-    folding_of(hardware).save(folder / FOLDING)
-    progress("writing the RTL", 0, 0)
-    emit(hardware, folder / RTL)
-    result = describe_mapping(hardware, target, wanted.clock_mhz)
-    changes = {
-        "checked_cycles": run.cycles if run else 0,
-        "unchecked": unchecked,
-    }
-    result.model_copy(update=changes).save(folder)
-    for later in (SIMULATE, IMPLEMENT, REPORT):  # they were of another design
-        shutil.rmtree(design.folder / later, ignore_errors=True)
+    return design.step(MAP, design.settings.hardware.model_dump(mode="json"), make)
 
 
 def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
@@ -121,98 +65,20 @@ def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
         "simulate": design.settings.simulate.model_dump(mode="json"),
         "seed": design.settings.seed,
     }
-    return design.step(SIMULATE, facts, lambda folder: _prove(design, mapped, folder, progress))
 
+    def make(folder: Path) -> None:
+        from bitwright.pipeline.steps.map import RTL
+        from bitwright.pipeline.steps.simulate import prove_rtl, write_performance
 
-def _prove(design: Design, mapped: Path, folder: Path, progress: Progress) -> None:
-    from bitwright.pipeline.steps.map import RTL
-    from bitwright.sim import Simulator, burst_stalls, compare, random_stalls
+        found, feeds = load_result(MapResult, mapped), design.frames()
+        result, _ = prove_rtl(
+            mapped / RTL, design.graph, feeds, expected_outputs(design.graph, feeds), found,
+            design.settings.simulate, design.settings.seed, progress,
+        )  # fmt: skip
+        ProofResult(**dict(result), real=design.levels is not None).save(folder)
+        write_performance(result, found.rate_clock_mhz, folder)
 
-    predicted, settings = load_result(MapResult, mapped), design.settings
-    feeds = design.frames()
-    count = len(next(iter(feeds.values())))
-    progress("compiling the simulation", 0, 0)
-    simulator = Simulator.build(mapped / RTL, frames=count)
-    ports = simulator.design
-    expected = _run(design.graph, feeds)
-    lanes = {port.name: port.spec.lanes for port in ports.outputs}
-    high_water: dict[str, int] = {}
-    compared = 0
-
-    def run(chosen: IntArray, stalls: Any = None, reset_at: int | None = None) -> Any:
-        nonlocal compared
-        given = {p.name: feeds[e][chosen] for p, e in _named(ports.inputs, design.graph.inputs)}
-        result = simulator.run(simulator.pack(given), len(chosen), stalls, reset_at=reset_at)
-        wanted = {
-            p.name: expected[e][chosen] for p, e in _named(ports.outputs, design.graph.outputs)
-        }
-        difference = compare(wanted, result.levels, lanes)
-        if difference is not None:
-            raise MismatchError(
-                f"the simulated RTL gives other integers than the graph, image "
-                f"{int(chosen[difference.frame])}: {difference}",
-                where=f"simulation of {ports.top}, stalls: {result.stalls}",
-                hint=_BUG,
-            )
-        for name, mark in result.fifo_high_water.items():
-            if mark > result.fifo_depths[name]:
-                raise MismatchError(
-                    f"held {mark} beats, its depth is {result.fifo_depths[name]}", where=name
-                )
-            high_water[name] = max(high_water.get(name, 0), mark)
-        compared += sum(values.size for values in wanted.values())
-        return result
-
-    size = max(_LEAST, min(_CHUNK, _CHUNK_CYCLES // predicted.interval))
-    for start in range(0, count, size):
-        progress("simulating", start, count)
-        run(np.arange(start, min(start + size, count)))
-    progress("simulating", count, count)
-    rate = run(np.arange(_RATE) % count).interval
-    if rate != predicted.interval:
-        raise MismatchError(
-            f"{rate} cycles an image in the steady state, {predicted.interval} predicted",
-            where=f"simulation of {ports.top}",
-            hint=_BUG,
-        )
-    latency = run(np.arange(1)).latency
-    stalled = min(settings.simulate.stall_images, count)
-    patterns = (
-        random_stalls(settings.simulate.stall_probability, settings.seed + 1),
-        burst_stalls(seed=settings.seed + 1),
-    )
-    told = []
-    for position, pattern in enumerate(patterns):
-        progress("simulating with random stalls", position, len(patterns))
-        told.append(run(np.arange(stalled), pattern).stalls)
-    progress("simulating a reset in mid-frame", 0, 0)
-    run(np.arange(min(_LEAST, count)), reset_at=predicted.interval + predicted.interval // 2)
-    ProofResult(
-        images=count,
-        real=design.levels is not None,
-        stall_images=stalled,
-        stall_patterns=tuple(told),
-        compared_values=compared,
-        interval=int(rate or 0),
-        latency=latency,
-        high_water=high_water,
-    ).save(folder)
-
-
-def _named(ports: Any, edges: tuple[str, ...]) -> Any:
-    return zip(ports, edges, strict=True)
-
-
-def _run(graph: Graph, feeds: Mapping[str, IntArray]) -> dict[str, IntArray]:
-    """Outputs of many frames, by the executor; of the first ones by the definition, too."""
-    from bitwright.ir.executor import Executor
-
-    found = Executor(graph).run(dict(feeds))
-    defined = graph.run({edge: values[:_CHECKED] for edge, values in feeds.items()})
-    for edge in graph.outputs:
-        if not np.array_equal(defined[edge], found[edge][:_CHECKED]):
-            raise MismatchError("interpreter and executor disagree", where=f"edge {edge}")
-    return {edge: found[edge] for edge in graph.outputs}
+    return design.step(SIMULATE, facts, make)
 
 
 def implement_design(design: Design, progress: Progress = no_progress) -> Path:
@@ -226,25 +92,18 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Path:
     facts = {
         "hardware": design.settings.hardware.model_dump(mode="json"),
         "implement": design.settings.implement.model_dump(mode="json"),
+        "host": design.host and design.host.model_dump(mode="json"),
     }
-    return design.step(
-        IMPLEMENT, facts, lambda folder: _implement(design, mapped, folder, progress)
-    )
 
+    def make(folder: Path) -> None:
+        from bitwright.pipeline.steps.implement import implement_network
 
-def _implement(design: Design, mapped: Path, folder: Path, progress: Progress) -> None:
-    from bitwright.build.implement import ImplementOptions, implement
-    from bitwright.build.target import load_target
-    from bitwright.pipeline.steps.map import RTL
+        wanted = design.settings
+        implement_network(
+            mapped, design.graph, design.host, wanted.hardware, wanted.implement, folder, progress
+        )
 
-    wanted = design.settings
-    options = ImplementOptions(
-        clock_mhz=wanted.hardware.clock_mhz,
-        seeds=wanted.implement.seeds,
-        timeout_s=wanted.implement.timeout_s,
-    )
-    target = load_target(wanted.hardware.target)
-    implement(mapped / RTL, target, folder, options, progress)
+    return design.step(IMPLEMENT, facts, make)
 
 
 def diff_design(
@@ -295,19 +154,19 @@ def _frame(design: Design, index: int, file: Path | None) -> tuple[dict[str, Int
         count = len(next(iter(frames.values())))
         if not 0 <= index < count:
             raise DataError(f"no frame {index}", where=str(design.folder), hint=f"0 to {count - 1}")
-        kind = "random" if design.levels is None else "real"
+        origin = "random" if design.levels is None else "real"
         chosen = {edge: values[index : index + 1] for edge, values in frames.items()}
-        return chosen, f"{kind} frame {index}"
+        return chosen, f"{origin} frame {index}"
     (edge,) = design.graph.inputs
+    kind = design.graph.types[edge]
     try:
         array = read_array(file)
-        return {edge: check_levels(design.graph, edge, array[np.newaxis])}, str(file)
-    except (DataError, ValueError) as error:
-        reason = error.message if isinstance(error, DataError) else error
+        return {edge: check_levels(edge, kind, array[np.newaxis])}, str(file)
+    except (DataError, GraphError) as error:
         raise DataError(
-            f"holds no levels of one frame: {reason}",
+            f"holds no levels of one frame: {error.message}",
             where=str(file),
-            hint=f"write integers {design.graph.types[edge].shape} with numpy.save",
+            hint=f"write integers {kind.shape} with numpy.save",
         ) from error
 
 
@@ -349,16 +208,10 @@ def summary_of(design: Design) -> tuple[SummaryRow, ...]:
     done = design.folder / IMPLEMENT
     found = Results(
         map=load_result(MapResult, design.folder / MAP),
+        simulate=proof_of(design),
         implement=read_result(done / RESULT) if (done / "key.json").is_file() else None,
     )
-    rows = [row for row in summary_rows(found) if row.figure is not None]
-    proof = proof_of(design)
-    if proof is not None:
-        simulated = (("cycles an image, simulated", proof.interval), ("latency", proof.latency))
-        for place, (label, cycles) in enumerate(simulated):
-            figure = Figure(cycles, "cycles", Source.SIMULATION)
-            rows.insert(1 + place, SummaryRow(label=label, figure=figure))
-    return tuple(rows)
+    return tuple(row for row in summary_rows(found) if row.figure is not None)
 
 
 def proof_words(proof: ProofResult) -> str:
@@ -372,7 +225,10 @@ def proof_words(proof: ProofResult) -> str:
 
 
 def _report(design: Design, mapped: Path) -> Report:
+    from bitwright.pipeline.steps.report import device_facts
+
     result, proof = load_result(MapResult, mapped), proof_of(design)
+    parts = result.partition
     marks = {} if proof is None else proof.high_water
     return Report(
         name=design.graph.name,
@@ -393,7 +249,11 @@ def _report(design: Design, mapped: Path) -> Report:
         lut_kind=result.lut_kind,
         capacity=result.capacity,
         target=result.target,
-        facts={"graph": design.graph.digest, "bitwright": __version__},
+        facts={
+            "graph": design.graph.digest,
+            **(device_facts(parts, result.target) if parts else {}),
+            "bitwright": __version__,
+        },
         recipe=design.settings.model_dump_json(indent=1),
         graph=print_graph(design.graph),
     )

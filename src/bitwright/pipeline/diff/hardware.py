@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bitwright.base.errors import RecipeError
 from bitwright.hw.blocks import Flatten, Port, blocks_of
 from bitwright.ir import Graph, IntArray, Node
 from bitwright.pipeline.diff.results import First, Stage, StageResult, equal_edges
@@ -41,9 +42,16 @@ def against_rtl(hardware: Graph, design: Path, values: Edges) -> StageResult:
         values: all edges of the hardware graph for one frame, ``(1, *shape)``.
 
     Raises:
+        RecipeError: it is that of several devices.
         GraphError: the RTL is not that of the hardware graph.
         ToolError: no simulation is possible.
     """
+    if (design.parent / "devices").is_dir():
+        raise RecipeError(
+            "the streams of a network on several devices cannot be looked into",
+            where=str(design),
+            hint=f"compare less: --until {Stage.HARDWARE}; `simulate` proves the RTL of all",
+        )
     top = make_top(hardware, frozenset(path.stem for path in library_files()))
     ports = _ports(hardware)
     taps = [_tap(top, edge, port) for edge, port in ports.items()]

@@ -4,40 +4,77 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bitwright.base.files import atomic_write
-from bitwright.data.preprocessing import read_input
+from bitwright.base.progress import Progress, no_progress
+from bitwright.data.preprocessing import HostInput, read_input
 from bitwright.host.board_files import complete, export_host
 from bitwright.host.description import FILE, read_description
+from bitwright.ir import Graph
 from bitwright.pipeline.context import StepContext
+from bitwright.pipeline.recipe_hardware import HardwareSection
+from bitwright.pipeline.recipe_schema import ImplementSection
 from bitwright.pipeline.steps.lower import INPUT, read_graph
 from bitwright.pipeline.steps.workspace import Workspace
+
+if TYPE_CHECKING:
+    from bitwright.build.implement import ImplementResult
 
 
 def implement(work: Workspace, context: StepContext) -> None:
     """Make it real for the recipe's target; writes ``implement.json``."""
+    lowered, recipe = context.inputs["lower"], work.recipe
+    implement_network(
+        context.inputs["map"],
+        read_graph(lowered),
+        read_input(lowered / INPUT),
+        recipe.hardware,
+        recipe.implement,
+        context.folder,
+        context.progress,
+    )
+
+
+def implement_network(
+    mapped: Path,
+    graph: Graph,
+    given: HostInput | None,
+    hardware: HardwareSection,
+    wanted: ImplementSection,
+    folder: Path,
+    progress: Progress = no_progress,
+) -> ImplementResult:
+    """Make what `map_network` wrote real; beside a bitstream lies what a host needs to know of it.
+
+    Args:
+        mapped: what it wrote.
+        graph, given: what the host is told of inputs and labels.
+        folder: gets ``implement.json``, the bitstream and the host's files.
+
+    Raises:
+        TargetError: it does not fit.
+        ToolError: a tool is missing or failed.
+    """
     from bitwright.build.implement import RESULT, ImplementOptions, implement_parts
     from bitwright.build.implement import implement as run_tools
     from bitwright.build.target import load_target
 
-    recipe = work.recipe
     options = ImplementOptions(
-        clock_mhz=recipe.hardware.clock_mhz,
-        seeds=recipe.implement.seeds,
-        board=recipe.implement.board,
-        timeout_s=recipe.implement.timeout_s,
+        clock_mhz=hardware.clock_mhz,
+        seeds=wanted.seeds,
+        board=wanted.board,
+        timeout_s=wanted.timeout_s,
     )
-    target = load_target(recipe.hardware.target)
-    parts = (context.inputs["map"] / "devices").glob("part[0-9]*")
-    devices = sorted(parts, key=lambda folder: int(folder.name.removeprefix("part")))
+    target = load_target(hardware.target)
+    parts = (mapped / "devices").glob("part[0-9]*")
+    devices = sorted(parts, key=lambda part: int(part.name.removeprefix("part")))
     if devices:
-        implement_parts(devices, target, context.folder, options, context.progress)
-        return
-    design = context.inputs["map"] / "rtl"
-    result = run_tools(design, target, context.folder, options, context.progress)
+        return implement_parts(devices, target, folder, options, progress)
+    result = run_tools(mapped / "rtl", target, folder, options, progress)
     if "board_description" in result.files:
-        base = read_description(context.folder / FILE)
-        lowered = context.inputs["lower"]
-        description = complete(base, read_graph(lowered), read_input(lowered / INPUT))
-        files = {**result.files, **export_host(description, context.folder)}
-        atomic_write(context.folder / RESULT, replace(result, files=files).to_json())
+        description = complete(read_description(folder / FILE), graph, given)
+        result = replace(result, files={**result.files, **export_host(description, folder)})
+        atomic_write(folder / RESULT, result.to_json())
+    return result

@@ -6,13 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.base.arrays import read_npz
-from bitwright.base.errors import DataError, GraphError, MismatchError
+from bitwright.base.errors import GraphError, MismatchError
 from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress
@@ -20,6 +19,7 @@ from bitwright.data.preprocessing import DataLevels, HostInput, Preprocessing
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval, load_graph, save_graph
 from bitwright.pipeline.context import StepContext
+from bitwright.pipeline.steps.levels import INPUTS, save_levels
 from bitwright.pipeline.steps.quantize import quantized_model, read_integers
 from bitwright.pipeline.steps.results import AccumulatorRow, LayerFacts, LowerResult
 from bitwright.pipeline.steps.workspace import Workspace
@@ -34,11 +34,8 @@ if TYPE_CHECKING:
 GRAPH = "graph.bwg"
 QONNX = "model.onnx"
 CERTIFICATE = "certificate.json"
-LEVELS = "levels.npz"
 INPUT = "input.json"
 """How whoever feeds the hardware makes levels of what there is in the world."""
-_INPUTS = "inputs"
-_KEPT = {LABEL: "labels"}  # what an edge is called in the file, if it has another name there
 REFERENCE_IMAGES = 200
 QONNX_IMAGES = 20
 _CHECK_FRAMES = 4
@@ -63,8 +60,7 @@ def lower(work: Workspace, context: StepContext) -> None:
     check(certificate, graph)
     atomic_write(context.folder / CERTIFICATE, certificate.to_json())
     compared, refused = _export(graph, inputs, context)
-    kept: dict[str, Any] = {_KEPT.get(edge, edge): levels for edge, levels in found.items()}
-    np.savez_compressed(context.folder / LEVELS, inputs=inputs, **kept)
+    save_levels(context.folder, inputs, found)
     atomic_write(context.folder / INPUT, host_input(work, integers).model_dump_json(indent=1))
     metrics = figures_of(work, graph, found[SCORES], Source.MEASUREMENT)
     float_weights = sum(p.numel() for p in work.fresh_model().parameters())
@@ -182,28 +178,6 @@ def read_graph(folder: Path) -> Graph:
     return load_graph(folder / GRAPH, {"integer": INTEGER}, chosen=True)
 
 
-def read_levels(folder: Path) -> dict[str, IntArray]:
-    """``inputs`` (N, H, W, C) and every output of the graph, for every test image: ``scores``
-    (N, K) or (N, H, W, C), and, where a task ranks them, ``label`` (N, 1).
-
-    Raises:
-        DataError: the file is broken.
-    """
-    path, hint = folder / LEVELS, "run the step lower again"
-    try:
-        found = read_npz(path)
-    except DataError as error:
-        raise DataError(error.message, where=error.where, hint=hint) from error
-    counts = {array.shape[:1] for array in found.values()}
-    if (
-        _INPUTS not in found or len(found) == 1 or len(counts) != 1
-        or any(array.dtype != np.int64 for array in found.values())
-    ):  # fmt: skip
-        raise DataError("does not hold what the step wrote", where=str(path), hint=hint)
-    edges = {kept: edge for edge, kept in _KEPT.items()}
-    return {edges.get(name, name): array for name, array in found.items()}
-
-
 def _require_same(
     model: QuantizedModel, integers: IntegerModel, sample_shape: tuple[int, ...]
 ) -> None:
@@ -252,10 +226,10 @@ def _compare(
             expected = model(batch).numpy()
         given = real_outputs(graph, found[SCORES]).numpy()
         _require_equal(expected, given, start)
-        parts.append({_INPUTS: levels} | {edge: found[edge] for edge in graph.outputs})
+        parts.append({INPUTS: levels} | {edge: found[edge] for edge in graph.outputs})
         progress("comparing with the trained model", start + len(batch), len(reals))
     every = {edge: np.concatenate([part[edge] for part in parts]) for edge in parts[0]}
-    inputs = every.pop(_INPUTS)
+    inputs = every.pop(INPUTS)
     _require_reference(graph, inputs[:REFERENCE_IMAGES], every)
     return inputs, every
 

@@ -14,7 +14,7 @@ import numpy as np
 from bitwright.base.errors import MismatchError, TargetError
 from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
-from bitwright.base.progress import Progress
+from bitwright.base.progress import Progress, no_progress
 from bitwright.base.records import BlockRow, EdgeRow, FifoRow
 from bitwright.base.trust import importable
 from bitwright.build.clocks import check_clock, clock_note, reachable_clock
@@ -41,7 +41,8 @@ from bitwright.hw.weight_image import memory_plan
 from bitwright.ir import Graph, IntArray, Node, load_graph, random_feeds, save_graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.recipe_hardware import HardwareSection
-from bitwright.pipeline.steps.lower import read_graph, read_levels
+from bitwright.pipeline.steps.levels import read_inputs
+from bitwright.pipeline.steps.lower import read_graph
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import LinkRow, MapResult
 from bitwright.pipeline.steps.workspace import Workspace
@@ -59,21 +60,45 @@ _CHECK_IMAGES = 8
 def map(work: Workspace, context: StepContext) -> None:  # the verb's name
     """Map, prove the hardware graph equal to the integer graph on some images, write the RTL."""
     graph, wanted = read_graph(context.inputs["lower"]), work.recipe.hardware
-    target = load_target(wanted.target)
     register_blocks(work)
+    frames = read_inputs(context.inputs["lower"], graph)
+    map_network(graph, wanted, frames, context.folder, context.progress)
+
+
+def map_network(
+    graph: Graph,
+    wanted: HardwareSection,
+    frames: Mapping[str, IntArray],
+    folder: Path,
+    progress: Progress = no_progress,
+) -> MapResult:
+    """The hardware graph of an integer graph, proven equal to it on frames, and its RTL.
+
+    Args:
+        frames: of each input of the graph, levels (N, ...); the first ones are taken, and as many
+            random ones.
+        folder: gets hardware graph, folding, RTL and the result.
+
+    Raises:
+        TargetError: it does not fit its target, or cannot be as fast as asked.
+        RecipeError: the folding file is wrong.
+        ModelError: an operation has no hardware.
+        MismatchError: the hardware graph gives other integers: a bug.
+    """
+    target = load_target(wanted.target)
     parts: Partition | None = None
     if wanted.devices > 1:
-        parts = choose_partition(graph, wanted, target, context.progress)
+        parts = choose_partition(graph, wanted, target, progress)
         hardware = parts.whole
     else:
-        hardware = choose_mapping(graph, wanted, target, context.progress)
-    context.progress("checking the hardware graph", 0, 0)
-    _check_equal(graph, hardware, context.inputs["lower"])
-    context.progress("checking that no beat waits for ever", 0, 0)
+        hardware = choose_mapping(graph, wanted, target, progress)
+    progress("checking the hardware graph", 0, 0)
+    _check_equal(graph, hardware, frames)
+    progress("checking that no beat waits for ever", 0, 0)
     run, unchecked = check_tokens_if_fast(hardware)
-    save_graph(hardware, context.folder / HARDWARE)
-    folding_of(hardware).save(context.folder / FOLDING)
-    context.progress("writing the RTL", 0, 0)
+    save_graph(hardware, folder / HARDWARE)
+    folding_of(hardware).save(folder / FOLDING)
+    progress("writing the RTL", 0, 0)
     result = describe_mapping(hardware, target, wanted.clock_mhz)
     changes: dict[str, Any] = {
         "checked_cycles": run.cycles if run else 0,
@@ -81,12 +106,13 @@ def map(work: Workspace, context: StepContext) -> None:  # the verb's name
         "own_blocks": wanted.blocks,
     }
     if parts is None:
-        emit(hardware, context.folder / RTL)
+        emit(hardware, folder / RTL)
     else:
-        changes |= _write_parts(parts, result, target, context.folder)
+        changes |= _write_parts(parts, result, target, folder)
     result = result.model_copy(update=changes)
-    result.save(context.folder)
-    _finn_files(context.folder, result)
+    result.save(folder)
+    _finn_files(folder, result)
+    return result
 
 
 def choose_mapping(
@@ -265,28 +291,18 @@ def _does_not_fit(used: Resources, target: Target) -> TargetError:
     )
 
 
-def _check_equal(graph: Graph, hardware: Graph, lowered: Path) -> None:
-    """The hardware graph's own reference gives the integer graph's scores."""
-    levels = read_levels(lowered)
-    feeds = {graph.inputs[0]: levels["inputs"][:_CHECK_IMAGES]}
+def _check_equal(graph: Graph, hardware: Graph, frames: Mapping[str, IntArray]) -> None:
+    """The hardware graph's own reference gives the integer graph's outputs."""
+    first = {edge: levels[:_CHECK_IMAGES] for edge, levels in frames.items()}
     random = random_feeds(graph, _CHECK_IMAGES, np.random.default_rng(0))
-    for feed in (feeds, random):
-        require_equal(graph, graph.run(feed), hardware.run(feed), "the hardware graph")
-
-
-def require_equal(
-    graph: Graph, expected: Mapping[str, IntArray], found: Mapping[str, IntArray], what: str
-) -> None:
-    """Every output of the integer graph is what it should be.
-
-    Raises:
-        MismatchError: one is not.
-    """
-    for edge in graph.outputs:
-        if not np.array_equal(expected[edge], found[edge]):
-            raise MismatchError(
-                f"{what} gives other integers than the integer graph", where=f"edge {edge}"
-            )
+    for feeds in (first, random):
+        expected, found = graph.run(feeds), hardware.run(feeds)
+        for edge in graph.outputs:
+            if not np.array_equal(expected[edge], found[edge]):
+                raise MismatchError(
+                    "the hardware graph gives other integers than the integer graph",
+                    where=f"edge {edge}",
+                )
 
 
 def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapResult:

@@ -18,7 +18,8 @@ from bitwright.ir import IntArray, print_graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.baseline import cpu_name, measure
 from bitwright.pipeline.steps.energy import energy_of
-from bitwright.pipeline.steps.lower import read_graph, read_levels, real_outputs
+from bitwright.pipeline.steps.levels import INPUTS, read_levels
+from bitwright.pipeline.steps.lower import read_graph, real_outputs
 from bitwright.pipeline.steps.map import read_hardware
 from bitwright.pipeline.steps.rates import clock_of, interval_of
 from bitwright.pipeline.steps.report_images import confusion, distribution, samples
@@ -55,7 +56,7 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
     trained, quantized, lowered, mapped = required(found)
     levels = read_levels(context.inputs["lower"])
     energy = _energy(work, context, found)
-    baselines = _baselines(work, context, levels["inputs"])
+    baselines = _baselines(work, context, levels[INPUTS])
     graph = read_graph(context.inputs["lower"])
     outputs = real_outputs(graph, levels[SCORES])
     recipe = work.recipe
@@ -226,7 +227,7 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
         "processor": cpu_name(),
     }
     if found.map is not None and found.map.partition is not None:
-        facts |= _device_facts(found.map.partition, found.map.target)
+        facts |= device_facts(found.map.partition, found.map.target)
     if found.implement is not None:
         runs = found.implement.runs.items()
         facts |= {f"tool, {role}": f"{run.tool}, {run.seconds:.0f} s" for role, run in runs}
@@ -236,7 +237,7 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
     return facts
 
 
-def _device_facts(table: dict[str, Any], target: str) -> dict[str, str]:
+def device_facts(table: dict[str, Any], target: str) -> dict[str, str]:
     """What each of several devices takes, and what goes between them."""
     facts = {"devices": f"{len(table['parts'])} of {target}"}
     for number, part in enumerate(table["parts"]):

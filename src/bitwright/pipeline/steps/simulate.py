@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ import numpy as np
 from bitwright.base.errors import MismatchError
 from bitwright.base.figures import Source
 from bitwright.base.files import atomic_write
-from bitwright.base.progress import Progress
-from bitwright.ir import IntArray
+from bitwright.base.progress import Progress, no_progress
+from bitwright.ir import Graph, IntArray
 from bitwright.pipeline.context import StepContext
-from bitwright.pipeline.steps.lower import figures_of, read_graph, read_levels
+from bitwright.pipeline.recipe_schema import SimulateSection
+from bitwright.pipeline.steps.levels import INPUTS, read_levels
+from bitwright.pipeline.steps.lower import figures_of, read_graph
 from bitwright.pipeline.steps.map import RTL
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
@@ -28,7 +31,7 @@ _CHUNK = 100
 _CHUNK_CYCLES = 2_000_000
 _LEAST_FRAMES = 3
 _RATE_FRAMES = 12
-_SCORES = "m_axis_0"
+_BUG = "this is a bug in Bitwright"
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,20 @@ class _Proof:
     """A design and what it must give.
 
     Attributes:
-        inputs: levels of the held-out images, in test order.
+        inputs: of each port, levels of the frames.
         outputs: of each port, what must come out.
         interval: predicted cycles an image.
     """
 
     simulator: Simulator
-    inputs: IntArray
+    inputs: Mapping[str, IntArray]
     outputs: Mapping[str, IntArray]
     interval: int
+
+    @property
+    def frames(self) -> int:
+        """How many there are."""
+        return len(next(iter(self.inputs.values())))
 
     def run(
         self, chosen: IntArray, stalls: StallPattern | None = None, reset_at: int | None = None
@@ -54,16 +62,17 @@ class _Proof:
         Raises:
             MismatchError: a value differs; names image, output and element.
         """
-        (port,) = self.simulator.design.inputs
-        beats = self.simulator.pack({port.name: self.inputs[chosen]})
+        design = self.simulator.design
+        beats = self.simulator.pack({port: levels[chosen] for port, levels in self.inputs.items()})
         result = self.simulator.run(beats, len(chosen), stalls, reset_at=reset_at)
-        difference = compare(self.expected(chosen), result.levels)
+        lanes = {port.name: port.spec.lanes for port in design.outputs}
+        difference = compare(self.expected(chosen), result.levels, lanes)
         if difference is not None:
             image = int(chosen[difference.frame])
             raise MismatchError(
                 f"RTL differs from the integer graph on test image {image}: {difference}",
-                where=f"simulation of {self.simulator.design.top}, stalls: {result.stalls}",
-                hint="this is a bug in Bitwright; please report it with the run directory",
+                where=f"simulation of {design.top}, stalls: {result.stalls}",
+                hint=f"{_BUG}; please report it with its folder",
             )
         return result
 
@@ -73,35 +82,75 @@ class _Proof:
 
 
 def simulate(work: Workspace, context: StepContext) -> None:
-    """Prove the RTL: all images back to back, with stalls, after a reset, behind a damaged frame,
-    at the predicted rate.
-    """
-    mapped = load_result(MapResult, context.inputs["map"])
-    context.progress("compiling the simulation", 0, 0)
-    levels, wanted = read_levels(context.inputs["lower"]), work.recipe.simulate
-    total = len(levels["inputs"])
-    count = total if wanted.images == "all" else min(wanted.images, total)
-    simulator = Simulator.build(context.inputs["map"] / RTL, frames=count)
+    """Prove the RTL of a run on its test images."""
+    mapped, recipe = load_result(MapResult, context.inputs["map"]), work.recipe
     graph = read_graph(context.inputs["lower"])
-    ports = zip((port.name for port in simulator.design.outputs), graph.outputs, strict=True)
-    outputs = {port: levels[edge] for port, edge in ports}
-    proof = _Proof(simulator, levels["inputs"], outputs, mapped.interval)
+    levels = read_levels(context.inputs["lower"])
+    result, found = prove_rtl(
+        context.inputs["map"] / RTL,
+        graph,
+        {graph.inputs[0]: levels[INPUTS]},
+        {edge: levels[edge] for edge in graph.outputs},
+        mapped,
+        recipe.simulate,
+        recipe.seed,
+        context.progress,
+    )
+    metrics = figures_of(work, graph, found[SCORES], Source.SIMULATION)
+    result = result.model_copy(update={"metrics": metrics})
+    result.save(context.folder)
+    write_performance(result, mapped.rate_clock_mhz, context.folder)
+
+
+def prove_rtl(
+    rtl: Path,
+    graph: Graph,
+    feeds: Mapping[str, IntArray],
+    expected: Mapping[str, IntArray],
+    mapped: MapResult,
+    wanted: SimulateSection,
+    seed: int,
+    progress: Progress = no_progress,
+) -> tuple[SimulateResult, dict[str, IntArray]]:
+    """Prove RTL: all images back to back, with stalls, after a reset, behind a damaged frame, at
+    the predicted rate.
+
+    Args:
+        rtl: the design folder of the RTL.
+        feeds, expected: of each input and each output of the graph, levels (N, ...).
+        mapped: what is predicted.
+        seed: of the stalls.
+
+    Returns:
+        The result, without metrics; and by output what the RTL gave, which is what was expected.
+
+    Raises:
+        MismatchError: a value, the rate or a FIFO is not as predicted: a bug.
+        ToolError: no simulation is possible here.
+    """
+    progress("compiling the simulation", 0, 0)
+    total = len(next(iter(feeds.values())))
+    count = total if wanted.images == "all" else min(wanted.images, total)
+    simulator = Simulator.build(rtl, frames=count)
+    design = simulator.design
+    inputs = {p.name: feeds[e] for p, e in zip(design.inputs, graph.inputs, strict=True)}
+    ports = dict(zip(graph.outputs, (port.name for port in design.outputs), strict=True))
+    outputs = {port: expected[edge] for edge, port in ports.items()}
+    proof = _Proof(simulator, inputs, outputs, mapped.interval)
     stalled_count = min(wanted.stall_images, count)
-    plain = _back_to_back(proof, np.arange(count), context.progress)
-    rate, latency = _check_rate(proof, context.progress)
-    stalled = _with_stalls(proof, work, stalled_count, context.progress)
-    after_reset = _with_reset(proof, context.progress)
-    _with_damaged_frames(proof, context.progress)
+    plain = _back_to_back(proof, np.arange(count), progress)
+    rate, latency = _check_rate(proof, progress)
+    stalled = _with_stalls(proof, wanted, seed, stalled_count, progress)
+    after_reset = _with_reset(proof, progress)
+    _with_damaged_frames(proof, progress)
     every = [*plain, rate, *stalled, after_reset]
-    scores = np.concatenate([result.levels[_SCORES] for result in plain])
-    scores = scores.reshape(count, *levels[SCORES].shape[1:])
     result = SimulateResult(
+        metrics={},
         images=count,
         stall_images=stalled_count,
         stall_patterns=tuple(result.stalls for result in stalled),
         compared_values=sum(values.size for r in every for values in r.levels.values()),
         differences=0,
-        metrics=figures_of(work, graph, scores, Source.SIMULATION),
         interval=int(rate.interval or 0),
         predicted_interval=mapped.interval,
         latency=latency,
@@ -109,8 +158,13 @@ def simulate(work: Workspace, context: StepContext) -> None:
         high_water=_check_fifos(every),
         cycles=sum(r.cycles for r in every),
     )
-    result.save(context.folder)
-    _finn_file(context, result, mapped.rate_clock_mhz)
+    found = {
+        edge: np.concatenate([r.levels[port] for r in plain]).reshape(
+            count, *graph.types[edge].shape
+        )
+        for edge, port in ports.items()
+    }
+    return result, found
 
 
 def _back_to_back(proof: _Proof, chosen: IntArray, progress: Progress) -> list[SimResult]:
@@ -131,20 +185,21 @@ def _check_rate(proof: _Proof, progress: Progress) -> tuple[SimResult, int]:
         MismatchError: it is not.
     """
     progress("measuring the rate", 0, 0)
-    result = proof.run(np.arange(_RATE_FRAMES) % len(proof.inputs))
+    result = proof.run(np.arange(_RATE_FRAMES) % proof.frames)
     if result.interval != proof.interval:
         raise MismatchError(
             f"{result.interval} cycles an image in the steady state, {proof.interval} predicted",
             where=f"simulation of {proof.simulator.design.top}",
-            hint="this is a bug in Bitwright's timing model; please report it",
+            hint=f"{_BUG}, in the timing model; please report it",
         )
     return result, proof.run(np.arange(1)).latency
 
 
-def _with_stalls(proof: _Proof, work: Workspace, count: int, progress: Progress) -> list[SimResult]:
+def _with_stalls(
+    proof: _Proof, wanted: SimulateSection, seed: int, count: int, progress: Progress
+) -> list[SimResult]:
     """Some images again, both sides stalling at random: single cycles and bursts."""
-    wanted, seed = work.recipe.simulate, work.recipe.seed + 1
-    patterns = (random_stalls(wanted.stall_probability, seed), burst_stalls(seed=seed))
+    patterns = (random_stalls(wanted.stall_probability, seed + 1), burst_stalls(seed=seed + 1))
     results = []
     for position, pattern in enumerate(patterns):
         progress("simulating with random stalls", position, len(patterns))
@@ -156,7 +211,7 @@ def _with_stalls(proof: _Proof, work: Workspace, count: int, progress: Progress)
 def _with_reset(proof: _Proof, progress: Progress) -> SimResult:
     """A reset in the middle of a frame; the frames sent after it come out right."""
     progress("simulating a reset in mid-frame", 0, 0)
-    frames = np.arange(min(_LEAST_FRAMES, len(proof.inputs)))
+    frames = np.arange(min(_LEAST_FRAMES, proof.frames))
     return proof.run(frames, reset_at=proof.interval + proof.interval // 2)
 
 
@@ -168,22 +223,23 @@ def _with_damaged_frames(proof: _Proof, progress: Progress) -> None:
         MismatchError: it does not.
     """
     progress("simulating lost and surplus beats", 0, 0)
-    (port,) = proof.simulator.design.inputs
-    count = port.spec.beats
-    whole = proof.simulator.pack({port.name: proof.inputs[:1]})[port.name]
-    lengths = [length for length in (count, count - 1, count + 1, count) if length]
-    beats = np.concatenate([np.resize(whole, (length, whole.shape[1])) for length in lengths])
-    lasts = np.zeros(len(beats), dtype=bool)
-    lasts[np.cumsum(lengths) - 1] = True
-    result = proof.simulator.run({port.name: beats}, len(lengths), lasts={port.name: lasts})
-    frames = np.array([0, len(lengths) - 1])
+    whole = proof.simulator.pack({port: levels[:1] for port, levels in proof.inputs.items()})
+    surplus = [0, -1, 1, 0] if min(map(len, whole.values())) > 1 else [0, 1, 0]
+    beats, lasts = {}, {}
+    for port, frame in whole.items():
+        lengths = [len(frame) + more for more in surplus]
+        beats[port] = np.concatenate([np.resize(frame, (n, frame.shape[1])) for n in lengths])
+        lasts[port] = np.zeros(len(beats[port]), dtype=bool)
+        lasts[port][np.cumsum(lengths) - 1] = True
+    result = proof.simulator.run(beats, len(surplus), lasts=lasts)
+    frames = np.array([0, len(surplus) - 1])
     got = {name: levels[frames] for name, levels in result.levels.items()}
     difference = compare(proof.expected(np.array([0, 0])), got)
     if difference is not None or result.frame_error != 1:
         raise MismatchError(
             f"behind frames with a lost and a surplus beat: {difference or 'no flag is raised'}",
             where=f"simulation of {proof.simulator.design.top}",
-            hint="this is a bug in Bitwright; please report it with the run directory",
+            hint=f"{_BUG}; please report it with its folder",
         )
 
 
@@ -204,7 +260,8 @@ def _check_fifos(results: list[SimResult]) -> dict[str, int]:
     return marks
 
 
-def _finn_file(context: StepContext, result: SimulateResult, clock_mhz: float) -> None:
+def write_performance(result: SimulateResult, clock_mhz: float, folder: Path) -> None:
+    """``rtlsim_performance.json``, as FINN calls it and its keys."""
     table: dict[str, Any] = {
         "N": result.images,
         "cycles": result.cycles,
@@ -214,4 +271,4 @@ def _finn_file(context: StepContext, result: SimulateResult, clock_mhz: float) -
         "fclk[mhz]": clock_mhz,
         "source": "simulation",
     }
-    atomic_write(context.folder / "rtlsim_performance.json", json.dumps(table, indent=2) + "\n")
+    atomic_write(folder / "rtlsim_performance.json", json.dumps(table, indent=2) + "\n")

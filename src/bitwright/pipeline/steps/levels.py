@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``levels.npz``: levels of real inputs and what the integer graph gives for them.
+
+The step `lower` of a run writes it, and a design folder has one where there is real data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bitwright.base.arrays import read_npz
+from bitwright.base.errors import DataError
+from bitwright.ir import Graph, IntArray
+from bitwright.ir.levels import check_levels
+
+LEVELS = "levels.npz"
+INPUTS = "inputs"
+LABEL = "label"  # the edge, if there is one; as `quantize` calls it, which is not loaded for it
+_KEPT = {LABEL: "labels"}  # what an edge is called in the file, if it has another name there
+
+
+def save_levels(folder: Path, inputs: IntArray, outputs: Mapping[str, IntArray]) -> None:
+    """Write levels of the inputs (N, H, W, C) or (N, F), and of every output of the graph."""
+    kept: dict[str, Any] = {_KEPT.get(edge, edge): levels for edge, levels in outputs.items()}
+    np.savez_compressed(folder / LEVELS, **{INPUTS: inputs}, **kept)
+
+
+def read_levels(folder: Path, hint: str = "run the step lower again") -> dict[str, IntArray]:
+    """``inputs`` (N, H, W, C) and every output of the graph, for every test image: ``scores``
+    (N, K) or (N, H, W, C), and, where a task ranks them, ``label`` (N, 1).
+
+    Raises:
+        DataError: the file is broken; ``hint`` says what to do.
+    """
+    path = folder / LEVELS
+    try:
+        found = read_npz(path)
+    except DataError as error:
+        raise DataError(error.message, where=error.where, hint=hint) from error
+    counts = {array.shape[:1] for array in found.values()}
+    if (
+        INPUTS not in found or len(found) == 1 or len(counts) != 1
+        or any(array.dtype != np.int64 for array in found.values())
+    ):  # fmt: skip
+        raise DataError("does not hold what the step wrote", where=str(path), hint=hint)
+    edges = {kept: edge for edge, kept in _KEPT.items()}
+    return {edges.get(name, name): array for name, array in found.items()}
+
+
+def read_inputs(folder: Path, graph: Graph, **more: str) -> dict[str, IntArray]:
+    """Levels of real inputs by the edge of the graph that takes them.
+
+    Raises:
+        DataError: the file is broken, as `read_levels`.
+        GraphError: they are no levels of that edge.
+    """
+    (edge,) = graph.inputs
+    levels = read_levels(folder, **more)[INPUTS]
+    return {edge: check_levels(edge, graph.types[edge], levels)}
