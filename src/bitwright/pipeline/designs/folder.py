@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError, model_validator
 from bitwright.base.errors import DataError, MismatchError, RecipeError, RunError
 from bitwright.base.files import atomic_write, parse_json, read_bytes, read_text
 from bitwright.base.version import __version__
-from bitwright.host.board_files import HostInput, read_input
+from bitwright.data.preprocessing import HostInput, read_input
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds, save_graph
 from bitwright.pipeline.recipe_hardware import HardwareSection, Section
 from bitwright.pipeline.recipe_schema import ImplementSection, SimulateSection

@@ -16,7 +16,7 @@ from bitwright.base.files import check_free
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.trust import importable
 from bitwright.build.pnr_tools import bitstream_in
-from bitwright.host.board_files import DataLevels, HostInput
+from bitwright.data.preprocessing import DataLevels, HostInput
 from bitwright.pipeline.designs import steps
 from bitwright.pipeline.designs.folder import (
     Design,

@@ -26,7 +26,8 @@ _KEPT = {LABEL: "labels"}  # what an edge is called in the file, if it has anoth
 def save_levels(folder: Path, inputs: IntArray, outputs: Mapping[str, IntArray]) -> None:
     """Write levels of the inputs (N, H, W, C) or (N, F), and of every output of the graph."""
     kept: dict[str, Any] = {_KEPT.get(edge, edge): levels for edge, levels in outputs.items()}
-    np.savez_compressed(folder / LEVELS, **{INPUTS: inputs}, **kept)
+    kept[INPUTS] = inputs
+    np.savez_compressed(folder / LEVELS, **kept)
 
 
 def read_levels(folder: Path, hint: str = "run the step lower again") -> dict[str, IntArray]:
