@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import importlib.util
 import random
-import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.netlists import write_gates
 
 from bitwright.base.tools.finder import require, run_tool
 from bitwright.base.tools.process import check_finished, run_process
@@ -58,14 +58,7 @@ def _gates(folder: Path, name: str) -> list[str]:
     # Without DSP blocks: their models are empty.
     options = SynthesisOptions(dsp=False)
     made = synthesise(DOTS, target, folder / "synthesis", options=options)
-    script = (
-        f"read_json {made.netlist}\nselect -module dots\nwrite_verilog -noattr -selected gates.v\n"
-    )
-    (folder / "gates.ys").write_text(script)
-    yosys = require("yosys")
-    run_tool(yosys, ["-s", "gates.ys"], cwd=folder, log=folder / "gates.log", timeout=120)
-    gates = (folder / "gates.v").read_text()  # idle outputs of carry cells have no wire
-    (folder / "gates.v").write_text(re.sub(r"\.(COUT|S0|S1)\(1'hx\)", r".\1()", gates))
+    write_gates(made.netlist, "dots", folder)
     cells = share / models[target.family]
     return [
         f"-I{cells.parent}",

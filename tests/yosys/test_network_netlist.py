@@ -14,8 +14,8 @@ import pytest
 from tests.conftest import missing_for
 from tests.conftest import require as need
 from tests.hw_networks import Net, random_folding
+from tests.netlists import write_gates
 
-from bitwright.base.tools.finder import require, run_tool
 from bitwright.build.target import load_target
 from bitwright.build.yosys import SynthesisOptions, synthesise
 from bitwright.hw import Folding, analyse, map_graph
@@ -48,13 +48,7 @@ def _netlist(rtl: Path, folder: Path) -> Path:
     made = synthesise(rtl, load_target("ecp5-25k"), folder / "synthesis", options=options)
     assert "DP16KD" not in made.cells
     table = json.loads((rtl / "design.json").read_text())
-    script = [
-        f"read_json {made.netlist}",
-        f"select -module {table['top']}",
-        f"write_verilog -noattr -selected {folder / 'gates.v'}",
-    ]
-    (folder / "gates.ys").write_text("\n".join(script) + "\n")
-    run_tool(require("yosys"), ["-s", "gates.ys"], cwd=folder, log=folder / "log", timeout=120)
+    write_gates(made.netlist, table["top"], folder)
     (folder / "cells.v").write_text(_cell_models())
     table |= {"files": ["gates.v", "cells.v"], "memories": []}
     (folder / "design.json").write_text(json.dumps(table))
