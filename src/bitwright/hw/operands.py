@@ -317,8 +317,6 @@ class Product:
     @property
     def small(self) -> bool:
         """Whether each bit of a digit's product is a function of four bits: one LUT, no adder."""
-        if self.xnor:
-            return True
         plain = not (self.is_float or self.one_bit or self.dsp)
         return plain and self.act.width + min(2, self.factor) <= 4
 
