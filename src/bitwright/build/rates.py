@@ -17,15 +17,21 @@ _BITS_A_BYTE = 10  # a start bit, eight of data, a stop bit
 
 @dataclass(frozen=True)
 class Stream:
-    """One stream of a design: transfers a frame, and bits of each without padding."""
+    """One stream of a design: transfers a frame, bits of each without padding, and elements."""
 
     beats: int
     width: int
+    lanes: int = 1
 
     @property
     def bytes(self) -> int:
-        """On a line of bytes: each beat is padded to whole ones."""
+        """To the device: each beat is padded to whole ones."""
         return self.beats * ceil(self.width / 8)
+
+    @property
+    def answer_bytes(self) -> int:
+        """From the device: each element is an integer of a computer (`host.description.Output`)."""
+        return self.beats * self.lanes * element_bytes(self.width // self.lanes)
 
 
 @dataclass(frozen=True)
@@ -48,14 +54,10 @@ class Link:
         """Both directions carry at the same time, so the longer one sets the rate."""
         return self.baud / _BITS_A_BYTE / max(self.bytes_in, self.bytes_out)
 
-    def words(self) -> str:
-        """One line: baud rate and bytes."""
-        return f"{self.baud:.0f} baud, {self.bytes_in} bytes in and {self.bytes_out} out an image"
-
 
 def line_bytes(inputs: Iterable[Stream], outputs: Iterable[Stream]) -> tuple[int, int]:
     """Bytes on the line for one image, in and out, packets and checksums included."""
-    answer = sum(stream.beats * element_bytes(stream.width) for stream in outputs)
+    answer = sum(stream.answer_bytes for stream in outputs)
     return packet_bytes(sum(stream.bytes for stream in inputs), answer)
 
 

@@ -18,6 +18,7 @@ import typer
 
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.memory import ran_out
+from bitwright.base.tools.python import start_again
 from bitwright.cli.interrupts import Interrupts
 from bitwright.cli.output import Output, printable_messages
 
@@ -56,7 +57,7 @@ def _in_utf8() -> None:
         return
     os.environ[_UTF8] = "1"
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    start_again()
 
 
 def run(arguments: list[str]) -> int:

@@ -173,7 +173,7 @@ def parse(text: str, parse_format: Callable[[str], Format]) -> CodebookFormat | 
         parse_format: reads the format of the centroids.
     """
     word = text.lower().replace(" ", "")
-    match = re.fullmatch(r"cb(\d{1,6})(?::([^{}]+))?(?:\{(-?\d{1,19}(?:,-?\d{1,19})*)\})?", word)
+    match = re.fullmatch(r"cb(\d{1,6})(?::([^{}]+))?(?:\{(-?\d{1,100}(?:,-?\d{1,100})*)\})?", word)
     if match is None:
         return None
     centroid = _DEFAULT_CENTROID if match[2] is None else parse_format(match[2])

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 #: As users type it, for what they are told to do.
 INTERPRETER = sys.executable
@@ -29,6 +30,11 @@ def python(*arguments: str) -> list[str]:
         arguments: as ``python`` takes them, such as ``-m``, a module and its arguments.
     """
     return [sys.executable, "-P", *arguments]
+
+
+def start_again() -> NoReturn:
+    """Replace this process by one of the same command line, for an environment that has changed."""
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 @contextmanager

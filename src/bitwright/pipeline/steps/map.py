@@ -22,6 +22,7 @@ from bitwright.build.packing import lut_kind
 from bitwright.build.rates import Link, Stream, link_of
 from bitwright.build.target import Target, list_targets, load_target, smallest_fitting
 from bitwright.hw.blocks import Flatten, blocks_of
+from bitwright.hw.blocks.base import Port
 from bitwright.hw.cost import graph_resources
 from bitwright.hw.dataflow import analyse, input_port, readers
 from bitwright.hw.describe import describe
@@ -359,11 +360,17 @@ def _edges(hardware: Graph) -> Iterator[EdgeRow]:
             maker, port = _maker(hardware, edge), input_port(node, edge, blocks)
             source = "" if maker is None else maker.name
             yield EdgeRow(source=source, target=node.name, beats=port.beats, width=port.width)
+    for maker_name, port in _outputs(hardware):
+        yield EdgeRow(source=maker_name, target="", beats=port.beats, width=port.width)
+
+
+def _outputs(hardware: Graph) -> Iterator[tuple[str, Port]]:
+    """Who makes each output of the graph, and its stream."""
+    blocks = blocks_of(hardware)
     for edge in hardware.outputs:
         maker, producer = _maker(hardware, edge), hardware.producer(edge)
         if maker is not None and producer is not None:
-            port = blocks[producer.name].outputs[producer.outputs.index(edge)]
-            yield EdgeRow(source=maker.name, target="", beats=port.beats, width=port.width)
+            yield maker.name, blocks[producer.name].outputs[producer.outputs.index(edge)]
 
 
 def _maker(hardware: Graph, edge: str) -> Node | None:
@@ -382,8 +389,11 @@ def _link(hardware: Graph, target: Target) -> Link | None:
         return None
     read = readers(hardware)
     inputs = [input_port(read[edge], edge, blocks) for edge in hardware.inputs]
-    outputs = [row for row in _edges(hardware) if not row.target]
-    ways = [tuple(Stream(port.beats, port.width) for port in ports) for ports in (inputs, outputs)]
+    outputs = [port for _, port in _outputs(hardware)]
+    ways = [
+        tuple(Stream(port.beats, port.width, port.lanes) for port in ports)
+        for ports in (inputs, outputs)
+    ]
     return link_of(target, ways[0], ways[1])
 
 
