@@ -214,3 +214,45 @@ def test_what_has_no_form_is_refused_with_the_users_words() -> None:
 def test_without_an_example_it_is_asked_for() -> None:
     with pytest.raises(ModelError, match=r"(?s)network of signals.*example_input"):
         apply(Keywords(), POLICY, "train")
+
+
+class Decoder(nn.Module):
+    """One layer for both steps up, as a function and as a layer."""
+
+    def __init__(self, resize: str) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(2, 4, 3, padding=1)
+        self.up = nn.Upsample(scale_factor=2)
+        self.last = nn.Conv1d(4, 3, 3, padding=1)
+        self.resize = resize
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.first(F.max_pool1d(x, 4)))
+        if self.resize == "layer":
+            return self.last(self.up(self.up(x)))
+        if self.resize == "factor":
+            return self.last(F.interpolate(F.interpolate(x, scale_factor=2), scale_factor=2.0))
+        return self.last(F.interpolate(x, size=32))
+
+
+@pytest.mark.parametrize("resize", ["layer", "factor", "size"])
+def test_steps_up_stretch_the_signal_alone(resize: str) -> None:
+    """A layer that is called twice had no factor any more; functions stretched the row, too."""
+    torch.manual_seed(5)
+    model, x = Decoder(resize).eval(), torch.rand(4, *SHAPE)
+    assert torch.equal(raised(model, x)(x), model(x))
+    frozen = apply(model, POLICY, "freeze", x)
+    assert frozen.graph.types[frozen.graph.outputs[0]].size == 3 * 32
+
+
+def test_a_pad_of_more_than_the_last_axis_is_the_users() -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv1d(4, 3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(F.pad(x, (1, 1, 1, 1)))
+
+    model, x = Padded().eval(), torch.rand(2, *SHAPE)
+    assert torch.equal(raised(model, x)(x), model(x))

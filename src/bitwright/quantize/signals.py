@@ -115,14 +115,19 @@ _OF_SIGNALS = (nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d)
 #: Functions of signals -> of images, with the names of the arguments behind the tensor and what a
 #: number among them becomes.
 _POOL = ("kernel_size", "stride", "padding")
+_RESIZE = ("size", "scale_factor", "mode", "align_corners", "recompute_scale_factor", "antialias")
 _FUNCTIONS: dict[Any, tuple[Any, tuple[str, ...]]] = {
     F.max_pool1d: (F.max_pool2d, (*_POOL, "dilation", "ceil_mode", "return_indices")),
     torch.max_pool1d: (F.max_pool2d, (*_POOL, "dilation", "ceil_mode")),
     F.avg_pool1d: (F.avg_pool2d, (*_POOL, "ceil_mode", "count_include_pad")),
     F.adaptive_avg_pool1d: (F.adaptive_avg_pool2d, ("output_size",)),
     torch.adaptive_avg_pool1d: (F.adaptive_avg_pool2d, ("output_size",)),
+    F.interpolate: (F.interpolate, _RESIZE),
+    F.upsample: (F.interpolate, _RESIZE[:4]),
 }
-_ACROSS = {"kernel_size": 1, "stride": 1, "padding": 0, "output_size": 1}  # of the one row
+_ACROSS = {  # of the one row
+    "kernel_size": 1, "stride": 1, "padding": 0, "output_size": 1, "size": 1, "scale_factor": 1,
+}  # fmt: skip
 _MEANS = (torch.mean, "mean")
 _CATS = (torch.cat, torch.concat, torch.concatenate)
 
@@ -170,6 +175,7 @@ class _Raising:
         self.new = fx.Graph()
         self.images: dict[fx.Node, fx.Node] = {}  # of signals: with the row
         self.plain: dict[fx.Node, fx.Node] = {}  # of all else, and of signals without it
+        self.twins: set[nn.Module] = set()
 
     def made(self, name: str) -> SignalModel:
         for node in self.graph.nodes:
@@ -213,6 +219,8 @@ class _Raising:
             return type(layer) in _TWINS or (type(layer) in op_match.MODULES and whole)
         if node.target in _MEANS:
             return _mean_axes(node) == {2}  # any other is left to be refused
+        if node.target is F.pad:  # more than the last axis would take the row for the channels
+            return len(op_match.argument(node, 1, "pad", ())) == 2
         return node.target in _FUNCTIONS or op_match.is_known(node.target)
 
     def _keep(self, node: fx.Node, made: fx.Node, *, lowered: bool = False) -> None:
@@ -263,10 +271,11 @@ class _Raising:
 
     def _twin(self, path: str) -> None:
         layer = self.root.get_submodule(path)
-        if type(layer) in _TWINS:
+        if type(layer) in _TWINS and layer not in self.twins:  # a layer may be called twice
             parent, _, name = path.rpartition(".")
             twin = _TWINS[type(layer)](layer)
             twin.train(layer.training)
+            self.twins.add(twin)
             self.root.get_submodule(parent)._modules[name] = twin
 
     def _function(self, node: fx.Node) -> fx.Node:
