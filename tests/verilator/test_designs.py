@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from bitwright.cli import entry
 from bitwright.ir import INTEGER, load_graph
 from bitwright.pipeline.board import bitstream_of as find_bitstream
 from bitwright.pipeline.board import find_subject
+from bitwright.pipeline.recipe_hardware import hardware_facts
 from bitwright.pipeline.steps.levels import read_inputs, read_levels
 from bitwright.pipeline.steps.summary import RECORD
 from bitwright.quantize import Policy, apply
@@ -220,3 +222,22 @@ def test_an_import_is_a_design_folder(
     )
     error = said(capsys, "import", source, "--out", out, "--fps", "9", "--force", code=2)["error"]
     assert "target" in error["message"]
+
+
+def test_keys_follow_what_files_say_and_which_frames_there_are(
+    built: bitwright.BuiltModel, tmp_path: Path
+) -> None:
+    """Other levels gave the old proof, another folding under the same name the old map."""
+    design = built.design
+    (edge,) = design.graph.inputs
+    assert design.levels is not None
+    other = {edge: 15 - design.levels[edge]}
+    digests = {replace(design, levels=levels).frames_digest() for levels in (None, other)}
+    assert len(digests | {design.frames_digest()}) == 3
+    path = tmp_path / "folding.json"
+    wanted = design.settings.hardware.model_copy(update={"folding_config_file": path})
+    found = []
+    for text in ("{}", '{"Defaults": {}}'):
+        path.write_text(text)
+        found.append(hardware_facts(wanted))
+    assert found[0] != found[1]

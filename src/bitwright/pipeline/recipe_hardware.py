@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from bitwright.base.files import read_text
+
 Count = Annotated[int, Field(ge=1, strict=True)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -114,3 +116,19 @@ class HardwareSection(Section):
         if self.devices > 1 and (self.folding_config_file is not None or self.weights.external):
             raise ValueError("several devices take no folding file and no external weights")
         return self
+
+
+def hardware_facts(section: HardwareSection) -> dict[str, Any]:
+    """What a design depends on, for keys: the section, with what is in the files that it names (a
+    folding, a target of the user's own) in the place of their names.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    fields = section.model_dump(mode="json")
+    if section.folding_config_file is not None:
+        fields["folding_config_file"] = read_text(section.folding_config_file)
+    target = Path(section.target)
+    if target.suffix == ".toml" and target.is_file():
+        fields["target"] = read_text(target)
+    return fields

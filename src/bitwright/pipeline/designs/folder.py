@@ -26,7 +26,7 @@ from bitwright.base.files import atomic_write, parse_json, read_bytes, read_text
 from bitwright.base.version import __version__
 from bitwright.data.preprocessing import HostInput, read_input
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds, save_graph
-from bitwright.pipeline.recipe_hardware import HardwareSection, Section
+from bitwright.pipeline.recipe_hardware import HardwareSection, Section, hardware_facts
 from bitwright.pipeline.recipe_schema import ImplementSection, SimulateSection
 from bitwright.pipeline.recipe_yaml import Document
 from bitwright.pipeline.steps.levels import LEVELS, read_inputs, save_levels
@@ -84,6 +84,18 @@ class Design:
             count = _RANDOM if wanted == "all" else wanted
             return random_feeds(self.graph, count, np.random.default_rng(self.settings.seed))
         return {e: v if wanted == "all" else v[:wanted] for e, v in self.levels.items()}
+
+    def frames_digest(self) -> str:
+        """Hash of the real levels; empty where there are none."""
+        digest = hashlib.sha256()
+        for edge, levels in sorted((self.levels or {}).items()):
+            digest.update(f"{edge} {levels.shape}".encode())
+            digest.update(np.ascontiguousarray(levels, dtype="<i8").tobytes())
+        return digest.hexdigest() if self.levels else ""
+
+    def hardware_facts(self) -> dict[str, Any]:
+        """The section ``hardware``, and what the files say that it names."""
+        return hardware_facts(self.settings.hardware)
 
     def save(self) -> None:
         """Write the folder: graph, settings, levels."""

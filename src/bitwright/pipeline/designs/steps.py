@@ -49,7 +49,7 @@ def map_design(design: Design, progress: Progress = no_progress) -> Path:
         for later in (SIMULATE, IMPLEMENT, REPORT):  # they were of another design
             shutil.rmtree(design.folder / later, ignore_errors=True)
 
-    return design.step(MAP, design.settings.hardware.model_dump(mode="json"), make)
+    return design.step(MAP, design.hardware_facts(), make)
 
 
 def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
@@ -61,9 +61,10 @@ def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
     """
     mapped = map_design(design, progress)
     facts = {
-        "hardware": design.settings.hardware.model_dump(mode="json"),
+        "hardware": design.hardware_facts(),
         "simulate": design.settings.simulate.model_dump(mode="json"),
         "seed": design.settings.seed,
+        "frames": design.frames_digest(),
     }
 
     def make(folder: Path) -> None:
@@ -90,7 +91,7 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Path:
     """
     mapped = map_design(design, progress)
     facts = {
-        "hardware": design.settings.hardware.model_dump(mode="json"),
+        "hardware": design.hardware_facts(),
         "implement": design.settings.implement.model_dump(mode="json"),
         "host": design.host and design.host.model_dump(mode="json"),
     }
@@ -189,7 +190,8 @@ def report_design(design: Design, progress: Progress = no_progress) -> Path:
         atomic_write(folder / PAGE, render_page(report))
         atomic_write(folder / "summary.md", markdown_summary(report))
 
-    facts = {"hardware": design.settings.hardware.model_dump(mode="json"), "done": keys}
+    facts = {"hardware": design.hardware_facts(), "done": keys,
+             "settings": design.settings.model_dump(mode="json")}  # fmt: skip
     return design.step(REPORT, facts, write)
 
 

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bitwright.base.files import read_text, sha256_file
+from bitwright.base.files import sha256_file
 from bitwright.base.plugins import load_attribute, own_code, plugged
 from bitwright.base.source import code_key, module_key
 from bitwright.base.trust import importable
 from bitwright.models import ModelSpec
+from bitwright.pipeline.recipe_hardware import hardware_facts
 from bitwright.pipeline.recipe_schema import TeacherSection
 from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.shipped import check_unseen
@@ -22,9 +23,6 @@ from bitwright.pipeline.steps.workspace import Workspace
 def facts_of(work: Workspace) -> dict[str, Any]:
     """Everything that steps depend on, by the names that `Step.facts` uses."""
     fields = work.recipe.resolved()
-    hardware = fields["hardware"]
-    folding = work.recipe.hardware.folding_config_file
-    mapping = {key: value for key, value in hardware.items() if key != "folding_config_file"}
     own = {
         name: own_code(fields[name], work.module_folders)
         for name in ("quant", "task", "teacher", "train", "data")
@@ -45,8 +43,7 @@ def facts_of(work: Workspace) -> dict[str, Any]:
         "train.quantized": [fields["train"]["quantized"], own["train"]],
         "quant": [fields["quant"], own["quant"]],
         "hardware": [
-            mapping,
-            read_text(folding) if folding is not None else None,
+            hardware_facts(work.recipe.hardware),
             _own_hardware(work) if work.recipe.hardware.blocks else None,
         ],
         "simulate": fields["simulate"],
