@@ -35,13 +35,13 @@ def main() -> None:
     fields = lesson["recipe"](pictures.resolve()) | {"implement": {"timeout_s": 7200.0}}
     recipe = recipe_from_dict(fields, base_dir=EXAMPLE.parent)
     summary = build_recipe(recipe, args.out)
-    rows = [(row.label, row.figure) for row in summary.rows if row.figure is not None]
+    rows = [(row.label, row.figure, row.note) for row in summary.rows if row.figure is not None]
     text = (
         "# A network with three residual additions on an ECP5-85\n\n"
         f"`examples/09_residual_network.py`, at least {lesson['RATE']} images a second asked, "
         "folded by search alone; `python benchmarks/residual_network.py`. "
-        f"{json.dumps(machine())}\n\n| what | figure |\n|---|---|\n"
-        + "".join(f"| {label} | {value} |\n" for label, value in rows)
+        f"{json.dumps(machine())}\n\n| what | figure | |\n|---|---|---|\n"
+        + "".join(f"| {label} | {value} | {note} |\n" for label, value, note in rows)
     )
     (RESULTS / "residual_network.md").write_text(text)
     print(text)

@@ -224,6 +224,13 @@ def test_an_import_is_a_design_folder(
     assert "target" in error["message"]
 
 
+def test_what_is_printed_is_for_people(built: bitwright.BuiltModel) -> None:
+    """It was every weight and level there is."""
+    assert len(repr(built)) < 6000 and "0x" not in repr(built)
+    rows = {row.label: str(row.figure) for row in built.rows}
+    assert rows["cycles an image, simulated"].endswith(" cycles")
+
+
 def test_keys_follow_what_files_say_and_which_frames_there_are(
     built: bitwright.BuiltModel, tmp_path: Path
 ) -> None:

@@ -37,6 +37,9 @@ class Figure:
     error: float | None = None
     count: int | None = None
 
+    def __str__(self) -> str:
+        return show(self)
+
     def to_json(self) -> dict[str, float | int | str]:
         found: dict[str, float | int | str] = {
             "value": self.value,

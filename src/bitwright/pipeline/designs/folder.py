@@ -14,7 +14,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,9 +70,9 @@ class Design:
     """
 
     folder: Path
-    graph: Graph
+    graph: Graph = field(repr=False)
     settings: DesignSettings
-    levels: Mapping[str, IntArray] | None = None
+    levels: Mapping[str, IntArray] | None = field(default=None, repr=False)
     host: HostInput | None = None
 
     def frames(self) -> dict[str, IntArray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,7 @@ class BuiltModel:
     """
 
     design: Design
-    integers: IntegerModel
+    integers: IntegerModel = field(repr=False)
     rows: tuple[SummaryRow, ...]
     proof: steps.ProofResult | None
     report: Path
