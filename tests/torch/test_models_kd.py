@@ -229,10 +229,16 @@ def tiny(info: ModelInfo) -> tuple[str, dict[str, Any], tuple[int, int, int]]:
     return info.name, options, shape
 
 
+#: They have tests of their own (test_tasks, test_signals).
+_NO_CLASSIFIERS_OF_IMAGES = ("box_cnn", "unet", "signal_cnn")
+
+
 def cases() -> list[Any]:
     """One case for every structure; names that differ in width or depth alone share one."""
     found: dict[str, Any] = {}
     for info in list_models():
+        if info.name in _NO_CLASSIFIERS_OF_IMAGES:
+            continue
         name, options, shape = tiny(info)
         key = json.dumps([info.factory, options, shape], sort_keys=True)
         found.setdefault(key, pytest.param(name, options, shape, id=name))

@@ -221,12 +221,15 @@ def test_a_dense_layer_along_the_last_axis_is_no_product_of_channels() -> None:
     assert not pairs
 
 
-def test_refuses_a_batch_norm_whose_channels_are_another_axis() -> None:
+def test_a_batch_norm_whose_channels_are_another_axis_stays_what_it_is() -> None:
     """Behind a dense layer on (N, C, L) it normalises C, while the layer's outputs are L."""
     rows = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Flatten(), nn.Linear(36, 3))
     for module in rows.modules():
         if isinstance(module, nn.BatchNorm1d):
             module.running_mean.copy_(torch.arange(6.0))
             module.running_var.copy_(torch.arange(1.0, 7.0))
-    with pytest.raises(ModelError, match="folding batch norm"):
-        fold_batch_norms(rows, torch.randn(4, 6, 6))
+    x = torch.randn(4, 6, 6)
+    folded = fold_batch_norms(rows, x)
+    assert torch.allclose(folded(x), rows.eval()(x), atol=1e-5)
+    found = folding_of(folded)
+    assert found is not None and not found.norms[0].merged

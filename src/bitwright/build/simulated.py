@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from select import select
 from types import TracebackType
 
 from bitwright.base.errors import TargetError, ToolError
@@ -159,7 +160,9 @@ class RunningBoard:
             )
         except OSError as error:
             raise ToolError(f"does not start: {error}", where="simulated board") from error
-        first = self._process.stdout.readline() if self._process.stdout else ""
+        told = self._process.stdout
+        ready, _, _ = select([told], [], [], _START_S) if told else ([], [], [])
+        first = told.readline() if told and ready else ""
         self.port = first.strip()
         if not self.port.startswith("/dev/"):
             rest = first + self._stop()

@@ -179,7 +179,11 @@ class Link:
             ToolError: no board answers; it speaks another version, or has another design.
         """
         link = Link(line, description, patience_s=patience_s)
-        link.begin()
+        try:
+            link.begin()
+        except BaseException:
+            link.close()
+            raise
         return link
 
     def begin(self) -> None:

@@ -49,12 +49,6 @@ _DTYPES = {f"torch {name}": v for name, v in vars(torch).items() if isinstance(v
 #: A file from before torch 1.6 is no zip file; it begins with this number as a pickle.
 _MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _PROTOCOL = 1001
-_CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_EMPTY: dict[str, Callable[[], Any]] = {
-    "EMPTY_DICT": dict,
-    "EMPTY_LIST": list,
-    "EMPTY_TUPLE": tuple,
-}
 _VALUES = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINSTRING")
 _MADE: dict[str, Callable[[], Any]] = {
     "NONE": lambda: None,

@@ -159,7 +159,8 @@ static int receive(bitwright_board *board, uint8_t payload[MOST_CHUNK], long wai
     }
     const ssize_t count =
         read(board->fd, board->buffer + board->held, sizeof board->buffer - board->held);
-    if (count <= 0 && errno != EAGAIN && errno != EINTR) return fail(board, "the port is gone", 1);
+    if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR))
+      return fail(board, "the port is gone", 1);
     if (count > 0) {
       board->held += (size_t)count;
       board->statistics.got_bytes += (unsigned long)count;

@@ -11,8 +11,8 @@ from bitwright.base.errors import ModelError
 from bitwright.formats.rounding import FloatArray
 from bitwright.ir import IntArray
 
-#: Bits of the largest multiplier of a `requant` (without the sign): 17 + sign fit the
-#: 18-bit multipliers of FPGAs and keep at least 16 significant bits.
+#: Bits of the largest multiplier of a `requant` (without the sign), but where channels of small
+#: gain need more: 17 + sign fit the 18-bit multipliers of FPGAs, with 16 significant bits or more.
 MULTIPLIER_BITS = 17
 _MAX_SHIFT = 60
 #: Fewest bits of a multiplier that wide accumulators leave to an activation of few significant
@@ -67,7 +67,8 @@ def shift_parameters(
             f"the scales of its channels lie too far apart for one shift: the gain of channel "
             f"{silenced} is {abs(gain[silenced]):.3g}, the largest {largest:.3g}",
             where=path,
-            hint="use an integer format here, or formats of like range for what is concatenated",
+            hint="use formats of like range for what is concatenated, or fewer bits; a channel of "
+            "hardly any variance in front of a batch norm may be pruned",
         )
     raise ModelError(
         f"multiplier and offset do not fit 62 bits: the accumulator reaches {reach}, "

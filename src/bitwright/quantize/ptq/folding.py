@@ -22,6 +22,7 @@ from bitwright.quantize.decisions import Plan
 from bitwright.quantize.op_match import LAYERS, Kind
 from bitwright.quantize.plan import traced_plan
 from bitwright.quantize.ptq.samples import refuse_non_finite
+from bitwright.quantize.signals import raised
 
 FOLDING = "bitwright_folding"
 Norm = nn.BatchNorm1d | nn.BatchNorm2d
@@ -118,7 +119,7 @@ def fold_batch_norms(
             statistics, or the example shows that folding would change the function.
     """
     refuse_non_finite(model)
-    copied = copy.deepcopy(model).eval()
+    copied = raised(copy.deepcopy(model).eval(), example)
     before = count_parameters(copied)
     plan = traced_plan(copied, example)
     _refuse_unfoldable(plan)
