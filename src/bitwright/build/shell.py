@@ -21,6 +21,7 @@ from bitwright.build.target import Board, Target
 from bitwright.host.description import FILE, Description, Output, describe_streams, design_digest
 from bitwright.host.protocol import ANSWER_CHUNK, VERSION
 from bitwright.sim.spec import Design, Port, load_design
+from bitwright.sim.toolchain import instance_parameters
 
 _SHELL = Path(__file__).parent / "shell"
 _LIBRARY = Path(__file__).parent.parent / "rtl" / "lib"
@@ -290,7 +291,7 @@ def serial_top(design: Design, description: Description, line: SerialLine) -> st
     .out_valid_o(source_valid), .out_ready_i(source_ready), .out_data_o(source_data),
     .out_last_o(source_last)
   );
-  {design.top} i_design (
+  {design.top}{instance_parameters(design.parameters)} i_design (
     .{design.clock}(clk_i), .{design.reset}(core_rst_n),
     .{source.name}_tdata(source_data), .{source.name}_tvalid(source_valid),
     .{source.name}_tready(source_ready), .{source.name}_tlast(source_last),

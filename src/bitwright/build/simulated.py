@@ -35,7 +35,6 @@ from bitwright.sim.toolchain import (
     compile_program,
     harness_identity,
     optimisation,
-    parameter_flags,
 )
 
 CLOCKS_PER_BIT = 4
@@ -213,7 +212,7 @@ def _compile(design: Design, top: str, scratch: Path, level: str) -> None:
     argv = [*tool.command, "--Mdir", str(scratch), "--cc", "--prefix", "Vtop", "--assert"]
     argv += ["--top-module", f"{design.top}_serial", "-O3", "--x-initial", "unique", "--no-timing"]
     argv += ["-Wno-lint", "-Wno-style", "-Wno-fatal", "--output-split", "40000"]
-    argv += [*parameter_flags(design.parameters), *names, "serial_top.sv"]
+    argv += [*names, "serial_top.sv"]
     output_of(argv, cwd=sources, name="verilator", env=dict(tool.env), timeout=TIMEOUT_S)
     made = sorted(scratch.glob("Vtop*.cpp"))
     config = '#include "Vtop.h"\n#define BW_TOP Vtop\n'

@@ -11,14 +11,15 @@ first; the frame is filled up to a multiple of 8 bytes. Frames follow one anothe
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bitwright.build.shell import beyond_shell
+from bitwright.host.description import design_digest
 from bitwright.sim.spec import Design, Port, load_design
+from bitwright.sim.toolchain import instance_parameters
 
 _SOC = Path(__file__).parent / "soc"
 _LIBRARY = Path(__file__).parent.parent / "rtl" / "lib"
@@ -100,7 +101,7 @@ def write_soc(design_dir: Path, folder: Path) -> SocDesign:
     for source in sources:
         shutil.copyfile(source, folder / "soc" / source.name)
     top = f"{design.top}_soc"
-    digest = _digest(design)
+    digest = int(design_digest(design)[:8], 16)
     (folder / f"{top}.v").write_text(soc_top(design, digest))
     _write_driver(design, digest, folder / DRIVER)
     return SocDesign(
@@ -115,15 +116,6 @@ def write_soc(design_dir: Path, folder: Path) -> SocDesign:
 def masters(design: Design) -> list[str]:
     """Names of the AXI4 ports, one for every output; the first also reads the input."""
     return [f"m_axi_{k}" for k in range(len(design.outputs))]
-
-
-def _digest(design: Design) -> int:
-    """32 bits of SHA-256 over names and contents of sources and memories, in order."""
-    whole = hashlib.sha256()
-    for name in (*design.files, *design.memories):
-        body = (design.folder / name).read_bytes()
-        whole.update(f"{name}\0{len(body)}\0".encode() + body)
-    return int.from_bytes(whole.digest()[:4], "big")
 
 
 # --- the top -------------------------------------------------------------------------------------
@@ -281,7 +273,7 @@ module {design.top}_soc (
     .out_last_o(beat_last)
   );
 {streams}
-  {design.top} i_design (
+  {design.top}{instance_parameters(design.parameters)} i_design (
     .{design.clock}(aclk), .{design.reset}(aresetn),
     .{source.name}_tdata(beat), .{source.name}_tvalid(beat_valid),
     .{source.name}_tready(beat_ready), .{source.name}_tlast(beat_last),

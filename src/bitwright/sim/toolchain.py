@@ -59,6 +59,12 @@ def parameter_flags(parameters: Mapping[str, int | str]) -> list[str]:
     return [f"-G{name}={_literal(value)}" for name, value in parameters.items()]
 
 
+def instance_parameters(parameters: Mapping[str, int | str]) -> str:
+    """The same for an instance: `` #(.A(1), .B("x"))``; nothing where there are none."""
+    named = ", ".join(f".{name}({_literal(value)})" for name, value in parameters.items())
+    return f" #({named})" if named else ""
+
+
 def _literal(value: int | str) -> str:
     if isinstance(value, str) and "'" not in value:
         return f'"{value}"'
