@@ -26,6 +26,7 @@ from bitwright.base.files import atomic_write, parse_json, read_bytes, read_text
 from bitwright.base.version import __version__
 from bitwright.data.preprocessing import HostInput, read_input
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds, save_graph
+from bitwright.pipeline.recipe_errors import explain_mistakes
 from bitwright.pipeline.recipe_hardware import HardwareSection, Section, hardware_facts
 from bitwright.pipeline.recipe_schema import ImplementSection, SimulateSection
 from bitwright.pipeline.recipe_yaml import Document
@@ -198,7 +199,7 @@ def changed(settings: DesignSettings, assignments: Sequence[str]) -> DesignSetti
     for assignment in assignments:
         path = assignment.partition("=")[0].strip().split(".")
         if path[0] == "hardware" and path[1:2] and path[1] in _GOALS:
-            for other in _GOALS - {path[1]}:
+            for other in (_GOALS | {"rate_clock_mhz"}) - {path[1]}:
                 document = document.assign(("hardware", other), None, "--set")
         document = document.override(assignment)
     return parse_settings(document.value, "--set" if assignments else SETTINGS)
@@ -217,12 +218,7 @@ def parse_settings(values: str | Mapping[str, Any], where: str) -> DesignSetting
         found = parse_json(values) if isinstance(values, str) else values
         return DesignSettings.model_validate(found)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise RecipeError(
-            f"{field}: {first['msg']}",
-            where=where,
-            hint="keys are those of a recipe's sections hardware, simulate and implement",
-        ) from error
+        given = found if isinstance(found, Mapping) else {}
+        raise explain_mistakes(error, Document(dict(given), where, {}), DesignSettings) from error
     except ValueError as error:
         raise RecipeError(f"is no JSON: {error}", where=where) from error

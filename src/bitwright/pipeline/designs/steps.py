@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from bitwright.base.arrays import read_array
-from bitwright.base.errors import DataError, GraphError, RecipeError
+from bitwright.base.errors import DataError, GraphError, RecipeError, TargetError
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.version import __version__
@@ -22,6 +24,8 @@ from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
 from bitwright.report.record import Report, SummaryRow
 
 MAP, SIMULATE, IMPLEMENT, REPORT = "map", "simulate", "implement", "report"
+
+_log = logging.getLogger(__name__)
 
 
 class ProofResult(SimulateResult):
@@ -85,10 +89,41 @@ def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
 def implement_design(design: Design, progress: Progress = no_progress) -> Path:
     """Synthesis, place and route, bitstream; the folder holds ``implement.json``.
 
+    Where a rate is asked for and the clock that is reached does not give it, the folding is
+    searched again for that clock (`pipeline.steps.planning`); the settings say so, and what had
+    been simulated is simulated again.
+
     Raises:
         TargetError: it does not fit.
         ToolError: a tool is missing or failed.
     """
+    from bitwright.build.implement import RESULT, read_result
+    from bitwright.pipeline.steps.planning import MOST_SEARCHES, searched_again, searching_words
+
+    proven = proof_of(design) is not None
+    made = _implemented(design, progress)
+    for _ in range(MOST_SEARCHES):
+        mapped = load_result(MapResult, design.folder / MAP)
+        found = read_result(made / RESULT)
+        again = searched_again(design.settings.hardware, mapped, found)
+        if again is None:
+            break
+        progress(searching_words(again, mapped, found), 0, 0)
+        faster = replace(design, settings=design.settings.model_copy(update={"hardware": again}))
+        try:
+            map_design(faster, progress)
+        except TargetError as error:
+            _log.warning("target_fps is missed, and no folding keeps it: %s", error)
+            break
+        design = faster
+        design.save_settings()
+        if proven:
+            simulate_design(design, progress)
+        made = _implemented(design, progress)
+    return made
+
+
+def _implemented(design: Design, progress: Progress) -> Path:
     mapped = map_design(design, progress)
     facts = {
         "hardware": design.hardware_facts(),

@@ -152,6 +152,8 @@ def _device(found: Results) -> list[SummaryRow]:
     note = ""
     if found.implement is not None and fmax is None:
         note = "synthesis only: not placed and routed"
+    elif found.implement is not None and found.implement.bitstream_clock_mhz is not None:
+        note = f"the bitstream runs at {found.implement.bitstream_clock_mhz:g} MHz"
     return [*rows, SummaryRow(label="Fmax", figure=fmax, note=note)]
 
 
