@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,12 @@ from bitwright.build.implement import RESULT, ImplementOptions, ImplementResult
 from bitwright.build.target import Target
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.designs.folder import open_design
-from bitwright.pipeline.designs.steps import implement_design, proof_of, simulate_design
+from bitwright.pipeline.designs.steps import (
+    implement_design,
+    proof_of,
+    report_design,
+    simulate_design,
+)
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import MapResult
 
@@ -103,13 +111,28 @@ def test_a_design_folder_searches_again(tmp_path: Path, monkeypatch: pytest.Monk
     ).design  # fmt: skip
     first = interval(design.folder / "map")
     tools = Tools(monkeypatch, fmax=60.0, bitstream=60.0)
-    implement_design(design)
-    kept = open_design(design.folder)
+    kept = implement_design(design)
+    assert kept.settings == open_design(design.folder).settings
     assert tools.calls == 2 and kept.settings.hardware.rate_clock_mhz == pytest.approx(58.8)
     assert 60e6 / interval(design.folder / "map") >= 200_000 > 60e6 / first
     proof = proof_of(kept)
     assert proof is not None and proof.interval == interval(design.folder / "map")
-    assert implement_design(kept) and simulate_design(kept) and tools.calls == 2
+    assert implement_design(kept) == kept and simulate_design(kept) and tools.calls == 2
+    # What is there is of these settings; with others nothing has been done yet.
+    report = report_design(kept) / "report.json"
+    assert "Fmax" in [row["label"] for row in json.loads(report.read_text())["summary"]]
+    changed = open_design(design.folder, ["simulate.images=3"])
+    assert proof_of(changed) is None
+    labels = [
+        row["label"]
+        for row in json.loads((report_design(changed) / "report.json").read_text())["summary"]
+    ]
+    assert "Fmax" in labels and "cycles an image, simulated" not in labels
+    with design.alone(), design.alone():
+        assert subprocess.run(
+            [sys.executable, "-m", "bitwright", "simulate", str(design.folder)],
+            capture_output=True, text=True, check=False, timeout=60,
+        ).stderr.count("is in use by")  # fmt: skip
     other = open_design(design.folder, ["hardware.target_fps=190000"])
     assert other.settings.hardware.rate_clock_mhz is None, "it was of another goal"
 
