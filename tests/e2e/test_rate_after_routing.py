@@ -99,6 +99,11 @@ def test_a_rate_that_nothing_keeps_leaves_the_design_that_is_there(
     assert tools.calls == 1, "a second call does nothing"
 
 
+def figures(report: Path) -> list[str]:
+    record = json.loads((report / "report.json").read_text())
+    return [row["label"] for row in record["summary"]]
+
+
 def test_a_design_folder_searches_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(
@@ -119,15 +124,11 @@ def test_a_design_folder_searches_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert proof is not None and proof.interval == interval(design.folder / "map")
     assert implement_design(kept) == kept and simulate_design(kept) and tools.calls == 2
     # What is there is of these settings; with others nothing has been done yet.
-    report = report_design(kept) / "report.json"
-    assert "Fmax" in [row["label"] for row in json.loads(report.read_text())["summary"]]
+    assert "cycles an image, simulated" in figures(report_design(kept))
     changed = open_design(design.folder, ["simulate.images=3"])
     assert proof_of(changed) is None
-    labels = [
-        row["label"]
-        for row in json.loads((report_design(changed) / "report.json").read_text())["summary"]
-    ]
-    assert "Fmax" in labels and "cycles an image, simulated" not in labels
+    found = figures(report_design(changed))
+    assert "Fmax" in found and "cycles an image, simulated" not in found
     with design.alone(), design.alone():
         assert subprocess.run(
             [sys.executable, "-m", "bitwright", "simulate", str(design.folder)],
