@@ -18,7 +18,12 @@ import bitwright
 from bitwright.base.errors import RecipeError
 from bitwright.base.figures import Figure, Resources, Source
 from bitwright.base.files import atomic_write
-from bitwright.build.implement import RESULT, ImplementOptions, ImplementResult
+from bitwright.build.implement import (
+    RESULT,
+    ImplementOptions,
+    ImplementResult,
+    read_result,
+)
 from bitwright.build.target import Target
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.designs.folder import open_design
@@ -47,11 +52,12 @@ class Tools:
         self.calls += 1
         assert (design / "design.json").is_file() and options.clock_mhz
         clock, fmax = options.clock_mhz, Figure(self.fmax, "MHz", Source.PLACE_AND_ROUTE)
+        missed = options.needed_mhz if (options.needed_mhz or 0) > self.fmax else None
         luts = Figure(1, "LUT", Source.PLACE_AND_ROUTE)
         result = ImplementResult(
             target.name, target.part, target.flow.value, clock, {"fmax_mhz": fmax, "lut": luts},
             target.capacity, Resources(), Resources(), {}, None, self.fmax >= clock,
-            self.bitstream, 1, {}, {}, (), 1e6,
+            None if missed else self.bitstream, 1, {}, {}, (), 1e6, missed,
         )  # fmt: skip
         atomic_write(out / RESULT, result.to_json())
         return result
@@ -74,7 +80,7 @@ def test_a_run_searches_again_for_the_clock_that_was_reached(
     notes = {row.label: row.note for row in summary.rows}
     assert "50,000 asked for and kept" in notes["images a second"]
     assert "50 MHz" in notes["Fmax"]
-    assert "rate_clock_mhz: 49.0" in (copied / "recipe.yaml").read_text()
+    assert "rate_clock_mhz: 50.382" in (copied / "recipe.yaml").read_text()
     # The next call knows, and has nothing to do; the run's own recipe means the same design.
     again = Pipeline(tiny_recipe(), copied)
     assert not {"map", "implement"} & set(again.pending()) and "simulate" in again.pending()
@@ -90,13 +96,14 @@ def test_a_rate_that_nothing_keeps_leaves_the_design_that_is_there(
     before = interval(copied / "04-map")
     tools = Tools(monkeypatch, fmax=0.5, bitstream=0.5)
     summary = Pipeline(tiny_recipe(), copied).step("implement")
-    assert tools.calls == 1 and interval(copied / "04-map") == before
+    assert tools.calls == 2 and interval(copied / "04-map") == before
+    assert read_result(copied / "06-implement" / RESULT).bitstream_clock_mhz == 0.5
     assert "no folding keeps it" in caplog.text
     note = next(row.note for row in summary.rows if row.label == "images a second")
     assert "50,000 asked for, missed by 99%" in note
     assert "rate_clock_mhz: null" in (copied / "recipe.yaml").read_text()
     Pipeline(tiny_recipe(), copied).step("implement")
-    assert tools.calls == 1, "a second call does nothing"
+    assert tools.calls == 2, "a second call does nothing"
 
 
 def figures(report: Path) -> list[str]:
@@ -118,7 +125,8 @@ def test_a_design_folder_searches_again(tmp_path: Path, monkeypatch: pytest.Monk
     tools = Tools(monkeypatch, fmax=60.0, bitstream=60.0)
     kept = implement_design(design)
     assert kept.settings == open_design(design.folder).settings
-    assert tools.calls == 2 and kept.settings.hardware.rate_clock_mhz == pytest.approx(58.8)
+    planned = kept.settings.hardware.rate_clock_mhz
+    assert tools.calls == 2 and planned == pytest.approx(60 * 0.97 * 0.98, abs=1e-3)
     assert 60e6 / interval(design.folder / "map") >= 200_000 > 60e6 / first
     proof = proof_of(kept)
     assert proof is not None and proof.interval == interval(design.folder / "map")

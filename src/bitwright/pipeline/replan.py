@@ -55,26 +55,39 @@ def execute_for_rate(work: Workspace, run: Run, names: Sequence[str]) -> list[Ou
     if _LAST not in names:
         return run.execute(names)
     until = list(names[: names.index(_LAST) + 1])
-    done = {outcome.name: outcome for outcome in run.execute(until)}
-    for _ in range(MOST_SEARCHES):
-        again = None if done[_LAST].was_done else _again(work, run)
+    done: dict[str, Outcome] = {}
+    for left in reversed(range(MOST_SEARCHES + 1)):
+        work.searching, before = left > 0, work.recipe
+        _note(done, run.execute(until))
+        again = _again(work, run, done[_LAST]) if left else None
         if again is None:
             break
-        before = work.recipe
         _plan(work, run, _planned(before, again))
         try:
-            outcomes = run.execute(until)
+            _note(done, run.execute([name for name in until if name != _LAST]))
         except TargetError as error:
             _log.warning("target_fps is missed, and no folding keeps it: %s", error)
             _plan(work, run, before)
+            run.forget(
+                _LAST
+            )  # it has no bitstream, and is to have one at the clock that it reaches
+            work.searching = False
+            _note(done, run.execute(until))
             break
-        done |= {outcome.name: outcome for outcome in outcomes if not outcome.was_done}
     return [*done.values(), *run.execute(names[len(until) :])]
 
 
-def _again(work: Workspace, run: Run) -> HardwareSection | None:
+def _note(done: dict[str, Outcome], outcomes: Sequence[Outcome]) -> None:
+    """Keep of each step what this call did last."""
+    done |= {o.name: o for o in outcomes if not o.was_done or o.name not in done}
+
+
+def _again(work: Workspace, run: Run, last: Outcome) -> HardwareSection | None:
+    """What to search next; None: the rate is kept, or an earlier call has ended without it."""
     found = Results.load({name: run.folder_of(name) for name in ("map", _LAST)})
     assert found.map is not None and found.implement is not None
+    if last.was_done and found.implement.missed_mhz is None:
+        return None
     again = searched_again(work.recipe.hardware, found.map, found.implement)
     if again is not None:
         work.progress(searching_words(again, found.map, found.implement), 0, 0)

@@ -41,14 +41,15 @@ class ProofResult(SimulateResult):
     real: bool
 
 
-_P, _T = ParamSpec("_P"), TypeVar("_T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 def _alone(step: Callable[Concatenate[Design, _P], _T]) -> Callable[Concatenate[Design, _P], _T]:
     """The function holds the folder while it works in it: two steps of one folder would mix."""
 
     @wraps(step)
-    def holding(design: Design, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def holding(design: Design, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         with design.alone():
             return step(design, *args, **kwargs)
 
@@ -142,11 +143,11 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Design
     from bitwright.pipeline.steps.planning import MOST_SEARCHES, searched_again, searching_words
 
     proven, was_done = _done(design, SIMULATE), _done(design, IMPLEMENT)
-    made = _implemented(design, progress)
-    for _ in range(0 if was_done else MOST_SEARCHES):
-        mapped = load_result(MapResult, design.folder / MAP)
-        found = read_result(made / RESULT)
-        again = searched_again(design.settings.hardware, mapped, found)
+    for left in reversed(range(MOST_SEARCHES + 1)):
+        made = _implemented(design, progress, searching=left > 0)
+        mapped, found = load_result(MapResult, design.folder / MAP), read_result(made / RESULT)
+        ended = left == 0 or (was_done and found.missed_mhz is None)
+        again = None if ended else searched_again(design.settings.hardware, mapped, found)
         if again is None:
             break
         progress(searching_words(again, mapped, found), 0, 0)
@@ -155,16 +156,17 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Design
             map_design(faster, progress)
         except TargetError as error:
             _log.warning("target_fps is missed, and no folding keeps it: %s", error)
+            shutil.rmtree(made)  # without a bitstream, which it is to have at the clock it reaches
+            _implemented(design, progress, searching=False)
             break
-        design = faster
+        design, was_done = faster, False
         design.save_settings()
         if proven:
             simulate_design(design, progress)
-        made = _implemented(design, progress)
     return design
 
 
-def _implemented(design: Design, progress: Progress) -> Path:
+def _implemented(design: Design, progress: Progress, *, searching: bool) -> Path:
     mapped = map_design(design, progress)
 
     def make(folder: Path) -> None:
@@ -172,8 +174,9 @@ def _implemented(design: Design, progress: Progress) -> Path:
 
         wanted = design.settings
         implement_network(
-            mapped, design.graph, design.host, wanted.hardware, wanted.implement, folder, progress
-        )
+            mapped, design.graph, design.host, wanted.hardware, wanted.implement, folder, progress,
+            searching=searching,
+        )  # fmt: skip
 
     return design.step(IMPLEMENT, _facts(design, IMPLEMENT), make)
 

@@ -7,13 +7,18 @@ searched again for the clock that was reached: with more hardware, until the rat
 
 from __future__ import annotations
 
-from bitwright.build.implement import ImplementResult
+from bitwright.build.implement import PLL_MARGIN, ImplementResult
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.results_hardware import MapResult
 
 #: How often a folding is searched again: each time costs a whole place and route.
 MOST_SEARCHES = 2
 _LESS = 0.98  # of what was reached: a larger design is a little slower
+
+
+def needed_clock(mapped: MapResult) -> float | None:
+    """The clock in MHz that gives the rate that is asked for; None: none is."""
+    return None if mapped.wanted_fps is None else mapped.wanted_fps * mapped.interval / 1e6
 
 
 def clock_on_device(mapped: MapResult, made: ImplementResult) -> float | None:
@@ -46,11 +51,11 @@ def searched_again(
     Returns:
         None where no rate is asked for, it is kept, or nothing was placed.
     """
-    clock = clock_on_device(mapped, made)
-    if wanted.target_fps is None or clock is None:
+    clock, needed = clock_on_device(mapped, made), needed_clock(mapped)
+    if wanted.target_fps is None or clock is None or needed is None or clock >= needed:
         return None
-    if clock * 1e6 / mapped.interval >= wanted.target_fps:
-        return None
+    if made.missed_mhz is not None:  # no bitstream has been tried yet
+        clock *= PLL_MARGIN
     return wanted.model_copy(update={"rate_clock_mhz": round(clock * _LESS, 3)})
 
 
