@@ -292,13 +292,8 @@ def summary_of(design: Design) -> tuple[SummaryRow, ...]:
 
 
 def proof_words(proof: ProofResult) -> str:
-    """What has been proven, in a line."""
-    kind = "real" if proof.real else "random"
-    return (
-        f"RTL = integer graph: {proof.compared_values} values of {proof.images} {kind} frames "
-        f"compared, {proof.stall_images} of them with random stalls on both sides, a reset in "
-        "mid-frame: 0 differ"
-    )
+    """What has been proven, in a sentence."""
+    return proof.words("real frames" if proof.real else "random frames")
 
 
 def _report(design: Design, mapped: Path) -> Report:

@@ -94,3 +94,13 @@ class SimulateResult(Metered):
     predicted_latency: int
     high_water: dict[str, int]
     cycles: int
+
+    def words(self, frames: str = "images") -> str:
+        """What was compared, in a sentence."""
+        patterns = " and ".join(self.stall_patterns)
+        return (
+            f"RTL = integer graph: {self.compared_values:,} values, {self.differences} "
+            f"differences; {self.images:,} {frames} back to back, {self.stall_images} again with "
+            f"stalls ({patterns}), after a reset in mid-frame, and behind frames with lost and "
+            "surplus beats"
+        )
