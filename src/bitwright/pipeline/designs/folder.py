@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from bitwright.base.errors import DataError, MismatchError, RecipeError, RunError
-from bitwright.base.files import atomic_write, parse_json, read_bytes, read_text
+from bitwright.base.files import atomic_write, exclusive, parse_json, read_bytes, read_text
 from bitwright.base.version import __version__
 from bitwright.data.preprocessing import HostInput, read_input
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds, save_graph
@@ -31,7 +31,6 @@ from bitwright.pipeline.recipe_errors import explain_mistakes
 from bitwright.pipeline.recipe_hardware import HardwareSection, Section, hardware_facts
 from bitwright.pipeline.recipe_schema import ImplementSection, SimulateSection
 from bitwright.pipeline.recipe_yaml import Document
-from bitwright.pipeline.run_files import locked
 from bitwright.pipeline.steps.levels import LEVELS, read_inputs, save_levels
 
 GRAPH, SETTINGS, INPUT = "graph.bwg", "hardware.json", "input.json"
@@ -134,13 +133,14 @@ class Design:
         """Keep other processes off the folder; who holds it already may come in again.
 
         Raises:
-            RunError: another one is at work in it, or it cannot be written.
+            RunError: another one is at work in it.
+            OSError: it cannot be written.
         """
         place = self.folder.resolve()
         if place in _HELD:
             yield
             return
-        with locked(self.folder, "--out"):
+        with exclusive(self.folder / ".lock", remove=True):
             _HELD.add(place)
             try:
                 yield
