@@ -221,7 +221,8 @@ def _silu_qdq(net: File) -> None:
 
 
 SPELLED_OUT = (
-    _silu_with_quantizer, _both_quantized, _silu_qdq, _silu, _silu_divided, _hard_swish, _hard_swish_of_clip, _mish, _gelu, _gelu_tanh,
+    _silu_with_quantizer, _both_quantized, _silu_qdq, _silu, _silu_divided, _hard_swish,
+    _hard_swish_of_clip, _mish, _gelu, _gelu_tanh,
 )  # fmt: skip
 
 
