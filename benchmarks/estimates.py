@@ -72,14 +72,9 @@ def block(
 
 
 def matvec(
-    size: tuple[int, int],
-    fold: tuple[int, int],
-    formats: tuple[str, str],
-    style: str = "distributed",
-    res: str = "lut",
-    bias: bool = False,
-    groups: int = 1,
-) -> Sample:
+    size: tuple[int, int], fold: tuple[int, int], formats: tuple[str, str],
+    style: str = "distributed", res: str = "lut", bias: bool = False, groups: int = 1,
+) -> Sample:  # fmt: skip
     """`size` is (MW, MH), `fold` (SIMD, PE), `formats` (activation, weight)."""
 
     def params(rng: np.random.Generator) -> dict[str, Any]:
@@ -212,8 +207,6 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec((32, 16), (2, 4), ("int4", "int4"), "block", "dsp"),
         matvec((64, 16), (8, 4), ("uint2", "int2n")),
         matvec((64, 32), (16, 2), ("uint2", "int2n"), "block"),
-        matvec((64, 16), (16, 2), ("bipolar", "bipolar")),
-        matvec((128, 16), (32, 4), ("bipolar", "bipolar"), "block"),
         matvec((64, 16), (8, 4), ("uint8", "bipolar")),
         matvec((48, 12), (6, 3), ("int4", "ternary")),
         matvec((36, 8), (36, 1), ("uint4", "int4n")),
@@ -227,6 +220,16 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec((72, 32), (12, 4), ("uint4", "int4n"), "block"),
         matvec((128, 32), (32, 2), ("uint2", "int2n"), "block"),
         matvec((96, 24), (32, 2), ("uint4", "int4n")),
+    ),
+    "matvec_xnor": tuple(
+        matvec(size, fold, ("bipolar", "bipolar"), style)
+        for size, fold, style in (
+            ((64, 16), (16, 2), "distributed"), ((128, 16), (32, 4), "block"),
+            ((64, 64), (64, 8), "distributed"), ((64, 64), (64, 16), "distributed"),
+            ((64, 64), (32, 32), "block"), ((128, 32), (128, 4), "distributed"),
+            ((784, 64), (16, 16), "block"), ((784, 64), (49, 8), "block"),
+            ((36, 16), (9, 8), "distributed"), ((64, 10), (64, 10), "distributed"),
+        )
     ),
     "matvec_codes": (
         matvec((9, 8), (3, 2), ("uint4", "po2_4")),
@@ -374,8 +377,7 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         fifo(16, 1024, "block"), fifo(36, 512, "block"),
     ),
     "fork": tuple(
-        block(wide((8,), bits), "fork", {"lanes": lanes}) for bits, lanes in ((13, 1), (10, 4),
-        (16, 8))
+        block(wide((8,), b), "fork", {"lanes": n}) for b, n in ((13, 1), (10, 4), (16, 8))
     ),
 }  # fmt: skip
 
