@@ -68,7 +68,9 @@ class ConvolutionJob:
     @property
     def dilated_kern(self) -> Pair:
         """(H, W) of KERN with the zeros between its values."""
-        height, width = (d * (k - 1) + 1 for d, k in zip(self.kern_dilation, self.kern, strict=True))
+        height, width = (
+            d * (k - 1) + 1 for d, k in zip(self.kern_dilation, self.kern, strict=True)
+        )
         return height, width
 
     @property

@@ -109,7 +109,9 @@ def times(
     """One product of a job on a kernel; all its repeats, one after the other, if ``repeated``."""
     length = job.inner
     across = ceil(job.rows / tiles.rows) * ceil(job.columns / tiles.columns)
-    tile_bits = arithmetic.bits * ((tiles.rows + tiles.columns) * length + tiles.rows * tiles.columns)
+    tile_bits = arithmetic.bits * (
+        (tiles.rows + tiles.columns) * length + tiles.rows * tiles.columns
+    )
     host_bits = arithmetic.bits * (
         job.rows * length + job.columns * length + job.rows * job.columns
     )

@@ -89,9 +89,7 @@ def seconds_of(
     cycles = across * (-(-inner // p) * (p + c + r - 2) + arithmetic.sums**2)
     moved = arithmetic.bits * (rows * inner + columns * inner + rows * columns)
     host = moved / board.host_bits_per_second
-    seconds: NDArray[np.float64] = repeats * (
-        np.maximum(cycles / board.clock_hz, memory) + host
-    )
+    seconds: NDArray[np.float64] = repeats * (np.maximum(cycles / board.clock_hz, memory) + host)
     return seconds
 
 

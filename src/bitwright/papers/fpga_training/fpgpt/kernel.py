@@ -118,56 +118,35 @@ class LineBuffer:
 def line_buffer(job: ConvolutionJob, columns: int) -> LineBuffer:
     """Z and Z_channel of a convolution for X positions at a time."""
     width, words = job.inp[1], job.inp[0] * job.inp[1]
-    height_k, width_k = job.dilated_kern
     dilation = job.inp_dilation
-    first, last = _ends(job, columns)
-    origin = (first // job.out[1] * job.stride[0] // dilation[0]) * width
-    origin = origin + first % job.out[1] * job.stride[1] // dilation[1]
-    final = (last // job.out[1] * job.stride[0] // dilation[0]) * width
-    final = final + last % job.out[1] * job.stride[1] // dilation[1]
-    span = int((final - origin).max()) + 1
-    reach = (height_k - 1) // dilation[0] * width + (width_k - 1) // dilation[1]
-    needed = int((_last_read(job, first, last) - first_read(job, first)).max()) + 1
-    return LineBuffer(span, min(max(span + reach, needed), words))
-
-
-def _ends(job: ConvolutionJob, columns: int) -> tuple[np.ndarray, np.ndarray]:
     first = np.arange(0, job.positions, columns)
-    return first, np.minimum(first + columns, job.positions) - 1
+    last = np.minimum(first + columns, job.positions) - 1
+
+    def origin(position: np.ndarray) -> np.ndarray:
+        row, column = np.divmod(position, job.out[1])
+        down = row * job.stride[0] // dilation[0] * width
+        return np.asarray(down + column * job.stride[1] // dilation[1])
+
+    span = int((origin(last) - origin(first)).max()) + 1
+    reach = [(size - 1) // zeros for size, zeros in zip(job.dilated_kern, dilation, strict=True)]
+    begin, end = reads(job, columns)
+    needed = int((end - begin).max()) + 1
+    return LineBuffer(span, min(max(span + reach[0] * width + reach[1], needed), words))
 
 
-def first_read(job: ConvolutionJob, position: np.ndarray) -> np.ndarray:
-    """Where the burst of a group begins, in a channel: the first stored word that it reads."""
-    row, column = (
-        np.clip(-(-(at * step - pad) // zeros), 0, size - 1)
-        for at, step, pad, zeros, size in zip(
-            (position // job.out[1], position % job.out[1]),
-            job.stride, job.padding, job.inp_dilation, job.inp,
-            strict=True,
-        )
-    )  # fmt: skip
-    return np.asarray(row * job.inp[1] + column)
-
-
-def _last_read(job: ConvolutionJob, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The last stored word that a group reads: of its last position, or, where that reads below
-    the image, of the end of the row of positions in front of it."""
-    reach = [size - 1 for size in job.dilated_kern]
-
-    def at(row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        y, x = (
-            np.clip((place * step - pad + far) // zeros, 0, size - 1)
-            for place, step, pad, far, zeros, size in zip(
-                (row, column), job.stride, job.padding, reach, job.inp_dilation, job.inp,
-                strict=True,
-            )
-        )  # fmt: skip
-        return np.asarray(y * job.inp[1] + x)
-
-    rows, width = last // job.out[1], job.out[1]
-    end = at(rows, last % width)
-    before = at(rows - 1, np.full_like(rows, width - 1))
-    return np.where(first // width < rows, np.maximum(end, before), end)
+@lru_cache(maxsize=1 << 10)
+def reads(job: ConvolutionJob, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """First and last stored word of a channel that each group of X positions reads."""
+    row, column = np.divmod(np.arange(job.positions), job.out[1])
+    first, last = np.zeros_like(row), np.zeros_like(row)
+    for axis, at in enumerate((row, column)):
+        origin = at * job.stride[axis] - job.padding[axis]
+        far = origin + job.dilated_kern[axis] - 1
+        size, zeros = job.inp[axis], job.inp_dilation[axis]
+        first = first * size + np.clip(-(-origin // zeros), 0, size - 1)
+        last = last * size + np.clip(far // zeros, 0, size - 1)
+    groups = np.arange(0, job.positions, columns)
+    return np.minimum.reduceat(first, groups), np.maximum.reduceat(last, groups)
 
 
 def kernel_for(
@@ -204,6 +183,8 @@ def fits(kernel: Kernel, job: ConvolutionJob) -> bool:
     """Whether a kernel can run a convolution: its buffers are large enough (2.4.1)."""
     if kernel.weight_gradient != job.is_weight_gradient:
         return False
-    own = kernel_for(job, kernel.columns, kernel.rows, kernel.numbers, kernel.band * kernel.numbers.bits)
+    own = kernel_for(
+        job, kernel.columns, kernel.rows, kernel.numbers, kernel.band * kernel.numbers.bits
+    )
     names = ("span", "channel", "kern_burst", "kern_words", "kern_groups", "out_blocks")
     return all(getattr(kernel, name) >= getattr(own, name) for name in names)

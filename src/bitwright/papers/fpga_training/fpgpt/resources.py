@@ -49,7 +49,11 @@ def partitions(kernel: Kernel) -> dict[str, Partitions]:
     inp = _align(_align(_align(kernel.channel, kernel.band), z), 2 * z)
     if kernel.weight_gradient:
         kern = Partitions(_align(kernel.kern_words, y), 2 * y**2, y)
-        return {"inp": Partitions(inp, 2, z), "kern": kern, "out": Partitions(kernel.out_blocks, x, x)}
+        return {
+            "inp": Partitions(inp, 2, z),
+            "kern": kern,
+            "out": Partitions(kernel.out_blocks, x, x),
+        }
     return {
         "inp": Partitions(inp, 2, z),
         "kern": Partitions(kernel.kern_groups * kernel.kern_words, y, y),
