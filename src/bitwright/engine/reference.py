@@ -81,8 +81,8 @@ def module(kind: type[Instruction]) -> str:
             "// SPDX-License-Identifier: Apache-2.0",
             f"// The fields of the engine's instruction {kind.__name__.upper()}, opcode "
             f"{int(kind.opcode)}; wires only.",
-            "// Generated from engine/isa.py by `make references`: do not edit. What the fields mean: "
-            "docs/engine-isa.md.",
+            "// Generated from engine/isa.py by `make references`: do not edit.",
+            "// What the fields mean: docs/engine-isa.md.",
             "`default_nettype none",
             f"module {module_name(kind)} (",
             f"  input  logic [{8 * INSTRUCTION_BYTES - 1}:0] word_i,",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fields of the engine's instruction OUTPUT, opcode 2; wires only.
-// Generated from engine/isa.py by `make references`: do not edit. What the fields mean: docs/engine-isa.md.
+// Generated from engine/isa.py by `make references`: do not edit.
+// What the fields mean: docs/engine-isa.md.
 `default_nettype none
 module engine_fields_output (
   input  logic [255:0] word_i,
