@@ -267,15 +267,14 @@ def test_jobs_have_the_multiplications_of_the_layers() -> None:
 
 
 def test_googlenet_has_the_convolutions_of_the_document() -> None:
-    network = count_network(
-        build_model("googlenet_imagenet", 1000, (224, 224, 3)), (3, 224, 224), 1
-    )
+    small = {"name": "googlenet_imagenet", "options": {"width": 0.125}}
+    network = count_network(build_model(small, 10, (64, 64, 3)), (3, 64, 64), batch=1)
     assert len(list(convolution_jobs(network))) == 170
 
 
 def small_jobs() -> list[ConvolutionJob]:
     network = count_network(
-        build_model({"name": "resnet20", "options": {"width": 0.5}}, 10, (32, 32, 3)),
+        build_model({"name": "resnet20", "options": {"widths": (8, 16, 32)}}, 10, (32, 32, 3)),
         (3, 32, 32),
         16,
     )
@@ -285,9 +284,9 @@ def small_jobs() -> list[ConvolutionJob]:
 def test_kernels_are_shared_within_the_penalty() -> None:
     """Both ways: every convolution has a kernel that fits the board and it, within the penalty; the
     cover needs no more kernels than the greedy merging."""
-    board, jobs = load_board("zu9eg"), small_jobs()
+    board, jobs = load_board("ecp5-85k"), small_jobs()[::3]
     for limit in (0.0, 0.1):
-        sharing = explore.Sharing(jobs, board, kernel.FLOAT32, limit)
+        sharing = explore.Sharing(jobs, board, kernel.fixed_point(8), limit)
         greedy, cover = sharing.greedy(), fewest_kernels(sharing)
         assert len(cover) <= len(greedy) <= len(jobs)
         for groups in (greedy, cover):
@@ -310,7 +309,7 @@ def test_best_kernel_is_the_best_of_all() -> None:
 
 
 def test_layer_that_no_kernel_fits_names_the_memory() -> None:
-    """VGG's first layers on FPGPT: all of KERN, or a whole weight gradient, must lie on the chip."""
+    """As VGG on FPGPT: all of KERN, or a whole weight gradient, must lie on the chip."""
     work = LayerWork(
         "conv5", "conv", (64, 512, 28, 28), (512, 512, 3, 3), (64, 512, 28, 28), padding=(1, 1)
     )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The FPGPT engine on numbers: what each of its units does to the words, in the hardware's order.
 
-Windows are made from a line buffer that holds no zeros of padding or dilation; a kernel is turned by
-the order in which it is written; the weight gradient is added up image by image, so nothing is
-transposed; what the array computes beyond the last position or filter is dropped (specification 004,
-2.4.4 to 2.4.7 and 2.4.12). Integers are exact; float32 is added in four interleaved sums.
+Windows are made from a line buffer that holds no zeros of padding or dilation; a kernel is turned
+by the order in which it is written; the weight gradient is added up image by image, so nothing is
+transposed; what the array computes beyond the last position or filter is dropped (specification
+004, 2.4.4 to 2.4.7 and 2.4.12). Integers are exact; float32 is added in four interleaved sums.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def run(job: ConvolutionJob, kernel: Kernel, inp: Array, kern: Array) -> Array:
     Args:
         inp: the tensor that slides under KERN, (N, C, H, W) of the layer: the input, or for the
             gradient of the input that of the output.
-        kern: (O, C, KH, KW) weights; for the gradient of the weights that of the output (N, O, H, W).
+        kern: (O, C, KH, KW) weights; for the gradient of the weights that of the output, (N, O,
+            H, W).
 
     Returns:
         OUT in the layer's order: (N, O, H, W), (N, C, H, W), or (O, C, KH, KW).

@@ -29,7 +29,7 @@ class Tried:
 def tried(
     job: ConvolutionJob, board: Board, numbers: Numbers, share: Share | None = None
 ) -> Iterator[Tried]:
-    """All kernels of one convolution that fit the board: X up to its positions, Y to its filters."""
+    """All kernels of one convolution that fit the board, up to X = positions and Y = filters."""
     limit = share or share_of(board)
     elements = limit.dsp // numbers.dsp
     for columns in range(1, min(job.positions, elements) + 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an FPGPT kernel is built for (alpha), what a convolution asks of it (beta), and both' sizes.
+"""What an FPGPT kernel is built for (alpha) and what a convolution asks of it (beta).
 
 Vink 2023, 5.3 (specification 004, 2.4.1). The document gives no formula for the line buffer: here
 it is what the order of reading needs, counted over all groups of positions.
@@ -57,14 +57,14 @@ class Kernel:
         columns: X, output positions side by side.
         rows: Y, filters side by side.
         span: Z, words a cycle into the line buffer.
-        channel: Z_channel, words of a channel that the line buffer holds, and the length of a burst.
+        channel: Z_channel, words of a channel that the line buffer holds, and that a burst brings.
         kern_burst: KRange, words of a burst of KERN; 0 where KERN stays on the chip.
         weight_gradient: whether it is the variant for weight gradients (GW), else FGI.
         band: words an access of the memory port.
         numbers: that it multiplies.
         kern_words: words of one filter that its buffer of KERN holds.
         kern_groups: groups of Y filters that it holds (FGI keeps all on the chip).
-        out_blocks: blocks of X positions, and for GW all filters and channels, in its buffer of OUT.
+        out_blocks: blocks of X positions in its buffer of OUT, for GW of all filters and channels.
     """
 
     columns: int
