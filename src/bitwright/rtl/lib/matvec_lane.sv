@@ -160,13 +160,14 @@ module matvec_lane #(
 
   assign acc_o = acc_q;
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   longint exact_q;
   logic   done_q;
 
   initial done_q = 1'b0;
 
-  always_ff @(posedge clk_i) begin : p_exact
+  // Not always_ff: that would have to be the only process of what `initial` sets.
+  always @(posedge clk_i) begin : p_exact
     if (en_i && valid_i) begin
       exact_q <= (first_i ? longint'($signed(init_i)) : exact_q) + longint'(sum);
     end
@@ -182,7 +183,7 @@ module matvec_lane #(
   end
 `else
   logic unused;
-  assign unused = last_i ^ rst_ni;
+  assign unused = ^{last_i, rst_ni, init_i, AccSigned};
 `endif
 endmodule
 `default_nettype wire

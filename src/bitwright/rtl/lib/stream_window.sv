@@ -50,6 +50,7 @@ module stream_window #(
   localparam int EndDrop   = FrameDrop > RowDrop ? FrameDrop : RowDrop;
   localparam int MaxDrop   = PixelDrop > EndDrop ? PixelDrop : EndDrop;
 
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Height < SpanH || Cols < SpanW || Words < Span) begin : gen_check_span
     $error("stream_window: the dilated kernel must fit into the frame and into BufPixels");
   end
@@ -60,6 +61,7 @@ module stream_window #(
   if (Groups < 1 || Fold % Groups != 0) begin : gen_check_groups
     $error("stream_window: Groups must divide Fold");
   end
+`endif
 
   // Word counters: signed, wide enough for the buffer and for the largest drop below zero.
   localparam int DropWidth  = $clog2(MaxDrop + 1);
@@ -152,7 +154,7 @@ module stream_window #(
     .out_valid_o, .out_ready_i, .out_data_o
   );
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   no_overrun: assert property (@(posedge clk_i) disable iff (!rst_ni)
     int'(used_q) <= Words && int'(ready_q) <= int'(used_q));
   stream_check #(.Width(DataWidth)) i_check_in (
