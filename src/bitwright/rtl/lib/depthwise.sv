@@ -74,7 +74,10 @@ module depthwise #(
   logic [PE*ActWidth-1:0] act_q;
   logic [Width-1:0]       weight;
 
-  mem_rom #(.Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile)) i_rom (
+  // Its words are registered in mac_array.
+  mem_rom #(
+    .Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile), .AddrReg(1'b1)
+  ) i_rom (
     .clk_i, .en_i(en), .addr_i(addr_q), .data_o(weight)
   );
 
