@@ -21,7 +21,8 @@ from bitwright.base.figures import Resources
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import Tool, require, run_tool
 from bitwright.base.tools.process import Tick, require_result
-from bitwright.build.packing import added_luts, drop_idle_carries, read_modules, top_of
+from bitwright.build.carries import pack_netlist
+from bitwright.build.packing import added_luts, read_modules, top_of
 from bitwright.build.resources import count_resources
 from bitwright.build.target import Target
 from bitwright.sim.spec import Design, load_design
@@ -30,7 +31,7 @@ NETLIST, STATISTICS, LOG, SCRIPT = "netlist.json", "stat.json", "yosys.log", "sy
 TOP_GLUE = "(top)"
 """Key of :attr:`SynthesisResult.by_instance` for cells that belong to no instance."""
 _KIND = "yosys"
-_EDIT = "idle carries dropped"  # part of the key: what is done to a netlist after Yosys
+_EDIT = "carry chains packed"  # part of the key: what is done to a netlist after Yosys
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,7 @@ def _run(
     _reject_undriven(completed.text(), out_dir / LOG)
     for name in (STATISTICS, NETLIST):
         require_result(out_dir / name, completed, tool.name)
-    drop_idle_carries(out_dir / NETLIST)
+    pack_netlist(out_dir / NETLIST)
     for name in (NETLIST, LOG):
         _name_by_package(out_dir / name, tool)
     return completed.figures()
