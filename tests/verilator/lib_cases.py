@@ -41,8 +41,9 @@ def skid() -> Case:
 def fifo(depth: int, style: int) -> Case:
     port = spec(3, 4, 9, signed=True)
     parameters = {"Width": 12, "Depth": depth, "RamStyle": style}
+    interval, stamps = 9 * 4 // min(depth, 4), _fifo_stamps(9, depth)
     return Case(f"fifo{depth}", "stream_fifo", parameters, {"in": port}, {"out": port},
-                lambda x: {"out": x["in"]}, 9 * 4 // min(depth, 4), _fifo_stamps(9, depth))  # fmt: skip
+                lambda x: {"out": x["in"]}, interval, stamps)  # fmt: skip
 
 
 def _fifo_stamps(beats: int, depth: int) -> Callable[[int], tuple[Stamps, Stamps]]:
