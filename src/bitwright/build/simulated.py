@@ -31,6 +31,7 @@ from bitwright.host.description import Description
 from bitwright.sim.spec import Design, load_design
 from bitwright.sim.toolchain import (
     BOARD,
+    CHECKS,
     TIMEOUT_S,
     compile_program,
     harness_identity,
@@ -209,7 +210,7 @@ def _compile(design: Design, top: str, scratch: Path, level: str) -> None:
     names = copy_sources(design.folder, design, sources)
     (sources / "serial_top.sv").write_text(top)
     tool = require("verilator")
-    argv = [*tool.command, "--Mdir", str(scratch), "--cc", "--prefix", "Vtop", "--assert"]
+    argv = [*tool.command, "--Mdir", str(scratch), "--cc", "--prefix", "Vtop", "--assert", CHECKS]
     argv += ["--top-module", f"{design.top}_serial", "-O3", "--x-initial", "unique", "--no-timing"]
     argv += ["-Wno-lint", "-Wno-style", "-Wno-fatal", "--output-split", "40000"]
     argv += [*names, "serial_top.sv"]

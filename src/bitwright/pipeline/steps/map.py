@@ -136,7 +136,9 @@ def choose_mapping(
         folding = _search(graph, goal_for(wanted, target), target, outside_of(wanted, graph))
     progress("computing FIFO depths", 0, 0)
     memory = weight_memory(wanted)
-    hardware = map_graph(graph, folding, MapOptions(target.family, memory=memory))
+    hardware = map_graph(
+        graph, folding, MapOptions(target.family, memory=memory, clock_mhz=wanted.clock_mhz)
+    )
     used = graph_resources(hardware, target.family)
     if not used.fits(target.capacity):
         raise _does_not_fit(used, target)
