@@ -41,8 +41,9 @@ def skid() -> Case:
 def fifo(depth: int, style: int) -> Case:
     port = spec(3, 4, 9, signed=True)
     parameters = {"Width": 12, "Depth": depth, "RamStyle": style}
+    interval = 9 * 4 // min(depth, 4)  # a place is taken for four cycles at least
     return Case(f"fifo{depth}", "stream_fifo", parameters, {"in": port}, {"out": port},
-                lambda x: {"out": x["in"]}, 9 * 4 // min(depth, 4), _fifo_stamps(9, depth))  # fmt: skip
+                lambda x: {"out": x["in"]}, interval, _fifo_stamps(9, depth))  # fmt: skip
 
 
 def _fifo_stamps(beats: int, depth: int) -> Callable[[int], tuple[Stamps, Stamps]]:
@@ -420,7 +421,7 @@ def pool(
 
 
 CASES = (
-    skid(), fifo(3, 0), fifo(5, 2), fork(), widen(2), widen(3), narrow(2), narrow(5),
+    skid(), fifo(3, 0), fifo(5, 2), fifo(6, 1), fork(), widen(2), widen(3), narrow(2), narrow(5),
     axis_in(), axis_out(),
     pad(3, 4, 1, (1, 1, 1, 1)), pad(2, 3, 2, (0, 2, 1, 0), value=-8), pad(1, 2, 1, (2, 0, 0, 1)),
     pad(1, 1, 1, (0, 2, 1, 0), first=True), pad(2, 3, 2, (3, 1, 0, 2), value=7, first=True),

@@ -164,4 +164,4 @@ def _control(register: Mapping[str, Any]) -> _Control:
     rising = have.get("CLKMUX", "CLK") == "CLK"
     mux = have.get("CEMUX", "1")
     enable = "1" if mux in ("0", "1") or not nets.get("CE") else nets["CE"][0]
-    return _Control(nets["CLK"][0], rising, enable, mux != "INV" and mux != "0")
+    return _Control(nets["CLK"][0], rising, enable, mux not in ("INV", "0"))
