@@ -22,7 +22,8 @@ from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import Tool, require, run_tool
 from bitwright.base.tools.process import Tick, require_result
-from bitwright.build.packing import added_luts, drop_idle_carries, read_modules, top_of
+from bitwright.build.carries import pack_netlist
+from bitwright.build.packing import added_luts, read_modules, top_of
 from bitwright.build.registers import absorb_output_registers
 from bitwright.build.resources import count_resources
 from bitwright.build.target import Target
@@ -32,7 +33,8 @@ NETLIST, STATISTICS, LOG, SCRIPT = "netlist.json", "stat.json", "yosys.log", "sy
 TOP_GLUE = "(top)"
 """Key of :attr:`SynthesisResult.by_instance` for cells that belong to no instance."""
 _KIND = "yosys"
-_EDITS = ("bitwright.build.packing", "bitwright.build.registers")  # done to netlists after Yosys
+#: What is done to netlists after Yosys.
+_EDITS = ("bitwright.build.carries", "bitwright.build.registers")
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ def _run(
     _reject_undriven(completed.text(), out_dir / LOG)
     for name in (STATISTICS, NETLIST):
         require_result(out_dir / name, completed, tool.name)
-    drop_idle_carries(out_dir / NETLIST)
+    pack_netlist(out_dir / NETLIST)
     if family == "ecp5":
         absorb_output_registers(out_dir / NETLIST)
     for name in (NETLIST, LOG):

@@ -19,7 +19,7 @@ from bitwright.base.records import BlockRow, EdgeRow, FifoRow
 from bitwright.base.trust import importable
 from bitwright.build.clocks import check_clock, clock_note, reachable_clock
 from bitwright.build.packing import lut_kind
-from bitwright.build.rates import Link, Stream, link_of
+from bitwright.build.rates import LinkRate, Stream, link_of
 from bitwright.build.target import Target, list_targets, load_target, smallest_fitting
 from bitwright.hw.blocks import Flatten, blocks_of
 from bitwright.hw.blocks.base import Port
@@ -136,7 +136,9 @@ def choose_mapping(
         folding = _search(graph, goal_for(wanted, target), target, outside_of(wanted, graph))
     progress("computing FIFO depths", 0, 0)
     memory = weight_memory(wanted)
-    hardware = map_graph(graph, folding, MapOptions(target.family, memory=memory))
+    hardware = map_graph(
+        graph, folding, MapOptions(target.family, memory=memory, clock_mhz=wanted.clock_mhz)
+    )
     used = graph_resources(hardware, target.family)
     if not used.fits(target.capacity):
         raise _does_not_fit(used, target)
@@ -385,7 +387,7 @@ def _maker(hardware: Graph, edge: str) -> Node | None:
     return maker
 
 
-def _link(hardware: Graph, target: Target) -> Link | None:
+def _link(hardware: Graph, target: Target) -> LinkRate | None:
     """The serial link under the design; it has no memory for weights from outside."""
     blocks = blocks_of(hardware)
     if memory_plan(hardware) is not None:

@@ -27,9 +27,11 @@ module mem_rom #(
   input  logic [AddrWidth-1:0] addr_i,
   output logic [Width-1:0]     data_o
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Width < 1 || Depth < 1 || Style < 0 || Style > 2) begin : gen_check
     $error("mem_rom: Width and Depth must be at least 1 and Style one of 0, 1, 2");
   end
+`endif
 
   if (Style == 1) begin : gen_block
     (* `MEM_ROM_BLOCK *) logic [Width-1:0] mem [0:Depth-1];

@@ -22,9 +22,11 @@ module stream_fifo #(
   input  logic             out_ready_i,
   output logic [Width-1:0] out_data_o
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Width < 1 || Depth < 2) begin : gen_check
     $error("stream_fifo: Width must be at least 1 and Depth at least 2");
   end
+`endif
 
   localparam int AddrWidth  = $clog2(Depth);
   localparam int CountWidth = $clog2(Depth + 1);
@@ -114,12 +116,13 @@ module stream_fifo #(
     end
   end
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   int high_water_q;
 
   initial high_water_q = 0;
 
-  always_ff @(posedge clk_i) begin : p_high_water
+  // Not always_ff: that would have to be the only process of what `initial` sets.
+  always @(posedge clk_i) begin : p_high_water
     if (rst_ni && int'(count_q) > high_water_q) high_water_q <= int'(count_q);
   end
 

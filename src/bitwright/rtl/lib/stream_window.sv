@@ -50,6 +50,7 @@ module stream_window #(
   localparam int EndDrop   = FrameDrop > RowDrop ? FrameDrop : RowDrop;
   localparam int MaxDrop   = PixelDrop > EndDrop ? PixelDrop : EndDrop;
 
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Height < SpanH || Cols < SpanW || Words < Span) begin : gen_check_span
     $error("stream_window: the dilated kernel must fit into the frame and into BufPixels");
   end
@@ -60,6 +61,7 @@ module stream_window #(
   if (Groups < 1 || Fold % Groups != 0) begin : gen_check_groups
     $error("stream_window: Groups must divide Fold");
   end
+`endif
 
   // Word counters, kept as used - Words and ready - Span, so that their sign bits are the answers:
   // below zero there is room, from zero on a window. Wide enough for the largest drop below.
@@ -153,7 +155,7 @@ module stream_window #(
     .out_valid_o, .out_ready_i, .out_data_o
   );
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   no_overrun: assert property (@(posedge clk_i) disable iff (!rst_ni)
     int'(room_q) <= 0 && int'(span_q) + Span <= int'(room_q) + Words);
   stream_check #(.Width(DataWidth)) i_check_in (
