@@ -21,7 +21,7 @@ from bitwright.base.figures import Resources
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import Tool, require, run_tool
 from bitwright.base.tools.process import Tick, require_result
-from bitwright.build.carries import pack_netlist
+from bitwright.build.netlist_edits import EDITS, edit_netlist
 from bitwright.build.packing import added_luts, read_modules, top_of
 from bitwright.build.resources import count_resources
 from bitwright.build.target import Target
@@ -31,7 +31,6 @@ NETLIST, STATISTICS, LOG, SCRIPT = "netlist.json", "stat.json", "yosys.log", "sy
 TOP_GLUE = "(top)"
 """Key of :attr:`SynthesisResult.by_instance` for cells that belong to no instance."""
 _KIND = "yosys"
-_EDIT = "carry chains packed"  # part of the key: what is done to a netlist after Yosys
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def synthesise(
     out_dir.mkdir(parents=True, exist_ok=True)
     commands = synthesis_commands(design, target, options or SynthesisOptions())
     reads = read_commands(design)
-    key = content_key(tool.identity, reads, commands, design.top, _EDIT, *_contents(design))
+    key = content_key(tool.identity, reads, commands, design.top, EDITS, *_contents(design))
     store = Store()
     if (entry := store.find(_KIND, key)) is not None:
         entry.bring(out_dir)
@@ -215,7 +214,7 @@ def _run(
     _reject_undriven(completed.text(), out_dir / LOG)
     for name in (STATISTICS, NETLIST):
         require_result(out_dir / name, completed, tool.name)
-    pack_netlist(out_dir / NETLIST)
+    edit_netlist(out_dir / NETLIST)
     for name in (NETLIST, LOG):
         _name_by_package(out_dir / name, tool)
     return completed.figures()
