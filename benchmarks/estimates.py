@@ -79,6 +79,7 @@ def matvec(
     style: str = "distributed",
     res: str = "lut",
     bias: bool = False,
+    groups: int = 1,
     **more: int,
 ) -> Sample:
     """`size` is (MW, MH), `fold` (SIMD, PE), `formats` (activation, weight); `more` attributes."""
@@ -89,8 +90,7 @@ def matvec(
         return {"weight": weight, **({"bias": rng.integers(-99, 99, rows)} if bias else {})}
 
     attrs = {"simd": fold[0], "pe": fold[1], "ram_style": style, "res_type": res}
-    attrs |= {"weight_format": formats[1], **more}
-    groups = more.get("groups", 1)
+    attrs |= {"weight_format": formats[1], "groups": groups, **more}
     return block(levels((groups * size[0],), formats[0]), "matvec", attrs, params)
 
 
@@ -214,8 +214,6 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec((32, 16), (2, 4), ("int4", "int4"), "block", "dsp"),
         matvec((64, 16), (8, 4), ("uint2", "int2n")),
         matvec((64, 32), (16, 2), ("uint2", "int2n"), "block"),
-        matvec((64, 16), (16, 2), ("bipolar", "bipolar")),
-        matvec((128, 16), (32, 4), ("bipolar", "bipolar"), "block"),
         matvec((64, 16), (8, 4), ("uint8", "bipolar")),
         matvec((48, 12), (6, 3), ("int4", "ternary")),
         matvec((36, 8), (36, 1), ("uint4", "int4n")),
@@ -237,6 +235,16 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec((64, 16), (8, 2), ("uint2", "int2n"), "block", "dsp"),
         matvec((72, 16), (8, 4), ("uint4", "int4n"), "block", adders=2),
         matvec((32, 16), (4, 4), ("uint8", "int8"), "block", adders=3),
+    ),
+    "matvec_xnor": tuple(
+        matvec(size, fold, ("bipolar", "bipolar"), style)
+        for size, fold, style in (
+            ((64, 16), (16, 2), "distributed"), ((128, 16), (32, 4), "block"),
+            ((64, 64), (64, 8), "distributed"), ((64, 64), (64, 16), "distributed"),
+            ((64, 64), (32, 32), "block"), ((128, 32), (128, 4), "distributed"),
+            ((784, 64), (16, 16), "block"), ((784, 64), (49, 8), "block"),
+            ((36, 16), (9, 8), "distributed"), ((64, 10), (64, 10), "distributed"),
+        )
     ),
     "matvec_codes": (
         matvec((9, 8), (3, 2), ("uint4", "po2_4")),
@@ -384,8 +392,7 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         fifo(16, 1024, "block"), fifo(36, 512, "block"),
     ),
     "fork": tuple(
-        block(wide((8,), bits), "fork", {"lanes": lanes}) for bits, lanes in ((13, 1), (10, 4),
-        (16, 8))
+        block(wide((8,), b), "fork", {"lanes": n}) for b, n in ((13, 1), (10, 4), (16, 8))
     ),
 }  # fmt: skip
 

@@ -41,12 +41,13 @@ def skid() -> Case:
 def fifo(depth: int, style: int) -> Case:
     port = spec(3, 4, 9, signed=True)
     parameters = {"Width": 12, "Depth": depth, "RamStyle": style}
+    interval, stamps = 9 * 4 // min(depth, 4), _fifo_stamps(9, depth)
     return Case(f"fifo{depth}", "stream_fifo", parameters, {"in": port}, {"out": port},
-                lambda x: {"out": x["in"]}, 9, _fifo_stamps(9, depth))  # fmt: skip
+                lambda x: {"out": x["in"]}, interval, stamps)  # fmt: skip
 
 
 def _fifo_stamps(beats: int, depth: int) -> Callable[[int], tuple[Stamps, Stamps]]:
-    """Latency 2; a place freed in cycle t is filled in t + 1 at the earliest."""
+    """Latency 3; a place freed in cycle t is filled in t + 1 at the earliest."""
 
     def stamps(frames: int) -> tuple[Stamps, Stamps]:
         taken = np.zeros(frames * beats, dtype=np.int64)
@@ -55,7 +56,7 @@ def _fifo_stamps(beats: int, depth: int) -> Callable[[int], tuple[Stamps, Stamps
             taken[i] = taken[i - 1] + 1 if i else 0
             if i >= depth:
                 taken[i] = max(taken[i], given[i - depth] + 1)
-            given[i] = max(taken[i] + 2, given[i - 1] + 1 if i else 0)
+            given[i] = max(taken[i] + 3, given[i - 1] + 1 if i else 0)
         return taken, given
 
     return stamps

@@ -43,9 +43,11 @@ module depthwise #(
   input  logic                   out_ready_i,
   output logic [PE*AccWidth-1:0] out_data_o
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Channels < 1 || PE < 1 || Window < 1 || Channels % PE != 0) begin : gen_check
     $error("depthwise: PE must divide Channels, and Window be at least 1");
   end
+`endif
 
   localparam int Fold       = Channels / PE;
   localparam int Words      = Fold * Window;
@@ -73,7 +75,10 @@ module depthwise #(
   logic [PE*ActWidth-1:0] act_q;
   logic [Width-1:0]       weight;
 
-  mem_rom #(.Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile)) i_rom (
+  // Its words are registered in mac_array.
+  mem_rom #(
+    .Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile), .AddrReg(1'b1)
+  ) i_rom (
     .clk_i, .en_i(en), .addr_i(addr_q), .data_o(weight)
   );
 
@@ -93,7 +98,7 @@ module depthwise #(
     .acts_i(act_q), .weights_i(weight), .en_o(en), .out_valid_o, .out_ready_i, .out_data_o
   );
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   stream_check #(.Width(PE * ActWidth)) i_check_in (
     .clk_i, .rst_ni, .valid_i(in_valid_i), .ready_i(in_ready_o), .data_i(in_data_i)
   );

@@ -59,6 +59,7 @@ module mac_array #(
   input  logic                   out_ready_i,
   output logic [PE*AccWidth-1:0] out_data_o
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if ((WeightBipolar && WeightWidth != 1) || (ActBipolar && ActWidth != 1)) begin : gen_check_bip
     $error("mac_array: a bipolar operand is one bit wide");
   end
@@ -69,6 +70,7 @@ module mac_array #(
   if (IndexWidth < 0 || (IndexWidth > 0 && WeightBipolar)) begin : gen_check_table
     $error("mac_array: a table needs a positive IndexWidth, and holds no bipolar weights");
   end
+`endif
 
   if (DspRows < 0 || DspRows > PE || DspPack < 1 || Step < 1 || (DspShare && (DspRows % 2 != 0 ||
       DspPack != 1 || !Shared || IndexWidth > 0 || WeightBipolar || ActBipolar || WeightExp > 0 ||

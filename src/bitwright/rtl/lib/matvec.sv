@@ -58,7 +58,10 @@ module matvec #(
   logic [AddrWidth-1:0] addr;
   logic [Width-1:0]     weight;
 
-  mem_rom #(.Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile)) i_weights (
+  // Its words are registered in mac_array.
+  mem_rom #(
+    .Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile), .AddrReg(1'b1)
+  ) i_weights (
     .clk_i, .en_i(en), .addr_i(addr), .data_o(weight)
   );
 

@@ -70,7 +70,7 @@ module matvec_stream #(
   logic unused;
   assign unused = ^addr;
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   stream_check #(.Width(Width)) i_check_weight (
     .clk_i, .rst_ni, .valid_i(weight_valid_i), .ready_i(weight_ready_o), .data_i(weight_data_i)
   );

@@ -22,7 +22,7 @@ module mul_terms #(
   input  logic [WeightWidth-1:0]      weight_i,
   output logic [Digits*TermWidth-1:0] terms_o
 );
-`ifndef __ICARUS__
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (ActWidth < 1 || WeightWidth < 1) begin : gen_check
     $error("mul_terms: widths must be at least 1");
   end
