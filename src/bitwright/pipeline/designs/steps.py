@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, GraphError, RecipeError
 from bitwright.base.files import atomic_write
+from bitwright.base.memory import room_for
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.version import __version__
 from bitwright.ir import IntArray, load_graph, print_graph, random_feeds
+from bitwright.ir.footprint import frames_within
 from bitwright.ir.levels import check_levels
 from bitwright.pipeline.designs.folder import Design, expected_outputs
 from bitwright.pipeline.diff.results import DiffReport, Stage, StageResult
@@ -49,7 +52,7 @@ def map_design(design: Design, progress: Progress = no_progress) -> Path:
         for later in (SIMULATE, IMPLEMENT, REPORT):  # they were of another design
             shutil.rmtree(design.folder / later, ignore_errors=True)
 
-    return design.step(MAP, design.hardware_facts(), make)
+    return design.step(MAP, _facts_of(design, MAP), make)
 
 
 def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
@@ -60,12 +63,6 @@ def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
         ToolError: no simulation is possible here.
     """
     mapped = map_design(design, progress)
-    facts = {
-        "hardware": design.hardware_facts(),
-        "simulate": design.settings.simulate.model_dump(mode="json"),
-        "seed": design.settings.seed,
-        "frames": design.frames_digest(),
-    }
 
     def make(folder: Path) -> None:
         from bitwright.pipeline.steps.map import RTL
@@ -79,7 +76,7 @@ def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
         ProofResult(**dict(result), real=design.levels is not None).save(folder)
         write_performance(result, found.rate_clock_mhz, folder)
 
-    return design.step(SIMULATE, facts, make)
+    return design.step(SIMULATE, _facts_of(design, SIMULATE), make)
 
 
 def implement_design(design: Design, progress: Progress = no_progress) -> Path:
@@ -90,11 +87,6 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Path:
         ToolError: a tool is missing or failed.
     """
     mapped = map_design(design, progress)
-    facts = {
-        "hardware": design.hardware_facts(),
-        "implement": design.settings.implement.model_dump(mode="json"),
-        "host": design.host and design.host.model_dump(mode="json"),
-    }
 
     def make(folder: Path) -> None:
         from bitwright.pipeline.steps.implement import implement_network
@@ -104,7 +96,30 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Path:
             mapped, design.graph, design.host, wanted.hardware, wanted.implement, folder, progress
         )
 
-    return design.step(IMPLEMENT, facts, make)
+    return design.step(IMPLEMENT, _facts_of(design, IMPLEMENT), make)
+
+
+def _facts_of(design: Design, step: str) -> dict[str, Any]:
+    """What a step depends on, besides the graph."""
+    facts: dict[str, Any] = {"hardware": design.hardware_facts()}
+    settings = design.settings
+    if step == SIMULATE:
+        facts |= {
+            "simulate": settings.simulate.model_dump(mode="json"),
+            "seed": settings.seed,
+            "frames": design.frames_digest(),
+        }
+    if step == IMPLEMENT:
+        facts |= {
+            "implement": settings.implement.model_dump(mode="json"),
+            "host": design.host and design.host.model_dump(mode="json"),
+        }
+    return facts
+
+
+def _done(design: Design, step: str) -> Path | None:
+    """The folder of a step, if it was done here for these settings."""
+    return design.done(step, _facts_of(design, step))
 
 
 def diff_design(
@@ -136,9 +151,12 @@ def diff_design(
             where="--until",
             hint=f"{Stage.HARDWARE} or {Stage.RTL}: the model in torch is not here",
         )
+    where = str(design.folder)
+    frames_within(design.graph, 1, room_for(chosen=False), where, edges=True)
     frame, source = _frame(design, index, file)
     folder = map_design(design, progress)
     hardware = load_graph(folder / HARDWARE, {"hardware": DIALECT}, chosen=True)
+    frames_within(hardware, 1, room_for(chosen=True), where, edges=True)
     edges = design.graph.run(frame, edges=True)
     feeds = random_feeds(hardware, 1, np.random.default_rng(0)) | frame
     values = hardware.run(feeds, edges=True)
@@ -178,8 +196,7 @@ def report_design(design: Design, progress: Progress = no_progress) -> Path:
         BitwrightError: as `map_design`.
     """
     mapped = map_design(design, progress)
-    made = [name for name in (SIMULATE, IMPLEMENT) if (design.folder / name / "key.json").is_file()]
-    keys = {name: (design.folder / name / "key.json").read_text() for name in made}
+    made = {name: _facts_of(design, name) for name in (SIMULATE, IMPLEMENT) if _done(design, name)}
 
     def write(folder: Path) -> None:
         from bitwright.pipeline.steps.summary import PAGE, RECORD
@@ -190,28 +207,28 @@ def report_design(design: Design, progress: Progress = no_progress) -> Path:
         atomic_write(folder / PAGE, render_page(report))
         atomic_write(folder / "summary.md", markdown_summary(report))
 
-    facts = {"hardware": design.hardware_facts(), "done": keys,
+    facts = {"hardware": design.hardware_facts(), "done": made,
              "settings": design.settings.model_dump(mode="json")}  # fmt: skip
     return design.step(REPORT, facts, write)
 
 
 def proof_of(design: Design) -> ProofResult | None:
-    """What `simulate_design` has found; None if it has not been done."""
-    folder = design.folder / SIMULATE
-    return load_result(ProofResult, folder) if (folder / "key.json").is_file() else None
+    """What `simulate_design` has found; None if it has not been done here for these settings."""
+    folder = _done(design, SIMULATE)
+    return None if folder is None else load_result(ProofResult, folder)
 
 
 def summary_of(design: Design) -> tuple[SummaryRow, ...]:
-    """Every figure that is there."""
+    """Every figure that is there, of a design that is mapped."""
     from bitwright.build.implement import RESULT, read_result
     from bitwright.pipeline.steps.results_run import Results
     from bitwright.pipeline.steps.summary import summary_rows
 
-    done = design.folder / IMPLEMENT
+    done = _done(design, IMPLEMENT)
     found = Results(
         map=load_result(MapResult, design.folder / MAP),
         simulate=proof_of(design),
-        implement=read_result(done / RESULT) if (done / "key.json").is_file() else None,
+        implement=None if done is None else read_result(done / RESULT),
     )
     return tuple(row for row in summary_rows(found) if row.figure is not None)
 
