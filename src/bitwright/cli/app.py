@@ -55,6 +55,7 @@ Kind = Literal[
     "datasets",
     "tasks",
     "policies",
+    "presets",
     "targets",
 ]
 

@@ -12,4 +12,9 @@ from bitwright.base.plugins import Plugin
 _HERE = "bitwright.papers.dpu"
 PLUGIN = Plugin(
     commands={"dpu": f"{_HERE}.cli:add_commands"},
+    presets={
+        "dpu": f"{_HERE}.presets:DPU",
+        "affine8": f"{_HERE}.presets:AFFINE_8",
+        "affine4": f"{_HERE}.presets:AFFINE_4",
+    },
 )
