@@ -2,8 +2,8 @@
 """An integer graph in parts that run at different places, one after the other.
 
 Every node has a place (an engine, the processor). Parts are as few as this rule finds: a node
-belongs to the part of its inputs if it runs where they do, else to the next one. What one part gives
-to another are edges of the whole graph with their types, so the parts together are the graph.
+belongs to the part of its inputs if it runs where they do, else to the next one. What one part
+gives to another are edges of the whole graph with their types, so the parts together are the graph.
 """
 
 from __future__ import annotations

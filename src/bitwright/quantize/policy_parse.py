@@ -78,8 +78,8 @@ class Parsed:
 
 
 def parse_quant(data: Mapping[str, Any], where: str) -> Parsed:
-    """Rules, ``threshold_bits``, ``methods`` and ``concat_scales``; see the module's docstring. A ``preset`` is
-    written out first (`presets`).
+    """Rules, ``threshold_bits``, ``methods`` and ``concat_scales``; see the module's docstring. A
+    ``preset`` is written out first (`presets`).
 
     Scores need one common scale, so the last layer's weights are per tensor unless a rule of the
     user says otherwise (and then `inspect_model` objects).

@@ -87,9 +87,7 @@ class Compiled:
     @property
     def outside(self) -> tuple[PlacedNode, ...]:
         """What the processor does, the label left out."""
-        return tuple(
-            n for n in self.nodes if n.place == CPU and n.node.kind is not Kind.TOP_K
-        )
+        return tuple(n for n in self.nodes if n.place == CPU and n.node.kind is not Kind.TOP_K)
 
     @cached_property
     def on_engine(self) -> tuple[FusedNode, ...]:

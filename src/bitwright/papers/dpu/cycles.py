@@ -173,8 +173,8 @@ def works_of(compiled: Compiled) -> tuple[Work, ...]:
     if compiled.outside:
         first = compiled.outside[0]
         raise GraphError(
-            f"{len(compiled.outside)} of its nodes run on the processor beside the engine, of whose "
-            f"time nothing is known; the first is {first.node.source}: {first.reasons[0]}",
+            f"{len(compiled.outside)} of its nodes run on the processor beside the engine, of "
+            f"whose time nothing is known; the first is {first.node.source}: {first.reasons[0]}",
             where=compiled.graph.name,
             hint="`bitwright dpu compile` shows all of them",
         )

@@ -22,7 +22,7 @@ DPU: dict[str, Any] = {
 
 def _affine(bits: int) -> dict[str, Any]:
     """Affine, one scale and zero point a tensor, by the running averages of its minimum and its
-    maximum (section 2.12 of our reading): activations unsigned, weights signed. The network's
+    maximum (chapter 4 of the document): activations unsigned, weights signed. The network's
     input has 8 bits in both; the document does not say.
     """
     return {

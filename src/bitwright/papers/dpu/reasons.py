@@ -33,8 +33,8 @@ def _unknown(node: FusedNode, _: Architecture) -> Iterator[str]:
 
 
 _ALWAYS_OUTSIDE = {
-    Kind.SCALE: "a batch norm or activation that follows no product, addition or average: the engine "
-    "has none alone; put it behind a convolution",
+    Kind.SCALE: "a batch norm or activation that follows no product, addition or average: the "
+    "engine has none alone; put it behind a convolution",
     Kind.LOOKUP: "an activation function other than ReLU and ReLU6",
     Kind.THRESHOLD: "an activation of few bits: the engine's numbers have 8; use the preset dpu",
     Kind.TOP_K: "the label is found by the processor",
@@ -109,8 +109,8 @@ def _convolution(node: FusedNode, architecture: Architecture) -> Iterator[str]:
     depth = node.window[0] * node.window[1] * steps
     if depth > limits.bank_depth:
         yield (
-            f"{node.window[0]} x {node.window[1]} weights of {channels} channels take {depth} words "
-            f"of a bank of {limits.bank_depth}"
+            f"{node.window[0]} x {node.window[1]} weights of {channels} channels take {depth} "
+            f"words of a bank of {limits.bank_depth}"
         )
     for count, lanes, what in (
         (channels, parallel.input_channel, "input"),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a configured DPUCZDX8G takes of a device, and whether it fits.
 
-The model is linear (Vailakis 2022, tables 6.4 to 6.9, sections 2.16 of our reading of it): a core is
-its size and what each option adds; cores add up; the softmax unit is there once. Block RAMs are
-counted as `Resources` counts those of this family, in halves of 36 kbit.
+The model is linear (Vailakis 2022, tables 6.4 to 6.9): a core is its size and what each option
+adds; cores add up; the softmax unit is there once. Block RAMs are counted as `Resources` counts
+those of this family, in halves of 36 kbit.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def find_board(name: str) -> Board:
         return Board(name, load_target(name).name)
     except TargetError as error:
         names = ", ".join(board.name for board in BOARDS)
-        raise TargetError(error.message, where=name, hint=f"boards: {names}; or a target") from error
+        raise TargetError(
+            error.message, where=name, hint=f"boards: {names}; or a target"
+        ) from error
 
 
 def core_resources(architecture: Architecture) -> Resources:

@@ -2,9 +2,9 @@
 """Which processor a network needs on a board: the fewest options, and the cores that are fastest.
 
 Vailakis 2022 names this as future work: a design with only what DenseNet needs, and more cores, in
-place of the prebuilt one. Every size, number of cores, channel augmentation and use of DSP slices is
-tried (128 designs); resources are those of the tables, times those of the calibrated model. High RAM
-usage is not tried: it is said to be faster, by how much nobody has printed.
+place of the prebuilt one. Every size, number of cores, channel augmentation and use of DSP slices
+is tried (128 designs); resources are those of the tables, times those of the calibrated model. High
+RAM usage is not tried: it is said to be faster, by how much nobody has printed.
 """
 
 from __future__ import annotations
