@@ -72,8 +72,8 @@ def page(timing: Timing, rows: tuple[Residual, ...]) -> str:
         "",
         "`python benchmarks/dpu_calibration.py` fits three constants to the latencies and "
         "throughputs of Vailakis 2022, tables 7.1 to 7.3 (three cores B4096, 300 MHz, CIFAR-100). "
-        "The third figure of each network is the product of the other two, so six figures are independent. A "
-        "model, not a measurement: no load of this machine changes it.",
+        "The third figure of each network is the product of the other two, so six figures are "
+        "independent. A model, not a measurement: no load of this machine changes it.",
         "",
         f"Host part of an image {timing.host_ms:.4f} ms; {timing.layer_cycles:.0f} cycles a fused "
         f"node beside its work; memory of all cores {timing.memory_gbytes:.2f} GB/s; given, not "

@@ -42,7 +42,9 @@ ENTRY_POINTS = "bitwright.plugins"
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 #: Modules of users that were imported here, and files that they name: where each lay, what it said.
 _IMPORTED: dict[str, tuple[Path, str]] = {}
-Kind = Literal["metrics", "benchmarks", "models", "commands", "recipes", "schemas", "presets"]
+Kind = Literal[
+    "metrics", "benchmarks", "models", "commands", "recipes", "schemas", "presets", "platforms"
+]
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Plugin:
             must import nothing heavy.
         presets: mappings as a recipe's section ``quant``, by the name that stands for them there
             (`quantize.presets`).
+        platforms: functions from a `explore.bench.subject.BenchSubject` and `SweepSettings` to
+            points of a sweep, by a model: rows of `bitwright bench` beside what is measured.
     """
 
     metrics: Mapping[str, str] = field(default_factory=dict)
@@ -71,6 +75,7 @@ class Plugin:
     recipes: Mapping[str, str] = field(default_factory=dict)
     schemas: Mapping[str, str] = field(default_factory=dict)
     presets: Mapping[str, str] = field(default_factory=dict)
+    platforms: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache

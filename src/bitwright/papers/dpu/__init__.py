@@ -12,6 +12,7 @@ from bitwright.base.plugins import Plugin
 _HERE = "bitwright.papers.dpu"
 PLUGIN = Plugin(
     commands={"dpu": f"{_HERE}.cli:add_commands"},
+    platforms={"dpu": f"{_HERE}.platform:dpu_platform"},
     presets={
         "dpu": f"{_HERE}.presets:DPU",
         "affine8": f"{_HERE}.presets:AFFINE_8",
