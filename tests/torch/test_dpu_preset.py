@@ -16,10 +16,11 @@ from bitwright.base.errors import RecipeError
 from bitwright.ir import Graph, IntArray
 from bitwright.models import build_model
 from bitwright.papers.dpu.architecture import load_architecture
+from bitwright.papers.dpu.calibration import known_networks
 from bitwright.papers.dpu.compiler import CPU, ENGINE, compile_graph
 from bitwright.papers.dpu.cycles import works_of
 from bitwright.papers.dpu.search import full_architecture
-from bitwright.pipeline.recipe import recipe_from_dict
+from bitwright.pipeline.recipe import load_recipe, recipe_from_dict
 from bitwright.quantize import IntegerModel, Policy, apply, integerize
 from bitwright.quantize.policy import Policy as PolicyClass
 from bitwright.quantize.ptq.post_training import post_training_quantize, prepare_network
@@ -199,3 +200,60 @@ def test_the_published_affine_quantizers() -> None:
         codes = [kind.hi - kind.lo for kind in found.graph.types.values() if kind.format]
         assert max(codes[1:]) <= highest
         assert np.array_equal(scores_of(found, images()), evaluated(model, found, images()))
+
+
+_SOURCES = ("cifar-densenet-dpu", "cifar-densenet21-qkd-dpu", "cifar100-densenet37-qkd-dpu")
+
+
+@pytest.mark.parametrize("name", _SOURCES)
+def test_recipes_of_the_engine_are_as_long_as_published(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.model.options == {"form": "convolution_first"}
+    assert Policy.from_dict(recipe.quant) == Policy.from_dict({"preset": "dpu"})
+    phases = recipe.train.quantized
+    assert phases is not None and recipe.train.float_.epochs == 200
+    rows = [(p, c.epochs, c.lr, c.milestones) for p, c in phases.present]
+    first = ("self_study", 60, 1e-6, (20, 40))
+    if "qkd" not in name:
+        assert [row[1:] for row in rows] == [first[1:]]
+        return
+    assert rows == [
+        first, ("co_study", 100, 1e-4, (40, 60, 80)), ("tutor_study", 100, 1e-3, (40, 60, 80))
+    ]  # fmt: skip
+    assert recipe.teacher[0].model is not None
+    assert (
+        recipe.teacher[0].model.name
+        == {"cifar10": "densenet63", "cifar100": "densenet121"}[recipe.data.name]
+    )
+
+
+def test_recipes_of_the_published_quantizers() -> None:
+    four = load_recipe("cifar-densenet-affine4")
+    assert four.train.quantized is not None
+    ((_, config),) = four.train.quantized.present
+    assert (config.epochs, config.lr, config.milestones) == (140, 1e-3, (20, 40, 60, 80, 100, 120))
+    eight = load_recipe("cifar-densenet21-qkd-affine8")
+    assert Policy.from_dict(eight.quant) == Policy.from_dict({"preset": "affine8"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [21, 37, 63, 121, 201])
+def test_every_modified_densenet_is_one_part(depth: int) -> None:
+    model = build_model(
+        {"name": f"densenet{depth}", "options": {"form": "convolution_first"}}, 100, (32, 32, 3)
+    )
+    policy = Policy.from_dict({"preset": "dpu"})
+    given = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    converted, _ = post_training_quantize(model.eval(), policy, given, policy.methods)
+    found = integerize(converted.eval(), policy, (3, 32, 32))
+    compiled = compile_graph(found.graph, load_architecture("zcu102"))
+    assert (compiled.count(ENGINE), compiled.count(CPU)) == (1, 0)
+    name = f"densenet{depth}"
+    if name in known_networks():
+        assert [w.to_json() | {"name": ""} for w in works_of(compiled)] == [
+            w.to_json() | {"name": ""} for w in known_networks()[name]
+        ]
+    levels = input_of(found, given[:1])
+    assert np.array_equal(
+        compiled.runner()(levels)["scores"], found.graph.run({"x": levels})["scores"]
+    )
