@@ -233,8 +233,8 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec((72, 32), (4, 8), ("uint4", "int4n"), "block", "dsp", dsp_pe=2),
         matvec((32, 16), (4, 4), ("uint8", "int8"), "block", "dsp"),
         matvec((64, 16), (8, 2), ("uint2", "int2n"), "block", "dsp"),
-        matvec((72, 16), (8, 4), ("uint4", "int4n"), "block", step=2),
-        matvec((32, 16), (4, 4), ("uint8", "int8"), "block", step=3),
+        matvec((72, 16), (8, 4), ("uint4", "int4n"), "block", adders=2),
+        matvec((32, 16), (4, 4), ("uint8", "int8"), "block", adders=3),
     ),
     "matvec_xnor": tuple(
         matvec(size, fold, ("bipolar", "bipolar"), style)

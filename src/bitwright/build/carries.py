@@ -19,15 +19,11 @@ The function of the netlist stays what it was.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
-from pathlib import Path
 from typing import Any
-
-from bitwright.base.files import atomic_write
 
 _CARRY, _LUT, _NOTHING = "CCU2C", "LUT4", "x"
 _PORTS = "ABCD"
@@ -387,11 +383,3 @@ def _inputs(cell: dict[str, Any]) -> Iterator[Bit]:
     for port, bits in cell["connections"].items():
         if cell["port_directions"].get(port) != "output":
             yield from bits
-
-
-def pack_netlist(netlist: Path) -> None:
-    """Pack the carry chains of the top of a JSON netlist, in the file; without chains it stays."""
-    table = json.loads(netlist.read_text())
-    modules = [m for m in table["modules"].values() if m.get("cells")]
-    if any([pack_carries(module) for module in modules]):
-        atomic_write(netlist, json.dumps(table))

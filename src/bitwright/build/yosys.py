@@ -22,9 +22,8 @@ from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import Tool, require, run_tool
 from bitwright.base.tools.process import Tick, require_result
-from bitwright.build.carries import pack_netlist
+from bitwright.build.netlist_edits import edit_netlist
 from bitwright.build.packing import added_luts, read_modules, top_of
-from bitwright.build.registers import absorb_output_registers
 from bitwright.build.resources import count_resources
 from bitwright.build.target import Target
 from bitwright.sim.spec import Design, load_design
@@ -34,7 +33,7 @@ TOP_GLUE = "(top)"
 """Key of :attr:`SynthesisResult.by_instance` for cells that belong to no instance."""
 _KIND = "yosys"
 #: What is done to netlists after Yosys.
-_EDITS = ("bitwright.build.carries", "bitwright.build.registers")
+_EDITS = ("bitwright.build.netlist_edits",)
 
 
 @dataclass(frozen=True)
@@ -221,9 +220,7 @@ def _run(
     _reject_undriven(completed.text(), out_dir / LOG)
     for name in (STATISTICS, NETLIST):
         require_result(out_dir / name, completed, tool.name)
-    pack_netlist(out_dir / NETLIST)
-    if family == "ecp5":
-        absorb_output_registers(out_dir / NETLIST)
+    edit_netlist(out_dir / NETLIST, family)
     for name in (NETLIST, LOG):
         _name_by_package(out_dir / name, tool)
     return completed.figures()

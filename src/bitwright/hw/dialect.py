@@ -174,7 +174,7 @@ _MULTIPLIERS = {
     "dsp_pe": AttrSpec("int", "of res_type dsp: PE rows that use DSP blocks; 0: all", 0),
     "dsp_pack": AttrSpec("int", "products of a row that a DSP block makes and adds", 1),
     "dsp_share": AttrSpec("int", "1: a DSP block makes products of two rows", 0),
-    "step": AttrSpec("int", "adders in a line between registers", 1),
+    "adders": AttrSpec("int", "adders in a line between registers", 1),
 }
 _MODE = AttrSpec("str", "weights in the unit or from outside", "internal_embedded", MEM_MODES)
 _WEIGHTS = {

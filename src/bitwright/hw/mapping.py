@@ -40,7 +40,7 @@ class MapOptions:
     clock_mhz: float | None = None
 
     @property
-    def step(self) -> int:
+    def adders(self) -> int:
         """Adders in a line between registers of a unit that multiplies."""
         if self.clock_mhz is None:
             return 1
@@ -97,8 +97,8 @@ def apply_folding(hardware: Graph, folding: Folding, options: MapOptions) -> Gra
         before = max((lanes[edge] for edge in node.inputs if edge in lanes), default=None)
         attrs.update(_fold_attrs(hardware, block, choices, before))
         attrs.update(_style_attrs(block, choices[node.name]))
-        if "step" in attrs:
-            attrs["step"] = options.step
+        if "adders" in attrs:
+            attrs["adders"] = options.adders
         legal = _checked(hardware, replace(node, attrs=attrs))
         _check_order(hardware, legal, lanes)
         nodes.append(legal.node)

@@ -95,7 +95,7 @@ class ProductUnit(Block):
         Args:
             family: before `resolve`, which gives the packing.
         """
-        packing, step = self.packing, self.integer("step")
+        packing, step = self.packing, self.integer("adders")
         if family is not None:
             packing = self._best_packing(family)
         dsp = replace(self.product, dsp=True)
@@ -244,7 +244,7 @@ class ProductUnit(Block):
             "HasBias": int("bias" in self.node.params),
             "BiasWidth": self.bias_bits,
             "DspRows": self.dsp_rows,
-            **({} if self.integer("step") == 1 else {"Step": self.integer("step")}),
+            **({} if self.integer("adders") == 1 else {"Step": self.integer("adders")}),
         }
 
     def packing_parameters(self) -> dict[str, int | str]:
