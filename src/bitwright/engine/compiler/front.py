@@ -164,10 +164,12 @@ class _Front:
         if post.result == Result.RAW:
             planes = draft.lanes // self.config.outputs * self.config.raw_words
             out = Value(name, *draft.size, planes, draft.places, (SIGNED,) * planes, Result.RAW)
+        # Of one column no second pixel is read: steps of 1 need one pass.
+        down, across = (s if n > 1 else 1 for s, n in zip(draft.stride, draft.size, strict=True))
         self.network.layers.append(
             Layer(
                 name, draft.nodes, draft.sources, out, draft.parts, post, draft.kernel,
-                draft.stride, draft.dilation, draft.padding, draft.reduce, macs=draft.macs,
+                (down, across), draft.dilation, draft.padding, draft.reduce, macs=draft.macs,
             )
         )  # fmt: skip
         return out

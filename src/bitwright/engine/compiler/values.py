@@ -152,6 +152,16 @@ class Layer:
         """It joins two operands: the first one's planes are followed by the second one's."""
         return len(self.sources) > 1
 
+    @property
+    def lanewise(self) -> bool:
+        """Every output group reads the plane of its own number alone (of each operand)."""
+        return self.upsample is None and all(
+            part.group == part.plane
+            and (part.step == 1 or part.groups == 1)
+            and part.planes == len(self.sources)
+            for part in self.parts
+        )
+
     def input_rows(self, first: int, last: int) -> tuple[int, int]:
         """Rows of the input that output rows ``first .. last - 1`` read: first and end."""
         height = self.sources[0].height
