@@ -27,7 +27,7 @@ from bitwright.base.errors import DataError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, decode_map, read_size
-from bitwright.data.detection import annotation_of, parse_voc
+from bitwright.data.detection import annotation_of, check_box, parse_voc
 from bitwright.data.folders import Cut, decode_listing, split_parts
 from bitwright.data.labels import UNKNOWN, Annotation, Classes, LabelKind
 from bitwright.data.listing import SPLITS, Listing, ReadFile, list_images, opened
@@ -123,29 +123,28 @@ def _splits(names: tuple[str, ...]) -> dict[str, list[int]]:
 
 def _boxes(files: _Files) -> Found:
     rows = _rows(files, _BOXES, ("file", "class", *_EDGES))
-    named: list[list[tuple[str, list[float]]]] = []
+    named: list[list[tuple[str, list[float], str]]] = []  # class, edges, where it is said
     for name in files.names:
         if rows is None:
             where, content = annotation_of(files.read, files.listing.path, name)
             corners, labels = parse_voc(content, where)
-            named.append(list(zip(labels, corners.tolist(), strict=True)))
+            pairs = zip(labels, corners.tolist(), strict=True)
+            named.append([(label, edges, where) for label, edges in pairs])
         else:
             mine = rows.get(name, [])
-            named.append([(r.cells["class"], [r.real(edge) for edge in _EDGES]) for r in mine])
-    classes = tuple(sorted({label for each in named for label, _ in each}))
+            named.append(
+                [(r.cells["class"], [r.real(edge) for edge in _EDGES], r.where) for r in mine]
+            )
+    classes = tuple(sorted({label for each in named for label, *_ in each}))
     numbers = {label: number for number, label in enumerate(classes)}
     found = []
     for name, each in zip(files.names, named, strict=True):
         height, width = read_size(io.BytesIO(files.read(name)), files.where(name))
         sides = np.array([width, height, width, height])
         boxes = np.zeros((len(each), 5), dtype=np.float32)
-        for row, (label, edges) in zip(boxes, each, strict=True):
+        for row, (label, edges, where) in zip(boxes, each, strict=True):
             row[0], row[1:] = numbers[label], np.asarray(edges) / sides
-            if min(edges) < 0 or edges[2] > width or edges[3] > height:
-                raise DataError(
-                    f"the box {edges} lies outside the image of {height} x {width} (H x W)",
-                    where=files.where(name),
-                )
+            check_box(edges, (height, width), f"{where}: {name}")
         found.append(Annotation(boxes=boxes))
     return found, classes
 

@@ -18,7 +18,8 @@ from bitwright.base.records import BlockRow, EdgeRow
 from bitwright.report.svg import drawing, shorten, text_at
 
 _BOX_WIDTH, _BOX_HEIGHT, _STEP = 214.0, 34.0, 58.0
-_COLUMN, _LANE, _TOP = 372.0, 9.0, 26.0
+_COLUMN, _LANE, _TOP = 326.0, 9.0, 26.0
+_LEAST_LANES = 4  # that a column has room for at its left
 _ROWS = 12  # of a column, before another one is begun
 _COLUMNS = 3
 _METER = 92.0
@@ -33,6 +34,28 @@ class _Bypass:
     end: int
     lane: int
     words: str
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Where boxes stand: rows of a column, and lanes at the left of each."""
+
+    rows: int
+    lanes: int
+
+    @property
+    def margin(self) -> float:
+        return 10.0 + _LANE * max(self.lanes, _LEAST_LANES)
+
+    @property
+    def column(self) -> float:
+        """Width of a column with its lanes."""
+        return _COLUMN + self.margin
+
+    def at(self, place: int) -> tuple[float, float]:
+        """The upper left corner of the box at a place."""
+        column, row = divmod(place, self.rows)
+        return column * self.column + self.margin, _TOP + row * _STEP
 
 
 def folding_words(pe: int | None, simd: int | None) -> str:
@@ -73,11 +96,12 @@ def pipeline_diagram(
     count = last + 1
     columns = min(_COLUMNS, ceil(count / _ROWS))
     rows = ceil(count / columns)
+    grid = _Grid(rows, 1 + max((bypass.lane for bypass in bypasses), default=0))
     parts: list[str] = []
     for bypass in bypasses:
-        parts += _bypass(bypass, rows)
+        parts += _bypass(bypass, grid)
     for place in range(count):
-        x, y = _at(place, rows)
+        x, y = grid.at(place)
         block = blocks[place - 1] if 0 < place < last else None
         parts += (
             _end(x, y, "outputs" if place else "input")
@@ -88,14 +112,8 @@ def pipeline_diagram(
             parts += _arrow(x, y, straight[place], last_of_column=place % rows == rows - 1)
         starting = [b for b in bypasses if b.start == place]
         parts += _notes(x, y, starting, blocks, beside=place in straight)
-    width = columns * _COLUMN
+    width = columns * grid.column
     return drawing(width, _TOP + rows * _STEP + 6, "The pipeline", parts)
-
-
-def _at(place: int, rows: int) -> tuple[float, float]:
-    """The upper left corner of the box at a place."""
-    column, row = divmod(place, rows)
-    return column * _COLUMN + 46.0, _TOP + row * _STEP
 
 
 def _lanes(edges: Sequence[tuple[int, int, str]]) -> list[_Bypass]:
@@ -152,14 +170,15 @@ def _arrow(x: float, y: float, words: str, *, last_of_column: bool) -> list[str]
     ]
 
 
-def _bypass(edge: _Bypass, rows: int) -> list[str]:
+def _bypass(edge: _Bypass, grid: _Grid) -> list[str]:
     """A line down its lane, in every column that it passes."""
+    rows = grid.rows
     parts, colour = [], f"var(--c{2 + edge.lane % 3})"
     for column in range(edge.start // rows, edge.end // rows + 1):
         first, last = max(edge.start, column * rows), min(edge.end, column * rows + rows - 1)
-        x, top = _at(first, rows)
-        _, bottom = _at(last, rows)
-        lane = x - 14 - _LANE * (edge.lane % 4)
+        x, top = grid.at(first)
+        _, bottom = grid.at(last)
+        lane = x - 14 - _LANE * edge.lane
         begins, ends = first == edge.start, last == edge.end
         path = f"M{x:.1f} {top + 24:.1f}H{lane:.1f}" if begins else f"M{lane:.1f} {top - 14:.1f}"
         path += (

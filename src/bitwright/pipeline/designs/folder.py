@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,10 +23,11 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from bitwright.base.errors import DataError, MismatchError, RecipeError, RunError
-from bitwright.base.files import atomic_write, parse_json, read_bytes, read_text
+from bitwright.base.files import atomic_write, exclusive, parse_json, read_bytes, read_text
 from bitwright.base.version import __version__
 from bitwright.data.preprocessing import HostInput, read_input
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds, save_graph
+from bitwright.pipeline.recipe_errors import explain_mistakes
 from bitwright.pipeline.recipe_hardware import HardwareSection, Section, hardware_facts
 from bitwright.pipeline.recipe_schema import ImplementSection, SimulateSection
 from bitwright.pipeline.recipe_yaml import Document
@@ -34,6 +36,7 @@ from bitwright.pipeline.steps.levels import LEVELS, read_inputs, save_levels
 GRAPH, SETTINGS, INPUT = "graph.bwg", "hardware.json", "input.json"
 _KEY = "key.json"
 _RANDOM, _DEFINED = 20, 8
+_HELD: set[Path] = set()  # folders that this process works in
 _AGAIN = "delete it, or make the design again"
 
 
@@ -114,6 +117,36 @@ class Design:
         """Write the settings, which later calls start from."""
         atomic_write(self.folder / SETTINGS, self.settings.model_dump_json(indent=1) + "\n")
 
+    def is_fresh(self, name: str, facts: Mapping[str, Any]) -> bool:
+        """Whether a step is there, for these facts and this graph."""
+        try:
+            return bool(parse_json(read_bytes(self.folder / name / _KEY)) == self._key(facts))
+        except (OSError, ValueError, DataError):
+            return False
+
+    def _key(self, facts: Mapping[str, Any]) -> str:
+        text = json.dumps([__version__, self.graph.digest, facts], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes off the folder; who holds it already may come in again.
+
+        Raises:
+            RunError: another one is at work in it.
+            OSError: it cannot be written.
+        """
+        place = self.folder.resolve()
+        if place in _HELD:
+            yield
+            return
+        with exclusive(self.folder / ".lock", remove=True):
+            _HELD.add(place)
+            try:
+                yield
+            finally:
+                _HELD.discard(place)
+
     def step(self, name: str, facts: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
         """The folder of a step, made if it is not there for these facts and this graph.
 
@@ -123,18 +156,14 @@ class Design:
             facts: what the result depends on, besides the graph, as JSON.
             make: fills a folder.
         """
-        text = json.dumps([__version__, self.graph.digest, facts], sort_keys=True, default=str)
-        key, place = hashlib.sha256(text.encode()).hexdigest(), self.folder / name
-        try:
-            if parse_json(read_bytes(place / _KEY)) == key:
-                return place
-        except (OSError, ValueError, DataError):
-            pass
+        place = self.folder / name
+        if self.is_fresh(name, facts):
+            return place
         partial = self.folder / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         make(partial)
-        atomic_write(partial / _KEY, json.dumps(key) + "\n")
+        atomic_write(partial / _KEY, json.dumps(self._key(facts)) + "\n")
         shutil.rmtree(place, ignore_errors=True)
         partial.rename(place)
         return place
@@ -198,7 +227,7 @@ def changed(settings: DesignSettings, assignments: Sequence[str]) -> DesignSetti
     for assignment in assignments:
         path = assignment.partition("=")[0].strip().split(".")
         if path[0] == "hardware" and path[1:2] and path[1] in _GOALS:
-            for other in _GOALS - {path[1]}:
+            for other in (_GOALS | {"rate_clock_mhz"}) - {path[1]}:
                 document = document.assign(("hardware", other), None, "--set")
         document = document.override(assignment)
     return parse_settings(document.value, "--set" if assignments else SETTINGS)
@@ -217,12 +246,7 @@ def parse_settings(values: str | Mapping[str, Any], where: str) -> DesignSetting
         found = parse_json(values) if isinstance(values, str) else values
         return DesignSettings.model_validate(found)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise RecipeError(
-            f"{field}: {first['msg']}",
-            where=where,
-            hint="keys are those of a recipe's sections hardware, simulate and implement",
-        ) from error
+        given = found if isinstance(found, Mapping) else {}
+        raise explain_mistakes(error, Document(dict(given), where, {}), DesignSettings) from error
     except ValueError as error:
         raise RecipeError(f"is no JSON: {error}", where=where) from error

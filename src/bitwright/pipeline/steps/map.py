@@ -100,7 +100,7 @@ def map_network(
     save_graph(hardware, folder / HARDWARE)
     folding_of(hardware).save(folder / FOLDING)
     progress("writing the RTL", 0, 0)
-    result = describe_mapping(hardware, target, wanted.clock_mhz)
+    result = describe_mapping(hardware, target, wanted)
     changes: dict[str, Any] = {
         "checked_cycles": run.cycles if run else 0,
         "unchecked": unchecked,
@@ -196,8 +196,9 @@ def _write_parts(
 def goal_for(wanted: HardwareSection, target: Target) -> Goal:
     """The recipe's wish as a goal of the search, at a clock that the target can reach."""
     if wanted.target_fps is not None:
-        clock_hz = reachable_clock(target, wanted.clock_mhz) * 1e6
-        return RateGoal(wanted.target_fps, clock_hz, target.capacity)
+        clock_mhz = reachable_clock(target, wanted.clock_mhz)
+        clock_mhz = min(clock_mhz, wanted.rate_clock_mhz or clock_mhz)
+        return RateGoal(wanted.target_fps, clock_mhz * 1e6, target.capacity)
     have = target.capacity
     if wanted.budget is not None:
         asked = wanted.budget.model_dump()
@@ -306,9 +307,10 @@ def _check_equal(graph: Graph, hardware: Graph, frames: Mapping[str, IntArray]) 
                 )
 
 
-def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapResult:
+def describe_mapping(hardware: Graph, target: Target, wanted: HardwareSection) -> MapResult:
     """Every block by the models; rates at a clock that the target can reach."""
     flow = analyse(hardware)
+    clock_mhz = wanted.clock_mhz
     rated = reachable_clock(target, clock_mhz)
     link = _link(hardware, target)
     plan = memory_plan(hardware)
@@ -319,6 +321,7 @@ def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapRe
         clock_mhz=clock_mhz,
         rated_mhz=rated,
         clock_note=clock_note(target, clock_mhz),
+        wanted_fps=wanted.target_fps,
         link=None if link is None else LinkRow(**vars(link), images_per_s=link.images_per_s),
         lut_kind=lut_kind(target.family),
         interval=flow.interval,
