@@ -10,7 +10,7 @@ model of the RTL refines.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bitwright.engine.config import EngineConfig
@@ -157,7 +157,7 @@ class LayerTime:
 
 
 def by_layer(
-    found: Timeline, layers: Sequence[str], macs: dict[str, int]
+    found: Timeline, layers: Sequence[str], macs: Mapping[str, int]
 ) -> list[LayerTime]:  # fmt: skip
     """X's time layer by layer, in the order of the program."""
     busy: dict[str, float] = {}
