@@ -17,7 +17,7 @@ from bitwright.engine.compiler.plan import Plan, Segment
 from bitwright.engine.compiler.steps import Access, Action, Space, Step
 from bitwright.engine.compiler.values import Layer, Part, Value, is_diagonal
 from bitwright.engine.config import EngineConfig
-from bitwright.engine.isa import Buffer, Load, LoadMode, Store, WeightOrder
+from bitwright.engine.isa import Bits, Buffer, Load, LoadMode, Result, Store, WeightOrder
 
 Bytes = NDArray[np.uint8]
 _MOST_OUTPUTS = (1 << 8) - 1
@@ -162,6 +162,8 @@ class Emitter:
                 )
             alone = len(part.weights) > 1 or part.order == WeightOrder.SEQUENTIAL
             count = min(most, max(1, config.weight_rows // _PIECES // rows)) if alone else most
+            if layer.out.result == Result.FOUR:  # two groups are a word
+                count = max(2, count - count % 2)
             diagonal = is_diagonal(part.weights, config.outputs)
             for first in range(0, part.groups, count):
                 piece = part.cut(first, min(count, part.groups - first))
@@ -337,13 +339,19 @@ class Emitter:
     def _weights(self, layer: Layer, piece: _Piece, step: Step) -> int:
         """Load the weights of a piece; the row where they lie."""
         row = self.weights.take(piece.rows)
-        table = piece.part.weights.reshape(-1, self.config.outputs, self.config.lanes)
+        given = piece.part.weights
+        table = given.reshape(-1, self.config.outputs, given.shape[-1])
+        four = layer.bits == Bits.FOUR
         mode, count = LoadMode.PLAIN, piece.rows * self.config.outputs
         if piece.diagonal:
-            lanes = np.arange(self.config.lanes)
+            lanes = np.arange(given.shape[-1])
             table = table[:, lanes % self.config.outputs, lanes]
-            mode, count = LoadMode.DIAGONAL8, piece.rows
-        memory = self.constants.add(np.ascontiguousarray(table.astype(np.int8)).view(np.uint8))
+            mode = LoadMode.DIAGONAL4 if four else LoadMode.DIAGONAL8
+            count = piece.rows
+        data = np.ascontiguousarray(table.astype(np.int8)).view(np.uint8)
+        if four:
+            data = ((data[..., ::2] & 15) | (data[..., 1::2] << 4)).astype(np.uint8)
+        memory = self.constants.add(data)
         access = Access(Space.WEIGHTS, row, row + piece.rows, True)
         load = Load(
             buffer=Buffer.WEIGHTS, mode=mode, memory=memory, x=count,

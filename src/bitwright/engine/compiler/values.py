@@ -50,6 +50,10 @@ class Value:
     def words(self) -> int:
         return self.planes * self.height * self.width
 
+    def lanes(self, word: int) -> int:
+        """Lanes of a plane's word of so many bytes."""
+        return 2 * word if self.result == Result.FOUR else word
+
 
 @dataclass(frozen=True, eq=False)
 class Post:
