@@ -47,29 +47,42 @@ class ProgramRun:
         return np.asarray(rows[:, 0] - self.start, dtype=np.int64)
 
 
-def run_program(
-    simulator: Simulator,
-    image: bytes,
-    stalls: StallPattern | None = None,
-    *,
-    size: int = 0,
-    writes: Sequence[Mapping[int, bytes]] = ({},),
-    pause: int = 0,
-    reset_at: int | None = None,
-    limits: RunLimits = RunLimits(drain=0),  # noqa: B008 (frozen)
-    trace: Path | None = None,
-) -> tuple[ProgramRun, ...]:
-    """Run the program of a memory image, once for every element of `writes`.
+@dataclass(frozen=True)
+class ProgramJob:
+    """What is run.
 
-    Args:
-        simulator: of a design with ``control`` and one memory port.
+    Attributes:
         image: contents of the memory, from the program on.
-        stalls: how the memory behaves.
         size: bytes of the memory, undefined behind the image; 0: those of the image.
-        writes: what the host writes before each run: byte address in the image -> bytes.
+        writes: one element a run: what the host writes before it, byte address -> bytes.
         pause: cycles before every start.
         reset_at: cycle of a second reset; everything before it is thrown away but for what the
             memory holds, and all runs are done.
+    """
+
+    image: bytes = field(repr=False)
+    size: int = 0
+    writes: Sequence[Mapping[int, bytes]] = field(default=({},), repr=False)
+    pause: int = 0
+    reset_at: int | None = None
+
+
+_LIMITS = RunLimits(drain=0)
+
+
+def run_program(
+    simulator: Simulator,
+    job: ProgramJob,
+    stalls: StallPattern | None = None,
+    *,
+    limits: RunLimits = _LIMITS,
+    trace: Path | None = None,
+) -> tuple[ProgramRun, ...]:
+    """Run the program of a memory image, once or several times, one after the other.
+
+    Args:
+        simulator: of a design with ``control`` and one memory port.
+        stalls: how the memory behaves.
         limits: when to stop waiting.
         trace: file for a waveform (VCD); needs ``build(trace=True)``.
 
@@ -81,26 +94,26 @@ def run_program(
     design, pattern = simulator.design, stalls or no_stalls()
     if design.control is None or len(design.memory_ports) != 1:
         raise GraphError("runs no programs from a memory", where=f"simulation of {design.top}")
-    if not image:
+    if not job.image:
         raise GraphError("the memory image is empty", where=f"simulation of {design.top}")
     with tempfile.TemporaryDirectory(prefix="bitwright-sim-") as folder:
         scratch = Path(folder)
-        (scratch / "image").write_bytes(image)
-        job = {
+        (scratch / "image").write_bytes(job.image)
+        settings = {
             "seed": pattern.seed,
-            "frames": len(writes),
+            "frames": len(job.writes),
             "max_cycles": limits.max_cycles or 0,
             "idle_limit": limits.idle or PATIENCE,
             "drain": limits.drain,
-            "reset_at": -1 if reset_at is None else reset_at,
-            "pause": pause,
+            "reset_at": -1 if job.reset_at is None else job.reset_at,
+            "pause": job.pause,
             "folder": scratch,
             "trace": "" if trace is None else trace.resolve(),
         }
-        lines = [f"{key} {value}" for key, value in job.items()]
+        lines = [f"{key} {value}" for key, value in settings.items()]
         port = design.memory_ports[0]
-        lines.append(pattern.memory.job(0, port, str(scratch / "image"), size))
-        for run, patches in enumerate(writes):
+        lines.append(pattern.memory.job(0, port, str(scratch / "image"), job.size))
+        for run, patches in enumerate(job.writes):
             for number, (address, data) in enumerate(patches.items()):
                 name = f"patch{run}.{number}"
                 (scratch / name).write_bytes(data)

@@ -72,9 +72,14 @@ class Port(_Entry):
 
 
 class Control(_Entry):
-    """Signals of a design that runs programs: a pulse of `start` begins, `done` is high from the end
-    of a run to the next start. `code` and `error` are what the run ended with, `cycles` what it took,
-    `events` what begins and ends in a cycle, a bit each.
+    """Signals of a design that runs programs.
+
+    Attributes:
+        start: a pulse of it begins a run.
+        done: high from the end of a run to the next start.
+        code, error: what the run ended with.
+        cycles: what it took.
+        events: what begins and ends in a cycle, a bit each.
     """
 
     start: str = Field(pattern=NAME)

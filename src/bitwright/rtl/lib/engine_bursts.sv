@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cuts a block of z x y runs of x words in memory into bursts, each at most Words (a power of two)
-// long and ending at a multiple of Words, so that none crosses 4 KiB. start_i takes the block, which
-// must hold until last_o goes; addresses count words. A burst is shown in the cycle after start_i or
-// after the last next_i.
+// long and ending at a multiple of Words, so that none crosses 4 KiB. start_i takes the block,
+// which must hold until last_o goes; addresses count words. A burst is shown in the cycle after
+// start_i or after the last next_i.
 `default_nettype none
 module engine_bursts #(
   parameter int AddrWidth = 32,

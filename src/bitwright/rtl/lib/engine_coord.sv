@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One coordinate of a tap: two nested loops that step it, as engine_walk drives them. restart_i:
-// both start again at the origin; outer_i: the outer one moves, the inner one starts again; inner_i:
-// the inner one moves; back_i: the inner one starts again.
+// both start again at the origin; outer_i: the outer one moves, the inner one starts again;
+// inner_i: the inner one moves; back_i: the inner one starts again.
 `default_nettype none
 module engine_coord #(
   parameter int Width = 12

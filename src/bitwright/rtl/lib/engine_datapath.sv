@@ -52,6 +52,10 @@ module engine_datapath #(
   output logic [2:0]                 parameter_slot_o,
   input  logic [511:0]               parameters_i,
   input  logic [63:0]                record_i,
+  output logic                       look_o,
+  output logic [$clog2(Lanes)-1:0]   table_o,
+  output logic [Pixels*8-1:0]        bytes_o,
+  input  logic [Pixels*8-1:0]        bytes_i,
   output logic                       write_o,
   output logic [Pixels-1:0]          write_banks_o,
   output logic [Pixels*RowWidth-1:0] write_rows_o,
@@ -69,7 +73,7 @@ module engine_datapath #(
     .word_i(input_i), .pixel_o(pixel), .row_o(row), .height_o(height), .width_o(width),
     .stride_y_o(stride_y), .stride_x_o(stride_x), .patch_o(patch), .passes_o(passes),
     .wait_o(), .signal_o(), .tap_x_o(), .tap_y_o(), .plane_o(), .output_o(), .dilation_y_o(),
-    .dilation_x_o(), .bits_o(), .signed_first_o(), .signed_rest_o()
+    .dilation_x_o(), .bits_o(), .signed_first_o(), .signed_rest_o(), .first_o()
   );
 
   engine_operands #(
@@ -139,8 +143,8 @@ module engine_datapath #(
     .clk_i, .rst_ni, .slot_i, .drain_i(drain), .sums_i(sums), .group_i(group), .info_i(info),
     .output_i(output_2_q), .exec_i(exec_2_q), .begin_o(drain_begin), .late_output_i(output_3_q),
     .late_exec_i(exec_3_q), .late_patch_i(patch_3_q), .parameter_o, .parameter_row_o,
-    .parameter_slot_o, .parameters_i, .record_i, .write_o, .write_banks_o, .write_rows_o,
-    .write_strobes_o, .write_data_o
+    .parameter_slot_o, .parameters_i, .record_i, .look_o, .table_o, .bytes_o, .bytes_i, .write_o,
+    .write_banks_o, .write_rows_o, .write_strobes_o, .write_data_o
   );
 
   logic unused;

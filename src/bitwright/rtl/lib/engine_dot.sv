@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dot product of Lanes features and Lanes weights of 8 bits, exact. Features have one bit more, their
-// sign; weights are signed. The first Dsps lanes are multiplications for the tool to map, the
+// Dot product of Lanes features and Lanes weights of 8 bits, exact. Features have one bit more,
+// their sign; weights are signed. The first Dsps lanes are multiplications for the tool to map, the
 // others look-up tables. Latency 3 + $clog2(Lanes), one sum a cycle.
 `default_nettype none
 module engine_dot #(

@@ -14,7 +14,7 @@ module engine_execute #(
   localparam int Width     = 8 * Lanes,
   localparam int Drain     = Lanes > 8 ? Lanes : 8,
   localparam int Start     = 8,
-  localparam int Total     = 33,  // from the last tap to its last result
+  localparam int Total     = 35,  // from the last tap to its last result
   localparam int BankWidth = $clog2(Pixels),
   localparam int RowWidth  = AddrWidth - BankWidth,
   localparam int WeightWidth = $clog2(WeightRows)
@@ -41,6 +41,10 @@ module engine_execute #(
   output logic [2:0]                 parameter_slot_o,
   input  logic [511:0]               parameters_i,
   input  logic [63:0]                record_i,
+  output logic                       look_o,
+  output logic [$clog2(Lanes)-1:0]   table_o,
+  output logic [Pixels*8-1:0]        bytes_o,
+  input  logic [Pixels*8-1:0]        bytes_i,
   output logic                       write_o,
   output logic [Pixels-1:0]          write_banks_o,
   output logic [Pixels*RowWidth-1:0] write_rows_o,
@@ -106,7 +110,8 @@ module engine_execute #(
     .group_below_i(group_below), .group_output_i(group_output), .group_place_i(group_place),
     .input_i(input_q), .output_i(output_q), .exec_i(exec_q), .read_o, .read_rows_o, .read_data_i,
     .weights_i, .parameter_o, .parameter_row_o, .parameter_slot_o, .parameters_i, .record_i,
-    .write_o, .write_banks_o, .write_rows_o, .write_strobes_o, .write_data_o
+    .look_o, .table_o, .bytes_o, .bytes_i, .write_o, .write_banks_o, .write_rows_o,
+    .write_strobes_o, .write_data_o
   );
 
   // The row of weights is read while the features are: address in t + 2, words in t + 4.

@@ -57,7 +57,8 @@ module engine_features #(
     assign s_here = !x_valid_i && s_valid_i && s_bank == BankWidth'(b);
     assign l_here = !x_valid_i && l_valid_i && l_bank == BankWidth'(b);
     assign row    = x_valid_i ? x_rows_i[b*RowWidth +: RowWidth]
-                  : s_valid_i ? s_addr_i[AddrWidth-1 -: RowWidth] : l_addr_i[AddrWidth-1 -: RowWidth];
+                  : s_valid_i ? s_addr_i[AddrWidth-1 -: RowWidth]
+                  : l_addr_i[AddrWidth-1 -: RowWidth];
 
     for (genvar n = 0; n < Lanes; n++) begin : gen_lane
       logic x_here;

@@ -2,7 +2,8 @@
 // The fetcher: reads the program from start_i on, from base_i (a multiple of 4 KiB), in bursts of
 // Burst words, as far ahead as its FIFO of Places words has room, and deals instructions to the
 // queues of the units, one in 256 / Width cycles. HALT, or an opcode that is none (bad_o), ends it:
-// halted_o from when everything that was asked has come. It may read up to Places words behind HALT.
+// halted_o from when everything that was asked has come. It may read up to Places words behind
+// HALT.
 `default_nettype none
 module engine_fetch #(
   parameter int Width     = 64,

@@ -32,20 +32,24 @@ module engine_finish #(
   output logic [2:0]                 parameter_slot_o,
   input  logic [511:0]               parameters_i,
   input  logic [63:0]                record_i,
+  output logic                       look_o,
+  output logic [$clog2(Lanes)-1:0]   table_o,
+  output logic [Pixels*8-1:0]        bytes_o,
+  input  logic [Pixels*8-1:0]        bytes_i,
   output logic                       write_o,
   output logic [Pixels-1:0]          write_banks_o,
   output logic [Pixels*RowWidth-1:0] write_rows_o,
   output logic [Lanes-1:0]           write_strobes_o,
   output logic [Pixels*Width-1:0]    write_data_o
 );
-  logic [3:0]  post, result, rounding, step;
+  logic [3:0]  post, rounding, step;
   logic [7:0]  shift;
   logic [15:0] low, high, base, parameters;
 
   engine_fields_output i_output (
-    .word_i(output_i), .post_o(post), .result_o(result), .rounding_o(rounding), .shift_o(shift),
-    .low_o(low), .high_o(high), .base_o(base), .step_o(step),
-    .wait_o(), .signal_o(), .plane_o(), .row_o(), .pixel_o(), .weights_o(), .lookup_o()
+    .word_i(output_i), .post_o(post), .rounding_o(rounding), .shift_o(shift), .low_o(low),
+    .high_o(high), .base_o(base), .step_o(step),
+    .wait_o(), .signal_o(), .plane_o(), .row_o(), .pixel_o(), .weights_o(), .result_o(), .lookup_o()
   );
   engine_fields_exec i_exec (
     .word_i(exec_i), .parameters_o(parameters),
@@ -55,6 +59,7 @@ module engine_finish #(
   );
 
   logic                    valid;
+  logic [3:0]              late_result, late_lookup;
   logic [1:0]              number;
   logic [InfoWidth-1:0]    info;
   logic [Pixels*Width-1:0] words;
@@ -63,21 +68,21 @@ module engine_finish #(
     .Pixels(Pixels), .Outputs(Lanes), .Rows(Rows), .InfoWidth(InfoWidth), .OutWidth(OutWidth)
   ) i_drain (
     .clk_i, .rst_ni, .drain_i, .sums_i, .output_i(group_i), .info_i,
-    .row_i($clog2(Rows)'(parameters)), .threshold_i(post[0]), .result_i(result[1:0]),
+    .row_i($clog2(Rows)'(parameters)), .threshold_i(post[0]),
     .rounding_i(rounding[2:0]), .shift_i(shift[5:0]), .low_i(low), .high_i(high),
     .base_i(base[7:0]), .step_i(step[0]), .read_o(parameter_o), .row_o(parameter_row_o),
-    .slot_o(parameter_slot_o), .row_data_i(parameters_i), .record_i, .begin_o, .valid_o(valid),
-    .number_o(number), .info_o(info), .words_o(words)
+    .slot_o(parameter_slot_o), .row_data_i(parameters_i), .record_i, .look_o, .table_o, .bytes_o,
+    .bytes_i, .late_result_i(late_result[1:0]), .late_lookup_i(late_lookup[0]), .begin_o,
+    .valid_o(valid), .number_o(number), .info_o(info), .words_o(words)
   );
 
-  logic [3:0]  late_result;
   logic [7:0]  last_y, last_x;
   logic [15:0] plane, row, pixel;
 
   engine_fields_output i_late_output (
     .word_i(late_output_i), .plane_o(plane), .row_o(row), .pixel_o(pixel), .result_o(late_result),
-    .wait_o(), .signal_o(), .weights_o(), .post_o(), .lookup_o(), .rounding_o(), .shift_o(),
-    .low_o(), .high_o(), .base_o(), .step_o()
+    .lookup_o(late_lookup), .wait_o(), .signal_o(), .weights_o(), .post_o(), .rounding_o(),
+    .shift_o(), .low_o(), .high_o(), .base_o(), .step_o()
   );
   engine_fields_exec i_late_exec (
     .word_i(late_exec_i), .last_y_o(last_y), .last_x_o(last_x), .place_o(),
@@ -87,15 +92,15 @@ module engine_finish #(
 
   engine_writer #(.Pixels(Pixels), .Lanes(Lanes), .AddrWidth(AddrWidth)) i_writer (
     .clk_i, .rst_ni, .slot_i, .valid_i(valid), .place_i(info[4 +: AddrWidth]), .number_i(number),
-    .half_i(late_result[1:0] == 2'd1 ? {1'b0, info[3]} : 2'd2), .words_i(words), .patch_i(late_patch_i),
-    .columns_i(info[1] ? last_x : 8'hff), .rows_i(info[2] ? last_y : 8'hff),
+    .half_i(late_result[1:0] == 2'd1 ? {1'b0, info[3]} : 2'd2), .words_i(words),
+    .patch_i(late_patch_i), .columns_i(info[1] ? last_x : 8'hff), .rows_i(info[2] ? last_y : 8'hff),
     .pixel_step_i(AddrWidth'(pixel)), .row_step_i(AddrWidth'(row)), .plane_i(AddrWidth'(plane)),
     .valid_o(write_o), .banks_o(write_banks_o), .rows_o(write_rows_o),
     .strobes_o(write_strobes_o), .words_o(write_data_o)
   );
 
   logic unused;
-  assign unused = ^{post, result, rounding, step, shift, base, late_result, info[0], plane, row,
-                    pixel, parameters};
+  assign unused = ^{post, rounding, step, late_lookup, shift, base, late_result, info[0], plane,
+                    row, pixel, parameters};
 endmodule
 `default_nettype wire

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fetches the feature words of a tap: pixel p of a group of Pixels, in rows of 2^patch_i, lies
-// (p mod 2^patch_i) pixel steps and (p / 2^patch_i) row steps behind the tap's address; its
-// coordinate is as far from the tap's in strides. A pixel outside 0 .. height - 1, 0 .. width - 1 is
-// read as zeros. In pass j of passes_i + 1 the pixels j * Pixels / passes on are read, whose words
-// must lie in different banks (asserted); when the last pass is read all words are there.
-// Latency 4: tap in cycle t, words in t + 4. Rows of the memory go out in t + 2, its data come in
-// t + 3. Steps, strides and sizes must hold from the tap until then.
+// Fetches the feature words of a tap: pixel p of a group of Pixels, in rows of 2^patch_i, lies (p
+// mod 2^patch_i) pixel steps and (p / 2^patch_i) row steps behind the tap's address; its coordinate
+// is as far from the tap's in strides. A pixel outside 0 .. height - 1, 0 .. width - 1 is read as
+// zeros. In pass j of passes_i + 1 the pixels j * Pixels / passes on are read, whose words must lie
+// in different banks (asserted); when the last pass is read all words are there. Latency 4: tap in
+// cycle t, words in t + 4. Rows of the memory go out in t + 2, its data come in t + 3. Steps,
+// strides and sizes must hold from the tap until then.
 `default_nettype none
 module engine_operands #(
   parameter int Pixels     = 4,

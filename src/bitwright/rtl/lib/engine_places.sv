@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What engine_walk counts beside the address of the tap: the number of the output group, the place
-// of the results, and the weight word. halves_i: outputs 2n and 2n + 1 share a place, in its halves.
-// order_i: the weight of tap k of K of output o is word o * K + k (0), k (1) or 0 (2) from
+// of the results, and the weight word. halves_i: outputs 2n and 2n + 1 share a place, in its
+// halves. order_i: the weight of tap k of K of output o is word o * K + k (0), k (1) or 0 (2) from
 // weight_i on.
 `default_nettype none
 module engine_places #(

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of requant with all values at run time: round_shift(x * multiplier + offset, shift),
-// clipped to low .. high (code_o) and as it is (raw_o, its low 32 bits). Latency 6, one a cycle.
-// Rounding as in round_clip: 0 half_even, 1 half_away, 2 half_up, 3 floor, 4 ceil. shift_i is at
-// most 47. Offset, shift and the rest are taken as they stand in the cycle of their stage: the
-// offset 1 cycle after x, the others must hold.
+// The arithmetic of requant with all values at run time: round_shift(x * multiplier + offset,
+// shift), clipped to low .. high (code_o) and as it is (raw_o, its low 32 bits). Latency 6, one a
+// cycle. Rounding as in round_clip: 0 half_even, 1 half_away, 2 half_up, 3 floor, 4 ceil. shift_i
+// is at most 47. Offset, shift and the rest are taken as they stand in the cycle of their stage:
+// the offset 1 cycle after x, the others must hold.
 `default_nettype none
 module engine_requant #(
   parameter int InWidth     = 32,

@@ -2,7 +2,8 @@
 // Unit S: STORE, one at a time. Reads a burst from the features, a word in every cycle with slot_i,
 // as soon as the FIFO of Places words has room for all of it; when the last word is read, asks the
 // memory to write it and sends the words behind the address. Complete (done_o) when every burst is
-// answered; at most 32 are not. Answers to what was asked before a reset carry another AWID and do not count.
+// answered; at most 32 are not. Answers to what was asked before a reset carry another AWID and do
+// not count.
 `default_nettype none
 module engine_store #(
   parameter int Width     = 64,

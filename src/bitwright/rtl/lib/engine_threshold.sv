@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Thresholds of one channel at run time: base + (count of x >= threshold) * 2^step, where x is ~x of
-// a flipped channel. row_i: 15 signed thresholds of 32 bits, the lowest first, then the bit that
+// Thresholds of one channel at run time: base + (count of x >= threshold) * 2^step, where x is ~x
+// of a flipped channel. row_i: 15 signed thresholds of 32 bits, the lowest first, then the bit that
 // flips. The result's low 8 bits. Latency 6, one a cycle; base and step must hold.
 `default_nettype none
 module engine_threshold (

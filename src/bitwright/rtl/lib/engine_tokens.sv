@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens between the three units 0, 1 and 2: a counter of 8 bits for each ordered pair. want_i: what
-// the unit's next instruction waits for (bit u: a token of unit u); ready_o: they are all there; go_i:
-// the instruction begins and takes them. done_i: an instruction is complete and gives a token to
-// each unit of give_i, which can be taken from the next cycle on. Bits of a unit itself are ignored.
+// Tokens between the three units 0, 1 and 2: a counter of 8 bits for each ordered pair. want_i:
+// what the unit's next instruction waits for (bit u: a token of unit u); ready_o: they are all
+// there; go_i: the instruction begins and takes them. done_i: an instruction is complete and gives
+// a token to each unit of give_i, which can be taken from the next cycle on. Bits of a unit itself
+// are ignored.
 `default_nettype none
 module engine_tokens (
   input  logic        clk_i,

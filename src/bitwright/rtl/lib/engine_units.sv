@@ -97,6 +97,9 @@ module engine_units #(
   logic [511:0]               parameters;
   logic [63:0]                record;
   logic [Lanes-1:0]           write_strobes;
+  logic                       look;
+  logic [$clog2(Lanes)-1:0]   look_table;
+  logic [Pixels*8-1:0]        look_bytes, found_bytes;
 
   assign spent_o = valid[1] & take[1] & ~go_o[1];
 
@@ -110,6 +113,7 @@ module engine_units #(
     .read_data_i(read_data), .weight_o(weight), .weight_row_o(weight_row),
     .weights_i(weight_words), .parameter_o(parameter_read), .parameter_row_o(parameter_row),
     .parameter_slot_o(parameter_slot), .parameters_i(parameters), .record_i(record),
+    .look_o(look), .table_o(look_table), .bytes_o(look_bytes), .bytes_i(found_bytes),
     .write_o(write), .write_banks_o(write_banks), .write_rows_o(write_rows),
     .write_strobes_o(write_strobes), .write_data_o(write_data)
   );
@@ -146,8 +150,12 @@ module engine_units #(
     .read_i(parameter_read), .row_i(parameter_row), .slot_i(parameter_slot),
     .row_o(parameters), .record_o(record)
   );
+  engine_tables #(.Readers(Pixels), .Tables(Lanes)) i_tables (
+    .clk_i, .write_i(load[3]), .write_addr_i(load_addr[7:0]), .write_data_i(load_data),
+    .read_i(look), .table_i(look_table), .bytes_i(look_bytes), .bytes_o(found_bytes)
+  );
 
   logic unused;
-  assign unused = ^{load[3], load_addr, load_idle, execute_idle};
+  assign unused = ^{load_addr, load_idle, execute_idle};
 endmodule
 `default_nettype wire

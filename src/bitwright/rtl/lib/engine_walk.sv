@@ -42,7 +42,7 @@ module engine_walk #(
   output logic                   tap_first_o,  // of a group
   output logic                   tap_last_o,   // last pass of the last tap of a group
   output logic                   tap_ready_o,  // last pass of a tap
-  output logic                   tap_rest_o,   // of another kc than the first
+  output logic [CountWidth-1:0]  tap_c_o,      // kc
   output logic [AddrWidth-1:0]   tap_addr_o,
   output logic [CoordWidth-1:0]  tap_x_o,
   output logic [CoordWidth-1:0]  tap_y_o,
@@ -163,7 +163,7 @@ module engine_walk #(
   assign tap_first_o   = first_q;
   assign tap_ready_o   = tap;
   assign tap_last_o    = tap & taps_over;
-  assign tap_rest_o    = kc_q != taps_c_i;
+  assign tap_c_o       = taps_c_i - kc_q;
   assign group_begin_o = begin_q;
   assign group_right_o = gx_over;
   assign group_below_o = gy_over;

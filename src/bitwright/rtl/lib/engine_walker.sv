@@ -39,13 +39,14 @@ module engine_walker #(
   logic [15:0] pixel, row, tap_x, tap_y, plane, out;
   logic [7:0]  stride_y, stride_x, dilation_y, dilation_x, passes;
   logic [3:0]  patch, bits, signed_first, signed_rest, down;
-  logic        rest;
+  logic [11:0] tap_c, first;
 
   engine_fields_input i_input (
     .word_i(input_i), .pixel_o(pixel), .row_o(row), .tap_x_o(tap_x), .tap_y_o(tap_y),
     .plane_o(plane), .output_o(out), .stride_y_o(stride_y), .stride_x_o(stride_x),
     .dilation_y_o(dilation_y), .dilation_x_o(dilation_x), .patch_o(patch), .passes_o(passes),
     .bits_o(bits), .signed_first_o(signed_first), .signed_rest_o(signed_rest),
+    .first_o(first),
     .wait_o(), .signal_o(), .height_o(), .width_o()
   );
   assign down = 4'(BankWidth) - patch;
@@ -89,12 +90,12 @@ module engine_walker #(
     .halves_i(result[1:0] == 2'd1), .place_i(AddrWidth'(place)),
     .place_steps_i({AddrWidth'(place_plane) << (result[1] ? 2 : 0), AddrWidth'(place_row) << down,
                     AddrWidth'(place_pixel) << patch}),
-    .tap_valid_o, .tap_pass_o, .tap_first_o, .tap_last_o, .tap_ready_o, .tap_rest_o(rest),
+    .tap_valid_o, .tap_pass_o, .tap_first_o, .tap_last_o, .tap_ready_o, .tap_c_o(tap_c),
     .tap_addr_o, .tap_x_o, .tap_y_o, .tap_weight_o, .group_begin_o, .group_right_o, .group_below_o,
     .group_output_o, .group_place_o
   );
 
-  assign tap_signed_o = rest ? signed_rest[0] : signed_first[0];
+  assign tap_signed_o = tap_c < first ? signed_first[0] : signed_rest[0];
   assign tap_max_o    = reduce[0];
 
   logic unused;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight memory of the engine: Rows rows of Lanes words of Lanes bytes, read by the row with latency
-// 2, written word by word (word in the row lowest in the address) or, with diagonal_i 1 or 2, as a
-// whole row: bank b gets those of the word's lanes of 8 (1) or 4 (2) bits whose number mod Lanes is
-// b, the rest is 0.
+// Weight memory of the engine: Rows rows of Lanes words of Lanes bytes, read by the row with
+// latency 2, written word by word (word in the row lowest in the address) or, with diagonal_i 1 or
+// 2, as a whole row: bank b gets those of the word's lanes of 8 (1) or 4 (2) bits whose number mod
+// Lanes is b, the rest is 0.
 `default_nettype none
 module engine_weights #(
   parameter int Lanes = 8,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the words of a group to the features: pixel p, in rows of 2^patch_i, goes (p mod 2^patch_i)
-// pixel steps and (p / 2^patch_i) row steps behind the place, if its column is below columns_i and
-// its row below rows_i; number_i planes on, too. Words that are written must lie in different banks (asserted). half_i: 2
-// writes all of a word, 0 and 1 its lower and upper half. A word in cycle t is written in t + 2,
-// or t + 3 if that is a cycle with slot_i; words come at least 2 cycles apart, slot_i every second.
+// Writes the words of a group to the features: pixel p, in rows of 2^patch_i, goes (p mod
+// 2^patch_i) pixel steps and (p / 2^patch_i) row steps behind the place, if its column is below
+// columns_i and its row below rows_i; number_i planes on, too. Words that are written must lie in
+// different banks (asserted). half_i: 2 writes all of a word, 0 and 1 its lower and upper half. A
+// word in cycle t is written in t + 2, or t + 3 if that is a cycle with slot_i; words come at least
+// 2 cycles apart, slot_i every second.
 `default_nettype none
 module engine_writer #(
   parameter int Pixels    = 4,
@@ -103,7 +104,8 @@ module engine_writer #(
   assign valid_o = pending_q & slot_i;
 
 `ifndef SYNTHESIS
-  written: assert property (@(posedge clk_i) disable iff (!rst_ni) !(valid_q && pending_q && !slot_i));
+  written: assert property (@(posedge clk_i) disable iff (!rst_ni)
+    !(valid_q && pending_q && !slot_i));
   for (genvar p = 1; p < Pixels; p++) begin : gen_assert
     for (genvar n = 0; n < p; n++) begin : gen_pair
       own_bank: assert property (@(posedge clk_i) disable iff (!rst_ni)
