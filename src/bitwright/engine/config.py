@@ -87,7 +87,7 @@ class EngineConfig:
             if not isinstance(value, int) or value < 1 or value & (value - 1):
                 raise TargetError(f"{name} must be a power of two, got {value}", where="engine")
         limits = {
-            "pixels": (2, 64), "lanes": (4, 64), "feature_words": (64, 1 << 16),
+            "pixels": (2, 64), "lanes": (8, 64), "feature_words": (64, 1 << 16),
             "weight_rows": (16, 1 << 13), "parameter_rows": (16, 1 << 12),
         }  # fmt: skip
         for name, (low, high) in limits.items():
@@ -102,7 +102,7 @@ class EngineConfig:
                 where="engine",
                 hint="change pixels to change the number of products a cycle",
             )
-        if self.multiplier_bits + self.offset_bits != 64 or not 9 <= self.multiplier_bits <= 32:
+        if self.multiplier_bits + self.offset_bits != 64 or not 9 <= self.multiplier_bits <= 28:
             raise TargetError(
                 f"multiplier and offset share 64 bits, got {self.multiplier_bits} and "
                 f"{self.offset_bits}",
@@ -187,7 +187,6 @@ class EngineConfig:
 
 #: The engines with names; E256 is the one for an ECP5-85.
 ENGINES = {
-    "e64": EngineConfig(pixels=2, lanes=4, outputs=4, feature_words=1 << 12, weight_rows=1 << 8),
     "e128": EngineConfig(pixels=2, feature_words=1 << 14),
     "e256": EngineConfig(),
     "e1024": EngineConfig(pixels=16, weight_rows=1 << 11),

@@ -155,8 +155,9 @@ class Input(Instruction):
     patch: int = spec(4, "log2 of the columns of a group of P pixels")
     passes: int = spec(8, "reads a step needs: gcd(pixel, P)", low=1, default=1)
     bits: Bits = spec(4, "lanes of feature and weight words")
-    signed_first: int = spec(4, "1: features of kc = 0 are two's complement")
-    signed_rest: int = spec(4, "1: features of kc > 0 are")
+    signed_first: int = spec(4, "1: features of the planes in front of `first` are signed")
+    signed_rest: int = spec(4, "1: those of the others are")
+    first: int = spec(12, "number of planes (kc) that signed_first speaks of")
 
 
 @dataclass(frozen=True, kw_only=True)

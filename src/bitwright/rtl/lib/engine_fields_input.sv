@@ -23,7 +23,8 @@ module engine_fields_input (
   output logic [7:0]    passes_o,
   output logic [3:0]    bits_o,
   output logic [3:0]    signed_first_o,
-  output logic [3:0]    signed_rest_o
+  output logic [3:0]    signed_rest_o,
+  output logic [11:0]   first_o
 );
   assign wait_o = word_i[7:4];
   assign signal_o = word_i[11:8];
@@ -44,9 +45,10 @@ module engine_fields_input (
   assign bits_o = word_i[195:192];
   assign signed_first_o = word_i[199:196];
   assign signed_rest_o = word_i[203:200];
+  assign first_o = word_i[215:204];
   logic unused;
   assign unused = ^{
-    word_i[255:204],
+    word_i[255:216],
     word_i[183:180],
     word_i[15:12],
     word_i[3:0]

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which values stay on the chip, which layers are chained in strips, and where everything lies.
+
+A *segment* is a chain of layers done strip by strip of rows: what lies between its layers never
+leaves the chip and is never whole. One layer done at once is a segment too. A value that no segment
+hides lies in the features as a whole for as long as it lives, or in the memory outside, from which
+strips are loaded and to which they are stored, two buffers each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bitwright.base.errors import ModelError
+from bitwright.engine.compiler.front import Network
+from bitwright.engine.compiler.values import Layer, Value
+from bitwright.engine.config import EngineConfig
+from bitwright.engine.isa import Result
+from bitwright.ir.placement import first_fit
+
+#: Strips of which both buffers are in use at a time: one is computed while one is moved.
+_BUFFERS = 2
+
+
+@dataclass(eq=False)
+class Segment:
+    """Layers chained over strips of the last one's rows.
+
+    Attributes:
+        rows: of a strip.
+        buffers: addresses in the features of the values that it holds in strips, and the rows
+            that a buffer has.
+    """
+
+    layers: list[Layer]
+    rows: int = 0
+    buffers: dict[Value, tuple[list[int], int]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.layers[-1].name
+
+    @property
+    def made(self) -> list[Value]:
+        return [layer.out for layer in self.layers]
+
+    @property
+    def strips(self) -> list[tuple[int, int]]:
+        height = self.layers[-1].out.height
+        return [(a, min(a + self.rows, height)) for a in range(0, height, self.rows)]
+
+    def needs(self, first: int, last: int) -> dict[Value, tuple[int, int]]:
+        """Rows of every value that a strip makes or reads: first and end."""
+        found: dict[Value, tuple[int, int]] = {self.layers[-1].out: (first, last)}
+        for layer in reversed(self.layers):
+            below, end = layer.input_rows(*found[layer.out])
+            for value in layer.sources:
+                old = found.get(value, (below, end))
+                found[value] = (min(old[0], below), max(old[1], end))
+        return found
+
+
+@dataclass(eq=False)
+class Plan:
+    """Where values lie.
+
+    Attributes:
+        segments: in order.
+        resident: root -> address in the features, of the values that lie there as a whole.
+        hidden: values that live in strips alone.
+    """
+
+    segments: list[Segment]
+    resident: dict[Value, int]
+    hidden: set[Value]
+
+
+class _Planner:
+    def __init__(self, network: Network, config: EngineConfig) -> None:
+        self.network, self.config = network, config
+        self.segments = [Segment([layer], layer.out.height) for layer in network.layers]
+        self.outside: set[Value] = set()  # roots that are not resident
+        self.hidden: set[Value] = set()
+        self.kept = {value.root[0] for value in network.outputs.values()}
+        self.given = {value.root[0] for value in network.inputs.values()}
+        for layer in network.layers:
+            if layer.upsample is not None:
+                self.outside.add(layer.sources[0].root[0])
+
+    def roots(self) -> dict[Value, tuple[int, int]]:
+        """Root -> first and last segment of its life."""
+        spans: dict[Value, tuple[int, int]] = {}
+        for number, segment in enumerate(self.segments):
+            for layer in segment.layers:
+                for value in (*layer.sources, layer.out):
+                    root = value.root[0]
+                    if value not in self.hidden:
+                        first, _ = spans.get(root, (number, number))
+                        spans[root] = (first, number)
+        return spans
+
+    def streamed(self, segment: Segment) -> list[tuple[Value, int]]:
+        """Values that the segment holds in strips, with the number of buffers of each."""
+        found: dict[Value, int] = {}
+        for layer in segment.layers:
+            for value in (*_streams(layer), layer.out):
+                if value in self.hidden:
+                    found[value] = 1
+                elif value.root[0] in self.outside:
+                    found[value] = _BUFFERS if segment.rows < segment.layers[-1].out.height else 1
+        return list(found.items())
+
+    def buffer_rows(self, segment: Segment) -> dict[Value, int]:
+        rows: dict[Value, int] = {}
+        for strip in segment.strips:
+            needs = segment.needs(*strip)
+            for layer in segment.layers:
+                for stream, value in zip(_streams(layer), layer.sources, strict=False):
+                    first, end = needs[value]
+                    rows[stream] = max(rows.get(stream, 0), end - first)
+                first, end = needs[layer.out]
+                rows[layer.out] = max(rows.get(layer.out, 0), end - first)
+        return rows
+
+    def words(self, segment: Segment) -> int:
+        """Of the segment's buffers."""
+        rows = self.buffer_rows(segment)
+        return sum(
+            count * value.planes * value.width * rows[value]
+            for value, count in self.streamed(segment)
+        )
+
+    def run(self) -> Plan:
+        while True:
+            number = self._fit_rows()
+            if number is None:
+                plan = self._place()
+                if plan is not None:
+                    return plan
+                number = self._fullest()
+            self._relieve(number)
+
+    def _live(self, number: int, spans: dict[Value, tuple[int, int]]) -> list[Value]:
+        return [
+            root
+            for root, (first, last) in spans.items()
+            if root not in self.outside and first <= number <= last
+        ]
+
+    def _room(self, number: int, spans: dict[Value, tuple[int, int]]) -> int:
+        return self.config.feature_words - sum(v.words for v in self._live(number, spans))
+
+    def _fit_rows(self) -> int | None:
+        """Choose the rows of every segment's strips; the number of one that has no room."""
+        spans = self.roots()
+        for number, segment in enumerate(self.segments):
+            if not self._fit(segment, self._room(number, spans)):
+                return number
+        return None
+
+    def _fit(self, segment: Segment, room: int) -> bool:
+        """The most rows a strip that fit, evened out; False if not even one does."""
+        height = segment.layers[-1].out.height
+        low, high = 0, height  # low fits
+        while low < high:
+            segment.rows = middle = (low + high + 1) // 2 if low else height
+            if self.words(segment) <= room:
+                low = middle
+            elif middle == height:
+                low, high = 0, height - 1
+                segment.rows = 1
+                if height == 1 or self.words(segment) > room:
+                    return False
+                low = 1
+            else:
+                high = middle - 1
+        segment.rows = -(-height // -(-height // low))
+        return True
+
+    def _fullest(self) -> int:
+        spans = self.roots()
+        rooms = [
+            self._room(n, spans) - self.words(segment) for n, segment in enumerate(self.segments)
+        ]
+        return rooms.index(min(rooms))
+
+    def _relieve(self, number: int) -> None:
+        """Give a segment more room: hide a value between two layers, or send one outside.
+
+        Raises:
+            ModelError: a layer's smallest strip is larger than the features.
+        """
+        spans = self.roots()
+        live = self._live(number, spans)
+        for root in sorted(live, key=lambda v: -v.words):
+            if self._hide(root):
+                return
+        if not live:
+            layer = self.segments[number].layers[-1]
+            raise ModelError(
+                f"one row of its maps needs {self.words(self.segments[number])} words; the engine "
+                f"has {self.config.feature_words}",
+                where=f"engine, {layer.name}",
+                hint="use an engine with more feature words, a smaller image or fewer channels",
+            )
+        self.outside.add(max(live, key=lambda root: root.words / self._traffic(root)))
+
+    def _traffic(self, root: Value) -> float:
+        """Words that move if a root lies outside, for each of its own."""
+        readers = sum(
+            any(v.root[0] is root for layer in segment.layers for v in layer.sources)
+            for segment in self.segments
+        )
+        return 0.1 + readers + (root not in self.given) - (root in self.kept) * 0.5
+
+    def _hide(self, value: Value) -> bool:
+        """Chain the layer that makes a value with the only one that reads it."""
+        if value in self.kept | self.given or value.parent is not None:
+            return False
+        makers = [s for s in self.segments if any(v is value for v in s.made)]
+        readers = [s for s in self.segments if any(value in la.sources for la in s.layers)]
+        if len(makers) != 1 or len(readers) != 1 or makers[0] is readers[0]:
+            return False
+        maker, reader = makers[0], readers[0]
+        if maker.layers[-1].out is not value or value.result == Result.RAW:
+            return False
+        if sum(value in layer.sources for layer in reader.layers) != 1:
+            return False
+        if value not in reader.layers[0].sources or reader.layers[0].upsample is not None:
+            return False
+        position = self.segments.index(reader)
+        merged = Segment([*maker.layers, *reader.layers], reader.layers[-1].out.height)
+        self.segments[position] = merged
+        self.segments.remove(maker)
+        self.hidden.add(value)
+        return True
+
+    def _place(self) -> Plan | None:
+        """Addresses of everything, or None if gaps leave too little room."""
+        spans = self.roots()
+        items: list[tuple[Value, Segment | None, int, tuple[int, int]]] = []
+        for root, span in spans.items():
+            if root not in self.outside:
+                items.append((root, None, root.words, span))
+        for number, segment in enumerate(self.segments):
+            rows = self.buffer_rows(segment)
+            for value, count in self.streamed(segment):
+                size = value.planes * value.width * rows[value]
+                items += [(value, segment, size, (number, number))] * count
+        found = _fitted([(size, span) for _, _, size, span in items], self.config.feature_words)
+        if found is None:
+            return None
+        resident: dict[Value, int] = {}
+        for segment in self.segments:
+            segment.buffers = {}
+        for (value, owner, _, _), offset in zip(items, found, strict=True):
+            if owner is None:
+                resident[value] = offset
+            else:
+                height = self.buffer_rows(owner)[value]
+                owner.buffers.setdefault(value, ([], height))[0].append(offset)
+        return Plan(self.segments, resident, self.hidden)
+
+
+def _fitted(items: list[tuple[int, tuple[int, int]]], room: int) -> list[int] | None:
+    """Addresses of items (size, life), the larger, the earlier or the longer ones first; None if
+    none of the three orders fits.
+    """
+    orders = (
+        sorted(range(len(items)), key=lambda i: (-items[i][0], items[i][1])),
+        sorted(range(len(items)), key=lambda i: (items[i][1][0], -items[i][0])),
+        sorted(range(len(items)), key=lambda i: (items[i][1][0] - items[i][1][1], -items[i][0])),
+    )
+    for order in orders:
+        offsets, size = first_fit([items[i][0] for i in order], [items[i][1] for i in order])
+        if size <= room:
+            places = dict(zip(order, offsets, strict=True))
+            return [places[i] for i in range(len(items))]
+    return None
+
+
+def _streams(layer: Layer) -> tuple[Value, ...]:
+    """What a layer loads if its sources lie outside: the whole that several of them are parts of,
+    one behind the other. An upsampling loads its result.
+    """
+    if layer.upsample is not None:
+        return ()
+    parents = {value.parent[0] for value in layer.sources if value.parent is not None}
+    together = all(value.parent is not None for value in layer.sources) and len(parents) == 1
+    if len(layer.sources) > 2 and together:
+        return (next(iter(parents)),)
+    return layer.sources
+
+
+def plan_network(network: Network, config: EngineConfig) -> Plan:
+    """Where everything lies, the features never overflowing.
+
+    Raises:
+        ModelError: a layer does not fit.
+    """
+    if not network.layers:
+        return Plan([], {}, set())
+    return _Planner(network, config).run()
