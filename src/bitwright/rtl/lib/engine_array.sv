@@ -3,8 +3,9 @@
 // last_i: it ends it. The finished sums leave for the drain, one output of all pixels a cycle,
 // lowest first: the last word in cycle t, sums of output n in t + Latency + 2 + n, with drain_i
 // high for one cycle in front of the first. Sums of the next group may end Outputs cycles later.
-// signed_i, max_i (the largest product instead of the sum) and kept_i (of every pixel: 0 leaves the
-// product out) belong to the word; nothing kept is 0, or the smallest number.
+// signed_i, nibbles_i (lanes hold two of 4 bits), max_i (the largest product instead of the sum)
+// and kept_i (of every pixel: 0 leaves the product out) belong to the word; nothing kept is 0, or
+// the smallest number.
 `default_nettype none
 module engine_array #(
   parameter int Pixels   = 4,
@@ -20,6 +21,7 @@ module engine_array #(
   input  logic                       first_i,
   input  logic                       last_i,
   input  logic                       signed_i,
+  input  logic                       nibbles_i,
   input  logic                       max_i,
   input  logic [Pixels-1:0]          kept_i,
   input  logic [Pixels*Lanes*8-1:0]  features_i,
@@ -32,8 +34,9 @@ module engine_array #(
   // Control beside the products. The words get a register of their own first: they go to many.
   logic [Latency-1:0]         valid_q, first_q, last_q, max_q;
   logic [Pixels-1:0]          kept;
-  logic [Pixels*Lanes*9-1:0]  features_q;
-  logic [Outputs*Lanes*8-1:0] weights_q;
+  logic [Pixels*Lanes*18-1:0]  features, features_q;
+  logic [Outputs*Lanes*14-1:0] weights, weights_q;
+  logic [2:0]                  nibbles_q;
 
   always_ff @(posedge clk_i) begin : p_control
     if (!rst_ni) begin
@@ -50,10 +53,21 @@ module engine_array #(
   end
 
   always_ff @(posedge clk_i) begin : p_words
-    weights_q <= weights_i;
-    for (int n = 0; n < Pixels * Lanes; n++) begin
-      features_q[n*9 +: 9] <= {signed_i & features_i[n*8+7], features_i[n*8 +: 8]};
-    end
+    nibbles_q  <= {nibbles_q[1:0], nibbles_i};
+    features_q <= features;
+    weights_q  <= weights;
+  end
+
+  // What engine_pair multiplies, made once for all that multiply it.
+  for (genvar n = 0; n < Pixels * Lanes; n++) begin : gen_feature
+    engine_feature #(.UseDsp(n % Lanes < Dsps)) i_feature (
+      .signed_i, .nibbles_i, .byte_i(features_i[n*8 +: 8]), .factor_o(features[n*18 +: 18])
+    );
+  end
+  for (genvar n = 0; n < Outputs * Lanes; n++) begin : gen_weight
+    engine_weight #(.UseDsp(n % Lanes < Dsps)) i_weight (
+      .nibbles_i, .byte_i(weights_i[n*8 +: 8]), .factor_o(weights[n*14 +: 14])
+    );
   end
 
   engine_delay #(.Width(Pixels), .Cycles(Latency)) i_kept (
@@ -69,8 +83,8 @@ module engine_array #(
       logic signed [SumWidth-1:0] sum;
       logic signed [AccWidth-1:0] acc, wide, base, from, next;
       engine_dot #(.Lanes(Lanes), .Dsps(Dsps)) i_dot (
-        .clk_i, .features_i(features_q[p*Lanes*9 +: Lanes*9]),
-        .weights_i(weights_q[o*Lanes*8 +: Lanes*8]), .sum_o(sum)
+        .clk_i, .nibbles_i(nibbles_q), .features_i(features_q[p*Lanes*18 +: Lanes*18]),
+        .weights_i(weights_q[o*Lanes*14 +: Lanes*14]), .sum_o(sum)
       );
       assign acc  = $signed(acc_q[(o*Pixels+p)*AccWidth +: AccWidth]);
       assign wide = AccWidth'(sum);

@@ -65,7 +65,7 @@ module engine_datapath #(
   // Operands.
   logic [15:0]             pixel, row, height, width;
   logic [7:0]              stride_y, stride_x, passes;
-  logic [3:0]              patch;
+  logic [3:0]              patch, bits;
   logic [Pixels*Width-1:0] features;
   logic [Pixels-1:0]       kept;
 
@@ -73,14 +73,15 @@ module engine_datapath #(
     .word_i(input_i), .pixel_o(pixel), .row_o(row), .height_o(height), .width_o(width),
     .stride_y_o(stride_y), .stride_x_o(stride_x), .patch_o(patch), .passes_o(passes),
     .wait_o(), .signal_o(), .tap_x_o(), .tap_y_o(), .plane_o(), .output_o(), .dilation_y_o(),
-    .dilation_x_o(), .bits_o(), .signed_first_o(), .signed_rest_o(), .first_o()
+    .dilation_x_o(), .bits_o(bits), .signed_first_o(), .signed_rest_o(), .first_o()
   );
 
   engine_operands #(
     .Pixels(Pixels), .Width(Width), .AddrWidth(AddrWidth), .CoordWidth(CoordWidth)
   ) i_operands (
     .clk_i, .rst_ni, .valid_i(tap_valid_i), .pass_i(tap_pass_i), .addr_i(tap_addr_i),
-    .x_i(tap_x_i), .y_i(tap_y_i), .passes_i(passes - 8'd1), .patch_i(patch),
+    .x_i(tap_x_i), .y_i(tap_y_i), .columns_i(group_right_i ? exec_i[159:152] : 8'hff),
+    .lines_i(group_below_i ? exec_i[151:144] : 8'hff), .passes_i(passes - 8'd1), .patch_i(patch),
     .pixel_step_i(AddrWidth'(pixel)), .row_step_i(AddrWidth'(row)),
     .stride_x_i(CoordWidth'(stride_x)), .stride_y_i(CoordWidth'(stride_y)),
     .width_i(CoordWidth'(width)), .height_i(CoordWidth'(height)),
@@ -88,12 +89,12 @@ module engine_datapath #(
   );
 
   // Array.
-  logic ready, first, last, is_signed, is_max, valid, drain;
+  logic ready, first, last, is_signed, is_max, nibbles, valid, drain;
   logic [Pixels*32-1:0] sums;
 
-  engine_delay #(.Width(5), .Cycles(4)) i_flags (
-    .clk_i, .data_i({tap_ready_i, tap_first_i, tap_last_i, tap_signed_i, tap_max_i}),
-    .data_o({ready, first, last, is_signed, is_max})
+  engine_delay #(.Width(6), .Cycles(4)) i_flags (
+    .clk_i, .data_i({tap_ready_i, tap_first_i, tap_last_i, tap_signed_i, tap_max_i, bits[0]}),
+    .data_o({ready, first, last, is_signed, is_max, nibbles})
   );
   engine_strobe #(.Cycles(4)) i_valid (.clk_i, .rst_ni, .data_i(tap_valid_i), .data_o(valid));
 
@@ -101,8 +102,8 @@ module engine_datapath #(
     .Pixels(Pixels), .Outputs(Lanes), .Lanes(Lanes), .Dsps(Dsps)
   ) i_array (
     .clk_i, .rst_ni, .valid_i(valid && ready), .first_i(first), .last_i(last),
-    .signed_i(is_signed), .max_i(is_max), .kept_i(kept), .features_i(features), .weights_i,
-    .drain_o(drain), .sums_o(sums)
+    .signed_i(is_signed), .nibbles_i(nibbles), .max_i(is_max), .kept_i(kept),
+    .features_i(features), .weights_i, .drain_o(drain), .sums_o(sums)
   );
 
   // What goes with a group to its results, and values of an instruction on their way.
@@ -148,6 +149,6 @@ module engine_datapath #(
   );
 
   logic unused;
-  assign unused = ^{pixel, row};
+  assign unused = ^{pixel, row, bits};
 endmodule
 `default_nettype wire

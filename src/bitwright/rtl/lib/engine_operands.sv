@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fetches the feature words of a tap: pixel p of a group of Pixels, in rows of 2^patch_i, lies (p
 // mod 2^patch_i) pixel steps and (p / 2^patch_i) row steps behind the tap's address; its coordinate
-// is as far from the tap's in strides. A pixel outside 0 .. height - 1, 0 .. width - 1 is read as
-// zeros. In pass j of passes_i + 1 the pixels j * Pixels / passes on are read, whose words must lie
-// in different banks (asserted); when the last pass is read all words are there. Latency 4: tap in
-// cycle t, words in t + 4. Rows of the memory go out in t + 2, its data come in t + 3. Steps,
-// strides and sizes must hold from the tap until then.
+// is as far from the tap's in strides. A pixel outside 0 .. height - 1, 0 .. width - 1, or outside
+// the columns and lines of the patch that count, is not read: its word is 0. In pass j of passes_i
+// + 1 the pixels j * Pixels / passes on are read, whose words must lie in different banks
+// (asserted); when the last pass is read all words are there. Latency 4: tap in cycle t, words in
+// t + 4. Rows of the memory go out in t + 2, its data come in t + 3. All inputs belong to the tap.
 `default_nettype none
 module engine_operands #(
   parameter int Pixels     = 4,
@@ -22,6 +22,8 @@ module engine_operands #(
   input  logic [AddrWidth-1:0]       addr_i,
   input  logic [CoordWidth-1:0]      x_i,
   input  logic [CoordWidth-1:0]      y_i,
+  input  logic [7:0]                 columns_i,  // of the patch that count
+  input  logic [7:0]                 lines_i,    // and rows
   input  logic [7:0]                 passes_i,  // less one
   input  logic [3:0]                 patch_i,
   input  logic [AddrWidth-1:0]       pixel_step_i,
@@ -63,7 +65,7 @@ module engine_operands #(
       end
     end
     // As unsigned numbers negative coordinates are large.
-    assign in_image[p] = x < width_i && y < height_i;
+    assign in_image[p] = x < width_i && y < height_i && 8'(px) < columns_i && 8'(py) < lines_i;
 
     always_comb begin : p_now  // with 2^k passes the k upper bits of p are the pass
       now[p] = 1'b0;
