@@ -36,8 +36,8 @@ class Constants:
         bytes_per_cycle: that the memory outside gives or takes; at most one word a cycle.
     """
 
-    exec_start: int = 4
-    exec_result: int = 25
+    exec_start: int = 8
+    exec_result: int = 26
     conf: int = 1
     load_start: int = 8
     store_start: int = 8
@@ -127,7 +127,7 @@ class EngineConfig:
     @property
     def drain(self) -> int:
         """D: cycles in which a group's results leave, ``P * O`` through P post lanes."""
-        return self.outputs
+        return max(self.outputs, 8)
 
     @property
     def raw_words(self) -> int:

@@ -105,19 +105,29 @@ def emulate(program: Sequence[Instruction], memory: Memory, config: EngineConfig
     """
     machine = Machine(config)
     for number, instruction, bases in expand(program):
-        where = f"instruction {number}"
-        check(instruction, where)
-        if isinstance(instruction, Input):
-            machine.input = instruction
-        elif isinstance(instruction, Output):
-            machine.output = instruction
-        elif isinstance(instruction, Exec):
-            execute(machine, instruction, where)
-        elif isinstance(instruction, Load):
-            _load(machine, memory, instruction, bases, where)
-        elif isinstance(instruction, Store):
-            _store(machine, memory, instruction, bases, where)
+        step(machine, memory, instruction, bases, f"instruction {number}")
     return machine
+
+
+def step(
+    machine: Machine, memory: Memory, instruction: Instruction, bases: Sequence[int], where: str
+) -> None:
+    """Execute one instruction of a unit.
+
+    Raises:
+        ProgramError: as `emulate`.
+    """
+    check(instruction, where)
+    if isinstance(instruction, Input):
+        machine.input = instruction
+    elif isinstance(instruction, Output):
+        machine.output = instruction
+    elif isinstance(instruction, Exec):
+        execute(machine, instruction, where)
+    elif isinstance(instruction, Load):
+        _load(machine, memory, instruction, bases, where)
+    elif isinstance(instruction, Store):
+        _store(machine, memory, instruction, bases, where)
 
 
 def outside_words(

@@ -291,8 +291,9 @@ def _finish(machine: Machine, job: Exec, finish: Output, sums: Ints, where: str)
         compared = np.where(flip == 1, ~sums, sums)
         limits = table[:, :THRESHOLDS]
         passed = (compared[:, :, np.newaxis] >= limits) & (limits < (1 << 31) - 1)
-        counts: Ints = passed.sum(axis=-1)
-        return np.asarray((counts << finish.step) + finish.base, np.int64)
+        counted: Ints = passed.sum(axis=-1).astype(np.int64)
+        counted = (counted << finish.step) + finish.base
+        return counted
     fields, written = _rows(machine, job.parameters, -(-channels // 8))
     records = np.ascontiguousarray(fields).view("<i8").ravel()[:channels]
     flags = np.ascontiguousarray(written).reshape(-1, 8)[:channels]
@@ -311,7 +312,8 @@ def _finish(machine: Machine, job: Exec, finish: Output, sums: Ints, where: str)
     output = np.arange(channels) % config.outputs
     index = value & 255
     _need(machine.tables_written[output, index], "table entry", index, where)
-    return machine.tables[output, index].astype(np.int64)
+    found: Ints = machine.tables[output, index].astype(np.int64)
+    return found
 
 
 def shifted(value: Ints, shift: int, rounding: Rounding) -> Ints:

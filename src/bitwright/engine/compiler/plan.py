@@ -10,6 +10,7 @@ strips are loaded and to which they are stored, two buffers each.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import gcd
 
 from bitwright.base.errors import ModelError
 from bitwright.engine.compiler.front import Network
@@ -228,12 +229,29 @@ class _Planner:
             return False
         if value not in reader.layers[0].sources or reader.layers[0].upsample is not None:
             return False
-        position = self.segments.index(reader)
         merged = Segment([*maker.layers, *reader.layers], reader.layers[-1].out.height)
-        self.segments[position] = merged
+        before = list(self.segments)
+        self.segments[self.segments.index(reader)] = merged
         self.segments.remove(maker)
         self.hidden.add(value)
-        return True
+        room = self._room(self.segments.index(merged), self.roots())
+        if self._fit(merged, room) and self._pays(merged, value):
+            return True
+        self.segments = before
+        self.hidden.remove(value)
+        return False
+
+    def _pays(self, merged: Segment, value: Value) -> bool:
+        """Whether rows that two strips both compute cost less than moving the value twice."""
+        again = 0.0
+        for layer in merged.layers:
+            computed = 0
+            for strip in merged.strips:
+                first, end = merged.needs(*strip)[layer.out]
+                computed += end - first
+            again += (computed / layer.out.height - 1) * layer_cycles(layer, self.config)
+        moved = 2 * value.words * self.config.word_bytes / self.config.constants.bytes_per_cycle
+        return again <= moved
 
     def _place(self) -> Plan | None:
         """Addresses of everything, or None if gaps leave too little room."""
@@ -260,6 +278,15 @@ class _Planner:
                 height = self.buffer_rows(owner)[value]
                 owner.buffers.setdefault(value, ([], height))[0].append(offset)
         return Plan(self.segments, resident, self.hidden)
+
+
+def layer_cycles(layer: Layer, config: EngineConfig) -> int:
+    """Cycles of the array for a whole layer, but for what groups at the borders waste."""
+    passes = gcd(layer.stride[1], config.pixels)
+    groups = -(-layer.out.height * layer.out.width // config.pixels)
+    return groups * sum(
+        part.groups * max(part.planes * layer.taps * passes, config.drain) for part in layer.parts
+    )
 
 
 def _fitted(items: list[tuple[int, tuple[int, int]]], room: int) -> list[int] | None:

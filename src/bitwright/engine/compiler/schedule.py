@@ -74,8 +74,9 @@ def program_of(
 ) -> list[Placed]:
     """The program of the steps, with HALT, settings and tokens.
 
-    A unit waits for another only for what that one did after the last thing already waited for, so
-    every token that is given is taken once, in order.
+    A unit waits for another only for what it does not know to be complete: what it waited for
+    before, and what the givers of those tokens knew. So every token that is given is taken once, in
+    order.
     """
     tracker = _Tracker(
         {
@@ -87,7 +88,8 @@ def program_of(
         }
     )
     program: list[Placed] = []
-    seen = np.full((len(_UNITS), len(_UNITS)), -1, np.int64)  # [waits][for]
+    seen = np.full((len(_UNITS), len(_UNITS)), -1, np.int64)  # known to be complete: [who][whose]
+    known: dict[int, NDArray[np.int64]] = {}  # of each instruction, with its token
     settings: tuple[Input, Output] | None = None
     for action in ordered(steps, ahead):
         unit = action.instruction.unit
@@ -100,21 +102,21 @@ def program_of(
         number, wait = len(program), 0
         needed = tracker.before(action)
         for other in _UNITS:
-            if needed[other] <= seen[unit, other]:
-                continue
-            if other == unit:
-                if isinstance(action.instruction, Exec) and _rereads(tracker, action, seen):
-                    wait |= 1 << unit
-                    seen[unit, unit] = number - 1
+            if other == unit or needed[other] <= seen[unit, other]:
                 continue
             wait |= 1 << other
-            seen[unit, other] = needed[other]
+            seen[unit] = np.maximum(seen[unit], known[int(needed[other])])
             giver = program[needed[other]]
             signalled = replace(
                 giver.instruction, signal=giver.instruction.signal | 1 << unit
             )  # fmt: skip
             program[needed[other]] = replace(giver, instruction=signalled)
+        if isinstance(action.instruction, Exec) and _rereads(tracker, action, seen):
+            wait |= 1 << unit
+            seen[unit, unit] = number - 1
         tracker.note(action, unit, number)
+        known[number] = seen[unit].copy()
+        known[number][unit] = number
         program.append(Placed(replace(action.instruction, wait=wait), action.layer))
     program.append(Placed(Halt(), ""))
     return program
