@@ -11,6 +11,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -403,4 +404,11 @@ class Bench {
 
 }  // namespace
 
-int main(int argc, char** argv) { return Bench(argc, argv).run(); }
+int main(int argc, char** argv) {
+  try {
+    return Bench(argc, argv).run();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%%Error: %s\n", error.what());
+    return 2;
+  }
+}

@@ -9,12 +9,11 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <deque>
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -59,7 +58,11 @@ struct Memory {
     if (bytes.empty()) fail("the image cannot be read or is empty");
     if (size && size < bytes.size()) fail("the image is larger than the memory");
     defined.assign(bytes.size(), 1);
-    if (!size) return;
+    if (size) grow();
+  }
+
+  // To its size, with noise; all there is to do where only cycles matter.
+  void grow() {
     for (uint64_t at = bytes.size(); at < size; ++at) {
       bytes.push_back(static_cast<uint8_t>((at * 0x9E3779B97F4A7C15ull) >> 56));
     }
@@ -223,7 +226,6 @@ struct Memory {
   }
 
   [[noreturn]] void fail(const char* what) const {
-    std::fprintf(stderr, "%%Error: %s: %s\n", name.c_str(), what);
-    std::exit(2);
+    throw std::runtime_error(name + ": " + what);
   }
 };

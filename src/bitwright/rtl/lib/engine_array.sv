@@ -35,7 +35,7 @@ module engine_array #(
   logic [Latency-1:0]         valid_q, first_q, last_q, max_q;
   logic [Pixels-1:0]          kept;
   logic [Pixels*Lanes*18-1:0]  features, features_q;
-  logic [Outputs*Lanes*14-1:0] weights, weights_q;
+  logic [Outputs*Lanes*15-1:0] weights, weights_q;
   logic [2:0]                  nibbles_q;
 
   always_ff @(posedge clk_i) begin : p_control
@@ -66,7 +66,7 @@ module engine_array #(
   end
   for (genvar n = 0; n < Outputs * Lanes; n++) begin : gen_weight
     engine_weight #(.UseDsp(n % Lanes < Dsps)) i_weight (
-      .nibbles_i, .byte_i(weights_i[n*8 +: 8]), .factor_o(weights[n*14 +: 14])
+      .nibbles_i, .byte_i(weights_i[n*8 +: 8]), .factor_o(weights[n*15 +: 15])
     );
   end
 
@@ -84,7 +84,7 @@ module engine_array #(
       logic signed [AccWidth-1:0] acc, wide, base, from, next;
       engine_dot #(.Lanes(Lanes), .Dsps(Dsps)) i_dot (
         .clk_i, .nibbles_i(nibbles_q), .features_i(features_q[p*Lanes*18 +: Lanes*18]),
-        .weights_i(weights_q[o*Lanes*14 +: Lanes*14]), .sum_o(sum)
+        .weights_i(weights_q[o*Lanes*15 +: Lanes*15]), .sum_o(sum)
       );
       assign acc  = $signed(acc_q[(o*Pixels+p)*AccWidth +: AccWidth]);
       assign wide = AccWidth'(sum);

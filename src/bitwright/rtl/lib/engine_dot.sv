@@ -12,7 +12,7 @@ module engine_dot #(
   input  logic                clk_i,
   input  logic [2:0]          nibbles_i,
   input  logic [Lanes*18-1:0] features_i,
-  input  logic [Lanes*14-1:0] weights_i,
+  input  logic [Lanes*15-1:0] weights_i,
   output logic [SumWidth-1:0] sum_o
 );
   if (Lanes < 1 || Dsps < 0 || Dsps > Lanes) begin : gen_check
@@ -23,7 +23,7 @@ module engine_dot #(
 
   for (genvar n = 0; n < Lanes; n++) begin : gen_lane
     engine_pair #(.UseDsp(n < Dsps)) i_pair (
-      .clk_i, .nibbles_i, .feature_i(features_i[n*18 +: 18]), .weight_i(weights_i[n*14 +: 14]),
+      .clk_i, .nibbles_i, .feature_i(features_i[n*18 +: 18]), .weight_i(weights_i[n*15 +: 15]),
       .product_o(products[n*17 +: 17])
     );
   end

@@ -11,11 +11,11 @@ module engine_pair #(
   input  logic        clk_i,
   input  logic [2:0]  nibbles_i,
   input  logic [17:0] feature_i,
-  input  logic [13:0] weight_i,
+  input  logic [14:0] weight_i,
   output logic [16:0] product_o
 );
   if (UseDsp) begin : gen_dsp
-    logic signed [28:0] product_q;
+    logic signed [29:0] product_q;
     logic [16:0]        early_q;
     logic signed [9:0]  both;
     assign both = product_q[19:10] + 10'(product_q[9]);
@@ -27,7 +27,7 @@ module engine_pair #(
     end
 
     logic unused;
-    assign unused = ^{feature_i[17:15], product_q[28:20], product_q[8:0], nibbles_i};
+    assign unused = ^{feature_i[17:15], product_q[29:20], product_q[8:0], nibbles_i};
   end else begin : gen_lut
     // Four terms of two weight bits each; the top bit of a byte or nibble counts negative.
     logic [4*11-1:0] terms_q;
@@ -53,7 +53,7 @@ module engine_pair #(
     end
 
     logic unused;
-    assign unused = ^{weight_i[13:8], nibbles_i[1]};
+    assign unused = ^{weight_i[14:8], nibbles_i[1]};
   end
 endmodule
 `default_nettype wire
