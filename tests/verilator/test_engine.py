@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programmed engine: RTL == emulator, all of the memory outside, whatever that memory does."""
+"""The programmed engine: RTL == emulator, all of the memory outside, and its cycles == the timing
+model, whatever that memory does.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +27,7 @@ from bitwright.engine.isa import (
     Unit,
     encode_program,
 )
+from bitwright.engine.timing import Timing, simulate
 from bitwright.rtl.emit_engine import EVENTS, emit_engine
 from bitwright.sim import ProgramJob, ProgramRun, Simulator, run_program, standard_stalls
 
@@ -54,33 +57,34 @@ def check_memory(
 
 
 def check_program(engine: Simulator, seed: int) -> None:
-    """Two runs of a random program on a memory with stalls, some after a reset in mid-run."""
+    """Two runs of a random program on a memory with stalls, some after a reset in mid-run: all of
+    the memory is the emulator's, all cycles are the timing model's.
+    """
     program, before, after = random_program(SMALL, seed)
     stalls = standard_stalls(seed)[seed % 4]
     reset = 100 + 37 * seed % 3000 if seed % 3 == 0 else None
     job = ProgramJob(before.words.tobytes(), writes=({}, {}), pause=seed % 5, reset_at=reset)
     halt = program[-1]
     assert isinstance(halt, Halt)
-    for run in run_program(engine, job, stalls):
+    size = before.words.size
+    timing = simulate(
+        program, SMALL, stalls.memory, size, seed=stalls.seed, runs=2, pause=seed % 5
+    )  # fmt: skip
+    for number, run in enumerate(run_program(engine, job, stalls)):
         assert (run.code, run.error) == (halt.code, 0)
         check_memory(program, before, after, run)
-        check_execs(program, run)
+        if reset is None:  # else the memory still answers what was asked before it
+            check_cycles(program, run, timing, number)
 
 
-def check_execs(program: Sequence[Instruction], run: ProgramRun) -> None:
-    """EXECs take what the formula says; nothing begins without its end."""
-    begins, ends = (run.when(EVENTS.index(f"execute {what}")) for what in ("begins", "ends"))
-    given, constants = Input(), SMALL.constants
-    lengths = []
-    for instruction in program:
-        if isinstance(instruction, Input):
-            given = instruction
-        if isinstance(instruction, Exec):
-            taps = instruction.kc * instruction.kh * instruction.kw * given.passes
-            groups = instruction.outputs * instruction.groups_y * instruction.groups_x
-            lengths.append(groups * max(taps, SMALL.drain) + constants.exec_start)
-    assert (ends - begins == np.array(lengths) + constants.exec_result).all()
-    assert (begins[1:] >= (begins + lengths)[:-1]).all()
+def check_cycles(program: Sequence[Instruction], run: ProgramRun, timing: Timing, n: int) -> None:
+    """Begin and end of every instruction, and of run n, are those of the timing model."""
+    assert (run.start, run.end, run.cycles) == (timing.start[n], timing.done[n], timing.cycles[n])
+    for name, kind in (("load", Load), ("execute", Exec), ("store", Store)):
+        rows = [number for number, one in enumerate(program) if isinstance(one, kind)]
+        for what, cycles in (("begins", timing.begin), ("ends", timing.end)):
+            got = run.when(EVENTS.index(f"{name} {what}")) + run.start
+            assert got.tolist() == cycles[n, rows].tolist(), f"{name} {what}"
 
 
 @pytest.mark.parametrize("first", range(0, 24, 6))

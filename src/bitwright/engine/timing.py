@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """When every instruction of a program begins and ends, to the cycle, whatever the memory does.
 
-The rules are those of the RTL (``engine/native/timing.cpp``), and the memory is the test bench's own:
-the same memory and seed make the same stalls there and here, so what is predicted is what is
+The rules are those of the RTL (``engine/native/timing.cpp``), and the memory is the test bench's
+own: the same memory and seed make the same stalls there and here, so what is predicted is what is
 simulated, instruction by instruction. No data is computed.
 """
 
