@@ -196,8 +196,33 @@ def _gelu_tanh(net: File) -> None:
     net.op("Mul", net.const(0.5))
 
 
+def _silu_with_quantizer(net: File) -> None:
+    """The sigmoid in few bits, as a layer of its own leaves it."""
+    start = net.net
+    net.op("Sigmoid")
+    net.raw("Mul", start, net.quant(5, 1 / 32, signed=False))
+
+
+def _both_quantized(net: File) -> None:
+    """Of another scale than what it is multiplied with, which is quantized again."""
+    start = net.net
+    part = net.quant(4, 0.5)
+    net.net = start
+    net.op("Tanh")
+    net.raw("Mul", part, net.quant(4, 0.15))
+
+
+def _silu_qdq(net: File) -> None:
+    """The same in the style of ONNX Runtime."""
+    start, scale, zero = net.net, net.const(1 / 255), net.const(0, np.uint8)
+    net.op("Sigmoid")
+    net.op("QuantizeLinear", scale, zero)
+    net.raw("Mul", start, net.op("DequantizeLinear", scale, zero))
+
+
 SPELLED_OUT = (
-    _silu, _silu_divided, _hard_swish, _hard_swish_of_clip, _mish, _gelu, _gelu_tanh,
+    _silu_with_quantizer, _both_quantized, _silu_qdq, _silu, _silu_divided, _hard_swish,
+    _hard_swish_of_clip, _mish, _gelu, _gelu_tanh,
 )  # fmt: skip
 
 

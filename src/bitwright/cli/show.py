@@ -38,6 +38,8 @@ def run_steps(
     rows = [_cells(row) for row in summary.rows if row.figure is not None or row.note]
     columns = ("figure", "value", "source", "")
     output.table(f"{recipe.name} on {recipe.hardware.target}", columns, rows)
+    if summary.proof:
+        output.say(summary.proof)
     if summary.report is not None:
         output.say(f"report: {summary.report}")
     else:

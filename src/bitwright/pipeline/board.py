@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +25,16 @@ from bitwright.host.description import FILE
 from bitwright.host.images import image_files, levels_of
 from bitwright.host.protocol import line_bytes
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
-from bitwright.pipeline.designs.folder import is_design
-from bitwright.pipeline.designs.steps import IMPLEMENT, MAP
+from bitwright.pipeline.designs.folder import is_design, open_design
+from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, map_design
 from bitwright.pipeline.run_files import check_run_folder
 from bitwright.pipeline.steps.levels import INPUTS, LABEL, LEVELS, read_levels
 from bitwright.pipeline.steps.lower import GRAPH, INPUT
 from bitwright.pipeline.steps.map import RTL
 from bitwright.pipeline.steps.names import step_folder
+from bitwright.pipeline.steps.results import FILE as FOUND
+from bitwright.pipeline.steps.results import load_result
+from bitwright.pipeline.steps.results_hardware import MapResult
 
 _DEFAULT_MHZ = 100.0
 _RANDOM = 16
@@ -66,9 +70,8 @@ class BoardResult:
 
     Attributes:
         names: of the images.
-        scores: real values of the first output (N, elements); None where no scale is known.
+        outputs: name -> levels (N, elements), as the graph gives them.
         labels: (N,); None where the design gives none.
-        truth: known labels (N,), of test images.
         compared: values compared with the integer graph; 0 without one.
         differences: how many of them differ.
         cycles: clocks of the core for one image, as the board timed it; 0: it timed none.
@@ -190,8 +193,7 @@ def choose_images(
 
 def _read_levels(path: Path, shape: tuple[int, ...]) -> IntArray:
     found = read_array(path)
-    size = int(np.prod(shape))
-    if found.size % size:
+    if found.size % prod(shape) or (found.size and int(found.max()) > np.iinfo(np.int64).max):
         raise DataError(
             f"expected integers (N, {', '.join(map(str, shape))}), "
             f"found {found.dtype} {found.shape}",
@@ -228,7 +230,8 @@ def run_on_board(
         if simulated:
             progress("compiling the simulated board", 0, 0)
             expected = count or _known_count(subject)
-            made = SimulatedBoard.build(subject.design, clock_mhz=_clock(subject), frames=expected)
+            rtl = _own_rtl(subject, progress)
+            made = SimulatedBoard.build(rtl, clock_mhz=_clock(subject), frames=expected)
             description = subject.description(made.description)
             images = choose_images(subject, description, places, count)
             board = stack.enter_context(made.start(faults))
@@ -261,6 +264,13 @@ def run_on_board(
     )
 
 
+def _own_rtl(subject: BoardSubject, progress: Progress) -> Path:
+    """The RTL that is run; that of a design folder, which may be anybody's, is made here."""
+    if not is_design(subject.place):
+        return subject.design
+    return map_design(open_design(subject.place), progress) / RTL
+
+
 def board_description(subject: BoardSubject) -> Description:
     """The description that lies beside the bitstream.
 
@@ -291,11 +301,16 @@ def _clock(subject: BoardSubject) -> float:
 
 
 def _baud(subject: BoardSubject) -> float:
-    """Of the board that the design is, or would be, on."""
+    """Of the board that the design is, or would be, on; of a design without one the fastest."""
     for folder in (subject.implemented, subject.place):
         if folder is not None and (folder / FILE).is_file():
             return read_description(folder / FILE).baud
-    return choose_line(_clock(subject), max(board.uart_baud for board in list_boards())).baud
+    wanted = max(board.uart_baud for board in list_boards())
+    mapped = subject.design.parent
+    if subject.design.name == RTL and (mapped / FOUND).is_file():
+        link = load_result(MapResult, mapped).link
+        wanted = wanted if link is None else round(link.baud)
+    return choose_line(_clock(subject), wanted).baud
 
 
 def bitstream_of(place: Path) -> Path:

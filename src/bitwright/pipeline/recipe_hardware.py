@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from bitwright.base.files import read_text
+from bitwright.base.files import MOST_TEXT, read_text
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -66,9 +66,12 @@ class HardwareSection(Section):
     Attributes:
         target: a name of ``bitwright list targets``.
         clock_mhz: clock to implement for; ``synth_clk_period_ns`` says the same as a period.
-        target_fps: images per second to reach, with as little hardware as possible; else
+        target_fps: images per second to reach, with as little hardware as possible; where place
+            and route reaches a lower clock, the folding is searched again for that one; else
         fill: share of the target's LUTs, block RAMs and multipliers to fill, as fast as possible;
         budget: the same with counts; if none of the three is given, ``fill: 0.5``.
+        rate_clock_mhz: clock at which the search keeps target_fps, if less than clock_mhz; a build
+            notes here what place and route has reached.
         folding_config_file: PE and SIMD by hand (FINN's JSON), instead of a search.
         weights: layers whose weights are read from outside, and the memory they lie in.
         devices: how many targets of this kind the network may be spread over: with target_fps at
@@ -80,6 +83,7 @@ class HardwareSection(Section):
     target: str = "ecp5-45k"
     clock_mhz: Positive = 100.0
     target_fps: Positive | None = None
+    rate_clock_mhz: Positive | None = None
     fill: Annotated[float, Field(gt=0, le=1)] | None = None
     budget: Budget | None = None
     folding_config_file: Path | None = None
@@ -111,6 +115,8 @@ class HardwareSection(Section):
         goals = [name for name in named if getattr(self, name) is not None]
         if len(goals) > 1:
             raise ValueError(f"give only one of {', '.join(goals)}")
+        if self.rate_clock_mhz is not None and self.target_fps is None:
+            raise ValueError("rate_clock_mhz is the clock of a target_fps, and there is none")
         if self.folding_config_file is not None and self.weights.external:
             raise ValueError("with a folding file, its mem_mode says which weights are external")
         if self.devices > 1 and (self.folding_config_file is not None or self.weights.external):
@@ -127,8 +133,8 @@ def hardware_facts(section: HardwareSection) -> dict[str, Any]:
     """
     fields = section.model_dump(mode="json")
     if section.folding_config_file is not None:
-        fields["folding_config_file"] = read_text(section.folding_config_file)
+        fields["folding_config_file"] = read_text(section.folding_config_file, most=MOST_TEXT)
     target = Path(section.target)
     if target.suffix == ".toml" and target.is_file():
-        fields["target"] = read_text(target)
+        fields["target"] = read_text(target, most=MOST_TEXT)
     return fields

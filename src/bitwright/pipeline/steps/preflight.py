@@ -216,7 +216,7 @@ def dry_run(work: Workspace) -> MapResult:
     graph = untrained_graph(work)
     register_blocks(work)
     hardware = choose_mapping(graph, work.recipe.hardware, target, work.progress)
-    return describe_mapping(hardware, target, work.recipe.hardware.clock_mhz)
+    return describe_mapping(hardware, target, work.recipe.hardware)
 
 
 def untrained_graph(work: Workspace) -> Graph:

@@ -11,7 +11,7 @@ from bitwright.pipeline.steps.results import Metered, Result
 
 
 class LinkRow(Result):
-    """The serial link of a board, see `bitwright.build.rates.Link`."""
+    """The serial link of a board, see `bitwright.build.rates.LinkRate`."""
 
     board: str
     baud: float
@@ -28,6 +28,7 @@ class MapResult(Result):
         rated_mhz: at which rates are said until the design is placed: not more than the best that
             was measured in the family; 0 in records of earlier versions, that is `clock_mhz`.
         clock_note: where `rated_mhz` comes from, in words.
+        wanted_fps: images a second that were asked for; None: another goal.
         link: the serial link of the target's board; None without one.
         lut_kind: what the LUTs count: "packed", as the device fills, or cells of "synthesis".
         interval, latency: predicted cycles an image in the steady state; of a lone image.
@@ -45,6 +46,7 @@ class MapResult(Result):
     clock_mhz: float
     rated_mhz: float = 0
     clock_note: str = ""
+    wanted_fps: float | None = None
     link: LinkRow | None = None
     lut_kind: str = ""
     interval: int
@@ -92,3 +94,13 @@ class SimulateResult(Metered):
     predicted_latency: int
     high_water: dict[str, int]
     cycles: int
+
+    def words(self, frames: str = "images") -> str:
+        """What was compared, in a sentence."""
+        patterns = " and ".join(self.stall_patterns)
+        return (
+            f"RTL = integer graph: {self.compared_values:,} values, {self.differences} "
+            f"differences; {self.images:,} {frames} back to back, {self.stall_images} again with "
+            f"stalls ({patterns}), after a reset in mid-frame, and behind frames with lost and "
+            "surplus beats"
+        )

@@ -12,7 +12,8 @@ from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
 from bitwright.pipeline.run import Run
 from bitwright.pipeline.steps.rates import rate_rows
-from bitwright.pipeline.steps.results import read_record_of
+from bitwright.pipeline.steps.results import load_result, read_record_of
+from bitwright.pipeline.steps.results_hardware import SimulateResult
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.report.page import render_precision
 from bitwright.report.record import Baseline, Energy, Report, SummaryRow
@@ -29,12 +30,14 @@ class Summary:
         rows: every figure that is there.
         seconds: finished step -> seconds that it took.
         report: the page, if it is written.
+        proof: what the simulation compared; empty if it has not been done.
     """
 
     run_dir: Path
     rows: tuple[SummaryRow, ...]
     seconds: Mapping[str, float]
     report: Path | None
+    proof: str = ""
 
     def figure(self, label: str) -> Figure | None:
         """The figure of one row; None if its step has not been done.
@@ -53,6 +56,7 @@ class Summary:
             "figures": figures,
             "seconds": dict(self.seconds),
             "report": None if self.report is None else str(self.report),
+            "proof": self.proof,
         }
 
 
@@ -68,10 +72,13 @@ def summarise(run: Run) -> Summary:
     """What a run directory holds."""
     folders = {step.name: run.folder_of(step.name) for step in run.steps if run.is_fresh(step.name)}
     seconds = {name: record.seconds for name in folders if (record := run.record(name)) is not None}
+    proof = ""
+    if "simulate" in folders:
+        proof = load_result(SimulateResult, folders["simulate"]).words()
     if "report" in folders:
         rows = read_record_of(Report, folders["report"] / RECORD).summary
-        return Summary(run.folder, rows, seconds, folders["report"] / PAGE)
-    return Summary(run.folder, summary_rows(Results.load(folders)), seconds, None)
+        return Summary(run.folder, rows, seconds, folders["report"] / PAGE, proof)
+    return Summary(run.folder, summary_rows(Results.load(folders)), seconds, None, proof)
 
 
 def summary_rows(
@@ -152,6 +159,8 @@ def _device(found: Results) -> list[SummaryRow]:
     note = ""
     if found.implement is not None and fmax is None:
         note = "synthesis only: not placed and routed"
+    elif found.implement is not None and found.implement.bitstream_clock_mhz is not None:
+        note = f"the bitstream runs at {found.implement.bitstream_clock_mhz:g} MHz"
     return [*rows, SummaryRow(label="Fmax", figure=fmax, note=note)]
 
 

@@ -33,10 +33,12 @@ class Workspace:
     Attributes:
         recipe: what to do.
         progress: called during slow work.
+        searching: a design that misses its rate is folded again.
     """
 
     recipe: Recipe
     progress: Progress = no_progress
+    searching: bool = False
 
     @cached_property
     def data(self) -> DataSplits:

@@ -126,7 +126,7 @@ module engine_execute #(
     .clk_i, .data_i(exec_q[11:8]), .data_o(signal_o)
   );
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   // From the fields of the instruction, how long it takes; from its start on, how long it took.
   int expected_q, cycles_q, steps;
   assign steps = int'(exec_q[187:176]) * int'(exec_q[167:160]) * int'(exec_q[175:168])

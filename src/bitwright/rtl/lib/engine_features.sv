@@ -31,9 +31,11 @@ module engine_features #(
   input  logic [AddrWidth-1:0]      l_addr_i,
   input  logic [Width-1:0]          l_data_i
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Banks < 1 || (Banks & (Banks - 1)) != 0 || Depth < 2) begin : gen_check
     $error("engine_features: Banks must be a power of two and Depth at least 2");
   end
+`endif
 
   logic [Banks*Width-1:0] b_data;
   logic [BankWidth-1:0]   s_bank, l_bank, s_bank_q;
@@ -75,7 +77,7 @@ module engine_features #(
     end
   end
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   one_user: assert property (@(posedge clk_i) !(s_valid_i && l_valid_i && !x_valid_i));
   in_slot: assert property (@(posedge clk_i) !(x_valid_i && (s_valid_i || l_valid_i)));
 `endif

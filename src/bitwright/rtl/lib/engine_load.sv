@@ -147,7 +147,7 @@ module engine_load #(
   logic unused;
   assign unused = ^{buffer, mode, room, memory, ask_memory, base_i[ByteWidth-1:0]};
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   always_room: assert property (@(posedge clk_i) disable iff (!rst_ni) r_valid_i |-> room);
 `endif
 endmodule

@@ -38,9 +38,11 @@ module engine_operands #(
   output logic [Pixels-1:0]          kept_o,    // whose word is no padding
   output logic [Pixels*Width-1:0]    words_o
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Pixels < 2 || (Pixels & (Pixels - 1)) != 0) begin : gen_check
     $error("engine_operands: Pixels must be a power of two, at least 2");
   end
+`endif
 
   // Cycle 1: address of every pixel; whether it is read in this pass, and whether it is padding.
   logic [Pixels-1:0]           now, in_image, now_q, in_image_q;
@@ -127,7 +129,7 @@ module engine_operands #(
     end
   end
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   // Two pixels of one pass in one bank would read the wrong row.
   for (genvar p = 1; p < Pixels; p++) begin : gen_assert
     for (genvar n = 0; n < p; n++) begin : gen_pair

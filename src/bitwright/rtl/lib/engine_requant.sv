@@ -24,9 +24,11 @@ module engine_requant #(
   localparam int Product = InWidth + MulWidth;
   localparam int Width   = (Product > OffsetWidth ? Product : OffsetWidth) + 1;
   localparam int Half    = Width + 1;  // with one bit behind the point
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Width < 49 || Width > 63) begin : gen_check
     $error("engine_requant: sums have 49 to 63 bits");
   end
+`endif
 
   logic signed [Product-1:0] product_q;
   logic signed [Width-1:0]   sum_q;

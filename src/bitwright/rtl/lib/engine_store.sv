@@ -167,7 +167,7 @@ module engine_store #(
   assign unused = ^{memory, address, buffer_y, buffer_z, base_i[ByteWidth-1:0], cell_last,
                     word_room};
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   always_room: assert property (@(posedge clk_i) disable iff (!rst_ni) arrive_q |-> word_room);
 `endif
 endmodule

@@ -9,9 +9,11 @@ module engine_strobe #(
   input  logic data_i,
   output logic data_o
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Cycles < 1) begin : gen_check
     $error("engine_strobe: Cycles must be at least 1");
   end
+`endif
 
   logic [Cycles:0] line;
   logic [Cycles-1:0] line_q;

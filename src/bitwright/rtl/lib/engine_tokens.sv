@@ -32,7 +32,7 @@ module engine_tokens (
           if (!rst_ni || clear_i) count_q <= '0;
           else if (take != give) count_q <= give ? count_q + 1'b1 : count_q - 1'b1;
         end
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
         no_overflow: assert property (@(posedge clk_i) disable iff (!rst_ni)
           give && !take |-> count_q != '1);
 `endif

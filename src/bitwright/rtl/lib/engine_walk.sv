@@ -55,9 +55,11 @@ module engine_walk #(
 );
   localparam int DrainWidth = Drain > 1 ? $clog2(Drain) : 1;
   localparam int GapWidth   = Gap > 1 ? $clog2(Gap) : 1;
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Gap < 2 || Drain < 1) begin : gen_check
     $error("engine_walk: Gap must be at least 2 and Drain at least 1");
   end
+`endif
 
   // Where the instruction is.
   logic                  run_q, tapping_q, gap_q, begin_q, first_q;

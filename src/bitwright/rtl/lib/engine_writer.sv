@@ -103,7 +103,7 @@ module engine_writer #(
   end
   assign valid_o = pending_q & slot_i;
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   written: assert property (@(posedge clk_i) disable iff (!rst_ni)
     !(valid_q && pending_q && !slot_i));
   for (genvar p = 1; p < Pixels; p++) begin : gen_assert

@@ -19,9 +19,11 @@ module mem_dual #(
   input  logic [Width-1:0]     b_data_i,
   output logic [Width-1:0]     b_data_o
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Width < 1 || Depth < 1) begin : gen_check
     $error("mem_dual: Width and Depth must be at least 1");
   end
+`endif
 
   (* ram_style = "block", no_rw_check *) logic [Width-1:0] mem [0:Depth-1];
 
@@ -36,7 +38,7 @@ module mem_dual #(
     end
   end
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   logic settled_q;
 
   initial settled_q = 1'b0;

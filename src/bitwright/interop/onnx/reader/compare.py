@@ -72,6 +72,7 @@ def original_scores(source: Path | bytes, images: Array, *, batch: int = _BATCH)
     try:
         onnx_runtime()  # that QONNX runs nodes with
         import onnx
+        from onnx.helper import tensor_dtype_to_np_dtype
         from qonnx.core.modelwrapper import ModelWrapper
         from qonnx.core.onnx_exec import execute_onnx
         from qonnx.transformation.infer_shapes import InferShapes
@@ -98,7 +99,8 @@ def original_scores(source: Path | bytes, images: Array, *, batch: int = _BATCH)
                 # It complains of every tensor whose size follows the new batch.
                 warnings.simplefilter("ignore")
                 wrapped = ModelWrapper(model).transform(InferShapes())
-                values = execute_onnx(wrapped, {entry.name: part.astype(np.float32)})
+                kind = tensor_dtype_to_np_dtype(entry.type.tensor_type.elem_type)
+                values = execute_onnx(wrapped, {entry.name: part.astype(kind)})
         except Exception as error:
             raise ToolError(
                 f"QONNX's executor cannot run it (images {start} ..): {error}", where=str(source)
@@ -131,6 +133,7 @@ def compare(
     """Compare the graph with scores from `original_scores` on the same images.
 
     Args:
+        images: as `Imported.levels` takes them.
         tolerance: a score counts as equal within this share of the largest score: float32 sums.
     """
     found = graph_scores(imported, images)
