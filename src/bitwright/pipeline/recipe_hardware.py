@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from bitwright.base.files import read_text
+from bitwright.base.files import MOST_TEXT, read_text
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -145,12 +145,12 @@ def hardware_facts(section: HardwareSection) -> dict[str, Any]:
     """
     fields = section.model_dump(mode="json")
     if section.folding_config_file is not None:
-        fields["folding_config_file"] = read_text(section.folding_config_file)
+        fields["folding_config_file"] = read_text(section.folding_config_file, most=MOST_TEXT)
     if section.kind == "dataflow":
         del fields["kind"], fields["engine"]
     elif Path(section.engine).suffix == ".json":
-        fields["engine"] = read_text(Path(section.engine))
+        fields["engine"] = read_text(Path(section.engine), most=MOST_TEXT)
     target = Path(section.target)
     if target.suffix == ".toml" and target.is_file():
-        fields["target"] = read_text(target)
+        fields["target"] = read_text(target, most=MOST_TEXT)
     return fields

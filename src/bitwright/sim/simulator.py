@@ -28,6 +28,7 @@ from bitwright.sim.beats import Beats, Levels, pack, unpack
 from bitwright.sim.spec import Design, Port, load_design
 from bitwright.sim.stalls import StallPattern, no_stalls
 from bitwright.sim.toolchain import (
+    CHECKS,
     TIMEOUT_S,
     compile_program,
     harness_identity,
@@ -390,7 +391,7 @@ def _content_key(design: Design, level: str, assertions: bool, trace: bool) -> s
 
 def _options(design: Design, assertions: bool, trace: bool) -> list[str]:
     """Of Verilator, for a design."""
-    argv = ["--cc", "--prefix", "Vtop"]
+    argv = ["--cc", "--prefix", "Vtop", CHECKS]
     argv += ["--top-module", design.top, "-O3", "--x-initial", "unique", "--no-timing"]
     argv += ["-Wno-lint", "-Wno-style", "-Wno-fatal", "--output-split", "40000"]
     argv += ["--assert"] if assertions else ["--no-assert"]

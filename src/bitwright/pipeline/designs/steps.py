@@ -16,9 +16,11 @@ import numpy as np
 from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, GraphError, RecipeError, TargetError
 from bitwright.base.files import atomic_write
+from bitwright.base.memory import room_for
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.version import __version__
 from bitwright.ir import IntArray, load_graph, print_graph, random_feeds
+from bitwright.ir.footprint import frames_within
 from bitwright.ir.levels import check_levels
 from bitwright.pipeline.designs.folder import Design, expected_outputs
 from bitwright.pipeline.diff.results import DiffReport, Stage, StageResult
@@ -111,9 +113,9 @@ def _facts(design: Design, name: str) -> dict[str, Any]:
     }
 
 
-def _done(design: Design, name: str) -> bool:
-    """Whether a step's result is there, of the settings as they are."""
-    return design.is_fresh(name, _facts(design, name))
+def _done(design: Design, name: str) -> Path | None:
+    """The folder of a step, if it was done here for the settings as they are."""
+    return design.done(name, _facts(design, name))
 
 
 @_alone
@@ -161,7 +163,7 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Design
     from bitwright.pipeline.steps.planning import MOST_SEARCHES, searched_again, searching_words
 
     _needs_dataflow(design, IMPLEMENT)
-    proven, was_done = _done(design, SIMULATE), _done(design, IMPLEMENT)
+    proven, was_done = (_done(design, name) is not None for name in (SIMULATE, IMPLEMENT))
     for left in reversed(range(MOST_SEARCHES + 1)):
         made = _implemented(design, progress, searching=left > 0)
         mapped, found = load_result(MapResult, design.folder / MAP), read_result(made / RESULT)
@@ -231,9 +233,12 @@ def diff_design(
             where="--until",
             hint=f"{Stage.HARDWARE} or {Stage.RTL}: the model in torch is not here",
         )
+    where = str(design.folder)
+    frames_within(design.graph, 1, room_for(chosen=False), where, edges=True)
     frame, source = _frame(design, index, file)
     folder = map_design(design, progress)
     hardware = load_graph(folder / HARDWARE, {"hardware": DIALECT}, chosen=True)
+    frames_within(hardware, 1, room_for(chosen=True), where, edges=True)
     edges = design.graph.run(frame, edges=True)
     feeds = random_feeds(hardware, 1, np.random.default_rng(0)) | frame
     values = hardware.run(feeds, edges=True)
@@ -292,8 +297,9 @@ def report_design(design: Design, progress: Progress = no_progress) -> Path:
 
 
 def proof_of(design: Design) -> ProofResult | None:
-    """What `simulate_design` has found; None if it has not been done with these settings."""
-    return load_result(ProofResult, design.folder / SIMULATE) if _done(design, SIMULATE) else None
+    """What `simulate_design` has found; None if it has not been done here for these settings."""
+    folder = _done(design, SIMULATE)
+    return None if folder is None else load_result(ProofResult, folder)
 
 
 def summary_of(design: Design) -> tuple[SummaryRow, ...]:
@@ -305,12 +311,11 @@ def summary_of(design: Design) -> tuple[SummaryRow, ...]:
     if design.settings.hardware.kind == "engine":
         made = load_result(EngineResult, design.folder / MAP)
         return tuple(row for row in summary_rows(Results(engine=made)) if row.figure is not None)
+    done = _done(design, IMPLEMENT)
     found = Results(
         map=load_result(MapResult, design.folder / MAP),
         simulate=proof_of(design),
-        implement=read_result(design.folder / IMPLEMENT / RESULT)
-        if _done(design, IMPLEMENT)
-        else None,
+        implement=None if done is None else read_result(done / RESULT),
     )
     return tuple(row for row in summary_rows(found) if row.figure is not None)
 

@@ -11,7 +11,7 @@ from bitwright.pipeline.steps.results import Metered, Result
 
 
 class LinkRow(Result):
-    """The serial link of a board, see `bitwright.build.rates.Link`."""
+    """The serial link of a board, see `bitwright.build.rates.LinkRate`."""
 
     board: str
     baud: float

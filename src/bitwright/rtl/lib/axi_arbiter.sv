@@ -40,6 +40,7 @@ module axi_arbiter #(
   input  logic [1:0]                   m_axi_rresp,
   input  logic                         m_axi_rlast
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Readers < 1 || DataWidth < 8 || DataWidth > 1024 || (DataWidth & (DataWidth - 1)) != 0)
   begin : gen_check
     $error("axi_arbiter: DataWidth is a power of two from 8 to 1024, Readers at least 1");
@@ -47,6 +48,7 @@ module axi_arbiter #(
   if (EpochWidth < 1) begin : gen_check_epoch
     $error("axi_arbiter: EpochWidth must be at least 1");
   end
+`endif
 
   localparam int RequestWidth = AddrWidth + 8 + UnitWidth;
 
@@ -62,7 +64,8 @@ module axi_arbiter #(
   logic asked;
   assign asked = asked_q | (m_axi_arvalid & m_axi_arready);
 
-  always_ff @(posedge clk_i) begin : p_epoch
+  // Not always_ff: that would have to be the only process of what `initial` sets.
+  always @(posedge clk_i) begin : p_epoch
     asked_q <= asked & rst_ni;
     if (!rst_ni) epoch_q <= epoch_q + EpochWidth'(asked);
   end
@@ -113,7 +116,7 @@ module axi_arbiter #(
     assign r_valid_o[u] = m_axi_rvalid & (m_axi_rid == {epoch_q, UnitWidth'(u)});
   end
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   okay: assert property (@(posedge clk_i) disable iff (!rst_ni)
     m_axi_rvalid |-> m_axi_rresp == 2'b00 && int'(m_axi_rid[UnitWidth-1:0]) < Readers);
   logic unused;
