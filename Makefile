@@ -39,6 +39,7 @@ docs: $(STAMP)
 # Pages that are made from the code; a test holds that they are current.
 references: $(STAMP)
 	$(BIN)/python -m bitwright.hw > docs/dialects.md
+	$(BIN)/python -m bitwright.engine
 	$(BIN)/python tools/references.py
 
 setup: $(STAMP)

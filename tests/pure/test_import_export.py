@@ -180,5 +180,18 @@ def test_the_file_itself_is_run_and_compared(
     assert "onnxruntime" not in said.err  # its warnings are none of ours
     found = json.loads(said.out)["compared"]
     assert (found["images"], found["labels_that_differ"], found["scores_that_differ"]) == (5, 0, 0)
-    assert cli.run([*argv, "--input-type", "uint8"]) != 0
-    assert "--compare" in capfd.readouterr().err
+
+
+def test_our_own_file_is_run_and_compared_too(
+    tmp_path: Path, onnx_file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its input holds integers, so levels are drawn."""
+    pytest.importorskip("qonnx")
+    first, own = tmp_path / "first", tmp_path / "own.onnx"
+    assert cli.run(["import", str(onnx_file), "--out", str(first), "--json"]) == 0
+    assert cli.run(["export", str(first), "--out", str(own), "--json"]) == 0
+    capfd.readouterr()
+    argv = ["import", str(own), "--out", str(tmp_path / "second"), "--compare", "5", "--json"]
+    assert cli.run(argv) == 0
+    found = json.loads(capfd.readouterr().out)["compared"]
+    assert (found["images"], found["labels_that_differ"], found["scores_that_differ"]) == (5, 0, 0)

@@ -192,7 +192,13 @@ def test_values_of_a_csv_file(tmp_path: Path) -> None:
             BoxLabels(),
             "boxes.csv",
             "file,class,xmin,ymin,xmax,ymax\nimages/0.png,a,1,1,2,99",
-            "outside the image",
+            r"boxes.csv:2.*outside the image",
+        ),
+        (
+            BoxLabels(),
+            "boxes.csv",
+            "file,class,xmin,ymin,xmax,ymax\nimages/0.png,a,1,1,2,9\nimages/0.png,a,5,1,2,9",
+            r"boxes.csv:3: images/0.png: the box .* is empty",
         ),
         (
             BoxLabels(),

@@ -13,6 +13,7 @@ from tests.onnx_models import QONNX, File, run_file
 
 from bitwright.base.errors import ModelError
 from bitwright.interop.onnx.reader import Imported, load
+from bitwright.interop.onnx.reader.compare import original_scores
 from bitwright.ir import random_feeds
 from bitwright.ir.executor import Executor
 
@@ -196,8 +197,33 @@ def _gelu_tanh(net: File) -> None:
     net.op("Mul", net.const(0.5))
 
 
+def _silu_with_quantizer(net: File) -> None:
+    """The sigmoid in few bits, as a layer of its own leaves it."""
+    start = net.net
+    net.op("Sigmoid")
+    net.raw("Mul", start, net.quant(5, 1 / 32, signed=False))
+
+
+def _both_quantized(net: File) -> None:
+    """Of another scale than what it is multiplied with, which is quantized again."""
+    start = net.net
+    part = net.quant(4, 0.5)
+    net.net = start
+    net.op("Tanh")
+    net.raw("Mul", part, net.quant(4, 0.15))
+
+
+def _silu_qdq(net: File) -> None:
+    """The same in the style of ONNX Runtime."""
+    start, scale, zero = net.net, net.const(1 / 255), net.const(0, np.uint8)
+    net.op("Sigmoid")
+    net.op("QuantizeLinear", scale, zero)
+    net.raw("Mul", start, net.op("DequantizeLinear", scale, zero))
+
+
 SPELLED_OUT = (
-    _silu, _silu_divided, _hard_swish, _hard_swish_of_clip, _mish, _gelu, _gelu_tanh,
+    _silu_with_quantizer, _both_quantized, _silu_qdq, _silu, _silu_divided, _hard_swish,
+    _hard_swish_of_clip, _mish, _gelu, _gelu_tanh,
 )  # fmt: skip
 
 
@@ -279,3 +305,14 @@ def test_casts_to_narrower_reals(kind: int, refused: bool) -> None:
             load(net.model())
     else:
         assert any("float16" in note for note in load(net.model()).notes)
+
+
+def test_a_file_of_one_image_is_run_image_by_image() -> None:
+    """Its Reshape says 1, as in FINN's tutorial, so the batch cannot be replaced."""
+    pytest.importorskip("qonnx")
+    net = File(1, 3, 2, 2)
+    net.quant(4, 0.5)
+    net.op("Reshape", net.const([1, 12], np.int64))
+    net.op("MatMul", net.const(np.arange(36).reshape(12, 3) % 5 - 2))
+    body, images = net.model(), drawn(3, 2, 2)
+    assert np.array_equal(original_scores(body, images), run_file(body, images)[0])

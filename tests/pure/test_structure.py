@@ -16,12 +16,24 @@ from bitwright.ir import INTEGER
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "bitwright"
 #: Rooms that work without torch; of the number formats everything but their torch side.
-TORCH_FREE = ("base", "formats", "ir", "hw", "rtl", "sim", "host", "build", "jobs", "report")
+TORCH_FREE = (
+    "base",
+    "formats",
+    "ir",
+    "hw",
+    "engine",
+    "rtl",
+    "sim",
+    "host",
+    "build",
+    "jobs",
+    "report",
+)
 TORCH_SIDE = ("formats/pytorch",)
 #: From the ground up: a room imports from rooms in front of it, never from those behind.
 ORDER = (
     "base", "formats", "ir", "data", "models", "quantize", "low_precision", "tasks", "train",
-    "lower", "interop", "hw", "rtl", "sim", "host", "build", "jobs", "report", "pipeline",
+    "lower", "interop", "hw", "engine", "rtl", "sim", "host", "build", "jobs", "report", "pipeline",
     "explore", "cli",
     "papers", "__main__",
 )  # fmt: skip

@@ -22,6 +22,7 @@ from bitwright.data.preprocessing import Preprocessing
 from bitwright.host import Link, SerialLine
 from bitwright.host.board_files import export_host
 from bitwright.host.protocol import Request, request
+from bitwright.sim.toolchain import CHECKS
 
 pytest.importorskip("serial", reason="pyserial is not installed")
 if find("verilator") is None or find("c++") is None:
@@ -167,7 +168,7 @@ def test_the_shells_crc_is_that_of_zlib(tmp_path: Path) -> None:
     include = Path(dict(require("verilator").env)["VERILATOR_ROOT"]) / "include"
     run_tool(
         require("verilator"),
-        ["--cc", "--no-timing", "--assert", "--public-flat-rw", "--prefix", "Vtop",
+        ["--cc", "--no-timing", "--assert", CHECKS, "--public-flat-rw", "--prefix", "Vtop",
          "--Mdir", "made", str(shell / "shell_crc.sv")],
         cwd=tmp_path, log=tmp_path / "verilator.log", timeout=120,
     )  # fmt: skip

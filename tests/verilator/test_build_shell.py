@@ -16,19 +16,20 @@ from tests.netlists import write_gates
 
 from bitwright.base.tools.finder import require, run_tool
 from bitwright.base.tools.process import check_finished, run_process
-from bitwright.build.shell import SerialLine, describe, serial_top
+from bitwright.build.shell import LineTiming, describe, serial_top
 from bitwright.build.target import load_target
 from bitwright.build.yosys import SynthesisOptions, synthesise
 from bitwright.host import Description
 from bitwright.host.protocol import Flags, Packet, Parser, Reply, Request, read_hello, request
 from bitwright.sim import Design, load_design
+from bitwright.sim.toolchain import CHECKS
 
 DOTS = Path(__file__).parents[1] / "yosys" / "dots"
 BENCH = Path(__file__).with_name("shell_bench.cpp")
 LIBRARY = ("stream_fifo", "mem_ram", "stream_check")
 PACKAGE = Path(__file__).parents[2] / "src" / "bitwright"
 BREAK, WAIT = 256, 512
-LINE = SerialLine(step=(1 << 16) // 8, baud=3e6, pause_bits=12)
+LINE = LineTiming(step=(1 << 16) // 8, baud=3e6, pause_bits=12)
 
 
 def _signed(code: int) -> int:
@@ -97,7 +98,16 @@ def _simulate(
     shell = sorted((PACKAGE / "build" / "shell").glob("*.sv"))
     library = [PACKAGE / "rtl" / "lib" / f"{m}.sv" for m in LIBRARY]
     dots = list(design.files) if target is None else _gates(folder, target)
-    arguments = ["--cc", "--no-timing", "--assert", "-Wno-fatal", "--prefix", "Vtop", "--Mdir"]
+    arguments = [
+        "--cc",
+        "--no-timing",
+        "--assert",
+        CHECKS,
+        "-Wno-fatal",
+        "--prefix",
+        "Vtop",
+        "--Mdir",
+    ]
     arguments += ["made", "--top-module", "dots_serial"]
     arguments += [str(source) for source in (*shell, *library, *dots, "dots_serial.sv")]
     verilator = require("verilator")
@@ -184,6 +194,6 @@ def test_shell_is_lint_clean(tmp_path: Path) -> None:
     library = [PACKAGE / "rtl" / "lib" / f"{m}.sv" for m in LIBRARY]
     verilator = require("verilator")
     for source in shell:
-        arguments = ["--lint-only", "-Wall", "--assert", "--top-module", source.stem]
+        arguments = ["--lint-only", "-Wall", "--assert", CHECKS, "--top-module", source.stem]
         arguments += [str(source), *(str(other) for other in (*shell, *library) if other != source)]
         run_tool(verilator, arguments, cwd=tmp_path, log=tmp_path / "lint.log", timeout=60)

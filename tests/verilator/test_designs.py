@@ -103,7 +103,7 @@ def test_verbs_on_a_folder_of_ones_own(
     error = said(capsys, "simulate", str(folder), "--data", "x", code=2)["error"]
     assert "--data" in error["message"]
     error = said(capsys, "map", str(folder), "--set", "hardware.fil=0.5", code=2)["error"]
-    assert "hardware.fil" in error["message"]
+    assert "hardware.fil" in error["where"] and "fill" in error["message"]
 
 
 def test_a_bitstream_and_the_simulated_board(

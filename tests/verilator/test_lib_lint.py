@@ -25,6 +25,7 @@ def _files(module: str) -> list[Path]:
 @pytest.mark.parametrize("module", FILES)
 def test_lint_with_default_parameters(module: str) -> None:
     assert lint(_files(module), module) == ""
+    assert lint(_files(module), module, checks=False) == ""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -43,6 +44,8 @@ def test_house_rules(path: Path) -> None:
     assert len(lines) <= 200
     assert max(map(len, lines)) <= 100
     assert "\t" not in text and "lint_off" not in text
+    # Yosys reads -Width'(x) as (-Width)'(x), silently.
+    assert not re.search(r"[=(?:,<&|^+*{]\s*-\s*\w+'\(", text)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from bitwright.build.target import list_targets, load_target
 from bitwright.build.vendor_system import write_system_project
 from bitwright.sim.beats import StreamSpec, pack, unpack
 from bitwright.sim.spec import Port, load_design
+from bitwright.sim.toolchain import CHECKS
 
 BENCH = Path(__file__).with_name("soc_bench.cpp")
 SOC = Path(write_soc.__code__.co_filename).parent / "soc"
@@ -35,7 +36,16 @@ def bench(tmp_path_factory: pytest.TempPathFactory, runtime: list[str]) -> Path:
     folder = tmp_path_factory.mktemp("soc")
     made = write_soc(DOTS, folder)
     verilator = require("verilator")
-    arguments = ["--cc", "--no-timing", "--assert", "-Wno-fatal", "--prefix", "Vtop", "--Mdir"]
+    arguments = [
+        "--cc",
+        "--no-timing",
+        "--assert",
+        CHECKS,
+        "-Wno-fatal",
+        "--prefix",
+        "Vtop",
+        "--Mdir",
+    ]
     arguments += ["made", "--top-module", made.top, *made.files]
     run_tool(verilator, arguments, cwd=folder, log=folder / "verilator.log", timeout=300)
     sources = [*sorted((folder / "made").glob("*.cpp")), BENCH]
@@ -132,7 +142,7 @@ def test_words_to_beats_and_back(tmp_path: Path, width: int) -> None:
     flags = [f"-GWidth={width}", f"-GSlot={place.slot}", "-GBeats=5"]
     verilator = require("verilator")
     for name in ("soc_beats_in", "soc_beats_out"):
-        arguments = ["--lint-only", "-Wall", "--assert", *flags, str(SOC / f"{name}.sv")]
+        arguments = ["--lint-only", "-Wall", "--assert", CHECKS, *flags, str(SOC / f"{name}.sv")]
         run_tool(verilator, arguments, cwd=tmp_path, log=tmp_path / "lint.log", timeout=60)
 
 

@@ -91,3 +91,9 @@ class MismatchError(BitwrightError):
     """Two levels of the pipeline gave different integers: always a bug in Bitwright."""
 
     exit_code = 10
+
+
+class ProgramError(BitwrightError):
+    """A program of the engine is damaged, breaks a rule of its instructions, or is unsafe."""
+
+    exit_code = 11

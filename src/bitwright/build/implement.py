@@ -47,7 +47,8 @@ Progress = Callable[[str, int, int], None]
 RESULT = "implement.json"
 VENDOR = "vendor"
 _CLOCK_ATTEMPTS = 3
-_MARGIN = 0.97
+#: Of Fmax: what a bitstream is tried at where the clock that was aimed at is missed.
+PLL_MARGIN = 0.97
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class ImplementOptions:
         seeds: placements to try until the clock is met.
         bitstream: make one where the target has a board; else place out of context.
         board: board name or file; None: the target's own.
+        needed_mhz: where a placement for a board does not reach this clock, none is tried for a
+            slower one: the design is to be folded again. None: there is a bitstream at any clock.
         synthesis: how to synthesise.
         timeout_s: longest time of one tool.
     """
@@ -67,6 +70,7 @@ class ImplementOptions:
     seeds: int = 1
     bitstream: bool = True
     board: str | None = None
+    needed_mhz: float | None = None
     synthesis: SynthesisOptions = field(default_factory=SynthesisOptions)
     timeout_s: float = 1200.0
 
@@ -108,6 +112,7 @@ class ImplementResult:
         files: what was written, by role, relative to the output folder.
         runs: tool runs by role.
         notes: what a reader must know.
+        missed_mhz: the clock that was needed and is not reached, so that there is no bitstream.
     """
 
     target: str
@@ -127,6 +132,7 @@ class ImplementResult:
     runs: Mapping[str, ToolRun]
     notes: tuple[str, ...]
     baud: float | None = None
+    missed_mhz: float | None = None
 
     def to_json(self) -> str:
         """As JSON text; :func:`read_result` is the inverse."""
@@ -367,7 +373,11 @@ def _on_board(work: _Work, board: Board) -> ImplementResult:
         fmax = placed.fmax_mhz or shelled.clock.mhz
         if fmax >= shelled.clock.mhz:
             return _with_bitstream(work, board, shelled, placed, result)
-        clock = choose_clock(board.clock_mhz, fmax * _MARGIN, work.target.family).mhz
+        needed = work.options.needed_mhz
+        if needed is not None and fmax < needed:
+            note = f"no bitstream: {needed:g} MHz are needed, and {fmax:.1f} were reached"
+            return replace(result, missed_mhz=needed, notes=(*result.notes, note))
+        clock = choose_clock(board.clock_mhz, fmax * PLL_MARGIN, work.target.family).mhz
     if result is None:
         raise AssertionError("at least one attempt is made")
     note = f"no bitstream: in {_CLOCK_ATTEMPTS} attempts timing was met at no clock"

@@ -73,6 +73,9 @@ _PLLS: Mapping[str, _Pll] = {
         most_mul=128,
         out_divs=range(1, 129),
         extra=lambda clock, board: {},
+        # Oscillator, output and dividers: also so in LiteX (cores/clock/lattice_ecp5.py) and in
+        # Project F's "ECP5 FPGA Clock Generation", which quotes the data sheet's table. The
+        # detector: on the safe side; ecppll of Project Trellis lets it go down to 3.125 MHz.
         source="ECP5 and ECP5-5G Family Data Sheet FPGA-DS-02012, sysCLOCK PLL timing",
     ),
     "ice40": _Pll(
@@ -81,9 +84,11 @@ _PLLS: Mapping[str, _Pll] = {
         oscillator=(533.0, 1066.0),
         output=(16.0, 275.0),
         most_ref=16,
-        most_mul=64,  # of the divider's 128: what the simple feedback path takes
+        most_mul=128,  # of the simple feedback path; the guide's 64 are of the others (icepll)
         out_divs=tuple(1 << k for k in range(1, 7)),
         extra=_ice40_extra,
+        # All of them as in icepll of Project IceStorm (icepll.cc: limit_pfd, limit_vco, limit_out,
+        # DIVR 0 to 15, DIVQ 1 to 6).
         source="iCE40 sysCLOCK PLL Design and User Guide FPGA-TN-02052; data sheet FPGA-DS-02029",
     ),
 }

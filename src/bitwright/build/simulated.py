@@ -21,7 +21,7 @@ from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import require
 from bitwright.base.tools.process import output_of
 from bitwright.build.shell import (
-    SerialLine,
+    LineTiming,
     beyond_shell,
     copy_sources,
     describe,
@@ -31,6 +31,7 @@ from bitwright.host.description import Description
 from bitwright.sim.spec import Design, load_design
 from bitwright.sim.toolchain import (
     BOARD,
+    CHECKS,
     TIMEOUT_S,
     compile_program,
     harness_identity,
@@ -105,7 +106,7 @@ class SimulatedBoard:
         reason = beyond_shell(design)
         if reason is not None:
             raise TargetError(reason, where=str(design_dir))
-        line = SerialLine(_STEP, clock_mhz * 1e6 / CLOCKS_PER_BIT, _PAUSE_BITS)
+        line = LineTiming(_STEP, clock_mhz * 1e6 / CLOCKS_PER_BIT, _PAUSE_BITS)
         description = describe(design, clock_mhz, line)
         frame = description.input.frame_bytes + description.answer_bytes
         level = optimisation(frames * max(design.interval, 10 * CLOCKS_PER_BIT * frame))
@@ -209,7 +210,7 @@ def _compile(design: Design, top: str, scratch: Path, level: str) -> None:
     names = copy_sources(design.folder, design, sources)
     (sources / "serial_top.sv").write_text(top)
     tool = require("verilator")
-    argv = [*tool.command, "--Mdir", str(scratch), "--cc", "--prefix", "Vtop", "--assert"]
+    argv = [*tool.command, "--Mdir", str(scratch), "--cc", "--prefix", "Vtop", "--assert", CHECKS]
     argv += ["--top-module", f"{design.top}_serial", "-O3", "--x-initial", "unique", "--no-timing"]
     argv += ["-Wno-lint", "-Wno-style", "-Wno-fatal", "--output-split", "40000"]
     argv += [*names, "serial_top.sv"]

@@ -102,6 +102,11 @@ class _Ps:
     clocks: tuple[str, ...]
 
 
+#: Names of cores, ports and settings, each found in public block designs, since no tool here knows
+#: them: processing_system7, smartconnect 1.0, proc_sys_reset 5.0 and FCLK_CLK0 (scripts of Red
+#: Pitaya designs), zynq_ultra_ps_e with apply_board_preset (amd-yocto-hw-platforms of Xilinx,
+#: config_bd.tcl), PSU__USE__S_AXI_GP2 as S_AXI_HP0_FPD and its width, maxihpm0_fpd_aclk and
+#: saxihp0_fpd_aclk (ten designs each). Vivado itself has not read this.
 _PS = {
     "zynq": _Ps(
         core="processing_system7",
@@ -327,7 +332,11 @@ def _interface(name: str, kind: str, side: str, signals: tuple[Signal, ...]) -> 
 
 
 def _qsys(project: _Project) -> str:
-    """The script of Platform Designer: processor, PLL, design."""
+    """The script of Platform Designer: processor, PLL, design.
+
+    Names of clock_source, altera_hps, altera_pll and their settings as in apache/tvm's
+    vta-hw/hardware/intel/scripts/soc_system.tcl; Platform Designer itself has not read this.
+    """
     settings = {
         **_DDR3,
         "F2S_Width": "2",  # 64 bits

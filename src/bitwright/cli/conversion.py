@@ -142,10 +142,20 @@ def _show_graph(output: Output, file: Path, out: Path, report: dict[str, Any]) -
             f"{found['target']}: {found['interval']} cycles an image; RTL in {out / 'map' / 'rtl'}"
         )
         show.rates(output, found["rates"])
-    output.say(
-        f"wrote {out}; next: bitwright simulate {out} --target NAME, bitwright implement {out}, or "
-        f"bitwright export {out} --format artifact --out FOLDER"
-    )
+        if found["proof"]:
+            output.say(found["proof"])
+    output.say(f"wrote {out}; next: {_next(out, report)}")
+
+
+def _next(out: Path, report: dict[str, Any]) -> str:
+    """What there is still to do with an imported graph."""
+    export = f"bitwright export {out} --format artifact --out FOLDER"
+    if "hardware" not in report:
+        return f"bitwright simulate {out} --target NAME, bitwright implement {out}, or {export}"
+    proven = report["hardware"]["simulated_frames"]
+    steps = [] if proven else [f"bitwright simulate {out}"]
+    steps += [f"bitwright implement {out}", f"bitwright board {out} --simulated"]
+    return f"{', '.join(steps)}, or {export}"
 
 
 def _show_float(output: Output, file: Path, out: Path, report: dict[str, Any]) -> None:

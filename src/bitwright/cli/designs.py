@@ -44,14 +44,17 @@ def run_design(
     if target is not None:
         given.insert(0, f"hardware.target={json.dumps(target)}")
     design = open_design(folder.expanduser(), given)
-    functions = {
-        "map": steps.map_design,
-        "simulate": steps.simulate_design,
-        "implement": steps.implement_design,
-        "report": steps.report_design,
-    }
+    made = design.folder / name
     with output.progress() as progress:
-        made = functions[name](design, progress)
+        if name == steps.IMPLEMENT:
+            design = steps.implement_design(design, progress)
+        else:
+            functions = {
+                steps.MAP: steps.map_design,
+                steps.SIMULATE: steps.simulate_design,
+                steps.REPORT: steps.report_design,
+            }
+            made = functions[name](design, progress)
     rows, proof = steps.summary_of(design), steps.proof_of(design)
     value = {
         "design": str(folder),

@@ -28,7 +28,7 @@ from bitwright.base.errors import DataError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, check_growth, decode_map, read_size
-from bitwright.data.detection import annotation_of, parse_voc
+from bitwright.data.detection import annotation_of, check_box, parse_voc
 from bitwright.data.folders import Cut, decode_listing, split_parts
 from bitwright.data.labels import UNKNOWN, Annotation, Classes, LabelKind, MapLabels
 from bitwright.data.listing import SPLITS, Listing, ReadFile, list_images, opened
@@ -44,7 +44,7 @@ _MOST_CELLS, _MOST_COLUMNS = 3_000_000, 4096
 _MASK_BYTES = 2  # of a pixel, while labels are made of it
 _NO_CLASS = 255  # in masks: PASCAL VOC's "void"
 Found = tuple[list[Annotation], Classes]
-_Box = tuple[str, Sequence[float]]
+_Box = tuple[str, Sequence[float], str]
 
 
 @dataclass(frozen=True)
@@ -133,25 +133,23 @@ def _boxes(files: _Files) -> Found:
         has_table = True
         if row is not None:
             edges = tuple(row.real(edge) for edge in _EDGES)
-            named[row.image].append((sys.intern(row.cells["class"]), edges))
+            named[row.image].append((sys.intern(row.cells["class"]), edges, row.where))
     for name in () if has_table else files.names:
         where, content = annotation_of(files.read, files.listing.path, name)
         corners, labels = parse_voc(content, where)
-        named[name] = list(zip(labels, corners.tolist(), strict=True))
-    classes = tuple(sorted({label for each in named.values() for label, _ in each}))
+        named[name] = [
+            (label, tuple(e), where) for label, e in zip(labels, corners.tolist(), strict=True)
+        ]
+    classes = tuple(sorted({label for each in named.values() for label, *_ in each}))
     numbers = {label: number for number, label in enumerate(classes)}
     found = []
     for name, each in named.items():
         height, width = read_size(io.BytesIO(files.read(name)), files.where(name))
         sides = np.array([width, height, width, height])
         boxes = np.zeros((len(each), 5), dtype=np.float32)
-        for row, (label, edges) in zip(boxes, each, strict=True):
+        for row, (label, edges, where) in zip(boxes, each, strict=True):
             row[0], row[1:] = numbers[label], np.asarray(edges) / sides
-            if min(edges) < 0 or edges[2] > width or edges[3] > height:
-                raise DataError(
-                    f"the box {[*edges]} lies outside the image of {height} x {width} (H x W)",
-                    where=files.where(name),
-                )
+            check_box(edges, (height, width), f"{where}: {name}")
         found.append(Annotation(boxes=boxes))
     return found, classes
 

@@ -150,6 +150,21 @@ def _box(
             edges.append(float(text))
         except ValueError:
             raise DataError(f"{name} is no number but {text!r}", where=where) from None
+    check_box(edges, size, where)
+    return edges
+
+
+def check_box(edges: Sequence[float], size: tuple[int, int] | None, where: str) -> None:
+    """A box in pixels has an area, and lies inside of its image if the size is known.
+
+    Args:
+        edges: xmin, ymin, xmax, ymax.
+        size: (H, W) of the image.
+        where: what says so, for the error.
+
+    Raises:
+        DataError: it is empty or outside.
+    """
     xmin, ymin, xmax, ymax = edges
     if not (np.isfinite(edges).all() and xmin < xmax and ymin < ymax):
         raise DataError(f"the box {edges} (xmin, ymin, xmax, ymax) is empty", where=where)
@@ -157,7 +172,6 @@ def _box(
         raise DataError(
             f"the box {edges} lies outside the image of {size[0]} x {size[1]} (H x W)", where=where
         )
-    return edges
 
 
 def resize(image: Pixels, size: tuple[int, int]) -> Pixels:

@@ -17,6 +17,7 @@ from bitwright.pipeline.diff.levels import diff_run
 from bitwright.pipeline.inspection.inspect import inspect_model
 from bitwright.pipeline.recipe import Recipe, load_recipe
 from bitwright.pipeline.recipe_paths import with_paths_of_its_folder
+from bitwright.pipeline.replan import RECIPE, execute_for_rate, with_earlier_plan
 from bitwright.pipeline.run import Outcome, Run, open_run
 from bitwright.pipeline.run_files import named_from
 from bitwright.pipeline.steps.facts import facts_of
@@ -67,11 +68,7 @@ class Pipeline:
         """
         _check_step(name)
         if name not in Workspace(self.recipe).step_names:
-            raise RecipeError(
-                "the recipe names no teacher of its own",
-                where="teacher",
-                hint="add a section teacher with a model and its training",
-            )
+            raise _no_such_step(self.recipe, name)
         return self._run(None, name)
 
     def pending(self) -> list[str]:
@@ -80,20 +77,24 @@ class Pipeline:
         Raises:
             BitwrightError: the data cannot be read, or the run is of another version.
         """
-        with self._opened(Workspace(self.recipe, self.progress)) as run:
+        with self._opened(self._workspace()) as run:
             return [step.name for step in run.steps if not run.is_fresh(step.name)]
 
     def _run(self, names: Sequence[str] | None, only: str = "") -> Summary:
-        work = Workspace(self.recipe, self.progress)
+        work = self._workspace()
         with importable(self.recipe.base_dir), self._opened(work) as run:
             chosen = run.closure(only) if names is None else list(names)
             if not run.is_fresh(chosen[-1]):
                 from bitwright.pipeline.steps.preflight import preflight
 
                 preflight(work, run, chosen)
-            self.outcomes = run.execute(chosen)
+            self.outcomes = execute_for_rate(work, run, chosen)
             write_precision_page(run, self.recipe.name)
             return summarise(run)
+
+    def _workspace(self) -> Workspace:
+        """The recipe at work; with the clock that an earlier call in this directory reached."""
+        return Workspace(with_earlier_plan(self.recipe, self.run_dir), self.progress)
 
     def _opened(self, work: Workspace) -> AbstractContextManager[Run]:
         notes = {
@@ -105,7 +106,7 @@ class Pipeline:
             self.run_dir,
             make_steps(work),
             facts_of(work),
-            files={"recipe.yaml": with_paths_of_its_folder(self.recipe).to_yaml()},
+            files={RECIPE: with_paths_of_its_folder(work.recipe).to_yaml()},
             notes=notes,
             progress=self.progress,
             reuse=self.reuse,
@@ -151,16 +152,34 @@ def estimate_recipe(
     """
     from bitwright.pipeline.steps.preflight import dry_run
     from bitwright.pipeline.steps.rates import rate_rows
+    from bitwright.pipeline.steps.results_hardware import EngineResult
     from bitwright.pipeline.steps.results_run import Results
 
     work = Workspace(_loaded(recipe), progress)
     mapped = dry_run(work)
+    if isinstance(mapped, EngineResult):
+        rates = [row.model_dump(mode="json") for row in rate_rows(Results(engine=mapped))]
+        return mapped.model_dump(mode="json") | {"rates": rates}
     rates = [row.model_dump(mode="json") for row in rate_rows(Results(map=mapped))]
     return mapped.model_dump(mode="json") | {"rates": rates}
 
 
 def _loaded(recipe: str | Path | Recipe) -> Recipe:
     return recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+
+
+def _no_such_step(recipe: Recipe, name: str) -> RecipeError:
+    if name == "teach":
+        return RecipeError(
+            "the recipe names no teacher of its own",
+            where="teacher",
+            hint="add a section teacher with a model and its training",
+        )
+    return RecipeError(
+        f"a run of kind {recipe.hardware.kind} has no step {name!r}: it ends with the program",
+        where="hardware.kind",
+        hint="`bitwright map` compiles and proves the program; kind dataflow has every step",
+    )
 
 
 def _check_step(name: str) -> None:

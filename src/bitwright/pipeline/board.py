@@ -32,6 +32,9 @@ from bitwright.pipeline.steps.levels import INPUTS, LABEL, LEVELS, read_levels
 from bitwright.pipeline.steps.lower import GRAPH, INPUT
 from bitwright.pipeline.steps.map import RTL
 from bitwright.pipeline.steps.names import step_folder
+from bitwright.pipeline.steps.results import FILE as FOUND
+from bitwright.pipeline.steps.results import load_result
+from bitwright.pipeline.steps.results_hardware import MapResult
 
 _DEFAULT_MHZ = 100.0
 _RANDOM = 16
@@ -67,9 +70,8 @@ class BoardResult:
 
     Attributes:
         names: of the images.
-        scores: real values of the first output (N, elements); None where no scale is known.
+        outputs: name -> levels (N, elements), as the graph gives them.
         labels: (N,); None where the design gives none.
-        truth: known labels (N,), of test images.
         compared: values compared with the integer graph; 0 without one.
         differences: how many of them differ.
         cycles: clocks of the core for one image, as the board timed it; 0: it timed none.
@@ -299,11 +301,16 @@ def _clock(subject: BoardSubject) -> float:
 
 
 def _baud(subject: BoardSubject) -> float:
-    """Of the board that the design is, or would be, on."""
+    """Of the board that the design is, or would be, on; of a design without one the fastest."""
     for folder in (subject.implemented, subject.place):
         if folder is not None and (folder / FILE).is_file():
             return read_description(folder / FILE).baud
-    return choose_line(_clock(subject), max(board.uart_baud for board in list_boards())).baud
+    wanted = max(board.uart_baud for board in list_boards())
+    mapped = subject.design.parent
+    if subject.design.name == RTL and (mapped / FOUND).is_file():
+        link = load_result(MapResult, mapped).link
+        wanted = wanted if link is None else round(link.baud)
+    return choose_line(_clock(subject), wanted).baud
 
 
 def bitstream_of(place: Path) -> Path:

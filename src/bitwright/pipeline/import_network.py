@@ -25,7 +25,7 @@ from bitwright.base.errors import (
 )
 from bitwright.base.files import atomic_write, check_free, open_regular
 from bitwright.base.progress import Progress, no_progress
-from bitwright.ir import Graph, TensorType, save_graph
+from bitwright.ir import Graph, TensorType, random_feeds, save_graph
 from bitwright.models.catalog import MODEL_FILES, WEIGHT_FILES, ModelSpec
 from bitwright.pipeline.designs import steps
 from bitwright.pipeline.designs.folder import GRAPH, INPUT, SETTINGS, Design, parse_settings
@@ -371,27 +371,30 @@ def _hardware(design: Design, simulated: bool, progress: Progress) -> dict[str, 
         "rates": [row.model_dump(mode="json") for row in rate_rows(Results(map=mapped))],
         "source": "model",
         "simulated_frames": 0,
+        "proof": "",
     }
     if simulated:
         proof = load_result(steps.ProofResult, steps.simulate_design(design, progress))
         facts |= {"simulated_frames": proof.images, "compared_values": proof.compared_values}
+        facts |= {"proof": steps.proof_words(proof)}
     return facts
 
 
 def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str, Any]:
     from bitwright.interop.onnx.reader.compare import compare, original_scores
 
-    if imported.source is None:
-        raise RecipeError(
-            "the file is compared on images of its own float input",
-            where="--compare",
-            hint="leave --input-type out",
-        )
-    _, quantizer = imported.source
-    unit, shape = float(np.abs(quantizer.unit).max()), (images, *imported.input_shape)
-    drawn = np.random.default_rng(0).uniform(unit * quantizer.lo, unit * quantizer.hi, shape)
-    drawn = drawn.astype(np.float32)
-    found = compare(imported, drawn, original_scores(path, drawn))
+    rng, shape = np.random.default_rng(0), (images, *imported.input_shape)
+    if imported.source is None:  # the graph takes levels, and the file the reals that they mean
+        (edge,) = imported.graph.inputs
+        kind, levels = imported.graph.types[edge], random_feeds(imported.graph, images, rng)[edge]
+        given = levels.reshape(images, -1)[:, imported.order.ravel()].reshape(shape)
+        drawn = given * kind.scale[0]
+    else:
+        _, quantizer = imported.source
+        unit = float(np.abs(quantizer.unit).max())
+        drawn = rng.uniform(unit * quantizer.lo, unit * quantizer.hi, shape).astype(np.float32)
+        given = drawn
+    found = compare(imported, given, original_scores(path, drawn))
     found.require()
     return {
         "images": found.images,

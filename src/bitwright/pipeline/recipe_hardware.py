@@ -64,11 +64,19 @@ class HardwareSection(Section):
     """What to build it for.
 
     Attributes:
+        kind: ``dataflow``, a circuit of the network's own; or ``engine``, a program for the
+            programmed engine, which runs any network on one circuit.
+        engine: of kind ``engine``: a name of `bitwright.engine.ENGINES`, or a JSON file of an
+            `EngineConfig`. Its size is fixed: of the goals below it takes none, and says whether
+            it reaches ``target_fps``.
         target: a name of ``bitwright list targets``.
         clock_mhz: clock to implement for; ``synth_clk_period_ns`` says the same as a period.
-        target_fps: images per second to reach, with as little hardware as possible; else
+        target_fps: images per second to reach, with as little hardware as possible; where place
+            and route reaches a lower clock, the folding is searched again for that one; else
         fill: share of the target's LUTs, block RAMs and multipliers to fill, as fast as possible;
         budget: the same with counts; if none of the three is given, ``fill: 0.5``.
+        rate_clock_mhz: clock at which the search keeps target_fps, if less than clock_mhz; a build
+            notes here what place and route has reached.
         folding_config_file: PE and SIMD by hand (FINN's JSON), instead of a search.
         weights: layers whose weights are read from outside, and the memory they lie in.
         devices: how many targets of this kind the network may be spread over: with target_fps at
@@ -77,9 +85,12 @@ class HardwareSection(Section):
             `bitwright.hw.OwnBlock`.
     """
 
+    kind: Literal["dataflow", "engine"] = "dataflow"
+    engine: str = "e256"
     target: str = "ecp5-45k"
     clock_mhz: Positive = 100.0
     target_fps: Positive | None = None
+    rate_clock_mhz: Positive | None = None
     fill: Annotated[float, Field(gt=0, le=1)] | None = None
     budget: Budget | None = None
     folding_config_file: Path | None = None
@@ -109,8 +120,15 @@ class HardwareSection(Section):
     def _one_goal(self) -> HardwareSection:
         named = ("target_fps", "fill", "budget", "folding_config_file")
         goals = [name for name in named if getattr(self, name) is not None]
+        own = self.folding_config_file is not None or self.blocks or self.devices > 1
+        if self.kind == "engine" and own:
+            raise ValueError("folding_config_file, blocks and devices are of kind dataflow")
+        if self.kind == "engine" and self.weights.external:
+            raise ValueError("an engine's weights always come from outside: leave weights out")
         if len(goals) > 1:
             raise ValueError(f"give only one of {', '.join(goals)}")
+        if self.rate_clock_mhz is not None and self.target_fps is None:
+            raise ValueError("rate_clock_mhz is the clock of a target_fps, and there is none")
         if self.folding_config_file is not None and self.weights.external:
             raise ValueError("with a folding file, its mem_mode says which weights are external")
         if self.devices > 1 and (self.folding_config_file is not None or self.weights.external):
@@ -128,6 +146,10 @@ def hardware_facts(section: HardwareSection) -> dict[str, Any]:
     fields = section.model_dump(mode="json")
     if section.folding_config_file is not None:
         fields["folding_config_file"] = read_text(section.folding_config_file, most=MOST_TEXT)
+    if section.kind == "dataflow":
+        del fields["kind"], fields["engine"]
+    elif Path(section.engine).suffix == ".json":
+        fields["engine"] = read_text(Path(section.engine), most=MOST_TEXT)
     target = Path(section.target)
     if target.suffix == ".toml" and target.is_file():
         fields["target"] = read_text(target, most=MOST_TEXT)

@@ -159,6 +159,11 @@ class Run:
         """
         return [self._execute(step) for step in self.steps if step.name in names]
 
+    def forget(self, name: str) -> None:
+        """Drop a step's result: it is done again when it is wanted."""
+        shutil.rmtree(self.folder_of(name), ignore_errors=True)
+        self._checked.pop(name, None)
+
     def closure(self, name: str) -> list[str]:
         """A step and all that it needs, in pipeline order."""
         wanted = {name}

@@ -15,10 +15,12 @@ from markupsafe import Markup, escape
 
 from bitwright.base.figures import number
 from bitwright.base.records import BlockRow, EdgeRow
+from bitwright.report.flow import Bypass, lanes_of
 from bitwright.report.svg import drawing, shorten, text_at
 
 _BOX_WIDTH, _BOX_HEIGHT, _STEP = 214.0, 34.0, 58.0
-_COLUMN, _LANE, _TOP = 372.0, 9.0, 26.0
+_COLUMN, _LANE, _TOP = 326.0, 9.0, 26.0
+_LEAST_LANES = 4  # that a column has room for at its left
 _ROWS = 12  # of a column, before another one is begun
 _COLUMNS = 3
 _METER = 92.0
@@ -26,13 +28,25 @@ _TIMES = "\u00d7"
 
 
 @dataclass(frozen=True)
-class _Bypass:
-    """An edge that passes other blocks by: its ends, as places in the order, and its lane."""
+class _Grid:
+    """Where boxes stand: rows of a column, and lanes at the left of each."""
 
-    start: int
-    end: int
-    lane: int
-    words: str
+    rows: int
+    lanes: int
+
+    @property
+    def margin(self) -> float:
+        return 10.0 + _LANE * max(self.lanes, _LEAST_LANES)
+
+    @property
+    def column(self) -> float:
+        """Width of a column with its lanes."""
+        return _COLUMN + self.margin
+
+    def at(self, place: int) -> tuple[float, float]:
+        """The upper left corner of the box at a place."""
+        column, row = divmod(place, self.rows)
+        return column * self.column + self.margin, _TOP + row * _STEP
 
 
 def folding_words(pe: int | None, simd: int | None) -> str:
@@ -69,15 +83,16 @@ def pipeline_diagram(
     ends = [(order.get(e.source, 0), order.get(e.target, last), e) for e in edges]
     words = {id(e): edge_words(e, interval, clock_mhz) for e in edges}
     straight = {a: words[id(e)] for a, b, e in ends if b == a + 1}
-    bypasses = _lanes([(a, b, words[id(e)]) for a, b, e in ends if b != a + 1])
+    bypasses = lanes_of([(a, b, words[id(e)]) for a, b, e in ends if b != a + 1])
     count = last + 1
     columns = min(_COLUMNS, ceil(count / _ROWS))
     rows = ceil(count / columns)
+    grid = _Grid(rows, 1 + max((bypass.lane for bypass in bypasses), default=0))
     parts: list[str] = []
     for bypass in bypasses:
-        parts += _bypass(bypass, rows)
+        parts += _bypass(bypass, grid)
     for place in range(count):
-        x, y = _at(place, rows)
+        x, y = grid.at(place)
         block = blocks[place - 1] if 0 < place < last else None
         parts += (
             _end(x, y, "outputs" if place else "input")
@@ -88,30 +103,8 @@ def pipeline_diagram(
             parts += _arrow(x, y, straight[place], last_of_column=place % rows == rows - 1)
         starting = [b for b in bypasses if b.start == place]
         parts += _notes(x, y, starting, blocks, beside=place in straight)
-    width = columns * _COLUMN
+    width = columns * grid.column
     return drawing(width, _TOP + rows * _STEP + 6, "The pipeline", parts)
-
-
-def _at(place: int, rows: int) -> tuple[float, float]:
-    """The upper left corner of the box at a place."""
-    column, row = divmod(place, rows)
-    return column * _COLUMN + 46.0, _TOP + row * _STEP
-
-
-def _lanes(edges: Sequence[tuple[int, int, str]]) -> list[_Bypass]:
-    """Lanes such that no two edges that overlap share one; short edges lie inside."""
-    free: list[list[tuple[int, int]]] = []
-    found = []
-    for start, end, words in sorted(edges, key=lambda e: (e[1] - e[0], e[0])):
-        lane = next(
-            (n for n, taken in enumerate(free) if all(end <= a or b <= start for a, b in taken)),
-            len(free),
-        )
-        if lane == len(free):
-            free.append([])
-        free[lane].append((start, end))
-        found.append(_Bypass(start, end, lane, words))
-    return found
 
 
 def _box(x: float, y: float, block: BlockRow, interval: int) -> list[str]:
@@ -152,14 +145,15 @@ def _arrow(x: float, y: float, words: str, *, last_of_column: bool) -> list[str]
     ]
 
 
-def _bypass(edge: _Bypass, rows: int) -> list[str]:
+def _bypass(edge: Bypass, grid: _Grid) -> list[str]:
     """A line down its lane, in every column that it passes."""
+    rows = grid.rows
     parts, colour = [], f"var(--c{2 + edge.lane % 3})"
     for column in range(edge.start // rows, edge.end // rows + 1):
         first, last = max(edge.start, column * rows), min(edge.end, column * rows + rows - 1)
-        x, top = _at(first, rows)
-        _, bottom = _at(last, rows)
-        lane = x - 14 - _LANE * (edge.lane % 4)
+        x, top = grid.at(first)
+        _, bottom = grid.at(last)
+        lane = x - 14 - _LANE * edge.lane
         begins, ends = first == edge.start, last == edge.end
         path = f"M{x:.1f} {top + 24:.1f}H{lane:.1f}" if begins else f"M{lane:.1f} {top - 14:.1f}"
         path += (
@@ -175,7 +169,7 @@ def _bypass(edge: _Bypass, rows: int) -> list[str]:
 
 
 def _notes(
-    x: float, y: float, starting: Sequence[_Bypass], blocks: Sequence[BlockRow], *, beside: bool
+    x: float, y: float, starting: Sequence[Bypass], blocks: Sequence[BlockRow], *, beside: bool
 ) -> list[str]:
     """What flows on the edges that leave a block for its side."""
     if not starting:

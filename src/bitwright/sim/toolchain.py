@@ -23,6 +23,8 @@ from bitwright.base.tools.finder import Tool, require
 from bitwright.base.tools.process import output_of
 
 TIMEOUT_S = 600.0
+CHECKS = "-DBITWRIGHT_CHECKS"
+"""Turns on the assertions and measurements in the RTL, which not every tool can read."""
 _JOBS = 2
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp")
 _RUNTIME_TRACE = ("verilated_vcd_c.cpp",)
@@ -35,14 +37,28 @@ _COMMON_HEADER = "common.h"
 _COMMON = '#include <cstring>\n#include <vector>\n#include "verilated.h"\n'
 
 
-def lint(files: Sequence[Path], top: str, parameters: Mapping[str, int | str] | None = None) -> str:
+def lint(
+    files: Sequence[Path],
+    top: str,
+    parameters: Mapping[str, int | str] | None = None,
+    *,
+    checks: bool = True,
+) -> str:
     """``verilator --lint-only -Wall``; what it said, empty if all is clean.
+
+    Args:
+        files: sources.
+        top: module.
+        parameters: of the top module.
+        checks: read the assertions in the sources, too.
 
     Raises:
         ToolError: Verilator is missing.
     """
     tool = require("verilator")
-    argv = [*tool.command, "--lint-only", "-Wall", "--top-module", top]
+    # An output that is connected to nothing, `.name_o()`, says that it is not used.
+    argv = [*tool.command, "--lint-only", "-Wall", "-Wno-PINCONNECTEMPTY", "--top-module", top]
+    argv += [CHECKS] if checks else []
     argv += parameter_flags(parameters or {}) + [str(file) for file in files]
     with tempfile.TemporaryDirectory(prefix="bitwright-") as folder:
         try:

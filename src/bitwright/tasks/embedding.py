@@ -23,18 +23,19 @@ _ROWS = 1024  # of distances at a time
 
 def nearest_is_one_of_the_same(outputs: Tensor, labels: Tensor) -> Tensor:
     """(N,): whether the nearest other vector, by angle, has the same label; NaN where no other
-    image has it.
+    image has it, or the image itself has none. Images without a label are nobody's neighbours.
     """
     unit = functional.normalize(outputs.float(), dim=1)
+    known = CLASSES.known(labels)
     right = []
     for start in range(0, len(unit), _ROWS):
-        near = unit[start : start + _ROWS] @ unit.T
+        near = (unit[start : start + _ROWS] @ unit.T).masked_fill(~known, -float("inf"))
         rows = torch.arange(len(near), device=near.device)
         near[rows, start + rows] = -float("inf")
         right.append(labels[near.argmax(dim=1)] == labels[start : start + _ROWS])
     found = torch.cat(right).double()
     _, place, count = labels.unique(return_inverse=True, return_counts=True)
-    found[count[place] < 2] = float("nan")
+    found[(count[place] < 2) | ~known] = float("nan")
     return found
 
 
@@ -69,6 +70,8 @@ class Embedding(Task):
 
     def loss(self, outputs: Tensor, labels: Tensor, how: LossSettings) -> Tensor:
         del how
+        known = CLASSES.known(labels)
+        outputs, labels = outputs[known], labels[known]
         unit = functional.normalize(outputs, dim=1)
         near = unit @ unit.T / self.temperature
         self_ = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
@@ -79,7 +82,7 @@ class Embedding(Task):
         return each.sum() / (pairs > 0).sum().clamp(min=1)
 
     def filled(self, labels: Tensor, teacher: Tensor | None) -> Tensor:
-        """A teacher's vector names no class: images without one count as one of their own."""
+        """A teacher's vector names no class: images without one are left out of the loss."""
         return labels
 
     def say(self, label: NDArray[Any], data: Dataset) -> str:

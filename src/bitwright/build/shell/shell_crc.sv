@@ -34,13 +34,14 @@ module shell_crc (
     end
   end
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   // Before the first clock edge of the reset the user's signals are unknown.
   logic settled_q;
 
   initial settled_q = 1'b0;
 
-  always_ff @(posedge clk_i) begin : p_settled
+  // Not always_ff: that would have to be the only process of what `initial` sets.
+  always @(posedge clk_i) begin : p_settled
     settled_q <= 1'b1;
   end
   no_byte_while_busy: assert property (@(posedge clk_i)

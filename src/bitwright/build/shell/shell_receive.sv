@@ -22,9 +22,11 @@ module shell_receive #(
   output logic        done_o,
   output logic        good_o
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (PauseBits < 8) begin : gen_check
     $error("shell_receive: PauseBits must be at least 8");
   end
+`endif
 
   localparam logic [7:0] MAGIC_0 = 8'h62, MAGIC_1 = 8'h57;
   localparam logic [31:0] RESIDUE = 32'h2144DF1C;  // CRC of any message that ends with its CRC
@@ -37,7 +39,7 @@ module shell_receive #(
   logic [7:0]           count_q, count_d;
   logic [47:0]          header_q;
   logic [PauseBits-1:0] pause_q;
-  logic                 in_header, in_packet, crc_busy, too_long;
+  logic                 in_header, in_packet, crc_busy, too_long, empty;
   logic [31:0]          crc;
 
   assign kind_o          = header_q[3:0];
@@ -45,6 +47,7 @@ module shell_receive #(
   assign sequence_o      = header_q[23:16];
   assign length_o        = header_q[31:24];
   assign offset_o        = header_q[47:32];
+  assign empty           = header_q[39:32] == '0;  // the length, before the last shift
   assign payload_valid_o = in_valid_i && state_q == PAYLOAD;
   assign payload_index_o = count_q;
   assign payload_data_o  = in_data_i;
@@ -61,11 +64,13 @@ module shell_receive #(
     unique case (state_q)
       HUNT:    if (in_valid_i && in_data_i == MAGIC_0) state_d = MAGIC;
       MAGIC:   if (in_valid_i && in_data_i != MAGIC_0) begin
-        state_d = in_data_i == MAGIC_1 ? HEADER : HUNT;
+        if (in_data_i == MAGIC_1) state_d = HEADER;
+        else state_d = HUNT;
         count_d = '0;
       end
       HEADER:  if (in_valid_i && count_q == HEADER_LAST) begin
-        state_d = header_q[39:32] == '0 ? CHECK : PAYLOAD;  // the length, before the last shift
+        if (empty) state_d = CHECK;
+        else state_d = PAYLOAD;
         count_d = '0;
       end
       PAYLOAD: if (in_valid_i && count_d == length_o) begin

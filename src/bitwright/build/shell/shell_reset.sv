@@ -21,7 +21,8 @@ module shell_reset #(
     rst_nq  = 1'b0;
   end
 
-  always_ff @(posedge clk_i) begin : p_count
+  // Not always_ff: that would have to be the only process of what `initial` sets.
+  always @(posedge clk_i) begin : p_count
     meta_q <= button_i | ~locked_i;
     hold_q <= meta_q;
     if (hold_q || request_i) count_q <= '0;

@@ -74,7 +74,7 @@ module soc_reader #(
     .out_valid_o, .out_ready_i, .out_data_o
   );
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   there_is_room: assert property (@(posedge clk_i) disable iff (!rst_ni) rvalid_i |-> rready_o);
 `endif
 endmodule

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from bitwright.base.errors import DataError, MismatchError, RecipeError, RunError
+from bitwright.base.errors import DataError, RecipeError, RunError
 from bitwright.base.files import MOST_TEXT, atomic_write, exclusive, parse_json, read_text
 from bitwright.base.made import is_own, remember
 from bitwright.base.memory import shown
@@ -30,14 +30,16 @@ from bitwright.base.version import __version__
 from bitwright.data.preprocessing import HostInput, read_input
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds, save_graph
 from bitwright.ir.footprint import checked_frames
+from bitwright.pipeline.recipe_errors import explain_mistakes
 from bitwright.pipeline.recipe_hardware import HardwareSection, Section, hardware_facts
 from bitwright.pipeline.recipe_schema import ImplementSection, SimulateSection
 from bitwright.pipeline.recipe_yaml import Document
-from bitwright.pipeline.steps.levels import LEVELS, read_inputs, save_levels
+from bitwright.pipeline.steps.levels import LEVELS, read_inputs, require_defined, save_levels
 
 GRAPH, SETTINGS, INPUT = "graph.bwg", "hardware.json", "input.json"
 _KEY, _LOCK = "key.json", ".lock"
 _RANDOM, _DEFINED = 20, 8
+_HELD: set[Path] = set()  # folders that this process works in
 #: Of frames, in and out, that a design is proven on; a stranger may say how many.
 MOST_BYTES = 1 << 31
 _AGAIN = "delete it, or make the design again"
@@ -136,6 +138,25 @@ class Design:
         """Write the settings, which later calls start from."""
         atomic_write(self.folder / SETTINGS, self.settings.model_dump_json(indent=1) + "\n")
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes off the folder; who holds it already may come in again.
+
+        Raises:
+            RunError: another one is at work in it.
+            OSError: it cannot be written.
+        """
+        place = self.folder.resolve()
+        if place in _HELD:
+            yield
+            return
+        with exclusive(self.folder / _LOCK, remove=True):
+            _HELD.add(place)
+            try:
+                yield
+            finally:
+                _HELD.discard(place)
+
     def step(self, name: str, facts: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
         """The folder of a step, made if it was not made here for these facts and this graph.
 
@@ -148,7 +169,7 @@ class Design:
         Raises:
             RunError: the folder's lock is no file of its own.
         """
-        with exclusive(self.folder / _LOCK, wait_s=math.inf, remove=True):
+        with self.alone():
             if (place := self.done(name, facts)) is not None:
                 return place
             place, partial = self.folder / name, self.folder / f".{name}.partial"
@@ -224,12 +245,11 @@ def expected_outputs(graph: Graph, feeds: Mapping[str, IntArray]) -> dict[str, I
     from bitwright.ir.executor import Executor
 
     found = Executor(graph).run(dict(feeds))
+    outputs = {edge: found[edge] for edge in graph.outputs}
     count = checked_frames(graph, _DEFINED)
-    defined = graph.run({edge: levels[:count] for edge, levels in feeds.items()})
-    for edge in graph.outputs:
-        if not np.array_equal(defined[edge], found[edge][:count]):
-            raise MismatchError("interpreter and executor disagree", where=f"edge {edge}")
-    return {edge: found[edge] for edge in graph.outputs}
+    first = {edge: levels[:count] for edge, levels in feeds.items()}
+    require_defined(graph, first, outputs)
+    return outputs
 
 
 def changed(settings: DesignSettings, assignments: Sequence[str]) -> DesignSettings:
@@ -243,7 +263,7 @@ def changed(settings: DesignSettings, assignments: Sequence[str]) -> DesignSetti
     for assignment in assignments:
         path = assignment.partition("=")[0].strip().split(".")
         if path[0] == "hardware" and path[1:2] and path[1] in _GOALS:
-            for other in _GOALS - {path[1]}:
+            for other in (_GOALS | {"rate_clock_mhz"}) - {path[1]}:
                 document = document.assign(("hardware", other), None, "--set")
         document = document.override(assignment)
     return parse_settings(document.value, "--set" if assignments else SETTINGS)
@@ -262,12 +282,7 @@ def parse_settings(values: str | Mapping[str, Any], where: str) -> DesignSetting
         found = parse_json(values) if isinstance(values, str) else values
         return DesignSettings.model_validate(found)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise RecipeError(
-            f"{field}: {first['msg']}",
-            where=where,
-            hint="keys are those of a recipe's sections hardware, simulate and implement",
-        ) from error
+        given = found if isinstance(found, Mapping) else {}
+        raise explain_mistakes(error, Document(dict(given), where, {}), DesignSettings) from error
     except ValueError as error:
         raise RecipeError(f"is no JSON: {error}", where=where) from error

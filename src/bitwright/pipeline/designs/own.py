@@ -116,7 +116,8 @@ def build_model(  # noqa: PLR0913 - a section of a recipe each
     steps.simulate_design(design, progress)
     bitstream = None
     if implement:
-        bitstream = bitstream_in(steps.implement_design(design, progress))
+        design = steps.implement_design(design, progress)
+        bitstream = bitstream_in(design.folder / steps.IMPLEMENT)
     page = steps.report_design(design, progress) / "report.html"
     return BuiltModel(
         design, integers, steps.summary_of(design), steps.proof_of(design), page, bitstream

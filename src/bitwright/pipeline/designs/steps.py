@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from bitwright.base.arrays import read_array
-from bitwright.base.errors import DataError, GraphError, RecipeError
+from bitwright.base.errors import DataError, GraphError, RecipeError, TargetError
 from bitwright.base.files import atomic_write
 from bitwright.base.memory import room_for
 from bitwright.base.progress import Progress, no_progress
@@ -21,10 +25,12 @@ from bitwright.ir.levels import check_levels
 from bitwright.pipeline.designs.folder import Design, expected_outputs
 from bitwright.pipeline.diff.results import DiffReport, Stage, StageResult
 from bitwright.pipeline.steps.results import load_result
-from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
+from bitwright.pipeline.steps.results_hardware import EngineResult, MapResult, SimulateResult
 from bitwright.report.record import Report, SummaryRow
 
 MAP, SIMULATE, IMPLEMENT, REPORT = "map", "simulate", "implement", "report"
+
+_log = logging.getLogger(__name__)
 
 
 class ProofResult(SimulateResult):
@@ -37,6 +43,22 @@ class ProofResult(SimulateResult):
     real: bool
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _alone(step: Callable[Concatenate[Design, _P], _T]) -> Callable[Concatenate[Design, _P], _T]:
+    """The function holds the folder while it works in it: two steps of one folder would mix."""
+
+    @wraps(step)
+    def holding(design: Design, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with design.alone():
+            return step(design, *args, **kwargs)
+
+    return holding
+
+
+@_alone
 def map_design(design: Design, progress: Progress = no_progress) -> Path:
     """The hardware graph and its RTL, proven equal to the graph; gives the step's folder.
 
@@ -48,13 +70,55 @@ def map_design(design: Design, progress: Progress = no_progress) -> Path:
     def make(folder: Path) -> None:
         from bitwright.pipeline.steps.map import map_network
 
-        map_network(design.graph, design.settings.hardware, design.frames(), folder, progress)
+        wanted = design.settings.hardware
+        if wanted.kind == "engine":
+            from bitwright.pipeline.steps.map_engine import map_engine
+
+            map_engine(design.graph, wanted, design.frames(), folder, progress)
+        else:
+            map_network(design.graph, wanted, design.frames(), folder, progress)
         for later in (SIMULATE, IMPLEMENT, REPORT):  # they were of another design
             shutil.rmtree(design.folder / later, ignore_errors=True)
 
-    return design.step(MAP, _facts_of(design, MAP), make)
+    return design.step(MAP, _facts(design, MAP), make)
 
 
+def _needs_dataflow(design: Design, name: str) -> None:
+    """Raises RecipeError for a design of another kind: its way ends with the program."""
+    kind = design.settings.hardware.kind
+    if kind != "dataflow":
+        raise RecipeError(
+            f"a design of kind {kind} has no step {name!r}: it ends with the program",
+            where="hardware.kind",
+            hint="`bitwright map` compiles and proves the program; kind dataflow has every step",
+        )
+
+
+def _facts(design: Design, name: str) -> dict[str, Any]:
+    """What a step depends on, besides the graph."""
+    hardware, wanted = design.hardware_facts(), design.settings
+    if name == MAP:
+        return hardware
+    if name == SIMULATE:
+        return {
+            "hardware": hardware,
+            "simulate": wanted.simulate.model_dump(mode="json"),
+            "seed": wanted.seed,
+            "frames": design.frames_digest(),
+        }
+    return {
+        "hardware": hardware,
+        "implement": wanted.implement.model_dump(mode="json"),
+        "host": design.host and design.host.model_dump(mode="json"),
+    }
+
+
+def _done(design: Design, name: str) -> Path | None:
+    """The folder of a step, if it was done here for the settings as they are."""
+    return design.done(name, _facts(design, name))
+
+
+@_alone
 def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
     """The RTL simulated on the design's frames, and again with stalls and behind a reset.
 
@@ -62,6 +126,7 @@ def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
         MismatchError: a value or the rate differs: a bug.
         ToolError: no simulation is possible here.
     """
+    _needs_dataflow(design, SIMULATE)
     mapped = map_design(design, progress)
 
     def make(folder: Path) -> None:
@@ -76,16 +141,53 @@ def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
         ProofResult(**dict(result), real=design.levels is not None).save(folder)
         write_performance(result, found.rate_clock_mhz, folder)
 
-    return design.step(SIMULATE, _facts_of(design, SIMULATE), make)
+    return design.step(SIMULATE, _facts(design, SIMULATE), make)
 
 
-def implement_design(design: Design, progress: Progress = no_progress) -> Path:
-    """Synthesis, place and route, bitstream; the folder holds ``implement.json``.
+@_alone
+def implement_design(design: Design, progress: Progress = no_progress) -> Design:
+    """Synthesis, place and route, bitstream: ``implement/implement.json`` of the folder.
+
+    Where a rate is asked for and the clock that is reached does not give it, the folding is
+    searched again for that clock (`pipeline.steps.planning`), and what had been simulated is
+    simulated again.
+
+    Returns:
+        The design as the folder now holds it: its settings say for which clock it is folded.
 
     Raises:
         TargetError: it does not fit.
         ToolError: a tool is missing or failed.
     """
+    from bitwright.build.implement import RESULT, read_result
+    from bitwright.pipeline.steps.planning import MOST_SEARCHES, searched_again, searching_words
+
+    _needs_dataflow(design, IMPLEMENT)
+    proven, was_done = (_done(design, name) is not None for name in (SIMULATE, IMPLEMENT))
+    for left in reversed(range(MOST_SEARCHES + 1)):
+        made = _implemented(design, progress, searching=left > 0)
+        mapped, found = load_result(MapResult, design.folder / MAP), read_result(made / RESULT)
+        ended = left == 0 or (was_done and found.missed_mhz is None)
+        again = None if ended else searched_again(design.settings.hardware, mapped, found)
+        if again is None:
+            break
+        progress(searching_words(again, mapped, found), 0, 0)
+        faster = replace(design, settings=design.settings.model_copy(update={"hardware": again}))
+        try:
+            map_design(faster, progress)
+        except TargetError as error:
+            _log.warning("target_fps is missed, and no folding keeps it: %s", error)
+            shutil.rmtree(made)  # without a bitstream, which it is to have at the clock it reaches
+            _implemented(design, progress, searching=False)
+            break
+        design, was_done = faster, False
+        design.save_settings()
+        if proven:
+            simulate_design(design, progress)
+    return design
+
+
+def _implemented(design: Design, progress: Progress, *, searching: bool) -> Path:
     mapped = map_design(design, progress)
 
     def make(folder: Path) -> None:
@@ -93,35 +195,14 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Path:
 
         wanted = design.settings
         implement_network(
-            mapped, design.graph, design.host, wanted.hardware, wanted.implement, folder, progress
-        )
+            mapped, design.graph, design.host, wanted.hardware, wanted.implement, folder, progress,
+            searching=searching,
+        )  # fmt: skip
 
-    return design.step(IMPLEMENT, _facts_of(design, IMPLEMENT), make)
-
-
-def _facts_of(design: Design, step: str) -> dict[str, Any]:
-    """What a step depends on, besides the graph."""
-    facts: dict[str, Any] = {"hardware": design.hardware_facts()}
-    settings = design.settings
-    if step == SIMULATE:
-        facts |= {
-            "simulate": settings.simulate.model_dump(mode="json"),
-            "seed": settings.seed,
-            "frames": design.frames_digest(),
-        }
-    if step == IMPLEMENT:
-        facts |= {
-            "implement": settings.implement.model_dump(mode="json"),
-            "host": design.host and design.host.model_dump(mode="json"),
-        }
-    return facts
+    return design.step(IMPLEMENT, _facts(design, IMPLEMENT), make)
 
 
-def _done(design: Design, step: str) -> Path | None:
-    """The folder of a step, if it was done here for these settings."""
-    return design.done(step, _facts_of(design, step))
-
-
+@_alone
 def diff_design(
     design: Design,
     *,
@@ -145,6 +226,7 @@ def diff_design(
     from bitwright.pipeline.diff.hardware import against_graph, against_rtl
     from bitwright.pipeline.steps.map import HARDWARE, RTL
 
+    _needs_dataflow(design, "diff")
     if until not in (Stage.HARDWARE, Stage.RTL):
         raise RecipeError(
             f"a design folder cannot be compared up to {until!r}",
@@ -189,14 +271,16 @@ def _frame(design: Design, index: int, file: Path | None) -> tuple[dict[str, Int
         ) from error
 
 
+@_alone
 def report_design(design: Design, progress: Progress = no_progress) -> Path:
     """One page and one JSON of what has been done; the folder holds ``report.html``.
 
     Raises:
         BitwrightError: as `map_design`.
     """
+    _needs_dataflow(design, REPORT)
     mapped = map_design(design, progress)
-    made = {name: _facts_of(design, name) for name in (SIMULATE, IMPLEMENT) if _done(design, name)}
+    done = {name: _facts(design, name) for name in (SIMULATE, IMPLEMENT) if _done(design, name)}
 
     def write(folder: Path) -> None:
         from bitwright.pipeline.steps.summary import PAGE, RECORD
@@ -207,7 +291,7 @@ def report_design(design: Design, progress: Progress = no_progress) -> Path:
         atomic_write(folder / PAGE, render_page(report))
         atomic_write(folder / "summary.md", markdown_summary(report))
 
-    facts = {"hardware": design.hardware_facts(), "done": made,
+    facts = {"hardware": design.hardware_facts(), "done": done,
              "settings": design.settings.model_dump(mode="json")}  # fmt: skip
     return design.step(REPORT, facts, write)
 
@@ -219,11 +303,14 @@ def proof_of(design: Design) -> ProofResult | None:
 
 
 def summary_of(design: Design) -> tuple[SummaryRow, ...]:
-    """Every figure that is there, of a design that is mapped."""
+    """Every figure that is there, of the settings as they are."""
     from bitwright.build.implement import RESULT, read_result
     from bitwright.pipeline.steps.results_run import Results
     from bitwright.pipeline.steps.summary import summary_rows
 
+    if design.settings.hardware.kind == "engine":
+        made = load_result(EngineResult, design.folder / MAP)
+        return tuple(row for row in summary_rows(Results(engine=made)) if row.figure is not None)
     done = _done(design, IMPLEMENT)
     found = Results(
         map=load_result(MapResult, design.folder / MAP),
@@ -234,13 +321,8 @@ def summary_of(design: Design) -> tuple[SummaryRow, ...]:
 
 
 def proof_words(proof: ProofResult) -> str:
-    """What has been proven, in a line."""
-    kind = "real" if proof.real else "random"
-    return (
-        f"RTL = integer graph: {proof.compared_values} values of {proof.images} {kind} frames "
-        f"compared, {proof.stall_images} of them with random stalls on both sides, a reset in "
-        "mid-frame: 0 differ"
-    )
+    """What has been proven, in a sentence."""
+    return proof.words("real frames" if proof.real else "random frames")
 
 
 def _report(design: Design, mapped: Path) -> Report:

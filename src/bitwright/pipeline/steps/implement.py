@@ -17,6 +17,9 @@ from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.recipe_schema import ImplementSection
 from bitwright.pipeline.steps.lower import INPUT, read_graph
+from bitwright.pipeline.steps.planning import needed_clock
+from bitwright.pipeline.steps.results import load_result
+from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.pipeline.steps.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ def implement(work: Workspace, context: StepContext) -> None:
         recipe.implement,
         context.folder,
         context.progress,
+        searching=work.searching,
     )
 
 
@@ -45,6 +49,8 @@ def implement_network(
     wanted: ImplementSection,
     folder: Path,
     progress: Progress = no_progress,
+    *,
+    searching: bool = False,
 ) -> ImplementResult:
     """Make what `map_network` wrote real; beside a bitstream lies what a host needs to know of it.
 
@@ -52,6 +58,8 @@ def implement_network(
         mapped: what it wrote.
         graph, given: what the host is told of inputs and labels.
         folder: gets ``implement.json``, the bitstream and the host's files.
+        searching: a design that misses the rate is folded again (`pipeline.steps.planning`), so no
+            bitstream is made of it.
 
     Raises:
         TargetError: it does not fit.
@@ -65,6 +73,7 @@ def implement_network(
         clock_mhz=hardware.clock_mhz,
         seeds=wanted.seeds,
         board=wanted.board,
+        needed_mhz=needed_clock(load_result(MapResult, mapped)) if searching else None,
         timeout_s=wanted.timeout_s,
     )
     target = load_target(hardware.target)

@@ -19,7 +19,7 @@ from bitwright.base.records import BlockRow, EdgeRow, FifoRow
 from bitwright.base.trust import importable
 from bitwright.build.clocks import check_clock, clock_note, reachable_clock
 from bitwright.build.packing import lut_kind
-from bitwright.build.rates import Link, Stream, link_of
+from bitwright.build.rates import LinkRate, Stream, link_of
 from bitwright.build.target import Target, list_targets, load_target, smallest_fitting
 from bitwright.hw.blocks import Flatten, blocks_of
 from bitwright.hw.blocks.base import Port
@@ -45,6 +45,7 @@ from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.levels import read_inputs
 from bitwright.pipeline.steps.lower import read_graph
+from bitwright.pipeline.steps.map_engine import map_engine
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import LinkRow, MapResult
 from bitwright.pipeline.steps.workspace import Workspace
@@ -64,6 +65,9 @@ def map(work: Workspace, context: StepContext) -> None:  # the verb's name
     graph, wanted = read_graph(context.inputs["lower"]), work.recipe.hardware
     register_blocks(work)
     frames = read_inputs(context.inputs["lower"], graph)
+    if wanted.kind == "engine":
+        map_engine(graph, wanted, frames, context.folder, context.progress)
+        return
     map_network(graph, wanted, frames, context.folder, context.progress)
 
 
@@ -101,7 +105,7 @@ def map_network(
     save_graph(hardware, folder / HARDWARE)
     folding_of(hardware).save(folder / FOLDING)
     progress("writing the RTL", 0, 0)
-    result = describe_mapping(hardware, target, wanted.clock_mhz)
+    result = describe_mapping(hardware, target, wanted)
     changes: dict[str, Any] = {
         "checked_cycles": run.cycles if run else 0,
         "unchecked": unchecked,
@@ -137,7 +141,9 @@ def choose_mapping(
         folding = _search(graph, goal_for(wanted, target), target, outside_of(wanted, graph))
     progress("computing FIFO depths", 0, 0)
     memory = weight_memory(wanted)
-    hardware = map_graph(graph, folding, MapOptions(target.family, memory=memory))
+    hardware = map_graph(
+        graph, folding, MapOptions(target.family, memory=memory, clock_mhz=wanted.clock_mhz)
+    )
     used = graph_resources(hardware, target.family)
     if not used.fits(target.capacity):
         raise _does_not_fit(used, target)
@@ -197,8 +203,9 @@ def _write_parts(
 def goal_for(wanted: HardwareSection, target: Target) -> Goal:
     """The recipe's wish as a goal of the search, at a clock that the target can reach."""
     if wanted.target_fps is not None:
-        clock_hz = reachable_clock(target, wanted.clock_mhz) * 1e6
-        return RateGoal(wanted.target_fps, clock_hz, target.capacity)
+        clock_mhz = reachable_clock(target, wanted.clock_mhz)
+        clock_mhz = min(clock_mhz, wanted.rate_clock_mhz or clock_mhz)
+        return RateGoal(wanted.target_fps, clock_mhz * 1e6, target.capacity)
     have = target.capacity
     if wanted.budget is not None:
         asked = wanted.budget.model_dump()
@@ -308,9 +315,10 @@ def _check_equal(graph: Graph, hardware: Graph, frames: Mapping[str, IntArray]) 
                 )
 
 
-def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapResult:
+def describe_mapping(hardware: Graph, target: Target, wanted: HardwareSection) -> MapResult:
     """Every block by the models; rates at a clock that the target can reach."""
     flow = analyse(hardware)
+    clock_mhz = wanted.clock_mhz
     rated = reachable_clock(target, clock_mhz)
     link = _link(hardware, target)
     plan = memory_plan(hardware)
@@ -321,6 +329,7 @@ def describe_mapping(hardware: Graph, target: Target, clock_mhz: float) -> MapRe
         clock_mhz=clock_mhz,
         rated_mhz=rated,
         clock_note=clock_note(target, clock_mhz),
+        wanted_fps=wanted.target_fps,
         link=None if link is None else LinkRow(**vars(link), images_per_s=link.images_per_s),
         lut_kind=lut_kind(target.family),
         interval=flow.interval,
@@ -384,7 +393,7 @@ def _maker(hardware: Graph, edge: str) -> Node | None:
     return maker
 
 
-def _link(hardware: Graph, target: Target) -> Link | None:
+def _link(hardware: Graph, target: Target) -> LinkRate | None:
     """The serial link under the design; it has no memory for weights from outside."""
     blocks = blocks_of(hardware)
     if memory_plan(hardware) is not None:

@@ -8,6 +8,7 @@ clock that was reached, which is the one asked for if that was met.
 from __future__ import annotations
 
 from bitwright.base.figures import Figure, Source
+from bitwright.pipeline.steps.planning import clock_on_device, rate_words
 from bitwright.pipeline.steps.results_hardware import LinkRow, MapResult
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.report.record import SummaryRow
@@ -20,12 +21,22 @@ BOARD = f"{CORE}, on the board"
 
 def rate_rows(found: Results) -> list[SummaryRow]:
     """The core's rate, those of what feeds it, and the least of them where there are several."""
+    if found.engine is not None:
+        made = found.engine
+        each = made.clock_mhz * 1e6 / made.cycles
+        note = f"one image at a time; {made.clock_mhz:g} MHz is what was asked for"
+        if made.wanted_fps is not None:
+            note += f"; {rate_words(made.wanted_fps, each)}"
+        return [SummaryRow(label=CORE, figure=_rate(each, Source.MODEL), note=note)]
     clock, mapped = clock_of(found), found.map
     if clock is None or mapped is None:
         return [SummaryRow(label=CORE, figure=None)]
     source = Source.MODEL if found.simulate is None else Source.SIMULATION
     core = clock * 1e6 / interval_of(found)
     note = f"core at {clock:g} MHz, {clock_words(found)}; {mapped.bottleneck} limits"
+    if mapped.wanted_fps is not None:
+        placed = found.implement and clock_on_device(mapped, found.implement)
+        note += f"; {rate_words(mapped.wanted_fps, (placed or clock) * 1e6 / interval_of(found))}"
     rows = [SummaryRow(label=CORE, figure=_rate(core, source), note=note)]
     limits = [(core, f"the core ({mapped.bottleneck})")]
     memory = memory_rate(mapped, clock)

@@ -120,12 +120,8 @@ def proof(found: Results) -> tuple[str, ...]:
         lines.append(f"the hardware graph alone was not checked: {found.map.unchecked}")
     proved = found.simulate
     if proved is not None:
-        patterns = " and ".join(proved.stall_patterns)
         lines += [
-            f"RTL = integer graph: {proved.compared_values:,} values, {proved.differences} "
-            f"differences; {proved.images:,} images back to back, {proved.stall_images} again "
-            f"with stalls ({patterns}), after a reset in mid-frame, and behind frames with lost "
-            "and surplus beats",
+            proved.words(),
             f"cycles an image: {proved.interval:,} simulated = {proved.predicted_interval:,} "
             "predicted",
         ]

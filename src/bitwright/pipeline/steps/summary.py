@@ -12,7 +12,8 @@ from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
 from bitwright.pipeline.run import Run
 from bitwright.pipeline.steps.rates import rate_rows
-from bitwright.pipeline.steps.results import read_record_of
+from bitwright.pipeline.steps.results import load_result, read_record_of
+from bitwright.pipeline.steps.results_hardware import EngineResult, SimulateResult
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.report.page import render_precision
 from bitwright.report.record import Baseline, Energy, Report, SummaryRow
@@ -29,12 +30,14 @@ class Summary:
         rows: every figure that is there.
         seconds: finished step -> seconds that it took.
         report: the page, if it is written.
+        proof: what the simulation compared; empty if it has not been done.
     """
 
     run_dir: Path
     rows: tuple[SummaryRow, ...]
     seconds: Mapping[str, float]
     report: Path | None
+    proof: str = ""
 
     def figure(self, label: str) -> Figure | None:
         """The figure of one row; None if its step has not been done.
@@ -53,6 +56,7 @@ class Summary:
             "figures": figures,
             "seconds": dict(self.seconds),
             "report": None if self.report is None else str(self.report),
+            "proof": self.proof,
         }
 
 
@@ -68,10 +72,13 @@ def summarise(run: Run) -> Summary:
     """What a run directory holds."""
     folders = {step.name: run.folder_of(step.name) for step in run.steps if run.is_fresh(step.name)}
     seconds = {name: record.seconds for name in folders if (record := run.record(name)) is not None}
+    proof = ""
+    if "simulate" in folders:
+        proof = load_result(SimulateResult, folders["simulate"]).words()
     if "report" in folders:
         rows = read_record_of(Report, folders["report"] / RECORD).summary
-        return Summary(run.folder, rows, seconds, folders["report"] / PAGE)
-    return Summary(run.folder, summary_rows(Results.load(folders)), seconds, None)
+        return Summary(run.folder, rows, seconds, folders["report"] / PAGE, proof)
+    return Summary(run.folder, summary_rows(Results.load(folders)), seconds, None, proof)
 
 
 def summary_rows(
@@ -122,7 +129,24 @@ def _size_note(found: Results) -> str:
     return f"float32: {found.lower.float_bits / 8 / 1024:,.1f} KiB"
 
 
+def _program(made: EngineResult) -> list[SummaryRow]:
+    """What there is of a program for the engine."""
+    rows = (
+        ("cycles an image, predicted", Figure(made.cycles, "cycles", Source.MODEL), ""),
+        (
+            "utilisation",
+            Figure(round(made.utilisation, 4), "share", Source.MODEL),
+            f"multiply-accumulates of what {made.engine} could do in that time",
+        ),
+        ("program", Figure(made.instructions, "instructions", Source.MEASUREMENT), ""),
+        ("memory", Figure(round(made.memory_bytes / 1024, 1), "KiB", Source.MEASUREMENT), "in all"),
+    )
+    return [SummaryRow(label=label, figure=figure, note=note) for label, figure, note in rows]
+
+
 def _cycles(found: Results) -> list[SummaryRow]:
+    if found.engine is not None:
+        return _program(found.engine)
     mapped, simulated = found.map, found.simulate
     model = None if mapped is None else Figure(mapped.interval, "cycles", Source.MODEL)
     real = None if simulated is None else Figure(simulated.interval, "cycles", Source.SIMULATION)
@@ -152,6 +176,8 @@ def _device(found: Results) -> list[SummaryRow]:
     note = ""
     if found.implement is not None and fmax is None:
         note = "synthesis only: not placed and routed"
+    elif found.implement is not None and found.implement.bitstream_clock_mhz is not None:
+        note = f"the bitstream runs at {found.implement.bitstream_clock_mhz:g} MHz"
     return [*rows, SummaryRow(label="Fmax", figure=fmax, note=note)]
 
 

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several readers on one AXI4 read port, in turn (round robin). ARID is {epoch, u} for reader u;
-// read data go back by RID, so data of different readers may come mixed. The epoch counts the
-// resets, and data of another epoch are dropped: the memory may still answer what was asked before
-// a reset, or may have been reset too. (What is older than 2^EpochWidth resets with reads between
-// them would pass: a memory is not that slow.) Reader ports are packed, reader 0 in the least
-// significant bits. Readers accept read data always: m_axi_rready is 1. Bursts are INCR, of full
-// width, ARCACHE normal (modifiable, bufferable). RRESP must be OKAY: asserted in simulation, not
-// looked at in hardware. A request passes in 1 cycle, one a cycle; read data without a register.
+// Several readers on one AXI4 read port, in turn (round robin; Ordered: the lowest that asks). ARID
+// is {epoch, u} for reader u; read data go back by RID, so data of different readers may come
+// mixed. The epoch counts the resets, and data of another epoch are dropped: the memory may still
+// answer what was asked before a reset, or may have been reset too. (What is older than
+// 2^EpochWidth resets with reads between them would pass: a memory is not that slow.) Reader ports
+// are packed, reader 0 in the least significant bits. Readers accept read data always: m_axi_rready
+// is 1. Bursts are INCR, of full width, ARCACHE normal (modifiable, bufferable). RRESP must be
+// OKAY: asserted in simulation, not looked at in hardware. A request passes in 1 cycle, one a
+// cycle; read data without a register.
 `default_nettype none
 module axi_arbiter #(
   parameter int Readers    = 2,
   parameter int DataWidth  = 64,
   parameter int AddrWidth  = 32,
   parameter int EpochWidth = 2,
+  parameter bit Ordered    = 1'b0,
   localparam int UnitWidth = Readers > 1 ? $clog2(Readers) : 1,
   localparam int IdWidth   = EpochWidth + UnitWidth
 ) (
@@ -40,6 +42,7 @@ module axi_arbiter #(
   input  logic [1:0]                   m_axi_rresp,
   input  logic                         m_axi_rlast
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Readers < 1 || DataWidth < 8 || DataWidth > 1024 || (DataWidth & (DataWidth - 1)) != 0)
   begin : gen_check
     $error("axi_arbiter: DataWidth is a power of two from 8 to 1024, Readers at least 1");
@@ -47,6 +50,7 @@ module axi_arbiter #(
   if (EpochWidth < 1) begin : gen_check_epoch
     $error("axi_arbiter: EpochWidth must be at least 1");
   end
+`endif
 
   localparam int RequestWidth = AddrWidth + 8 + UnitWidth;
 
@@ -62,7 +66,8 @@ module axi_arbiter #(
   logic asked;
   assign asked = asked_q | (m_axi_arvalid & m_axi_arready);
 
-  always_ff @(posedge clk_i) begin : p_epoch
+  // Not always_ff: that would have to be the only process of what `initial` sets.
+  always @(posedge clk_i) begin : p_epoch
     asked_q <= asked & rst_ni;
     if (!rst_ni) epoch_q <= epoch_q + EpochWidth'(asked);
   end
@@ -79,7 +84,7 @@ module axi_arbiter #(
       if (ar_valid_i[u]) pick = UnitWidth'(u);
     end
     for (int u = Readers - 1; u >= 0; u--) begin
-      if (ar_valid_i[u] && u > int'(last_q)) pick = UnitWidth'(u);
+      if (!Ordered && ar_valid_i[u] && u > int'(last_q)) pick = UnitWidth'(u);
     end
     for (int u = 0; u < Readers; u++) begin
       ar_ready_o[u] = ready && ar_valid_i[u] && pick == UnitWidth'(u);
@@ -113,7 +118,7 @@ module axi_arbiter #(
     assign r_valid_o[u] = m_axi_rvalid & (m_axi_rid == {epoch_q, UnitWidth'(u)});
   end
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   okay: assert property (@(posedge clk_i) disable iff (!rst_ni)
     m_axi_rvalid |-> m_axi_rresp == 2'b00 && int'(m_axi_rid[UnitWidth-1:0]) < Readers);
   logic unused;

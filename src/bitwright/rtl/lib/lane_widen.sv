@@ -13,12 +13,14 @@ module lane_widen #(
   input  logic [PE*InWidth-1:0]  data_i,
   output logic [PE*OutWidth-1:0] data_o
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (PE < 1 || InWidth < 1 || OutWidth < InWidth) begin : gen_check
     $error("lane_widen: OutWidth must be at least InWidth");
   end
   if (Bipolar && (InWidth != 1 || OutWidth < 2)) begin : gen_check_bipolar
     $error("lane_widen: a bipolar lane has one bit and needs two as a number");
   end
+`endif
 
   for (genvar p = 0; p < PE; p++) begin : gen_lane
     if (Bipolar) begin : gen_bipolar

@@ -29,12 +29,14 @@ module lookup #(
   localparam int AddrWidth = $clog2(Words);
   localparam int WordWidth = Shared ? OutWidth : PE * OutWidth;
 
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Channels < 1 || PE < 1 || Channels % PE != 0) begin : gen_check_fold
     $error("lookup: PE must divide Channels");
   end
   if (InWidth < 1 || InWidth > 16 || OutWidth < 1) begin : gen_check_width
     $error("lookup: InWidth must be 1 to 16, OutWidth at least 1");
   end
+`endif
 
   logic                   en;
   logic [1:0]             valid_q;
@@ -81,7 +83,7 @@ module lookup #(
     .out_valid_o, .out_ready_i, .out_data_o
   );
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   stream_check #(.Width(PE * InWidth)) i_check_in (
     .clk_i, .rst_ni, .valid_i(in_valid_i), .ready_i(in_ready_o), .data_i(in_data_i)
   );

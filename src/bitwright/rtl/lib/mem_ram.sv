@@ -27,9 +27,11 @@ module mem_ram #(
   input  logic [AddrWidth-1:0] rd_addr_i,
   output logic [Width-1:0]     rd_data_o
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Width < 1 || Depth < 1 || Style < 0 || Style > 2) begin : gen_check
     $error("mem_ram: Width and Depth must be at least 1 and Style one of 0, 1, 2");
   end
+`endif
 
   if (Style == 1) begin : gen_block
     (* `MEM_RAM_BLOCK *) logic [Width-1:0] mem [0:Depth-1];
@@ -51,13 +53,14 @@ module mem_ram #(
     end
   end
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   // Before the first clock edge of the reset the user's enables are unknown.
   logic settled_q;
 
   initial settled_q = 1'b0;
 
-  always_ff @(posedge clk_i) begin : p_settled
+  // Not always_ff: that would have to be the only process of what `initial` sets.
+  always @(posedge clk_i) begin : p_settled
     settled_q <= 1'b1;
   end
   no_collision: assert property (@(posedge clk_i)

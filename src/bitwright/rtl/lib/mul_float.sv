@@ -26,9 +26,11 @@ module mul_float #(
   input  logic [WeightWidth-1:0] weight_i,
   output logic [TermWidth-1:0]   term_o
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (ActExp == 0 && WeightExp == 0) begin : gen_check
     $error("mul_float: one operand must have an exponent");
   end
+`endif
 
   localparam int ActMag    = ActExp > 0 ? ActWidth - ActExp : ActWidth;
   localparam int WeightMag = WeightExp > 0 ? WeightWidth - WeightExp : WeightWidth;
@@ -52,11 +54,11 @@ module mul_float #(
   logic [ShWidth-1:0] act_shift, weight_shift;
 
   if (ActExp > 0) begin : gen_act_float
-    logic [ActExp-1:0] shift;
+    logic [ActExp-1:0] places;
     float_split #(.Exp(ActExp), .Mant(ActMag - 1), .Low(ActLow)) i_split (
-      .code_i(act_i), .sign_o(act_neg), .mag_o(act_mag), .shift_o(shift)
+      .code_i(act_i), .sign_o(act_neg), .mag_o(act_mag), .shift_o(places)
     );
-    assign act_shift = ShWidth'(shift);
+    assign act_shift = ShWidth'(places);
   end else begin : gen_act_number
     assign act_mag   = act_i;
     assign act_neg   = ActBipolar & ~act_i[0];
@@ -64,11 +66,11 @@ module mul_float #(
   end
 
   if (WeightExp > 0) begin : gen_weight_float
-    logic [WeightExp-1:0] shift;
+    logic [WeightExp-1:0] places;
     float_split #(.Exp(WeightExp), .Mant(WeightMag - 1), .Low(WeightLow)) i_split (
-      .code_i(weight_i), .sign_o(weight_neg), .mag_o(weight_mag), .shift_o(shift)
+      .code_i(weight_i), .sign_o(weight_neg), .mag_o(weight_mag), .shift_o(places)
     );
-    assign weight_shift = ShWidth'(shift);
+    assign weight_shift = ShWidth'(places);
   end else begin : gen_weight_number
     assign weight_mag   = weight_i;
     assign weight_neg   = WeightBipolar & ~weight_i[0];

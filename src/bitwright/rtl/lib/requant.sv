@@ -38,6 +38,7 @@ module requant #(
   input  logic                   out_ready_i,
   output logic [PE*OutWidth-1:0] out_data_o
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Channels < 1 || PE < 1 || Channels % PE != 0) begin : gen_check_fold
     $error("requant: PE must divide Channels");
   end
@@ -48,6 +49,7 @@ module requant #(
       || Rounding < 0 || Rounding > 4 || OutWidth < 1 || OutWidth > 30) begin : gen_check
     $error("requant: a width, Shift, Rounding or OutLo..OutHi is out of range");
   end
+`endif
 
   localparam int Fold      = Channels / PE;
   localparam int FoldWidth = Fold > 1 ? $clog2(Fold) : 1;
@@ -84,7 +86,9 @@ module requant #(
   end
 
   if (Power < 0) begin : gen_factor
-    mem_rom #(.Width(PE * MulWidth), .Depth(Fold), .Style(RomStyle), .File(MulFile)) i_mul (
+    mem_rom #(
+      .Width(PE * MulWidth), .Depth(Fold), .Style(RomStyle), .File(MulFile), .AddrReg(1'b1)
+    ) i_mul (
       .clk_i, .en_i(en), .addr_i(mul_fold_q), .data_o(mul1)
     );
   end else begin : gen_power
@@ -92,7 +96,9 @@ module requant #(
     logic unused_factor;
     assign unused_factor = ^mul_fold_q;
   end
-  mem_rom #(.Width(PE * OffsetWidth), .Depth(Fold), .Style(RomStyle), .File(OffsetFile)) i_off (
+  mem_rom #(
+    .Width(PE * OffsetWidth), .Depth(Fold), .Style(RomStyle), .File(OffsetFile), .AddrReg(1'b1)
+  ) i_off (
     .clk_i, .en_i(en), .addr_i(offset_fold_q), .data_o(offset1)
   );
 
@@ -129,7 +135,7 @@ module requant #(
     .out_valid_o, .out_ready_i, .out_data_o
   );
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   stream_check #(.Width(PE * InWidth)) i_check_in (
     .clk_i, .rst_ni, .valid_i(in_valid_i), .ready_i(in_ready_o), .data_i(in_data_i)
   );

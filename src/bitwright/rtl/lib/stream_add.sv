@@ -31,6 +31,7 @@ module stream_add #(
   output logic [PE*OutWidth-1:0] out_data_o
 );
   localparam int Limit = 1 << 29;
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (PE < 1 || WidthA < 1 || WidthB < 1 || OutWidth < 1 || OutWidth > 62) begin : gen_check
     $error("stream_add: widths must be at least 1, and OutWidth at most 62");
   end
@@ -38,6 +39,7 @@ module stream_add #(
       || MulB >= Limit) begin : gen_check_mul
     $error("stream_add: a multiplier must not be 0, and lie below 2^29");
   end
+`endif
 
   // Signed digits of |n|, never two neighbours: those where 3n and n differ, one place down;
   // negative where only n has the bit.
@@ -114,9 +116,9 @@ module stream_add #(
       .clk_i, .en_i(en), .terms_i(terms), .sum_o(tree)
     );
     assign sum[p*OutWidth +: OutWidth] = tree[OutWidth-1:0];
-    assign unused = &{1'b0, tree, a_lane, b_lane};
+    assign unused = &{1'b0, tree, a_lane, b_lane, OutSigned};
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
     longint exact;
     logic   fits;
     assign exact = longint'(MulA) * longint'(a_lane) + longint'(MulB) * longint'(b_lane);

@@ -15,9 +15,11 @@ module stream_skid #(
   input  logic             out_ready_i,
   output logic [Width-1:0] out_data_o
 );
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Width < 1) begin : gen_check_width
     $error("stream_skid: Width must be at least 1");
   end
+`endif
 
   logic             main_valid_q, skid_valid_q;
   logic [Width-1:0] main_data_q, skid_data_q;
@@ -45,7 +47,7 @@ module stream_skid #(
     if (in_fire) skid_data_q <= in_data_i;
   end
 
-`ifndef SYNTHESIS
+`ifdef BITWRIGHT_CHECKS
   stream_check #(.Width(Width), .IsOutput(1'b1)) i_check_out (
     .clk_i, .rst_ni, .valid_i(out_valid_o), .ready_i(out_ready_i), .data_i(out_data_o)
   );

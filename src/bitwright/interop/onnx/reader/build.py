@@ -21,6 +21,7 @@ from bitwright.interop.onnx.reader.levels import (
     MAX_STEPS,
     MAX_TABLE,
     Quantizer,
+    as_step,
     format_for,
     whole_numbers,
 )
@@ -294,7 +295,9 @@ class Importer:
             for pool in value.pools:
                 make = partial(self.add, "max_pool", (edge,), node, pool.attrs)
                 edge = self.cached(("pool", edge, pool), make)
-        return Value(edge, value.shape, value.order, quantizer.unit)
+        step = None if value.pools else as_step(quantizer)
+        before = step and (edge, value, step)
+        return Value(edge, value.shape, value.order, quantizer.unit, before=before)
 
     def _quantize_input(self, value: Value, quantizer: Quantizer, node: OnnxNode) -> Value:
         if value.pools:

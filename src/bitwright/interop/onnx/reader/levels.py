@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bitwright.base.errors import FormatError
 from bitwright.formats import Rounding
 from bitwright.formats.rounding import round_to_int
-from bitwright.interop.onnx.reader.values import Array, Floats
+from bitwright.interop.onnx.reader.values import Array, Floats, Step
 from bitwright.ir import IntArray, bits_for_interval
 
 #: Most steps of a threshold node: 8 bits.
@@ -115,6 +115,32 @@ class Quantizer:
         constants = tuple(c.tobytes() for c in self.constants)
         unit = self.unit.tobytes()
         return self.kind, self.lo, self.hi, self.step, unit, constants, self.rounding
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What a quantizer does besides its constants, the unit first (`values.QuantizerRule`)."""
+
+    kind: str
+    lo: int
+    hi: int
+    step: int
+    rounding: Rounding
+
+    def reals(
+        self, x: Array, constants: tuple[Floats, ...], dtype: type[np.floating[Any]]
+    ) -> Array:
+        unit, *rest = constants
+        whole = Quantizer(self.kind, self.lo, self.hi, self.step, unit, tuple(rest), self.rounding)
+        return np.asarray(whole.levels(x, dtype).astype(dtype) * unit.astype(dtype))
+
+
+def as_step(quantizer: Quantizer) -> Step | None:
+    """A quantizer as a function real -> real; None for those whose constants are no numbers."""
+    if quantizer.kind == "count":
+        return None
+    rule = _Rule(quantizer.kind, quantizer.lo, quantizer.hi, quantizer.step, quantizer.rounding)
+    return Step("quantized", (quantizer.unit, *quantizer.constants), (), rule)
 
 
 def whole_numbers(values: Array) -> IntArray:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -75,14 +76,15 @@ def _of_two(low: Importer, node: OnnxNode, first: Value, second: Value) -> Value
     """Two tensors that change with the input: a function of one (x * sigmoid(x)), or a sum."""
     sums = node.op in ("Add", "Sub")
     if not sums or first.affine() is None or second.affine() is None:
-        met = first.meeting(_MEETINGS[node.op], second)
-        if met is not None:
-            return met
+        for one, two in product((first, first.unfolded()), (second, second.unfolded())):
+            met = one and two and one.meeting(_MEETINGS[node.op], two)
+            if met is not None:
+                return met
     if not sums:
         raise node.error(
             "two tensors that both change with the input: a product of activations",
             "only products with constants have hardware, and functions of one tensor, such as "
-            "x * sigmoid(x), without a quantizer in between",
+            "x * sigmoid(x), with at most one quantizer in between",
         )
     return join(low, node, first, second, subtract=node.op == "Sub")
 

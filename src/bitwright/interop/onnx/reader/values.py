@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,6 +106,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Array], int]] = {
     "gelu": (lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))), 0),
     "mish": (lambda x: x * np.tanh(np.logaddexp(0, x)), 0),
     "square": (np.square, 0),
+    "quantized": (np.asarray, 0),  # by the step's own rule
     # Of two chains of steps on the same tensor, as in x * sigmoid(x).
     "plus": (np.add, 0),
     "minus": (np.subtract, 0),
@@ -116,7 +117,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Array], int]] = {
 
 #: Work on an element, in units of `Work`, where it is more than that of the others.
 _SLOW = {"erf": 130, "gelu": 140} | dict.fromkeys(
-    ("elu", "selu", "softplus", "mish", "leaky", "norm", "swish"), 20
+    ("elu", "selu", "softplus", "mish", "leaky", "norm", "swish", "quantized"), 20
 )
 _QUICK = 4
 
@@ -139,6 +140,15 @@ _INVERSES: dict[str, Callable[..., Array]] = {
 }
 
 
+class QuantizerRule(Protocol):
+    """A quantizer without its constants; equal to others that do the same with the same ones."""
+
+    def reals(
+        self, x: Array, constants: tuple[Floats, ...], dtype: type[np.floating[Any]]
+    ) -> Array:
+        """Reals ``(..., channels)`` as the quantizer leaves them."""
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """One elementwise operation with constants of shape (1,) or (channels,).
@@ -148,22 +158,26 @@ class Step:
         constants: behind the tensor, as the function takes them.
         branches: of ``plus``, ``minus``, ``times`` and ``over``: two chains of steps on the same
             tensor, whose results the function takes.
+        rule: of ``quantized``: what else than constants says what its quantizer does.
     """
 
     op: str
     constants: tuple[Floats, ...] = ()
     branches: tuple[tuple[Step, ...], ...] = ()
+    rule: QuantizerRule | None = None
 
     def apply(self, x: Array, dtype: type[np.floating[Any]] = np.float64) -> Array:
         """Evaluate on ``(..., channels)``."""
         operands = [_after(x, branch, dtype) for branch in self.branches] or [x]
+        if self.rule is not None:
+            return self.rule.reals(x, self.constants, dtype)
         constants = (c.astype(dtype) for c in self.constants)
         with np.errstate(all="ignore"):
             return np.asarray(FUNCTIONS[self.op][0](*operands, *constants), dtype=dtype)
 
     def direction(self) -> Floats:
         """1 rising, -1 falling, 0 constant, NaN neither; per channel."""
-        if not FUNCTIONS[self.op][1]:
+        if self.rule is not None or not FUNCTIONS[self.op][1]:
             return np.array([np.nan])
         if self.op in ("mul", "div"):
             return np.sign(self.constants[0])
@@ -205,6 +219,7 @@ class Step:
                 tuple(step.changed(change, *rest) for step, *rest in zip(*each, strict=True))
                 for each in branches
             ),
+            self.rule,
         )
 
     @property
@@ -226,12 +241,12 @@ class Step:
     def form(self) -> tuple[Any, ...]:
         """What two steps must share for their constants to stand for each other."""
         branches = tuple(tuple(step.form() for step in branch) for branch in self.branches)
-        return self.op, len(self.constants), branches
+        return self.op, len(self.constants), branches, self.rule
 
     def key(self) -> tuple[Any, ...]:
         """What makes two steps equal."""
         branches = tuple(tuple(step.key() for step in branch) for branch in self.branches)
-        return self.op, tuple(c.tobytes() for c in self.constants), branches
+        return self.op, tuple(c.tobytes() for c in self.constants), branches, self.rule
 
 
 def _after(x: Array, steps: tuple[Step, ...], dtype: type[np.floating[Any]]) -> Array:
@@ -283,6 +298,8 @@ class Value:
         pools: max pools behind the steps, not emitted yet.
         codes: set between QuantizeLinear and DequantizeLinear.
         border: zeros added by Pad, not in ``shape`` yet: (top, left, bottom, right).
+        before: what the quantizer was given that made the edge, and that quantizer as a step;
+            None where it is not known.
     """
 
     edge: str
@@ -293,6 +310,7 @@ class Value:
     pools: tuple[Pool, ...] = ()
     codes: Codes | None = None
     border: tuple[int, int, int, int] = (0, 0, 0, 0)
+    before: tuple[str, Value, Step] | None = None
 
     @property
     def border_any(self) -> bool:
@@ -310,6 +328,20 @@ class Value:
                 f"more than {_MOST_STEPS} element-wise operations in a row", where=f"before {op}"
             )
         return replace(self, steps=(*self.steps, Step(op, constants)))
+
+    def unfolded(self) -> Value | None:
+        """The same reals as a function of what the quantizer in front was given; None if that is
+        not known, or lies in another order.
+        """
+        if self.before is None or self.codes is not None or self.pools or self.border_any:
+            return None
+        edge, given, step = self.before
+        same = self.edge == edge and self.shape == given.shape and self.order is given.order
+        if not same or not np.array_equal(self.unit, step.constants[0]):
+            return None
+        if len(given.steps) + len(self.steps) >= _MOST_STEPS:
+            return None
+        return replace(given, steps=(*given.steps, step, *self.steps))
 
     def meeting(self, op: str, other: Value) -> Value | None:
         """``op`` of two values that are functions of the same elements; None if these are not.

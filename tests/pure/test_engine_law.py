@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's law: an emulated program gives what `Graph.run` gives, on every engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.integer_strategies import GraphLimits, integer_graphs
+
+from bitwright.base.errors import ModelError
+from bitwright.engine.checker import check_program
+from bitwright.engine.compiler import compile_graph
+from bitwright.engine.config import ENGINES, EngineConfig
+from bitwright.engine.image import EngineImage
+from bitwright.ir import Graph, random_feeds
+
+#: The usual one, and small ones: strips, chains and what moves outside happen in small networks.
+CONFIGS = (
+    ENGINES["e256"],
+    EngineConfig(pixels=4, feature_words=256, weight_rows=64, parameter_rows=32),
+    EngineConfig(pixels=16, feature_words=256, weight_rows=64, parameter_rows=32),
+    EngineConfig(pixels=2, feature_words=128, weight_rows=32, parameter_rows=16),
+    EngineConfig(pixels=8, lanes=16, outputs=16, feature_words=256, weight_rows=64),
+)
+LIMITS = GraphLimits.everything(blocks=3, channels=10, image=9)
+#: Why a drawn network may have no program: tables of sums, and engines that are too small.
+REFUSED = ("a table of", "one row of its maps", "rows of weights", "a table behind a pool")
+
+
+def compare(graph: Graph, config: EngineConfig, counts: Counter[str]) -> None:
+    try:
+        image = compile_graph(graph, config)
+    except ModelError as error:
+        assert any(reason in error.message for reason in REFUSED), error
+        counts["refused"] += 1
+        return
+    feeds = random_feeds(graph, 1, np.random.default_rng(0))
+    expected, got = graph.run(feeds), image.run(feeds)
+    assert set(expected) == set(got)
+    for edge, levels in expected.items():
+        assert np.array_equal(levels, got[edge]), edge
+    check_program(image.program, config, image.words)
+    counts["compared"] += 1
+
+
+def law(examples: int) -> Counter[str]:
+    counts: Counter[str] = Counter()
+
+    @settings(
+        max_examples=examples, deadline=None, database=None, derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(integer_graphs(LIMITS), st.sampled_from(CONFIGS))
+    def hold(graph: Graph, config: EngineConfig) -> None:
+        compare(graph, config, counts)
+
+    hold()
+    return counts
+
+
+def test_an_emulated_program_is_the_graph() -> None:
+    counts = law(320)
+    assert counts["compared"] >= 200, counts
+
+
+@pytest.mark.slow
+def test_an_emulated_program_is_the_graph_10_000_times() -> None:
+    counts = law(16_000)
+    assert counts["compared"] >= 10_000, counts
+
+
+@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+@given(integer_graphs(GraphLimits()))
+def test_compiling_is_deterministic_and_images_are_files(graph: Graph) -> None:
+    image = compile_graph(graph, ENGINES["e256"])
+    data = image.to_bytes()
+    assert compile_graph(graph, ENGINES["e256"]).to_bytes() == data
+    again = EngineImage.from_bytes(data)
+    assert again.to_bytes() == data
+    feeds = random_feeds(graph, 2, np.random.default_rng(1))
+    first, second = image.run(feeds), again.run(feeds)
+    assert all(np.array_equal(first[edge], second[edge]) for edge in first)
