@@ -431,7 +431,7 @@ def pool(
 
 
 CASES = (
-    skid(), fifo(3, 0), fifo(5, 2), fork(), widen(2), widen(3), narrow(2), narrow(5),
+    skid(), fifo(3, 0), fifo(5, 2), fifo(6, 1), fork(), widen(2), widen(3), narrow(2), narrow(5),
     axis_in(), axis_out(),
     pad(3, 4, 1, (1, 1, 1, 1)), pad(2, 3, 2, (0, 2, 1, 0), value=-8), pad(1, 2, 1, (2, 0, 0, 1)),
     pad(1, 1, 1, (0, 2, 1, 0), first=True), pad(2, 3, 2, (3, 1, 0, 2), value=7, first=True),

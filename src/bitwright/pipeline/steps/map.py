@@ -40,10 +40,12 @@ from bitwright.hw.template import template
 from bitwright.hw.tokens import check_tokens_if_fast
 from bitwright.hw.weight_image import memory_plan
 from bitwright.ir import Graph, IntArray, Node, load_graph, random_feeds, save_graph
+from bitwright.ir.footprint import checked_frames
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.levels import read_inputs
 from bitwright.pipeline.steps.lower import read_graph
+from bitwright.pipeline.steps.map_engine import map_engine
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import LinkRow, MapResult
 from bitwright.pipeline.steps.workspace import Workspace
@@ -63,6 +65,9 @@ def map(work: Workspace, context: StepContext) -> None:  # the verb's name
     graph, wanted = read_graph(context.inputs["lower"]), work.recipe.hardware
     register_blocks(work)
     frames = read_inputs(context.inputs["lower"], graph)
+    if wanted.kind == "engine":
+        map_engine(graph, wanted, frames, context.folder, context.progress)
+        return
     map_network(graph, wanted, frames, context.folder, context.progress)
 
 
@@ -297,8 +302,9 @@ def _does_not_fit(used: Resources, target: Target) -> TargetError:
 
 def _check_equal(graph: Graph, hardware: Graph, frames: Mapping[str, IntArray]) -> None:
     """The hardware graph's own reference gives the integer graph's outputs."""
-    first = {edge: levels[:_CHECK_IMAGES] for edge, levels in frames.items()}
-    random = random_feeds(graph, _CHECK_IMAGES, np.random.default_rng(0))
+    count = min(checked_frames(part, _CHECK_IMAGES) for part in (graph, hardware))
+    first = {edge: levels[:count] for edge, levels in frames.items()}
+    random = random_feeds(graph, count, np.random.default_rng(0))
     for feeds in (first, random):
         expected, found = graph.run(feeds), hardware.run(feeds)
         for edge in graph.outputs:
